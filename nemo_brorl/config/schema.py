@@ -1,0 +1,244 @@
+"""Every setting, its type and its default (nowhere else). Unknown keys and wrong types are refused by OmegaConf.
+
+The defaults are those of `conf/brorl_cpu.yaml`: the whole stack on a two-core machine. Cross-field rules are in `rules.py`.
+This package imports neither torch nor NeMo, so that `--help` and a wrong setting answer at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+
+@dataclass
+class TrainerConfig:
+    """The run as a whole."""
+
+    max_steps: int = 24
+    num_nodes: int = 1
+    gpus_per_node: int = 0  # 0: everything on CPU (Megatron over Gloo, vLLM's CPU build)
+    seed: int = 1
+    val_interval: int = 8  # steps between validations; 0: only before and after training
+    save_interval: int = 8  # steps between checkpoints
+    keep_checkpoints: int = 2
+    time_limit: str | None = None  # "HH:MM:SS"; save and stop before it
+    max_skipped_updates: int = 10  # non-finite mini-batches in the whole run before it stops
+
+
+@dataclass
+class ExpManagerConfig:
+    """Handed to NeMo's exp_manager, plus `explicit_log_dir`: the run folder."""
+
+    explicit_log_dir: str = "runs/brorl_cpu"
+    resume_if_exists: bool = True  # the same command continues the run
+    create_tensorboard_logger: bool = True
+    create_wandb_logger: bool = False
+    wandb_logger_kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class OptimConfig:
+    """Adam as Megatron's distributed optimizer runs it."""
+
+    lr: float = 4e-4  # at the batch of this config; schedules scale it
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_grad: float = 1.0  # global gradient norm; 0 turns clipping off
+    warmup_steps: int = 0
+
+
+@dataclass
+class PolicyConfig:
+    """The Megatron policy."""
+
+    model: str = "runs/base_cpu"  # Hugging Face name or folder
+    tensor_model_parallel_size: int = 1
+    pipeline_model_parallel_size: int = 1
+    virtual_pipeline_model_parallel_size: int | None = None
+    context_parallel_size: int = 1
+    expert_model_parallel_size: int = 1
+    data_parallel_size: int | None = None  # null: all GPUs; 1 on CPU
+    sequence_parallel: bool = False
+    precision: str = "fp32"  # fp32, bf16
+    fp8: str | None = None  # null, hybrid, e4m3 (Hopper)
+    fp8_recipe: str = "tensorwise"  # delayed, tensorwise, blockwise
+    tokens_per_micro_batch: int = 8192
+    log_prob_chunk_tokens: int = 1024  # rows of logits that exist in fp32 at once
+    shared_prompt: bool = True  # compute a prompt once for the responses of its group in a micro-batch
+    recompute: str | None = None  # null, selective, full
+    num_threads: int = 1  # per rank, on CPU
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+
+@dataclass
+class GenerationConfig:
+    """vLLM engines."""
+
+    num_engines: int | None = None  # null: one per tensor_parallel_size GPUs; 2 on CPU
+    tensor_parallel_size: int = 1
+    max_model_len: int = 256
+    max_num_seqs: int = 512
+    gpu_memory_utilization: float = 0.6
+    kv_cache_gib: float = 0.25  # per engine, on CPU
+    precision: str = "fp32"  # fp32, bf16
+    block_size: int = 32  # tokens; a prompt needs more than one block for the prefix cache to hit
+    enforce_eager: bool = True
+    placement: str = "colocated"  # colocated: engines and policy take turns; disaggregated: separate devices
+    timeout_s: float = 600.0  # a chunk that takes longer is an error
+    max_restarts: int = 3  # of a dead engine, per run
+
+
+@dataclass
+class RolloutsConfig:
+    """How many, and how they are drawn."""
+
+    num_per_prompt: int = 512  # N, the scaling axis
+    prompts_per_step: int = 4
+    chunk_size: int = 64  # rollouts of a prompt that one engine samples in one request
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_response_tokens: int = 32
+    save_samples: int = 4  # rollouts per step written as text to the run folder; 0: none
+
+
+@dataclass
+class DynamicSamplingConfig:
+    """Keep informative groups only; refill until the batch is full."""
+
+    enabled: bool = True
+    max_rounds: int = 10
+    carry_over: bool = True  # surplus informative groups serve the next step
+    max_staleness: int = 1  # updates a carried group may lag behind
+
+
+@dataclass
+class KLConfig:
+    """KL to the reference policy."""
+
+    coefficient: float = 1e-4
+    estimator: str = "k2"  # k1, k2, k3
+    log_ratio_clamp: float = 10.0
+
+
+@dataclass
+class ReferenceResetConfig:
+    """ProRL's reference resets."""
+
+    interval: int = 0  # steps; 0: never
+
+
+@dataclass
+class ImportanceCorrectionConfig:
+    """Truncated importance sampling between vLLM's and Megatron's log-probs."""
+
+    enabled: bool = True
+    cap: float = 2.0
+
+
+@dataclass
+class AlgorithmConfig:
+    """How rewards become an update."""
+
+    advantage: str = "reinforce_plus_plus_baseline"  # reinforce_plus_plus_baseline, grpo
+    loss: str = "ppo_clip"
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    dual_clip: float = 10.0  # 0: off
+    num_mini_batches: int = 4
+    kl: KLConfig = field(default_factory=KLConfig)
+    reference_reset: ReferenceResetConfig = field(default_factory=ReferenceResetConfig)
+    importance_correction: ImportanceCorrectionConfig = field(default_factory=ImportanceCorrectionConfig)
+
+
+@dataclass
+class TaskConfig:
+    """One Reasoning Gym task in the mixture."""
+
+    name: str = MISSING
+    weight: float = 1.0
+    config: dict[str, Any] = field(default_factory=dict)  # the task's own settings
+
+
+@dataclass
+class DataConfig:
+    """Where prompts come from."""
+
+    source: str = "reasoning_gym"  # reasoning_gym, jsonl
+    tasks: list[TaskConfig] = field(default_factory=list)
+    path: str | None = None  # jsonl: rows with prompt, answer, and optionally task, verifier, metadata
+    system_prompt: str | None = None
+    max_prompt_tokens: int = 160
+    held_out_fraction: float = 0.1  # of all questions, chosen by a hash of the question; never trained on
+
+
+@dataclass
+class RewardsConfig:
+    """Verification."""
+
+    num_workers: int = 1
+    timeout_s: float = 5.0  # per response
+
+
+@dataclass
+class EvaluationConfig:
+    """Validation and evaluation on held-out prompts."""
+
+    num_prompts: int = 128
+    samples_per_prompt: int = 8
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_response_tokens: int | None = None  # null: as in training
+
+
+@dataclass
+class ParityConfig:
+    """The gate at the start: Hugging Face, Megatron and vLLM log-probs of the same tokens."""
+
+    enabled: bool = True
+    num_prompts: int = 4
+    responses_per_prompt: int = 4
+    max_mean_abs_diff: float = 1e-3  # nats; bf16 needs about 0.05
+    max_step_mismatch: float = 0.05  # mean |Megatron - vLLM| per step above which a warning is logged
+
+
+@dataclass
+class SftConfig:
+    """The warm-up of a small model on generated demonstrations, for machines that cannot download one."""
+
+    output: str = "runs/base_cpu"
+    hidden_size: int = 256
+    num_layers: int = 4
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    intermediate_size: int = 704
+    vocab_size: int = 512
+    max_position_embeddings: int = 512
+    batch_size: int = 128  # demonstrations per optimizer step
+    lr: float = 2e-3
+    max_steps: int = 1200
+    probe_interval: int = 50  # optimizer steps between measurements of pass@1
+    target_pass_at_1: float = 0.3  # stop as soon as the base reaches it ...
+    min_pass_at_1: float = 0.2  # ... and refuse a base outside these bounds
+    max_pass_at_1: float = 0.5
+    time_limit_s: float = 240.0
+
+
+@dataclass
+class BroRLConfig:
+    """A whole run."""
+
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    exp_manager: ExpManagerConfig = field(default_factory=ExpManagerConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
+    rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
+    dynamic_sampling: DynamicSamplingConfig = field(default_factory=DynamicSamplingConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    rewards: RewardsConfig = field(default_factory=RewardsConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    parity: ParityConfig = field(default_factory=ParityConfig)
+    sft: SftConfig = field(default_factory=SftConfig)

@@ -1,0 +1,45 @@
+"""The exception tree: what a user did wrong is a `BroRLError`; everything else is our own bug and stays a traceback."""
+
+
+class BroRLError(Exception):
+    """Base of every error with a message meant for the user. Entry points print it without a traceback and exit with 2."""
+
+
+class ConfigError(BroRLError, ValueError):
+    """A setting is wrong or two settings do not fit; the message says what to write instead."""
+
+
+class ModelError(BroRLError, ValueError):
+    """A model folder is missing, incomplete, or its tokenizer does not fit."""
+
+
+class DataError(BroRLError, ValueError):
+    """A prompt source is missing, empty, or holds rows that cannot be used."""
+
+
+class CheckpointError(BroRLError, RuntimeError):
+    """A run folder or checkpoint cannot be used."""
+
+
+class ResourceError(BroRLError, RuntimeError):
+    """The machine lacks something the run needs: memory, a port, a device, disk space."""
+
+
+class ParityError(BroRLError, RuntimeError):
+    """Hugging Face, Megatron and vLLM disagree about log-probabilities by more than the bound."""
+
+
+class WeightSyncError(BroRLError, RuntimeError):
+    """Weights did not reach an engine whole."""
+
+
+class GenerationError(BroRLError, RuntimeError):
+    """An engine failed and could not be brought back."""
+
+
+class StarvationError(BroRLError, RuntimeError):
+    """Dynamic sampling found too few informative groups."""
+
+
+class TrainingError(BroRLError, RuntimeError):
+    """Training cannot go on: too many non-finite updates, or a policy rank is gone."""

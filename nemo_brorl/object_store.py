@@ -1,0 +1,22 @@
+"""The data plane's one door: bulk arrays live in Ray's object store, small control objects hold references to them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nemo_brorl.types import ChunkArrays
+
+
+def fetch(data: Any) -> ChunkArrays:
+    """The arrays behind `RolloutChunk.data`: the arrays themselves, or a reference into the object store."""
+    return fetch_all([data])[0]
+
+
+def fetch_all(items: Sequence[Any]) -> list[ChunkArrays]:
+    """Fetch many references in one call, in order."""
+    references = [item for item in items if not isinstance(item, ChunkArrays)]
+    if not references:
+        return list(items)
+    import ray  # only a process that was handed references needs Ray
+
+    arrays = iter(ray.get(references))
+    return [item if isinstance(item, ChunkArrays) else next(arrays) for item in items]

@@ -1,0 +1,109 @@
+"""Protocols between the loop and the outside. `trainer.py` knows only these; `wiring.py` chooses who stands behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from nemo_brorl.types import (
+    EngineStats,
+    Float32,
+    Prompt,
+    RolloutChunk,
+    RolloutRequest,
+    ScoredChunk,
+    TensorInfo,
+    UpdatePlan,
+    UpdateReport,
+)
+
+
+class PromptSource(Protocol):
+    """An endless, seeded, resumable stream of prompts."""
+
+    def take(self, num: int) -> list[Prompt]:
+        """The next `num` prompts; each is handed out exactly once."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able position in the stream."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken."""
+
+
+class Generator(Protocol):
+    """Engines that sample responses under a known policy version."""
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
+        """Chunks as they finish, in any order, one per request. Closing the iterator early aborts what is unfinished."""
+
+    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> None:
+        """Load a stream of WeightBucket references into every engine and stamp it; drops stale prefix caches.
+
+        Raises WeightSyncError, before an engine is touched, when the manifest does not fit the engines' model.
+        """
+
+    def stats(self) -> list[EngineStats]:
+        """A snapshot of every engine's counters."""
+
+    def close(self) -> None:
+        """Stop all engines."""
+
+
+class Policy(Protocol):
+    """The trained model."""
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Number of model replicas; the packer plans for this many ranks."""
+
+    def update(self, plan: UpdatePlan) -> UpdateReport:
+        """Run every mini-batch of the plan. Raises TrainingError when a rank is gone."""
+
+    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+        """Log-probability of each response token under the current weights, per sequence [T]."""
+
+    def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+        """The same from Hugging Face transformers on the current weights' folder, for the parity gate."""
+
+    def weight_manifest(self) -> list[TensorInfo]:
+        """Names, shapes and dtypes of the weight stream, in order."""
+
+    def weight_stream(self) -> Iterator[Any]:
+        """References to WeightBucket objects that cover the manifest in order."""
+
+    def save(self, folder: Path) -> None:
+        """Write weights, optimizer and reference for resuming (any parallel layout may load it)."""
+
+    def load(self, folder: Path) -> None:
+        """Continue from `save`. Raises CheckpointError."""
+
+    def export(self, folder: Path) -> None:
+        """Write a Hugging Face folder: config, tokenizer, safetensors."""
+
+    def reset_reference(self) -> None:
+        """Make the current weights the reference of the KL term."""
+
+    def close(self) -> None:
+        """Stop all ranks."""
+
+
+class Verifier(Protocol):
+    """Scores chunks while later ones are still being sampled."""
+
+    def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
+        """Scored chunks in any order; consumes `chunks` as they come."""
+
+    def close(self) -> None:
+        """Stop all workers."""
+
+
+class MetricSink(Protocol):
+    """Somewhere metrics go."""
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record one step's flat `group/name` metrics."""
+
+    def close(self) -> None:
+        """Flush."""

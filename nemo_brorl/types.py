@@ -1,0 +1,213 @@
+"""The carriers that travel along the one direction of data, on one page.
+
+`Prompt → RolloutRequest → RolloutChunk → RolloutGroup → ScoredGroup → TrainBatch → UpdatePlan (of MicroBatch) → UpdateReport`
+
+Each stage takes the previous type and returns the next. Everything is frozen. Axes: N rollouts of a prompt (a group),
+n rollouts of a chunk, P prompt tokens, T response tokens. The driver holds no tokens: `RolloutChunk.data` is a reference
+into Ray's object store (or, in tests and for supervised data, the arrays themselves; `object_store.fetch` takes both).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One question, tokenised with its chat template, and what its verifier needs."""
+
+    uid: str  # stable identity within a run: the same prompt drawn twice has two uids
+    task: str  # metrics are grouped by it
+    verifier: str  # key of rewards.VERIFIERS
+    token_ids: tuple[int, ...]  # [P]
+    payload: Mapping[str, Any]  # JSON-able; only the verifier reads it
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How responses are drawn."""
+
+    temperature: float
+    top_p: float
+    max_tokens: int  # response tokens, the stop token included
+
+
+@dataclass(frozen=True)
+class RolloutRequest:
+    """Ask one engine for rollouts [first_index, first_index + num_rollouts) of a prompt's group."""
+
+    prompt: Prompt
+    first_index: int
+    num_rollouts: int  # n
+    seed: int  # of the group; rollout i of the group is drawn with seed + i, whatever chunk it falls into
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class ChunkArrays:
+    """The bulk of a chunk: n responses, packed end to end."""
+
+    token_ids: Int32  # [sum T]
+    log_probs: Float32  # [sum T], of the sampled token under the sampling distribution (after temperature)
+    offsets: Int64  # [n + 1], response i is [offsets[i], offsets[i + 1])
+
+
+@dataclass(frozen=True)
+class RolloutChunk:
+    """What one engine sampled for one request: decisions need the small fields, workers fetch `data`."""
+
+    request: RolloutRequest
+    lengths: Int32  # [n] response tokens
+    is_stopped: Bool  # [n] ended by a stop token (False: cut at max_tokens)
+    version: int  # policy version all tokens were sampled under
+    engine: int  # index of the engine
+    data: Any  # ray.ObjectRef of ChunkArrays, or ChunkArrays
+
+
+@dataclass(frozen=True)
+class ScoredChunk:
+    """A chunk with its raw rewards."""
+
+    chunk: RolloutChunk
+    rewards: Float32  # [n] raw, before any shaping
+    num_failed: int  # responses whose verifier timed out or crashed (reward 0)
+
+
+@dataclass(frozen=True)
+class RolloutGroup:
+    """All N rollouts of one prompt, chunks in order of first_index."""
+
+    prompt: Prompt
+    chunks: tuple[RolloutChunk, ...]
+
+    @property
+    def num_rollouts(self) -> int:
+        return sum(len(chunk.lengths) for chunk in self.chunks)
+
+    @property
+    def version(self) -> int:
+        """The oldest policy version in the group."""
+        return min(chunk.version for chunk in self.chunks)
+
+    @cached_property
+    def lengths(self) -> Int32:  # [N]
+        return np.concatenate([chunk.lengths for chunk in self.chunks])
+
+    @cached_property
+    def is_stopped(self) -> Bool:  # [N]
+        return np.concatenate([chunk.is_stopped for chunk in self.chunks])
+
+
+@dataclass(frozen=True)
+class ScoredGroup:
+    """A group with raw rewards; filters and advantages work on this."""
+
+    group: RolloutGroup
+    rewards: Float32  # [N] raw
+    num_failed: int
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.group.prompt
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """The informative groups of one step with one advantage per rollout."""
+
+    groups: tuple[ScoredGroup, ...]
+    advantages: tuple[Float32, ...]  # per group [N]
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """What a policy rank needs of one group."""
+
+    prompt_ids: Int32  # [P]
+    chunks: tuple[Any, ...]  # data references, in order
+    advantages: Float32  # [N]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Some rollouts of one group that share one copy of its prompt inside a micro-batch."""
+
+    group: int  # index into UpdatePlan.groups
+    rollouts: tuple[int, ...]  # indices within the group
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One forward/backward pass of one rank: a row of `num_tokens` = per segment P + sum T."""
+
+    segments: tuple[Segment, ...]
+    num_tokens: int
+    num_loss_tokens: int  # response tokens
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """Everything the ranks do in one update. Every data-parallel rank has the same number of micro-batches per mini-batch."""
+
+    version: int  # of the weights this update produces
+    objective: str  # key of losses.LOSSES
+    learning_rate: float
+    groups: tuple[PlannedGroup, ...]
+    mini_batches: tuple[tuple[tuple[MicroBatch, ...], ...], ...]  # [mini-batch][data-parallel rank][micro-batch]
+
+    def num_loss_tokens(self, mini_batch: int) -> int:
+        """Response tokens of one mini-batch over all ranks: the denominator of the token mean."""
+        return sum(micro.num_loss_tokens for rank in self.mini_batches[mini_batch] for micro in rank)
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """What an update did."""
+
+    version: int
+    metrics: Mapping[str, float]  # flat, group/name
+    seconds: Mapping[str, float]  # fetch, log_prob, update
+    num_updates: int  # optimizer steps taken
+    num_skipped: int  # mini-batches skipped for a non-finite loss or gradient
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Name, shape and dtype of one Hugging Face tensor, as in the safetensors header."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str  # "float32", "bfloat16"
+
+
+@dataclass(frozen=True)
+class WeightBucket:
+    """Consecutive tensors of the weight stream, flattened end to end."""
+
+    tensors: tuple[TensorInfo, ...]
+    data: NDArray[np.uint8]  # raw bytes of the tensors, contiguous, in order
+    checksum: int  # zlib.crc32 of data
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """Counters of one engine since its start; differences of two snapshots are what a step did."""
+
+    engine: int
+    version: int
+    prefix_cache_queries: int  # tokens looked up
+    prefix_cache_hits: int  # tokens found
+    num_preemptions: int
+    generated_tokens: int
+    generated_samples: int
