@@ -1,0 +1,66 @@
+"""Numbers that follow from several settings: one place, so that rules, wiring and launcher agree."""
+
+from __future__ import annotations
+
+import re
+
+from nemo_brorl.config.schema import BroRLConfig
+
+TIME_LIMIT = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
+
+CPU_ENGINES = 2  # generation.num_engines: null on a machine without GPUs
+
+
+def num_gpus(config: BroRLConfig) -> int:
+    """GPUs of the whole run; 0 means that everything runs on CPU."""
+    return config.trainer.num_nodes * config.trainer.gpus_per_node
+
+
+def model_parallel_size(config: BroRLConfig) -> int:
+    """Ranks that hold one replica of the policy: TP × PP × CP."""
+    policy = config.policy
+    return policy.tensor_model_parallel_size * policy.pipeline_model_parallel_size * policy.context_parallel_size
+
+
+def data_parallel_size(config: BroRLConfig) -> int:
+    """Replicas of the policy; `policy.data_parallel_size: null` means all GPUs (colocated), or 1 on CPU."""
+    if config.policy.data_parallel_size is not None:
+        return config.policy.data_parallel_size
+    return max(1, num_gpus(config) // model_parallel_size(config))
+
+
+def num_policy_ranks(config: BroRLConfig) -> int:
+    """Policy actors."""
+    return data_parallel_size(config) * model_parallel_size(config)
+
+
+def num_engines(config: BroRLConfig) -> int:
+    """vLLM engines; `generation.num_engines: null` fills the GPUs that are left to generation, or means 2 on CPU."""
+    if config.generation.num_engines is not None:
+        return config.generation.num_engines
+    gpus = num_gpus(config)
+    if gpus == 0:
+        return CPU_ENGINES
+    if config.generation.placement == "disaggregated":
+        gpus -= num_policy_ranks(config)
+    return max(1, gpus // config.generation.tensor_parallel_size)
+
+
+def samples_per_step(config: BroRLConfig) -> int:
+    """Rollouts in one update: N × prompts."""
+    return config.rollouts.num_per_prompt * config.rollouts.prompts_per_step
+
+
+def longest_response(config: BroRLConfig) -> int:
+    """Tokens of the longest response that training or evaluation asks for."""
+    return max(config.rollouts.max_response_tokens, config.evaluation.max_response_tokens or 0)
+
+
+def time_limit_s(config: BroRLConfig) -> float | None:
+    """Seconds of `trainer.time_limit`; None: no limit. `rules.py` has checked the format."""
+    if config.trainer.time_limit is None:
+        return None
+    match = TIME_LIMIT.fullmatch(config.trainer.time_limit)
+    assert match is not None, f"unchecked time limit {config.trainer.time_limit!r}"
+    hours, minutes, seconds = (int(part) for part in match.groups())
+    return 3600.0 * hours + 60.0 * minutes + seconds

@@ -1,0 +1,163 @@
+"""What each single setting may be: the range of every number, the names of every choice.
+
+The names of algorithms repeat the keys of dicts in modules that import torch; unit tests assert that they are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from nemo_brorl.config.schema import BroRLConfig
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, both included unless said otherwise."""
+
+    low: float
+    high: float = math.inf
+    is_open: bool = False  # low itself is refused
+
+    def holds(self, value: float) -> bool:
+        above = value > self.low if self.is_open else value >= self.low
+        return above and value <= self.high and math.isfinite(value)
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"above {self.low:g}" if self.is_open else f"of at least {self.low:g}"
+        return f"above {self.low:g}, at most {self.high:g}" if self.is_open else f"from {self.low:g} to {self.high:g}"
+
+
+AT_LEAST_0 = Range(0)
+AT_LEAST_1 = Range(1)
+POSITIVE = Range(0, is_open=True)
+SHARE = Range(0, 1)
+
+RANGES: dict[str, Range] = {
+    "trainer.max_steps": AT_LEAST_0,
+    "trainer.num_nodes": AT_LEAST_1,
+    "trainer.gpus_per_node": AT_LEAST_0,
+    "trainer.seed": Range(0, 2**31 - 1),
+    "trainer.val_interval": AT_LEAST_0,
+    "trainer.save_interval": AT_LEAST_0,
+    "trainer.keep_checkpoints": AT_LEAST_1,
+    "trainer.max_skipped_updates": AT_LEAST_0,
+    "policy.tensor_model_parallel_size": AT_LEAST_1,
+    "policy.pipeline_model_parallel_size": AT_LEAST_1,
+    "policy.virtual_pipeline_model_parallel_size": AT_LEAST_1,
+    "policy.context_parallel_size": AT_LEAST_1,
+    "policy.expert_model_parallel_size": AT_LEAST_1,
+    "policy.data_parallel_size": AT_LEAST_1,
+    "policy.tokens_per_micro_batch": AT_LEAST_1,
+    "policy.log_prob_chunk_tokens": AT_LEAST_1,
+    "policy.num_threads": AT_LEAST_1,
+    "policy.optim.lr": POSITIVE,
+    "policy.optim.eps": POSITIVE,
+    "policy.optim.weight_decay": AT_LEAST_0,
+    "policy.optim.clip_grad": AT_LEAST_0,
+    "policy.optim.warmup_steps": AT_LEAST_0,
+    "generation.num_engines": AT_LEAST_1,
+    "generation.tensor_parallel_size": AT_LEAST_1,
+    "generation.max_model_len": Range(2),
+    "generation.max_num_seqs": AT_LEAST_1,
+    "generation.gpu_memory_utilization": Range(0, 1, is_open=True),
+    "generation.kv_cache_gib": POSITIVE,
+    "generation.block_size": AT_LEAST_1,
+    "generation.timeout_s": POSITIVE,
+    "generation.max_restarts": AT_LEAST_0,
+    "rollouts.num_per_prompt": Range(2),
+    "rollouts.prompts_per_step": AT_LEAST_1,
+    "rollouts.chunk_size": AT_LEAST_1,
+    "rollouts.temperature": POSITIVE,
+    "rollouts.top_p": Range(0, 1, is_open=True),
+    "rollouts.max_response_tokens": AT_LEAST_1,
+    "rollouts.save_samples": AT_LEAST_0,
+    "dynamic_sampling.max_rounds": AT_LEAST_1,
+    "dynamic_sampling.max_staleness": AT_LEAST_0,
+    "algorithm.clip_low": Range(0, 1, is_open=True),
+    "algorithm.clip_high": POSITIVE,
+    "algorithm.dual_clip": AT_LEAST_0,
+    "algorithm.num_mini_batches": AT_LEAST_1,
+    "algorithm.kl.coefficient": AT_LEAST_0,
+    "algorithm.kl.log_ratio_clamp": POSITIVE,
+    "algorithm.reference_reset.interval": AT_LEAST_0,
+    "algorithm.importance_correction.cap": POSITIVE,
+    "data.max_prompt_tokens": AT_LEAST_1,
+    "data.held_out_fraction": SHARE,
+    "data.tasks[].weight": POSITIVE,
+    "rewards.num_workers": AT_LEAST_1,
+    "rewards.timeout_s": POSITIVE,
+    "evaluation.num_prompts": AT_LEAST_1,
+    "evaluation.samples_per_prompt": AT_LEAST_1,
+    "evaluation.temperature": AT_LEAST_0,
+    "evaluation.top_p": Range(0, 1, is_open=True),
+    "evaluation.max_response_tokens": AT_LEAST_1,
+    "parity.num_prompts": AT_LEAST_1,
+    "parity.responses_per_prompt": AT_LEAST_1,
+    "parity.max_mean_abs_diff": POSITIVE,
+    "parity.max_step_mismatch": POSITIVE,
+    "sft.hidden_size": AT_LEAST_1,
+    "sft.num_layers": AT_LEAST_1,
+    "sft.num_attention_heads": AT_LEAST_1,
+    "sft.num_key_value_heads": AT_LEAST_1,
+    "sft.intermediate_size": AT_LEAST_1,
+    "sft.vocab_size": AT_LEAST_1,
+    "sft.max_position_embeddings": AT_LEAST_1,
+    "sft.batch_size": AT_LEAST_1,
+    "sft.lr": POSITIVE,
+    "sft.max_steps": AT_LEAST_1,
+    "sft.probe_interval": AT_LEAST_1,
+    "sft.target_pass_at_1": SHARE,
+    "sft.min_pass_at_1": SHARE,
+    "sft.max_pass_at_1": SHARE,
+    "sft.time_limit_s": POSITIVE,
+}
+
+ADVANTAGES = ("reinforce_plus_plus_baseline", "grpo")
+REINFORCEMENT_LOSSES = ("ppo_clip",)  # those of losses.LOSSES that learn from advantages
+KL_ESTIMATORS = ("k1", "k2", "k3")
+
+CHOICES: dict[str, tuple[str | None, ...]] = {
+    "policy.precision": ("fp32", "bf16"),
+    "policy.fp8": (None, "hybrid", "e4m3"),
+    "policy.fp8_recipe": ("delayed", "tensorwise", "blockwise"),
+    "policy.recompute": (None, "selective", "full"),
+    "generation.precision": ("fp32", "bf16"),
+    "generation.placement": ("colocated", "disaggregated"),
+    "algorithm.advantage": ADVANTAGES,
+    "algorithm.loss": REINFORCEMENT_LOSSES,
+    "algorithm.kl.estimator": KL_ESTIMATORS,
+    "data.source": ("reasoning_gym", "jsonl"),
+}
+
+
+def out_of_range(config: BroRLConfig) -> Iterator[str]:
+    """One message for every number outside its range."""
+    for path, allowed in RANGES.items():
+        for name, value in _values(config, path):
+            if value is not None and not allowed.holds(value):
+                yield f"{name}={value} is out of range: write a number {allowed}"
+
+
+def unknown_choices(config: BroRLConfig) -> Iterator[str]:
+    """One message for every name that is not a choice."""
+    for path, names in CHOICES.items():
+        for name, value in _values(config, path):
+            if value not in names:
+                written = ", ".join("null" if choice is None else choice for choice in names)
+                yield f"{name}={value} is not known: write one of {written}"
+
+
+def _values(config: BroRLConfig, path: str) -> Iterator[tuple[str, Any]]:
+    """(path, value) of one setting, or of that setting in every element of a list."""
+    section, _, leaf = path.partition("[].")
+    value = reduce(getattr, section.split("."), config)
+    if not leaf:
+        yield path, value
+        return
+    for index, element in enumerate(value):
+        yield f"{section}.{index}.{leaf}", getattr(element, leaf)

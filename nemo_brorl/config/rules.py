@@ -1,0 +1,250 @@
+"""What must fit together, each rule a small function that yields messages: what is wrong, its value, what to write instead.
+
+All violated rules are reported together. Rules that need the model's config.json are in `model_rules.py`, memory in `memory.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from nemo_brorl.config.derived import (
+    TIME_LIMIT,
+    data_parallel_size,
+    longest_response,
+    model_parallel_size,
+    num_engines,
+    num_gpus,
+    num_policy_ranks,
+    samples_per_step,
+)
+from nemo_brorl.config.ranges import out_of_range, unknown_choices
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.errors import ConfigError
+
+BF16_PARITY_BOUND = 0.02  # nats; bf16 alone makes log-probs differ by more than a tighter bound allows
+
+Rule = Callable[[BroRLConfig], Iterator[str]]
+
+
+def check_rules(config: BroRLConfig) -> None:
+    """Raise one ConfigError with every violated rule. Ranges come first: cross-field rules divide by what they guard."""
+    _raise_all([message for rule in SINGLE_SETTINGS for message in rule(config)])
+    _raise_all([message for rule in CROSS_FIELD for message in rule(config)])
+
+
+def check_sft_rules(config: BroRLConfig) -> None:
+    """What only the warm-up needs: its model must hold a prompt and a response."""
+    longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
+    if longest > config.sft.max_position_embeddings:
+        raise ConfigError(
+            f"sft.max_position_embeddings={config.sft.max_position_embeddings} is less than data.max_prompt_tokens + "
+            f"rollouts.max_response_tokens = {longest}: write sft.max_position_embeddings={longest} or more"
+        )
+
+
+def _raise_all(found: list[str]) -> None:
+    if len(found) == 1:
+        raise ConfigError(found[0])
+    if found:
+        raise ConfigError(f"{len(found)} settings are wrong:\n" + "\n".join(f"  - {message}" for message in found))
+
+
+def betas(config: BroRLConfig) -> Iterator[str]:
+    pair = config.policy.optim.betas
+    if len(pair) != 2 or not all(0 <= beta < 1 for beta in pair):
+        yield f"policy.optim.betas={list(pair)} must be two numbers in [0, 1): write policy.optim.betas=[0.9,0.95]"
+
+
+def time_limit_format(config: BroRLConfig) -> Iterator[str]:
+    limit = config.trainer.time_limit
+    if limit is not None and not TIME_LIMIT.fullmatch(limit):
+        yield f"trainer.time_limit={limit} is not HH:MM:SS: write \"04:00:00\" for four hours (with quotes in YAML)"
+
+
+def group_fills_mini_batches(config: BroRLConfig) -> Iterator[str]:
+    samples, mini_batches = samples_per_step(config), config.algorithm.num_mini_batches
+    shape = f"rollouts.num_per_prompt × rollouts.prompts_per_step = {samples}"
+    if samples % mini_batches:
+        fitting = max(divisor for divisor in range(1, mini_batches + 1) if samples % divisor == 0)
+        yield f"algorithm.num_mini_batches={mini_batches} does not divide {shape}: write algorithm.num_mini_batches={fitting}"
+    elif samples // mini_batches < data_parallel_size(config):
+        yield (
+            f"{shape} in {mini_batches} mini-batches leaves {samples // mini_batches} rollouts for {data_parallel_size(config)} "
+            "data-parallel ranks: lower algorithm.num_mini_batches or raise rollouts.prompts_per_step"
+        )
+
+
+def world_size(config: BroRLConfig) -> Iterator[str]:
+    gpus, model_size, ranks = num_gpus(config), model_parallel_size(config), num_policy_ranks(config)
+    if gpus == 0 and config.trainer.num_nodes > 1:
+        yield f"trainer.num_nodes={config.trainer.num_nodes} with trainer.gpus_per_node=0: CPU runs use one node; write trainer.num_nodes=1"
+    if gpus == 0:
+        return
+    if model_size > gpus:
+        yield (
+            f"a policy replica needs TP × PP × CP = {model_size} GPUs and the run has {gpus} (trainer.num_nodes × "
+            "trainer.gpus_per_node): lower policy.tensor_model_parallel_size or policy.pipeline_model_parallel_size"
+        )
+    elif config.generation.placement == "colocated" and ranks != gpus:
+        yield (
+            f"{gpus} GPUs cannot be filled by {data_parallel_size(config)} policy replicas of TP × PP × CP = {model_size}: choose "
+            "sizes whose product is the number of GPUs, and leave policy.data_parallel_size=null"
+        )
+
+
+def engines_fit(config: BroRLConfig) -> Iterator[str]:
+    gpus, generation = num_gpus(config), config.generation
+    if gpus == 0 and generation.tensor_parallel_size > 1:
+        yield (
+            f"generation.tensor_parallel_size={generation.tensor_parallel_size} needs GPUs: on CPU write 1 and raise "
+            "generation.num_engines"
+        )
+    if gpus == 0 and generation.placement == "disaggregated":
+        yield "generation.placement=disaggregated needs GPUs (trainer.gpus_per_node > 0): on CPU write colocated"
+    if gpus == 0:
+        return
+    if generation.placement == "disaggregated" and config.policy.data_parallel_size is None:
+        yield "generation.placement=disaggregated needs policy.data_parallel_size: null gives all GPUs to the policy and none to engines"
+        return
+    for_policy = num_policy_ranks(config) if generation.placement == "disaggregated" else 0
+    wanted = num_engines(config) * generation.tensor_parallel_size
+    if wanted > gpus - for_policy:
+        yield (
+            f"generation.num_engines={num_engines(config)} × generation.tensor_parallel_size={generation.tensor_parallel_size} = "
+            f"{wanted} GPUs and {gpus - for_policy} are there for generation: write generation.num_engines=null to fill them"
+        )
+
+
+def not_wired_up(config: BroRLConfig) -> Iterator[str]:
+    for name in ("context_parallel_size", "expert_model_parallel_size"):
+        value = getattr(config.policy, name)
+        if value > 1:
+            yield f"policy.{name}={value} is not supported yet by this version, on CPU or GPU: write policy.{name}=1"
+
+
+def parallel_layout(config: BroRLConfig) -> Iterator[str]:
+    policy = config.policy
+    if policy.sequence_parallel and policy.tensor_model_parallel_size == 1:
+        yield (
+            "policy.sequence_parallel=true splits activations over tensor-parallel ranks and policy.tensor_model_parallel_size is 1: "
+            "write policy.sequence_parallel=false"
+        )
+    virtual = policy.virtual_pipeline_model_parallel_size
+    if virtual is not None and policy.pipeline_model_parallel_size == 1:
+        yield (
+            f"policy.virtual_pipeline_model_parallel_size={virtual} needs policy.pipeline_model_parallel_size > 1: write null, or "
+            "raise policy.pipeline_model_parallel_size"
+        )
+
+
+def fp8_needs_gpus(config: BroRLConfig) -> Iterator[str]:
+    if config.policy.fp8 is not None and num_gpus(config) == 0:
+        yield f"policy.fp8={config.policy.fp8} needs Hopper GPUs (trainer.gpus_per_node > 0): on CPU write policy.fp8=null"
+    if config.policy.fp8 is not None and config.policy.precision != "bf16":
+        yield f"policy.fp8={config.policy.fp8} trains on top of bf16 and policy.precision is {config.policy.precision}: write policy.precision=bf16"
+
+
+def block_size(config: BroRLConfig) -> Iterator[str]:
+    size, unit = config.generation.block_size, 16 if num_gpus(config) else 32
+    if size % unit:
+        device = "GPU" if num_gpus(config) else "CPU"
+        yield f"generation.block_size={size} must be a multiple of {unit} on {device}: write {max(unit, size // unit * unit)}"
+
+
+def lengths(config: BroRLConfig) -> Iterator[str]:
+    prompt, response, limit = config.data.max_prompt_tokens, longest_response(config), config.generation.max_model_len
+    if prompt + response > limit:
+        yield (
+            f"generation.max_model_len={limit} is less than data.max_prompt_tokens + the longest response = {prompt} + {response}: "
+            f"write generation.max_model_len={prompt + response} or shorten rollouts.max_response_tokens"
+        )
+    trained = prompt + config.rollouts.max_response_tokens
+    if trained > config.policy.tokens_per_micro_batch:
+        yield (
+            f"policy.tokens_per_micro_batch={config.policy.tokens_per_micro_batch} cannot hold one prompt and response of "
+            f"{trained} tokens: write {trained} or more"
+        )
+
+
+def sampled_as_trained(config: BroRLConfig) -> Iterator[str]:
+    if config.rollouts.top_p < 1 and config.algorithm.importance_correction.enabled:
+        yield (
+            f"rollouts.top_p={config.rollouts.top_p} cuts the sampling distribution, so importance correction would compare "
+            "log-probs of two different distributions: write rollouts.top_p=1.0 or algorithm.importance_correction.enabled=false"
+        )
+
+
+def carried_groups_are_used(config: BroRLConfig) -> Iterator[str]:
+    sampling = config.dynamic_sampling
+    if sampling.carry_over and sampling.max_staleness == 0:
+        yield (
+            "dynamic_sampling.carry_over=true with dynamic_sampling.max_staleness=0 throws every carried group away: write "
+            "max_staleness=1 or carry_over=false"
+        )
+
+
+def dual_clip(config: BroRLConfig) -> Iterator[str]:
+    bound, high = config.algorithm.dual_clip, 1 + config.algorithm.clip_high
+    if 0 < bound <= high:
+        yield f"algorithm.dual_clip={bound} must be above 1 + algorithm.clip_high = {high:g}: write 10.0, or 0 to turn it off"
+
+
+def data_source(config: BroRLConfig) -> Iterator[str]:
+    data = config.data
+    if data.held_out_fraction == 1:
+        yield "data.held_out_fraction=1.0 leaves nothing to train on: write a share below 1, for example 0.1"
+    if data.source == "reasoning_gym" and not data.tasks:
+        yield "data.tasks is empty and data.source is reasoning_gym: write for example data.tasks=[{name: chain_sum}]"
+    if data.source == "jsonl" and data.path is None:
+        yield "data.source=jsonl needs data.path: write the path of a file with one JSON object per line"
+    elif data.source == "jsonl" and not Path(data.path or "").is_file():
+        yield f"data.path={data.path}: there is no such file; write the path of a file with one JSON object per line"
+
+
+def task_names_differ(config: BroRLConfig) -> Iterator[str]:
+    names = [task.name for task in config.data.tasks]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"data.tasks names {name} {names.count(name)} times: write it once with a larger weight"
+
+
+def parity_bound(config: BroRLConfig) -> Iterator[str]:
+    is_bf16 = "bf16" in (config.policy.precision, config.generation.precision)
+    if config.parity.enabled and is_bf16 and config.parity.max_mean_abs_diff < BF16_PARITY_BOUND:
+        yield (
+            f"parity.max_mean_abs_diff={config.parity.max_mean_abs_diff} is tighter than bf16 can meet: write "
+            "parity.max_mean_abs_diff=0.05, or fp32 for policy.precision and generation.precision"
+        )
+
+
+def sft_shape(config: BroRLConfig) -> Iterator[str]:
+    sft = config.sft
+    if sft.hidden_size % sft.num_attention_heads:
+        yield f"sft.hidden_size={sft.hidden_size} is not divisible by sft.num_attention_heads={sft.num_attention_heads}"
+    if sft.num_attention_heads % sft.num_key_value_heads:
+        yield f"sft.num_attention_heads={sft.num_attention_heads} is not divisible by sft.num_key_value_heads={sft.num_key_value_heads}"
+    if not sft.min_pass_at_1 <= sft.target_pass_at_1 <= sft.max_pass_at_1:
+        yield (
+            f"sft.target_pass_at_1={sft.target_pass_at_1} is outside sft.min_pass_at_1={sft.min_pass_at_1} … "
+            f"sft.max_pass_at_1={sft.max_pass_at_1}: write a target between them"
+        )
+
+
+SINGLE_SETTINGS: tuple[Rule, ...] = (out_of_range, unknown_choices, betas, time_limit_format)
+CROSS_FIELD: tuple[Rule, ...] = (
+    group_fills_mini_batches,
+    world_size,
+    engines_fit,
+    not_wired_up,
+    parallel_layout,
+    fp8_needs_gpus,
+    block_size,
+    lengths,
+    sampled_as_trained,
+    carried_groups_are_used,
+    dual_clip,
+    data_source,
+    task_names_differ,
+    parity_bound,
+    sft_shape,
+)

@@ -1,0 +1,166 @@
+"""Every shipped YAML parses; wrong settings are refused with a message that says what to write instead."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.config.load import (
+    CommandLine,
+    load_config,
+    parse_command_line,
+    read_config,
+    shipped_folder,
+    to_yaml,
+)
+from nemo_brorl.errors import ConfigError
+
+SHIPPED = sorted(path.stem for path in shipped_folder().glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_config_is_valid(name: str) -> None:
+    assert load_config(name).rollouts.num_per_prompt >= 2
+
+
+def test_the_arms_draw_equal_samples_per_step() -> None:
+    broad, narrow = load_config("brorl_cpu").rollouts, load_config("prorl_n16_cpu").rollouts
+    assert (broad.num_per_prompt, narrow.num_per_prompt) == (512, 16)
+    assert broad.num_per_prompt * broad.prompts_per_step == narrow.num_per_prompt * narrow.prompts_per_step
+
+
+def test_the_paper_recipe_has_the_papers_numbers() -> None:
+    config = load_config("brorl_64gpu")
+    assert config.trainer.num_nodes * config.trainer.gpus_per_node == 64
+    assert config.rollouts.num_per_prompt * config.rollouts.prompts_per_step == 65_536
+    assert config.policy.optim.lr == pytest.approx(1e-6 * (65_536 / 8_192) ** 0.5, rel=1e-3)
+    assert config.data.max_prompt_tokens + config.rollouts.max_response_tokens == 16_384
+
+
+def test_overrides_win_over_yaml() -> None:
+    config = load_config("brorl_cpu", ["rollouts.num_per_prompt=64", "data.tasks=[{name: leg_counting, weight: 2}]"])
+    assert config.rollouts.num_per_prompt == 64
+    assert [(task.name, task.weight) for task in config.data.tasks] == [("leg_counting", 2.0)]
+
+
+def test_free_form_mappings_take_any_key() -> None:
+    config = load_config("brorl_cpu", ["exp_manager.wandb_logger_kwargs.project=brorl"])
+    assert config.exp_manager.wandb_logger_kwargs == {"project": "brorl"}
+
+
+def test_a_config_in_another_folder_builds_on_the_shipped_ones(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [brorl_cpu, _self_]\ntrainer: {max_steps: 3}\n")
+    config = load_config("mine", [], tmp_path)
+    assert config.trainer.max_steps == 3
+    assert config.data.tasks
+
+
+def test_what_is_written_to_the_run_folder_reads_back_the_same(tmp_path: Path) -> None:
+    config = load_config("brorl_64gpu")
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert read_config(tmp_path / "config.yaml") == config
+
+
+WRONG_OVERRIDES = [
+    ("trainer.max_stepz=3", "Did you mean trainer.max_steps"),
+    ("max_steps=3", "Did you mean trainer.max_steps"),
+    ("rollout.num_per_prompt=8", "Did you mean rollouts.num_per_prompt"),
+    ("+foo=2", "there is no setting 'foo'"),
+    ("data.tasks=[{nam: y}]", "Did you mean name?"),
+    ("trainer.max_steps=abc", "trainer.max_steps=abc must be a whole number"),
+    ("trainer.seed=2.5", "trainer.seed=2.5 must be a whole number"),
+    ("trainer.seed=null", "trainer.seed=null must be a whole number"),
+    ("rollouts.top_p=[1]", "rollouts.top_p"),
+    ("parity.enabled=maybe", "parity.enabled=maybe must be true or false"),
+    ("trainer=3", "trainer is a section"),
+    ("trainer.max_steps", "a setting is written KEY=VALUE, for example trainer.max_steps=24"),
+    ("a=[b", "not in Hydra's override syntax"),
+    ("~trainer.seed", "settings cannot be removed"),
+    ("trainer.seed=1,2", "sweeps are not run"),
+    ("trainer.seed=${trainer.sed}", "trainer.seed: Interpolation key 'trainer.sed' not found"),
+    ("data.tasks=[{weight: 1}]", "data.tasks[0].name is required and missing"),
+]
+
+
+@pytest.mark.parametrize(("override", "fragment"), WRONG_OVERRIDES)
+def test_a_wrong_override_is_refused(override: str, fragment: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("brorl_cpu", [override])
+    assert fragment in str(caught.value)
+
+
+WRONG_FILES = [
+    ("trainer: {max_stepz: 4}", "there is no setting 'trainer.max_stepz'. Did you mean trainer.max_steps"),
+    ("traner: {max_steps: 4}", "there is no setting 'traner'. Did you mean trainer"),
+    ("trainer: {max_steps: four}", "trainer.max_steps=four must be a whole number"),
+    ("trainer: {max_steps: 4", "expected ',' or '}'"),
+    ("trainer: 4", "trainer is a section"),
+]
+
+
+@pytest.mark.parametrize(("text", "fragment"), WRONG_FILES)
+def test_a_wrong_file_is_refused_and_named(tmp_path: Path, text: str, fragment: str) -> None:
+    (tmp_path / "mine.yaml").write_text(f"defaults: [brorl_cpu, _self_]\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config("mine", [], tmp_path)
+    assert fragment in str(caught.value)
+    assert "mine.yaml" in str(caught.value)
+
+
+def test_a_file_without_the_schema_in_its_defaults_is_still_typed(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("trainer: {max_stepz: 4}\n")
+    with pytest.raises(ConfigError, match=r"trainer\.max_stepz"):
+        load_config("mine", [], tmp_path)
+
+
+def test_a_missing_file_is_answered_with_the_names_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"brorl_64gpu, brorl_cpu, prorl_n16_cpu"):
+        load_config("brorl_gpu")
+
+
+def test_a_missing_default_names_the_choices(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [brorl_cpv, _self_]\n")
+    with pytest.raises(ConfigError, match="brorl_cpv"):
+        load_config("mine", [], tmp_path)
+
+
+def test_the_command_line_splits_into_name_folder_and_overrides() -> None:
+    line = parse_command_line(["trainer.seed=2", "--config-name", "mine", "--config-path", "conf", "trainer.max_steps=1"])
+    assert line == CommandLine("mine", ("trainer.seed=2", "trainer.max_steps=1"), Path("conf"))
+    assert parse_command_line([]) == CommandLine("brorl_cpu", (), None)
+
+
+def test_an_unknown_option_exits_with_2() -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_command_line(["--multirun"])
+    assert caught.value.code == 2
+
+
+def test_help_lists_every_setting_with_its_default_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_command_line(["--help"], "train", "Train a model.")
+    text = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert "usage: brorl train" in text
+    assert "rollouts.num_per_prompt=512" in text
+    assert "N, the scaling axis" in text
+
+
+def test_print_config_prints_the_resolved_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_command_line(["--print-config", "trainer.seed=77"])
+    assert caught.value.code == 0
+    assert "seed: 77" in capsys.readouterr().out
+
+
+def test_loading_a_config_imports_no_heavy_library() -> None:
+    heavy = ["torch", "numpy", "ray", "vllm", "megatron", "lightning", "nemo", "transformers", "reasoning_gym"]
+    code = (
+        "import sys; from nemo_brorl.config import load, memory, model_rules; load.load_config('brorl_cpu'); "
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,113 @@
+"""Rules that read the model's config.json, and the memory estimate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.config.load import load_config
+from nemo_brorl.config.memory import available_gib, check_memory, needed_gib
+from nemo_brorl.config.model_rules import check_model_rules, local_model, read_shape
+from nemo_brorl.errors import ConfigError, ModelError, ResourceError
+
+SMALL = {
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 704,
+    "vocab_size": 512,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+}
+
+
+def write_model(folder: Path, **changes: object) -> str:
+    (folder / "config.json").write_text(json.dumps({**SMALL, **changes}))
+    return f"policy.model={folder}"
+
+
+MISFITS = [
+    (["policy.tensor_model_parallel_size=3"], "does not divide the model's 4 attention heads: write 2"),
+    (["policy.tensor_model_parallel_size=4"], "is more than the model's 2 key-value heads"),
+    (["policy.pipeline_model_parallel_size=3"], "does not divide the model's 4 layers: write 2"),
+    (
+        ["policy.pipeline_model_parallel_size=2", "policy.virtual_pipeline_model_parallel_size=3"],
+        "does not divide the 2 layers of a pipeline stage: write 2 or null",
+    ),
+    (["generation.max_model_len=1024"], "is more than the model's 512 positions"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "fragment"), MISFITS)
+def test_settings_that_do_not_fit_the_model_are_refused(tmp_path: Path, overrides: list[str], fragment: str) -> None:
+    config = load_config("brorl_cpu", [write_model(tmp_path), *overrides])
+    with pytest.raises(ConfigError) as caught:
+        check_model_rules(config)
+    assert fragment in str(caught.value)
+
+
+def test_a_vocabulary_that_tensor_parallel_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
+    config = load_config("brorl_cpu", [write_model(tmp_path, vocab_size=511), "policy.tensor_model_parallel_size=2"])
+    with pytest.raises(ConfigError, match="does not divide the model's vocab_size of 511: write 1"):
+        check_model_rules(config)
+
+
+def test_a_fitting_model_is_accepted(tmp_path: Path) -> None:
+    overrides = ["policy.tensor_model_parallel_size=2", "policy.pipeline_model_parallel_size=2"]
+    check_model_rules(load_config("brorl_cpu", [write_model(tmp_path), *overrides]))
+
+
+def test_a_missing_folder_is_a_model_error_that_names_the_warm_up() -> None:
+    with pytest.raises(ModelError, match="python -m nemo_brorl.sft"):
+        check_model_rules(load_config("brorl_cpu", ["policy.model=runs/nowhere"]))
+
+
+def test_a_folder_without_config_json_is_a_model_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        check_model_rules(load_config("brorl_cpu", [f"policy.model={tmp_path}"]))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"hidden_size": 4}'])
+def test_a_broken_config_json_is_a_model_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        check_model_rules(load_config("brorl_cpu", [f"policy.model={tmp_path}"]))
+
+
+def test_a_hugging_face_name_is_left_to_the_hub() -> None:
+    assert local_model(load_config("brorl_64gpu")) is None
+
+
+def test_parameters_are_counted_by_hand(tmp_path: Path) -> None:
+    write_model(tmp_path)
+    # attention: 2 * 256 * (256 + 64 * 2) = 196,608; feed-forward: 3 * 256 * 704 = 540,672; embeddings: 512 * 256 = 131,072
+    assert read_shape(tmp_path).num_parameters == 4 * (196_608 + 540_672) + 131_072
+
+
+def test_more_engines_need_more_memory(tmp_path: Path) -> None:
+    model = write_model(tmp_path)
+    shape = read_shape(tmp_path)
+    two, three = (needed_gib(load_config("brorl_cpu", [model, f"generation.num_engines={n}"]), shape) for n in (2, 3))
+    assert three - two == pytest.approx(0.25 + 1.3, abs=0.05)
+
+
+def test_a_run_that_cannot_fit_is_refused_with_the_knobs(tmp_path: Path) -> None:
+    config = load_config("brorl_cpu", [write_model(tmp_path), "generation.kv_cache_gib=100000"])
+    with pytest.raises(ResourceError, match="generation.kv_cache_gib"):
+        check_memory(config)
+
+
+def test_the_container_limit_counts_when_it_is_the_smaller_one(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 33554432 kB\nMemAvailable: 16777216 kB\n")
+    assert available_gib(meminfo, tmp_path) == 16.0
+    (tmp_path / "memory.max").write_text(str(8 * 1024**3))
+    (tmp_path / "memory.current").write_text(str(2 * 1024**3))
+    assert available_gib(meminfo, tmp_path) == 6.0
+
+
+def test_unknown_memory_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    assert available_gib(tmp_path / "none", tmp_path) is None

@@ -1,0 +1,131 @@
+"""Cross-field rules: each wrong combination is refused with what to write instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from nemo_brorl.config import derived, ranges
+from nemo_brorl.config.load import load_config
+from nemo_brorl.config.reference import settings
+from nemo_brorl.config.rules import check_sft_rules
+from nemo_brorl.errors import ConfigError
+
+ON_GPUS = ["trainer.gpus_per_node=8"]
+
+WRONG = [
+    (["rollouts.num_per_prompt=1"], "rollouts.num_per_prompt=1 is out of range: write a number of at least 2"),
+    (["rollouts.temperature=0"], "rollouts.temperature=0.0 is out of range: write a number above 0"),
+    (["rollouts.top_p=1.5"], "write a number above 0, at most 1"),
+    (["policy.optim.lr=nan"], "policy.optim.lr=nan is out of range"),
+    (["data.tasks.0.weight=-1"], "data.tasks.0.weight=-1.0 is out of range"),
+    (["policy.precision=fp16"], "write one of fp32, bf16"),
+    (["policy.fp8=e5m2"], "write one of null, hybrid, e4m3"),
+    (["algorithm.advantage=gae"], "write one of reinforce_plus_plus_baseline, grpo"),
+    (["algorithm.loss=cross_entropy"], "write one of ppo_clip"),
+    (["algorithm.kl.estimator=k4"], "write one of k1, k2, k3"),
+    (["policy.optim.betas=[0.9]"], "write policy.optim.betas=[0.9,0.95]"),
+    (["trainer.time_limit=1h"], 'write "04:00:00"'),
+    (["algorithm.num_mini_batches=3"], "algorithm.num_mini_batches=3 does not divide"),
+    (["policy.data_parallel_size=64", "rollouts.num_per_prompt=2"], "leaves 2 rollouts for 64 data-parallel ranks"),
+    (["trainer.num_nodes=2"], "CPU runs use one node"),
+    ([*ON_GPUS, "policy.tensor_model_parallel_size=16"], "a policy replica needs TP × PP × CP = 16 GPUs and the run has 8"),
+    ([*ON_GPUS, "policy.tensor_model_parallel_size=3"], "8 GPUs cannot be filled by 2 policy replicas"),
+    ([*ON_GPUS, "generation.num_engines=16"], "16 GPUs and 8 are there for generation"),
+    ([*ON_GPUS, "generation.placement=disaggregated"], "needs policy.data_parallel_size"),
+    (["generation.tensor_parallel_size=2"], "generation.tensor_parallel_size=2 needs GPUs"),
+    (["generation.placement=disaggregated"], "on CPU write colocated"),
+    (["policy.context_parallel_size=2"], "policy.context_parallel_size=2 is not supported yet"),
+    ([*ON_GPUS, "policy.expert_model_parallel_size=2"], "policy.expert_model_parallel_size=2 is not supported yet"),
+    (["policy.sequence_parallel=true"], "write policy.sequence_parallel=false"),
+    (["policy.virtual_pipeline_model_parallel_size=2"], "needs policy.pipeline_model_parallel_size > 1"),
+    (["policy.fp8=hybrid"], "on CPU write policy.fp8=null"),
+    ([*ON_GPUS, "policy.fp8=hybrid"], "write policy.precision=bf16"),
+    (["generation.block_size=16"], "must be a multiple of 32 on CPU: write 32"),
+    (["rollouts.max_response_tokens=200"], "write generation.max_model_len=360"),
+    (["evaluation.max_response_tokens=200"], "write generation.max_model_len=360"),
+    (["policy.tokens_per_micro_batch=100"], "cannot hold one prompt and response of 192 tokens"),
+    (["rollouts.top_p=0.9"], "write rollouts.top_p=1.0 or algorithm.importance_correction.enabled=false"),
+    (["dynamic_sampling.max_staleness=0"], "write max_staleness=1 or carry_over=false"),
+    (["algorithm.dual_clip=1.1"], "must be above 1 + algorithm.clip_high = 1.28"),
+    (["data.held_out_fraction=1"], "leaves nothing to train on"),
+    (["data.tasks=[]"], "data.tasks is empty"),
+    (["data.source=jsonl"], "data.source=jsonl needs data.path"),
+    (["data.source=jsonl", "data.path=nowhere.jsonl"], "data.path=nowhere.jsonl: there is no such file"),
+    (["data.tasks=[{name: a},{name: a}]"], "data.tasks names a 2 times"),
+    (["policy.precision=bf16"], "parity.max_mean_abs_diff=0.001 is tighter than bf16 can meet"),
+    (["sft.num_attention_heads=3"], "sft.hidden_size=256 is not divisible by sft.num_attention_heads=3"),
+    (["sft.target_pass_at_1=0.9"], "write a target between them"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "fragment"), WRONG)
+def test_a_wrong_combination_is_refused(overrides: list[str], fragment: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("brorl_cpu", overrides)
+    assert fragment in str(caught.value)
+
+
+def test_all_violated_rules_are_reported_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("brorl_cpu", ["rollouts.top_p=0.9", "generation.block_size=16", "policy.context_parallel_size=2"])
+    message = str(caught.value)
+    assert message.startswith("3 settings are wrong:")
+    assert all(name in message for name in ("top_p", "block_size", "context_parallel_size"))
+
+
+RIGHT = [
+    ["rollouts.top_p=0.9", "algorithm.importance_correction.enabled=false"],
+    ["policy.precision=bf16", "parity.max_mean_abs_diff=0.05"],
+    ["policy.tensor_model_parallel_size=2", "policy.pipeline_model_parallel_size=2", "policy.sequence_parallel=true"],
+    ["trainer.gpus_per_node=8", "generation.placement=disaggregated", "policy.data_parallel_size=4"],
+    ["dynamic_sampling.carry_over=false", "dynamic_sampling.max_staleness=0"],
+    ["algorithm.dual_clip=0"],
+]
+
+
+@pytest.mark.parametrize("overrides", RIGHT)
+def test_what_fits_is_accepted(overrides: list[str]) -> None:
+    load_config("brorl_cpu", overrides)
+
+
+def test_every_number_of_the_schema_has_a_range() -> None:
+    assert set(ranges.RANGES) == {path for path, setting in settings().items() if setting.is_number}
+
+
+def test_every_choice_names_a_setting_of_the_schema() -> None:
+    assert set(ranges.CHOICES) <= set(settings())
+
+
+def test_names_in_the_rules_are_those_of_the_algorithms() -> None:
+    from nemo_brorl.advantages import ADVANTAGES
+    from nemo_brorl.kl import ESTIMATORS
+    from nemo_brorl.losses import LOSSES, SUPERVISED
+
+    assert set(ranges.ADVANTAGES) == set(ADVANTAGES)
+    assert set(ranges.REINFORCEMENT_LOSSES) == set(LOSSES) - SUPERVISED
+    assert set(ranges.KL_ESTIMATORS) == set(ESTIMATORS)
+
+
+def test_the_warm_up_model_must_hold_a_prompt_and_a_response() -> None:
+    config = load_config("brorl_cpu", ["sft.max_position_embeddings=100"])
+    with pytest.raises(ConfigError, match="write sft.max_position_embeddings=192 or more"):
+        check_sft_rules(config)
+
+
+def test_disaggregated_engines_get_the_gpus_that_the_policy_leaves() -> None:
+    config = load_config(
+        "brorl_cpu",
+        [*ON_GPUS, "generation.placement=disaggregated", "policy.data_parallel_size=4", "generation.tensor_parallel_size=2"],
+    )
+    assert (derived.num_policy_ranks(config), derived.num_engines(config)) == (4, 2)
+
+
+def test_null_sizes_mean_all_gpus_or_the_cpu_defaults() -> None:
+    cpu, gpu = load_config("brorl_cpu"), load_config("brorl_64gpu")
+    assert (derived.data_parallel_size(cpu), derived.num_engines(cpu)) == (1, 2)
+    assert (derived.data_parallel_size(gpu), derived.num_engines(gpu)) == (64, 64)
+
+
+def test_a_time_limit_becomes_seconds() -> None:
+    assert derived.time_limit_s(load_config("brorl_cpu", ["trainer.time_limit=01:02:03"])) == 3723.0
+    assert derived.time_limit_s(load_config("brorl_cpu")) is None
