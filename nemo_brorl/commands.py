@@ -1,0 +1,36 @@
+"""The way every command goes: read the command line, check the settings (in about a second, without torch), then load the rest."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from nemo_brorl.config.load import load_config, parse_command_line
+from nemo_brorl.config.model_rules import check_model_rules
+from nemo_brorl.errors import BroRLError
+from nemo_brorl.logs import setup_logging
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+def run_command(command: str, description: str | None, argv: Sequence[str]) -> int:
+    """Run `train`, `evaluate` or `sft`. Returns the exit code; a `BroRLError` is one message, anything else a traceback."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every actor compiles every module it imports, each time
+    line = parse_command_line(argv, command, (description or "").strip())
+    setup_logging()
+    try:
+        config = load_config(*line)
+        if command != "sft":
+            check_model_rules(config)
+        runs = importlib.import_module("nemo_brorl.runs")  # Ray, tokenizers, …: only for settings that hold
+        getattr(runs, command)(config)
+    except BroRLError as error:
+        sys.stderr.write(f"\nerror: {error}\n")
+        return USER_ERROR
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted; what the last checkpoint holds is kept\n")
+        return INTERRUPTED
+    return 0

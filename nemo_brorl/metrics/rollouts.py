@@ -1,0 +1,69 @@
+"""Metrics of sampled and scored groups, and of the engines that sampled them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nemo_brorl.types import EngineStats, ScoredGroup
+
+SUCCESS_REWARD = 1.0 - 1e-6  # a rollout counts as correct from here on
+SUCCESS_BUCKETS = ((0, 0), (1, 1), (2, 5))  # then "more" and "all"; at large N the first ones hold the hard prompts
+
+
+def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    """Of all groups sampled in a step, informative or not."""
+    rewards = np.concatenate([group.rewards for group in groups])
+    lengths = np.concatenate([group.group.lengths for group in groups])
+    is_stopped = np.concatenate([group.group.is_stopped for group in groups])
+    tasks = sorted({group.prompt.task for group in groups})
+    return {
+        "reward/mean": float(rewards.mean()),
+        "reward/num_failed": float(sum(group.num_failed for group in groups)),
+        **{
+            f"reward/{task}": float(np.mean(np.concatenate([group.rewards for group in groups if group.prompt.task == task])))
+            for task in tasks
+        },
+        "rollouts/response_tokens": float(lengths.mean()),
+        "rollouts/response_tokens_max": float(lengths.max()),
+        "rollouts/truncated": float(1.0 - is_stopped.mean()),
+        **success_histogram(groups),
+    }
+
+
+def success_histogram(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    """Share of groups by their number of correct rollouts: 0, 1, 2–5, more, all."""
+    names = {f"{low}" if low == high else f"{low}_to_{high}": 0 for low, high in SUCCESS_BUCKETS} | {"more": 0, "all": 0}
+    for group in groups:
+        names[_bucket(int((group.rewards >= SUCCESS_REWARD).sum()), len(group.rewards))] += 1
+    return {f"rollouts/successes_{name}": count / len(groups) for name, count in names.items()}
+
+
+def _bucket(successes: int, num_rollouts: int) -> str:
+    if successes == num_rollouts:
+        return "all"
+    for low, high in SUCCESS_BUCKETS:
+        if low <= successes <= high:
+            return f"{low}" if low == high else f"{low}_to_{high}"
+    return "more"
+
+
+def generation_metrics(before: Sequence[EngineStats], after: Sequence[EngineStats], seconds: float) -> dict[str, float]:
+    """What the engines did between two snapshots, `seconds` apart. A restarted engine counts from zero."""
+    deltas = [_delta(old, new) for old, new in zip(before, after, strict=True)]
+    queries, hits, preemptions, tokens, samples = (float(sum(column)) for column in zip(*deltas, strict=True))
+    return {
+        "generation/samples_per_s": samples / seconds,
+        "generation/tokens_per_s": tokens / seconds,
+        "generation/prefix_cache_hit_rate": hits / queries if queries else 0.0,
+        "generation/num_preemptions": preemptions,
+        "generation/num_samples": samples,
+    }
+
+
+def _delta(old: EngineStats, new: EngineStats) -> tuple[int, int, int, int, int]:
+    fields = ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "generated_tokens", "generated_samples")
+    restarted = new.generated_samples < old.generated_samples
+    first, second, third, fourth, fifth = (getattr(new, name) - (0 if restarted else getattr(old, name)) for name in fields)
+    return first, second, third, fourth, fifth

@@ -1,0 +1,27 @@
+"""Groups to requests: a prompt's N rollouts are cut into chunks, each with the group's seed and its place in the group."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from nemo_brorl.types import Prompt, RolloutRequest, Sampling
+
+SEED_BITS = 48  # leaves room to add N and stay a positive signed 64-bit number
+
+
+def group_seed(run_seed: int, prompt_uid: str) -> int:
+    """The seed of a prompt's group: a pure function of the run's seed and the prompt, so a restart draws the same rollouts."""
+    digest = hashlib.blake2b(f"{run_seed}/{prompt_uid}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
+
+
+def requests_for(
+    prompts: Sequence[Prompt], num_per_prompt: int, chunk_size: int, sampling: Sampling, run_seed: int
+) -> list[RolloutRequest]:
+    """Requests for `num_per_prompt` rollouts of each prompt, in order, the last chunk of a group possibly smaller."""
+    return [
+        RolloutRequest(prompt, first, min(chunk_size, num_per_prompt - first), group_seed(run_seed, prompt.uid), sampling)
+        for prompt in prompts
+        for first in range(0, num_per_prompt, chunk_size)
+    ]

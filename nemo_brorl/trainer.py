@@ -1,0 +1,273 @@
+"""The BroRL loop: collect → learn → publish → record. No branch on backend, parallelism or hardware in here."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.advantages import ADVANTAGES
+from nemo_brorl.checkpoint import Checkpoints, RunState
+from nemo_brorl.clock import StopRequest, Stopwatch
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.console import Console
+from nemo_brorl.dynamic_sampling import DynamicSampling
+from nemo_brorl.errors import CheckpointError, TrainingError
+from nemo_brorl.evaluation import EvaluationResult, Evaluator
+from nemo_brorl.logs import get_logger
+from nemo_brorl.metrics.rollouts import generation_metrics, reward_metrics
+from nemo_brorl.object_store import fetch
+from nemo_brorl.packing import plan_update
+from nemo_brorl.ports import Generator, MetricSink, Policy, PromptSource
+from nemo_brorl.rollouts.schedule import learning_rate
+from nemo_brorl.sampling import Sampler
+from nemo_brorl.types import Sampling, ScoredGroup, TrainBatch, UpdatePlan
+from nemo_brorl.weight_sync.publish import publish
+
+log = get_logger(__name__)
+
+STATE_KEYS = {"version", "prompts", "keep_rate", "num_skipped", "best_pass_at_1", "history"}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loop works with, made by `wiring.py`."""
+
+    prompts: PromptSource
+    policy: Policy
+    generator: Generator
+    sampler: Sampler
+    evaluator: Evaluator
+    sink: MetricSink
+    checkpoints: Checkpoints
+    console: Console
+    decode: Callable[[Sequence[int]], str]
+    run_folder: Path
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step, as it is recorded."""
+
+    step: int
+    metrics: Mapping[str, float]
+    seconds: Mapping[str, float]
+
+
+class BroRLTrainer:
+    """Owns the state of a run: step, weight version, stream position, carried groups, best validation."""
+
+    def __init__(self, config: BroRLConfig, parts: Parts, stop: StopRequest) -> None:
+        self.config = config
+        self.parts = parts
+        self.stop = stop
+        self.step_number = 0
+        self.version = 0
+        self.num_skipped = 0
+        self.best_pass_at_1 = -1.0
+        self.history: list[dict[str, float]] = []  # validations, with their step
+        self.row: dict[str, float] = {}  # metrics of the step under way, written once it is complete
+        self.dynamic_sampling = DynamicSampling(config.dynamic_sampling)
+        self.sampling = Sampling(config.rollouts.temperature, config.rollouts.top_p, config.rollouts.max_response_tokens)
+
+    def fit(self) -> None:
+        """Train up to max_steps, or until asked to stop; the state is saved either way."""
+        if not self.history:
+            self.validate()
+            self.write_row()
+        longest_step_s = 0.0
+        while self.step_number < self.config.trainer.max_steps and not self.stop.should_stop(longest_step_s):
+            start = time.monotonic()
+            self.record(self.step())
+            self.after_step()
+            longest_step_s = max(longest_step_s, time.monotonic() - start)
+        if self.stop.reason is not None:
+            self.save()
+            self.parts.console.line(f"stopped after step {self.step_number} ({self.stop.reason}); the same command goes on from here")
+
+    def step(self) -> StepReport:
+        """One BroRL update: fill a batch with informative groups, learn from it, hand out the new weights."""
+        watch = Stopwatch()
+        before = self.parts.generator.stats()
+        with watch.measure("collect"):
+            batch, sampled = self.collect(watch)
+        generated = generation_metrics(before, self.parts.generator.stats(), max(watch.seconds["generate"], 1e-9))
+        self.parts.console.stage(f"update on {sum(group.group.num_rollouts for group in batch.groups):,} rollouts")
+        update = self.parts.policy.update(self.plan(batch))
+        with watch.measure("sync"):
+            publish(self.parts.policy, self.parts.generator, version=update.version)
+        self.step_number += 1
+        self.version = update.version
+        self.num_skipped += update.num_skipped
+        self.save_samples(batch)
+        metrics = {
+            **(reward_metrics(sampled) if sampled else {}),
+            **generated,
+            **self.dynamic_sampling.metrics(),
+            **update.metrics,
+            "policy/learning_rate": self.learning_rate(self.step_number),
+            "policy/num_updates": float(update.num_updates),
+            "policy/num_skipped": float(self.num_skipped),
+        }
+        return StepReport(self.step_number, metrics, {**watch.seconds, **update.seconds})
+
+    def collect(self, watch: Stopwatch) -> tuple[TrainBatch, list[ScoredGroup]]:
+        """A full batch of informative groups, and all groups sampled for it. Raises StarvationError."""
+        wanted = self.config.rollouts.prompts_per_step
+        sampled: list[ScoredGroup] = []
+        self.dynamic_sampling.begin_step(self.version)
+        while num := self.dynamic_sampling.num_to_request(wanted):
+            prompts = self.parts.prompts.take(num)
+            result = self.parts.sampler.sample(prompts, self.config.rollouts.num_per_prompt, self.sampling, "generate")
+            watch.seconds["generate"] += result.generate_s
+            watch.seconds["reward"] += result.reward_s
+            self.dynamic_sampling.offer(result.groups)
+            sampled += result.groups
+        groups = tuple(self.dynamic_sampling.take(wanted))
+        advantages = ADVANTAGES[self.config.algorithm.advantage]([group.rewards for group in groups])
+        return TrainBatch(groups, tuple(advantages)), sampled
+
+    def plan(self, batch: TrainBatch) -> UpdatePlan:
+        """The update's layout for the policy's data-parallel ranks."""
+        config = self.config
+        return plan_update(
+            batch,
+            num_mini_batches=config.algorithm.num_mini_batches,
+            data_parallel_size=self.parts.policy.data_parallel_size,
+            token_budget=config.policy.tokens_per_micro_batch,
+            shared_prompt=config.policy.shared_prompt,
+            version=self.version + 1,
+            learning_rate=self.learning_rate(self.step_number + 1),
+            objective=config.algorithm.loss,
+            seed=config.trainer.seed * 1_000_003 + self.step_number,
+        )
+
+    def learning_rate(self, step: int) -> float:
+        """Of a step, counted from 1."""
+        return learning_rate(self.config.policy.optim, step)
+
+    def record(self, report: StepReport) -> None:
+        """Note the step's metrics and show its line; refuse to go on after too many non-finite updates."""
+        metrics = {**report.metrics, **{f"time/{name}_s": value for name, value in report.seconds.items()}}
+        self.row.update(metrics)
+        self.parts.console.line(step_line(report, self.config.trainer.max_steps))
+        if metrics["policy/log_prob_mismatch"] > self.config.parity.max_step_mismatch:
+            log.warning(
+                "mean |Megatron - vLLM| log-prob is %.3f, above parity.max_step_mismatch=%.3f",
+                metrics["policy/log_prob_mismatch"], self.config.parity.max_step_mismatch,
+            )  # fmt: skip
+        if self.num_skipped > self.config.trainer.max_skipped_updates:
+            raise TrainingError(
+                f"{self.num_skipped} mini-batches had a non-finite loss or gradient (trainer.max_skipped_updates="
+                f"{self.config.trainer.max_skipped_updates}): lower policy.optim.lr, or look at policy/log_prob_mismatch"
+            )
+
+    def after_step(self) -> None:
+        """What is due between steps: reference reset, validation, checkpoint."""
+        step, trainer = self.step_number, self.config.trainer
+        is_last = step == trainer.max_steps
+        if is_due(step, self.config.algorithm.reference_reset.interval):
+            self.parts.policy.reset_reference()
+        if is_last or is_due(step, trainer.val_interval):
+            self.validate()
+        self.write_row()
+        if is_last or is_due(step, trainer.save_interval):
+            self.save()
+
+    def write_row(self) -> None:
+        """Hand the step's metrics to the sinks: one row a step, before its checkpoint, so that a resumed run has them all."""
+        self.parts.sink.write(self.step_number, self.row)
+        self.row = {}
+
+    def validate(self) -> EvaluationResult:
+        """Evaluate on the held-out prompts; the best weights so far are exported as a Hugging Face folder."""
+        watch = Stopwatch()
+        with watch.measure("validate"):
+            result = self.parts.evaluator.evaluate()
+        metrics = {**result.metrics(), "time/validate_s": watch.seconds["validate"]}
+        self.history.append({"step": float(self.step_number), **metrics})
+        self.row.update(metrics)
+        self.parts.console.line(f"validation after step {self.step_number}: pass@1 {result.overall.pass_at_1:.1%} ± {result.overall.standard_error:.1%}")
+        if self.step_number and result.overall.pass_at_1 > self.best_pass_at_1:
+            self.best_pass_at_1 = result.overall.pass_at_1
+            self.parts.policy.export(self.parts.run_folder / "hf")
+        return result
+
+    def save(self) -> None:
+        """Write a checkpoint, unless this step has one."""
+        if (self.parts.checkpoints.folder / f"step_{self.step_number}") in self.parts.checkpoints.complete():
+            return
+        state = {
+            "version": self.version,
+            "prompts": self.parts.prompts.state_dict(),
+            "keep_rate": self.dynamic_sampling.keep_rate,
+            "num_skipped": self.num_skipped,
+            "best_pass_at_1": self.best_pass_at_1,
+            "history": self.history,
+        }
+        watch = Stopwatch()
+        with watch.measure("save"):
+            run = RunState(self.step_number, state, tuple(self.dynamic_sampling.kept))
+            folder = self.parts.checkpoints.save(run, self.parts.policy.save)
+        self.row["time/save_s"] = watch.seconds["save"]  # goes into the next row
+        log.info("saved %s in %.1f s", folder, watch.seconds["save"])
+
+    def resume(self) -> bool:
+        """Continue from the newest usable checkpoint; False when there is none."""
+        run = self.parts.checkpoints.load_newest(self.parts.policy.load)
+        if run is None:
+            return False
+        check_state_keys(run.state)
+        self.step_number, self.version = run.step, run.state["version"]
+        self.num_skipped, self.best_pass_at_1 = run.state["num_skipped"], run.state["best_pass_at_1"]
+        self.history = run.state["history"]
+        self.parts.prompts.load_state_dict(run.state["prompts"])
+        self.dynamic_sampling.keep_rate = run.state["keep_rate"]
+        self.dynamic_sampling.kept = list(run.carried)
+        publish(self.parts.policy, self.parts.generator, version=self.version)
+        return True
+
+    def save_samples(self, batch: TrainBatch) -> None:
+        """Write a few rollouts of the batch as text, to read what the model does."""
+        num = self.config.rollouts.save_samples
+        if not num:
+            return
+        folder = self.parts.run_folder / "rollouts"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"step_{self.step_number}.jsonl").open("w") as file:
+            for group, advantages in list(zip(batch.groups, batch.advantages, strict=True))[:num]:
+                arrays = fetch(group.group.chunks[0].data)
+                row = {
+                    "prompt": self.parts.decode(group.prompt.token_ids),
+                    "response": self.parts.decode(arrays.token_ids[: arrays.offsets[1]].tolist()),
+                    "reward": float(group.rewards[0]),
+                    "advantage": float(advantages[0]),
+                    "group_mean": float(group.rewards.mean()),
+                }
+                file.write(json.dumps(row) + "\n")
+
+
+def is_due(step: int, interval: int) -> bool:
+    """Whether something that happens every `interval` steps (0: never) happens after `step`."""
+    return interval > 0 and step % interval == 0
+
+
+def check_state_keys(state: Mapping[str, Any]) -> None:
+    """Raise CheckpointError when a checkpoint was written by another version of this program."""
+    if state.keys() != STATE_KEYS:
+        raise CheckpointError(f"run state has keys {sorted(state)}, this version needs {sorted(STATE_KEYS)}: start a new run folder")
+
+
+def step_line(report: StepReport, max_steps: int) -> str:
+    """The one-line summary of a step."""
+    metrics, seconds = report.metrics, report.seconds
+    reward = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "reward carried"
+    return (
+        f"step {report.step}/{max_steps}  {reward}  kept {metrics['dynamic_sampling/keep_rate']:.0%}"
+        f"  {metrics['generation/samples_per_s']:,.0f} samples/s  kl {metrics.get('policy/kl_to_reference', 0.0):.4f}"
+        f"  grad {metrics['policy/grad_norm']:.2f}  mismatch {metrics['policy/log_prob_mismatch']:.0e}"
+        f"  generate {seconds['generate']:.1f} s  update {seconds['log_prob'] + seconds['update']:.1f} s  sync {seconds['sync']:.2f} s"
+    )

@@ -1,0 +1,177 @@
+"""Config → ready parts. The only file that knows everything; every choice of who stands behind a port is made here, once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_brorl.checkpoint import Checkpoints
+from nemo_brorl.clock import StopRequest, Stopwatch, parse_time_limit
+from nemo_brorl.cluster import RayCluster
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.console import Console
+from nemo_brorl.errors import DataError
+from nemo_brorl.evaluation import Evaluator
+from nemo_brorl.generation.pool import VllmPool
+from nemo_brorl.logs import get_logger
+from nemo_brorl.parity import check_parity
+from nemo_brorl.policy.group import MegatronPolicy
+from nemo_brorl.prompts.sources import make_source
+from nemo_brorl.prompts.stream import PromptStream
+from nemo_brorl.rewards.pool import VerifierPool
+from nemo_brorl.run_folder import claim_run_folder
+from nemo_brorl.sampling import Sampler
+from nemo_brorl.sinks import JsonlSink, LoggerSink, MetricFan
+from nemo_brorl.tokenizer import ChatTokenizer, load_tokenizer
+from nemo_brorl.trainer import BroRLTrainer, Parts
+from nemo_brorl.types import Prompt
+
+log = get_logger(__name__)
+
+EVALUATION_SEED = 0  # of the held-out questions: the same for every run seed, so that seeds and arms are compared on one set
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What can be checked before anything expensive starts: model folder, tokenizer, prompts."""
+
+    model_folder: Path
+    tokenizer: ChatTokenizer
+    prompts: PromptStream
+    held_out: list[Prompt]
+
+
+@dataclass(frozen=True)
+class Actors:
+    """Everything that runs in other processes."""
+
+    policy: MegatronPolicy | None
+    generator: VllmPool
+    verifier: VerifierPool
+
+
+def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
+    """Load tokenizer and prompts. Raises ModelError or DataError."""
+    tokenizer = load_tokenizer(model_folder)
+    prompts = PromptStream(make_source(config.data, "train", config.trainer.seed), tokenizer, config.data)
+    held_out = PromptStream(make_source(config.data, "held_out", EVALUATION_SEED), tokenizer, config.data)
+    evaluation = held_out.take(config.evaluation.num_prompts)
+    if not evaluation:
+        raise DataError("there are no held-out prompts: raise data.held_out_fraction or give more data")
+    return Inputs(model_folder, tokenizer, prompts, evaluation)
+
+
+@contextlib.contextmanager
+def start_actors(config: BroRLConfig, model_folder: Path, *, with_policy: bool, watch: Stopwatch) -> Iterator[Actors]:
+    """Ray, policy ranks, engines and verifiers, all starting side by side; whatever happens, all of it is gone afterwards."""
+    with contextlib.ExitStack() as stack:
+        with watch.measure("ray"):
+            stack.enter_context(RayCluster(config))
+        generator = VllmPool(config, model_folder)
+        stack.callback(generator.close)
+        policy = MegatronPolicy(config, model_folder) if with_policy else None
+        if policy is not None:
+            stack.callback(policy.close)
+        verifier = VerifierPool(config, model_folder)
+        stack.callback(verifier.close)
+        yield Actors(policy, generator, verifier)
+
+
+def wait_ready(actors: Actors, watch: Stopwatch) -> None:
+    """Until every actor holds its model."""
+    if actors.policy is not None:
+        with watch.measure("policy"):
+            actors.policy.wait_ready()
+    with watch.measure("engines"):
+        actors.generator.wait_ready()
+    with watch.measure("verifiers"):
+        actors.verifier.wait_ready()
+
+
+@dataclass(frozen=True)
+class Training:
+    """A trainer with everything around it, ready to fit."""
+
+    trainer: BroRLTrainer
+    sinks: MetricFan
+    watch: Stopwatch
+
+
+@contextlib.contextmanager
+def training(config: BroRLConfig, console: Console) -> Iterator[Training]:
+    """From settings to a trainer that is ready for its next step: cheap checks first, then all processes at once, then NeMo's
+    slow import while they start, then the parity gate, then the newest checkpoint."""
+    watch = Stopwatch()
+    with watch.measure("inputs"):
+        model_folder = resolve_model(config.policy.model)
+        inputs = read_inputs(config, model_folder)
+        run_folder = claim_run_folder(config)
+        checkpoints = Checkpoints(run_folder / "checkpoints", config.trainer.keep_checkpoints)
+    stop = StopRequest(parse_time_limit(config.trainer.time_limit))
+    stop.install()
+    with start_actors(config, model_folder, with_policy=True, watch=watch) as actors:
+        assert actors.policy is not None, "start_actors was asked for a policy"
+        with watch.measure("nemo"):
+            from nemo_brorl.nemo_app import open_experiment  # NeMo: 6 s of imports, while the actors start
+
+            experiment = open_experiment(config)
+        wait_ready(actors, watch)
+        with watch.measure("parity"):
+            if config.parity.enabled:
+                prompts = inputs.held_out[: config.parity.num_prompts]
+                console.line(f"parity: {check_parity(config, prompts, actors.policy, actors.generator)}")
+        newest = checkpoints.complete()[:1]
+        resume_step = int(newest[0].name.removeprefix("step_")) if newest else None
+        sinks = MetricFan([JsonlSink(run_folder / "metrics.jsonl", resume_step), *map(LoggerSink, experiment.loggers)])
+        sampler = Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)
+        parts = Parts(
+            prompts=inputs.prompts,
+            policy=actors.policy,
+            generator=actors.generator,
+            sampler=sampler,
+            evaluator=Evaluator(config, inputs.held_out, sampler),
+            sink=sinks,
+            checkpoints=checkpoints,
+            console=console,
+            decode=inputs.tokenizer.decode,
+            run_folder=run_folder,
+        )
+        trainer = BroRLTrainer(config, parts, stop)
+        with watch.measure("resume"):
+            if trainer.resume():
+                console.line(f"resumed after step {trainer.step_number} of {run_folder}")
+        try:
+            yield Training(trainer, sinks, watch)
+        finally:
+            sinks.close()
+
+
+@contextlib.contextmanager
+def evaluating(config: BroRLConfig, console: Console) -> Iterator[Evaluator]:
+    """Engines and verifiers alone, on the model that `policy.model` names."""
+    model_folder = resolve_model(config.policy.model)
+    inputs = read_inputs(config, model_folder)
+    with start_actors(config, model_folder, with_policy=False, watch=Stopwatch()) as actors:
+        wait_ready(actors, Stopwatch())
+        sampler = Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)
+        yield Evaluator(config, inputs.held_out, sampler)
+
+
+def resolve_model(name: str) -> Path:
+    """A local folder as it is, otherwise a Hugging Face name, downloaded into the hub's cache.
+
+    Raises ModelError, from the loader, when neither is there.
+    """
+    if Path(name).is_dir() or name.count("/") != 1 or name.startswith((".", "/")) or os.environ.get("HF_HUB_OFFLINE") == "1":
+        return Path(name)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        log.warning("%s is no folder here and could not be downloaded: %s", name, error)
+        return Path(name)

@@ -1,0 +1,173 @@
+"""Small stand-ins behind the ports, and makers of carriers, for unit tests of the loop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_brorl.errors import CheckpointError
+from nemo_brorl.types import (
+    ChunkArrays,
+    EngineStats,
+    Float32,
+    Prompt,
+    RolloutChunk,
+    RolloutGroup,
+    RolloutRequest,
+    Sampling,
+    ScoredChunk,
+    ScoredGroup,
+    TensorInfo,
+    UpdatePlan,
+    UpdateReport,
+)
+
+SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=8)
+
+
+def make_prompt(uid: str = "train/0", num_tokens: int = 3, task: str = "toy") -> Prompt:
+    return Prompt(uid, task, "toy", tuple(range(num_tokens)), {"answer": "1"})
+
+
+def make_chunk(request: RolloutRequest, lengths: Sequence[int], version: int = 0) -> RolloutChunk:
+    """Tokens are 10 · rollout + position, so a test can tell whose they are."""
+    sizes = np.asarray(lengths, np.int32)
+    tokens = [10 * (request.first_index + index) + position for index, size in enumerate(lengths) for position in range(size)]
+    arrays = ChunkArrays(
+        np.asarray(tokens, np.int32), np.full(len(tokens), -0.5, np.float32), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    )
+    return RolloutChunk(request, sizes, np.ones(len(sizes), bool), version, engine=0, data=arrays)
+
+
+def make_group(
+    rewards: Sequence[float], uid: str = "train/0", lengths: Sequence[int] | None = None, version: int = 0, prompt_tokens: int = 3
+) -> ScoredGroup:
+    prompt = make_prompt(uid, prompt_tokens)
+    chunk = make_chunk(RolloutRequest(prompt, 0, len(rewards), 0, SAMPLING), lengths or [2] * len(rewards), version)
+    return ScoredGroup(RolloutGroup(prompt, (chunk,)), np.asarray(rewards, np.float32), 0)
+
+
+class FakePrompts:
+    """Prompts train/0, train/1, …"""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.taken: list[str] = []
+
+    def take(self, num: int) -> list[Prompt]:
+        prompts = [make_prompt(f"train/{self.position + index}") for index in range(num)]
+        self.position += num
+        self.taken += [prompt.uid for prompt in prompts]
+        return prompts
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.position = state["position"]
+
+
+class FakeGenerator:
+    """Answers every request with two tokens per rollout, last request first."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.num_samples = 0
+        self.loads: list[tuple[int, list[Any]]] = []
+
+    def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
+        for request in reversed(requests):
+            self.num_samples += request.num_rollouts
+            yield make_chunk(request, [2] * request.num_rollouts, self.version)
+
+    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> None:
+        self.loads.append((version, list(buckets)))
+        self.version = version
+
+    def stats(self) -> list[EngineStats]:
+        return [EngineStats(0, self.version, 100 * self.num_samples, 90 * self.num_samples, 0, 2 * self.num_samples, self.num_samples)]
+
+    def close(self) -> None:
+        pass
+
+
+class FakeVerifier:
+    """Rewards rollout i of prompt train/k with 1 if i % (k % period + 1) == 0: k % period == 0 makes an all-correct group."""
+
+    def __init__(self, period: int = 3) -> None:
+        self.period = period
+
+    def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
+        for chunk in chunks:
+            key = int(chunk.request.prompt.uid.rsplit("/", 1)[1]) % self.period + 1
+            indices = np.arange(chunk.request.first_index, chunk.request.first_index + chunk.request.num_rollouts)
+            yield ScoredChunk(chunk, (indices % key == 0).astype(np.float32), 0)
+
+    def close(self) -> None:
+        pass
+
+
+class FakePolicy:
+    """Its weight is one number: the sum of what it was trained on, so that two runs can be compared."""
+
+    data_parallel_size = 1
+
+    def __init__(self, num_skipped: int = 0) -> None:
+        self.weight = 0.0
+        self.plans: list[UpdatePlan] = []
+        self.num_skipped = num_skipped
+        self.exports: list[Path] = []
+        self.num_reference_resets = 0
+
+    def update(self, plan: UpdatePlan) -> UpdateReport:
+        self.plans.append(plan)
+        self.weight += float(sum(np.abs(group.advantages).sum() for group in plan.groups)) + plan.version
+        metrics = {"policy/loss": 0.0, "policy/grad_norm": 1.0, "policy/log_prob_mismatch": 0.0}
+        seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
+        return UpdateReport(plan.version, metrics, seconds, len(plan.mini_batches) - self.num_skipped, self.num_skipped)
+
+    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+        return [np.full(len(response), -0.5, np.float32) for response in response_ids]
+
+    hf_log_probs = log_probs
+
+    def weight_manifest(self) -> list[TensorInfo]:
+        return [TensorInfo("w", (1,), "float32")]
+
+    def weight_stream(self) -> Iterator[Any]:
+        yield self.weight
+
+    def save(self, folder: Path) -> None:
+        (folder / "weight.json").write_text(json.dumps(self.weight))
+
+    def load(self, folder: Path) -> None:
+        try:
+            self.weight = json.loads((folder / "weight.json").read_text())
+        except (OSError, json.JSONDecodeError) as error:
+            raise CheckpointError(f"{folder}: {error}") from error
+
+    def export(self, folder: Path) -> None:
+        self.exports.append(folder)
+
+    def reset_reference(self) -> None:
+        self.num_reference_resets += 1
+
+    def close(self) -> None:
+        pass
+
+
+class ListSink:
+    """Keeps rows in memory."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, dict[str, float]]] = []
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.rows.append((step, dict(metrics)))
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,39 @@
+"""Metrics, with numbers worked by hand."""
+
+import math
+
+import pytest
+
+from nemo_brorl.metrics.pass_at_k import pass_at_k, standard_error
+from nemo_brorl.metrics.rollouts import generation_metrics, reward_metrics
+from nemo_brorl.types import EngineStats
+from tests.fakes import make_group
+
+
+def test_pass_at_k_is_one_minus_the_chance_of_only_wrong_draws() -> None:
+    assert pass_at_k(4, 1, 2) == pytest.approx(1 - (3 * 2) / (4 * 3))  # two draws without replacement miss the one success
+    assert pass_at_k(16, 4, 1) == pytest.approx(0.25)
+    assert pass_at_k(4, 3, 2) == 1.0
+    assert pass_at_k(4, 0, 4) == 0.0
+
+
+def test_standard_error_is_over_prompts() -> None:
+    assert standard_error([0.0, 1.0]) == pytest.approx(0.5)  # deviation sqrt(1/2) over sqrt(2)
+    assert math.isnan(standard_error([1.0]))
+
+
+def test_successes_are_counted_by_group() -> None:
+    groups = [make_group([0.0] * 8), make_group([1.0] + [0.0] * 7), make_group([1.0] * 4 + [0.0] * 4), make_group([1.0] * 8)]
+    metrics = reward_metrics(groups)
+    shares = {name: metrics[f"rollouts/successes_{name}"] for name in ("0", "1", "2_to_5", "more", "all")}
+    assert shares == {"0": 0.25, "1": 0.25, "2_to_5": 0.25, "more": 0.0, "all": 0.25}
+    assert metrics["reward/mean"] == pytest.approx(13 / 32)
+
+
+def test_generation_metrics_are_differences_and_a_restarted_engine_counts_from_zero() -> None:
+    before = [EngineStats(0, 0, 100, 50, 0, 1000, 10), EngineStats(1, 0, 500, 500, 3, 9000, 90)]
+    after = [EngineStats(0, 1, 300, 200, 1, 3000, 30), EngineStats(1, 1, 100, 90, 0, 400, 4)]
+    metrics = generation_metrics(before, after, seconds=2.0)
+    assert metrics["generation/samples_per_s"] == (20 + 4) / 2
+    assert metrics["generation/prefix_cache_hit_rate"] == (150 + 90) / (200 + 100)
+    assert metrics["generation/num_preemptions"] == 1

@@ -1,0 +1,79 @@
+"""Checkpoints: atomic, marker last, newest usable first."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nemo_brorl.checkpoint import MARKER, Checkpoints, RunState, load_groups, save_groups
+from nemo_brorl.errors import CheckpointError
+from tests.fakes import FakePolicy, make_group
+
+
+def save_steps(folder: Path, steps: list[int], keep: int = 3) -> tuple[Checkpoints, FakePolicy]:
+    policy, checkpoints = FakePolicy(), Checkpoints(folder, keep)
+    for step in steps:
+        policy.weight = float(step)
+        checkpoints.save(RunState(step, {"version": step}, (make_group([0.0, 1.0], uid=f"train/{step}"),)), policy.save)
+    return checkpoints, policy
+
+
+def test_the_newest_checkpoint_is_loaded_with_its_carried_groups(tmp_path: Path) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2, 4, 10])
+    run = checkpoints.load_newest(policy.load)
+    assert run is not None
+    assert (run.step, run.state, policy.weight) == (10, {"version": 10}, 10.0)
+    assert run.carried[0].prompt.uid == "train/10"
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    save_steps(tmp_path, [2, 4, 10], keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_10", "step_4"]
+
+
+@pytest.mark.parametrize("damage", ["no marker", "half a file", "bad marker", "unreadable policy"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage: str) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2, 4])
+    newest = tmp_path / "step_4"
+    if damage == "no marker":
+        (newest / MARKER).unlink()
+    elif damage == "half a file":
+        (newest / "carried.npz").write_bytes((newest / "carried.npz").read_bytes()[:50])
+    elif damage == "bad marker":
+        (newest / MARKER).write_text("{")
+    else:
+        (newest / "policy" / "weight.json").write_text("{{{")
+    run = checkpoints.load_newest(policy.load)
+    assert run is not None
+    assert (run.step, policy.weight) == (2, 2.0)
+
+
+def test_no_checkpoint_at_all_is_a_fresh_start(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path / "checkpoints", 2).load_newest(FakePolicy().load) is None
+
+
+def test_checkpoints_that_all_fail_are_an_error_not_a_fresh_start(tmp_path: Path) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2])
+    (tmp_path / "step_2" / "policy" / "weight.json").write_text("{{{")
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        checkpoints.load_newest(policy.load)
+
+
+def test_a_save_that_was_cut_short_is_written_anew(tmp_path: Path) -> None:
+    (tmp_path / "step_4.partial" / "policy").mkdir(parents=True)
+    checkpoints, _ = save_steps(tmp_path, [4])
+    assert [path.name for path in checkpoints.complete()] == ["step_4"]
+    assert json.loads((tmp_path / "step_4" / MARKER).read_text()).keys() == {"policy/weight.json", "state.json", "carried.npz"}
+
+
+def test_groups_survive_a_round_trip_token_by_token(tmp_path: Path) -> None:
+    group = make_group([0.0, 1.0, 0.5], lengths=[1, 3, 2], version=7)
+    save_groups(tmp_path / "groups.npz", [group])
+    (loaded,) = load_groups(tmp_path / "groups.npz")
+    assert loaded.prompt == group.prompt
+    assert loaded.group.version == 7
+    assert loaded.group.chunks[0].request == group.group.chunks[0].request
+    np.testing.assert_array_equal(loaded.rewards, group.rewards)
+    for name in ("token_ids", "log_probs", "offsets"):
+        np.testing.assert_array_equal(getattr(loaded.group.chunks[0].data, name), getattr(group.group.chunks[0].data, name))

@@ -1,0 +1,37 @@
+"""Evaluation on fakes."""
+
+import pytest
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.console import Console, format_table
+from nemo_brorl.evaluation import Evaluator, result_header, result_rows
+from nemo_brorl.report_tables import change_rows
+from nemo_brorl.sampling import Sampler
+from tests.fakes import FakeGenerator, FakeVerifier, make_prompt
+
+
+def test_pass_at_1_is_the_mean_over_prompts_and_tasks_are_apart() -> None:
+    config = BroRLConfig()
+    config.evaluation.samples_per_prompt = 6
+    sampler = Sampler(FakeGenerator(), FakeVerifier(), Console(), 4, 0)
+    prompts = [make_prompt("held_out/0", task="easy"), make_prompt("held_out/1", task="hard"), make_prompt("held_out/2", task="hard")]
+    result = Evaluator(config, prompts, sampler).evaluate()
+    # rollouts 0..5: all right, every second, every third
+    assert result.tasks["easy"].pass_at_1 == 1.0
+    assert result.tasks["hard"].pass_at_1 == pytest.approx((3 / 6 + 2 / 6) / 2)
+    assert result.overall.pass_at_1 == pytest.approx((1 + 3 / 6 + 2 / 6) / 3)
+    assert result.overall.pass_at_n == 1.0
+
+
+def test_tables_line_up() -> None:
+    before = {"validation/pass_at_1": 0.25, "validation/pass_at_1/toy": 0.25}
+    after = {"validation/pass_at_1": 0.5, "validation/pass_at_1/toy": 0.5}
+    lines = format_table(["task", "before", "after", "change"], change_rows(before, after))
+    assert lines[2] == "toy         25.0%  50.0%  +25.0 points"
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_result_tables_have_a_row_per_task_and_one_for_all() -> None:
+    result = Evaluator(BroRLConfig(), [make_prompt("held_out/1")], Sampler(FakeGenerator(), FakeVerifier(), Console(), 4, 0)).evaluate()
+    assert [row[0] for row in result_rows(result)] == ["toy", "all tasks"]
+    assert len(result_header(result)) == len(result_rows(result)[0])

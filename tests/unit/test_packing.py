@@ -1,0 +1,78 @@
+"""The packer: complete, balanced, within the budget, equally many micro-batches per rank."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from nemo_brorl.packing import Packer, plan_update, stratify
+from nemo_brorl.types import TrainBatch, UpdatePlan
+from tests.fakes import make_group
+
+
+def make_plan(sizes: list[int], **settings: object) -> UpdatePlan:
+    random = np.random.default_rng(0)
+    groups = [make_group([0.0] * size, uid=f"train/{index}", lengths=random.integers(1, 30, size).tolist()) for index, size in enumerate(sizes)]
+    batch = TrainBatch(tuple(groups), tuple(np.zeros(size, np.float32) for size in sizes))
+    defaults = dict(num_mini_batches=4, data_parallel_size=2, token_budget=200, shared_prompt=True, version=1, learning_rate=1.0,
+                    objective="ppo_clip", seed=3)  # fmt: skip
+    return plan_update(batch, **(defaults | settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shared_prompt", [True, False])
+def test_every_rollout_is_trained_exactly_once(shared_prompt: bool) -> None:
+    plan = make_plan([64, 16, 48], shared_prompt=shared_prompt)
+    seen = Counter(
+        (segment.group, rollout)
+        for mini in plan.mini_batches for rank in mini for micro in rank for segment in micro.segments for rollout in segment.rollouts
+    )  # fmt: skip
+    assert set(seen.values()) == {1}
+    assert len(seen) == 64 + 16 + 48
+
+
+def test_micro_batches_stay_within_the_budget_and_ranks_have_equally_many() -> None:
+    for mini in make_plan([64, 16, 48]).mini_batches:
+        assert len({len(rank) for rank in mini}) == 1
+        assert all(micro.num_tokens <= 200 for rank in mini for micro in rank)
+
+
+def test_token_counts_are_those_of_the_layout() -> None:
+    # one group of 3 prompt tokens, responses of 4, 5, 6: shared 3 + 15, unshared 3 * 3 + 15
+    packer = Packer([3], [np.asarray([4, 5, 6], np.int32)], token_budget=100, shared_prompt=True)
+    ((micro,),) = packer.pack([(0, 0), (0, 1), (0, 2)], 1)
+    assert (micro.num_tokens, micro.num_loss_tokens, len(micro.segments)) == (18, 15, 1)
+    packer.shared_prompt = False
+    ((micro,),) = packer.pack([(0, 0), (0, 1), (0, 2)], 1)
+    assert (micro.num_tokens, micro.num_loss_tokens, len(micro.segments)) == (24, 15, 3)
+
+
+def test_a_rollout_above_the_budget_gets_a_micro_batch_of_its_own() -> None:
+    packer = Packer([3], [np.asarray([50, 2, 2], np.int32)], token_budget=20, shared_prompt=True)
+    ((first, *rest),) = packer.pack([(0, 0), (0, 1), (0, 2)], 1)
+    assert first.segments[0].rollouts == (0,)
+    assert sum(len(micro.segments[0].rollouts) for micro in rest) == 2
+
+
+def test_ranks_get_nearly_equal_tokens() -> None:
+    for mini in make_plan([256, 256], token_budget=100_000).mini_batches:
+        first, second = (sum(micro.num_tokens for micro in rank) for rank in mini)
+        assert abs(first - second) <= 30 + 3  # one response and one prompt
+
+
+def test_every_mini_batch_takes_an_equal_share_of_every_group() -> None:
+    for part in stratify([16, 8], 4, seed=0):
+        assert Counter(group for group, _ in part) == {0: 4, 1: 2}
+
+
+def test_groups_of_one_spread_over_all_mini_batches() -> None:
+    assert [len(part) for part in stratify([1] * 12, 4, seed=0)] == [3, 3, 3, 3]
+
+
+def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
+    assert make_plan([32, 32]).mini_batches == make_plan([32, 32]).mini_batches
+    assert make_plan([32, 32]).mini_batches != make_plan([32, 32], seed=4).mini_batches
+
+
+def test_the_denominator_counts_response_tokens_over_all_ranks() -> None:
+    plan = make_plan([8], num_mini_batches=1)
+    assert plan.num_loss_tokens(0) == int(np.random.default_rng(0).integers(1, 30, 8).sum())

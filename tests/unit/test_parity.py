@@ -1,0 +1,28 @@
+"""The gate at the start."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.errors import ParityError
+from nemo_brorl.parity import check_parity
+from nemo_brorl.types import Float32
+from tests.fakes import FakeGenerator, FakePolicy, make_prompt
+
+
+class OtherHf(FakePolicy):
+    def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+        return [np.full(len(response), -0.75, np.float32) for response in response_ids]
+
+
+def test_agreement_passes_with_three_zeros() -> None:
+    report = check_parity(BroRLConfig(), [make_prompt()], FakePolicy(), FakeGenerator())
+    assert (report.hf_megatron, report.hf_vllm, report.megatron_vllm) == (0.0, 0.0, 0.0)
+    assert report.num_tokens == 8  # 4 responses of 2 tokens
+
+
+def test_disagreement_refuses_to_start_and_prints_the_three_numbers() -> None:
+    with pytest.raises(ParityError, match=r"HF-Megatron 2.5e-01, HF-vLLM 2.5e-01, Megatron-vLLM 0.0e\+00"):
+        check_parity(BroRLConfig(), [make_prompt()], OtherHf(), FakeGenerator())

@@ -1,0 +1,119 @@
+"""The loop on fakes: what it consumes, in which order, and what a restart changes (nothing)."""
+
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.checkpoint import Checkpoints
+from nemo_brorl.clock import StopRequest
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.console import Console
+from nemo_brorl.errors import TrainingError
+from nemo_brorl.evaluation import Evaluator
+from nemo_brorl.sampling import Sampler
+from nemo_brorl.trainer import BroRLTrainer, Parts
+from tests.fakes import FakeGenerator, FakePolicy, FakePrompts, FakeVerifier, ListSink, make_prompt
+
+
+def small_config(max_steps: int = 6) -> BroRLConfig:
+    config = BroRLConfig()
+    config.trainer.max_steps, config.trainer.val_interval, config.trainer.save_interval = max_steps, 3, 2
+    config.rollouts.num_per_prompt, config.rollouts.prompts_per_step, config.rollouts.chunk_size = 8, 2, 3
+    config.algorithm.num_mini_batches = 2
+    config.evaluation.samples_per_prompt = 4
+    return config
+
+
+def make_trainer(folder: Path, config: BroRLConfig, num_skipped: int = 0) -> BroRLTrainer:
+    generator, verifier, console = FakeGenerator(), FakeVerifier(), Console()
+    sampler = Sampler(generator, verifier, console, config.rollouts.chunk_size, config.trainer.seed)
+    parts = Parts(
+        prompts=FakePrompts(),
+        policy=FakePolicy(num_skipped),
+        generator=generator,
+        sampler=sampler,
+        evaluator=Evaluator(config, [make_prompt(f"held_out/{index}") for index in range(3)], sampler),
+        sink=ListSink(),
+        checkpoints=Checkpoints(folder / "checkpoints", config.trainer.keep_checkpoints),
+        console=console,
+        decode=lambda ids: " ".join(map(str, ids)),
+        run_folder=folder,
+    )
+    return BroRLTrainer(config, parts, StopRequest(None))
+
+
+def trained_prompts(trainer: BroRLTrainer) -> list[list[int]]:
+    """First response token of each planned group, per step: identifies nothing but the order of groups' sizes and data."""
+    return [[len(group.advantages) for group in plan.groups] for plan in trainer.parts.policy.plans]  # type: ignore[attr-defined]
+
+
+def test_every_step_trains_a_full_batch_of_informative_groups(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config())
+    trainer.fit()
+    assert trainer.step_number == trainer.version == 6
+    assert trained_prompts(trainer) == [[8, 8]] * 6
+    assert all(group.advantages.any() for plan in trainer.parts.policy.plans for group in plan.groups)  # type: ignore[attr-defined]
+
+
+def test_weights_are_published_with_their_version_after_every_update(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config(max_steps=2))
+    trainer.fit()
+    assert [version for version, _ in trainer.parts.generator.loads] == [1, 2]  # type: ignore[attr-defined]
+
+
+def test_a_killed_run_that_is_resumed_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    whole = make_trainer(tmp_path / "whole", small_config())
+    whole.fit()
+    killed = make_trainer(tmp_path / "killed", small_config())
+    killed.validate()
+    for _ in range(3):  # checkpoint at step 2, killed after step 3
+        killed.record(killed.step())
+        killed.after_step()
+    resumed = make_trainer(tmp_path / "killed", small_config())
+    assert resumed.resume()
+    assert resumed.step_number == 2
+    resumed.fit()
+    assert resumed.parts.policy.weight == whole.parts.policy.weight  # type: ignore[attr-defined]
+    consumed = killed.parts.prompts.taken[: len(whole.parts.prompts.taken) - len(resumed.parts.prompts.taken)]  # type: ignore[attr-defined]
+    assert consumed + resumed.parts.prompts.taken == whole.parts.prompts.taken  # type: ignore[attr-defined]
+
+
+def test_one_row_a_step_holds_training_and_validation_metrics(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config(max_steps=3))
+    trainer.fit()
+    rows = trainer.parts.sink.rows  # type: ignore[attr-defined]
+    assert [step for step, _ in rows] == [0, 1, 2, 3]
+    assert "validation/pass_at_1" in rows[3][1]
+    for name in ("dynamic_sampling/keep_rate", "generation/samples_per_s", "time/collect_s", "policy/log_prob_mismatch", "reward/mean"):
+        assert name in rows[1][1]
+
+
+def test_a_stop_request_ends_after_the_step_and_saves(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config())
+    trainer.validate()
+    trainer.record(trainer.step())
+    trainer.after_step()
+    trainer.stop.reason = "SIGINT"
+    trainer.fit()
+    assert trainer.step_number == 1
+    assert [folder.name for folder in trainer.parts.checkpoints.complete()] == ["step_1"]
+
+
+def test_too_many_non_finite_updates_stop_the_run(tmp_path: Path) -> None:
+    config = small_config()
+    config.trainer.max_skipped_updates = 3
+    with pytest.raises(TrainingError, match="4 mini-batches had a non-finite loss"):
+        make_trainer(tmp_path, config, num_skipped=2).fit()
+
+
+def test_the_reference_is_reset_at_its_interval(tmp_path: Path) -> None:
+    config = small_config()
+    config.algorithm.reference_reset.interval = 2
+    trainer = make_trainer(tmp_path, config)
+    trainer.fit()
+    assert trainer.parts.policy.num_reference_resets == 3  # type: ignore[attr-defined]
+
+
+def test_samples_of_each_step_can_be_read(tmp_path: Path) -> None:
+    make_trainer(tmp_path, small_config(max_steps=1)).fit()
+    assert (tmp_path / "rollouts" / "step_1.jsonl").read_text().count('"reward"') == 2
