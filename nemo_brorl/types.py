@@ -9,6 +9,7 @@ into Ray's object store (or, in tests and for supervised data, the arrays themse
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,8 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
 Bool = NDArray[np.bool_]
+
+WEIGHT_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -188,7 +191,11 @@ class TensorInfo:
 
     name: str
     shape: tuple[int, ...]
-    dtype: str  # "float32", "bfloat16"
+    dtype: str  # key of WEIGHT_ITEM_BYTES: "float32", "bfloat16"
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * WEIGHT_ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)

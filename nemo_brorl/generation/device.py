@@ -1,0 +1,105 @@
+"""What engines run on: the one place where generation decides between vLLM's CPU build and CUDA.
+
+Imports neither torch nor vllm: the driver calls it to start actors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.config.derived import num_gpus
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.errors import ConfigError
+
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+
+# The engine core must live in the actor's own process: its weights and numpy buckets never cross a second process boundary.
+# VLLM_PLUGINS="" keeps every other package's vLLM entry points from being imported at start.
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_PLUGINS": "",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONDONTWRITEBYTECODE": "",  # without .pyc files every engine compiles 10 CPU-seconds of modules
+}
+
+# One thread: torch's spin barriers collapse when engines share cores with the policy. No dynamo: its only use here is a C++
+# compile of 15 s at the first log-prob. Both are read when torch is imported.
+_CPU_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "MALLOC_ARENA_MAX": "2",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Everything an engine actor needs to build its vLLM engine."""
+
+    index: int
+    model_folder: str
+    on_cpu: bool
+    arguments: dict[str, Any]  # of vllm.EngineArgs
+
+
+def is_on_cpu(config: BroRLConfig) -> bool:
+    """Whether this run has no GPUs."""
+    return num_gpus(config) == 0
+
+
+def check(config: BroRLConfig) -> None:
+    """Raise ConfigError for what the device cannot do."""
+    degree = config.generation.tensor_parallel_size
+    if is_on_cpu(config) and degree != 1:
+        raise ConfigError(
+            f"generation.tensor_parallel_size={degree} needs GPUs; on CPU (trainer.gpus_per_node=0) write 1 and use generation.num_engines"
+        )
+
+
+def actor_options(config: BroRLConfig) -> dict[str, Any]:
+    """Ray options of an engine actor.
+
+    On CPU an engine and a policy rank share cores in turns, so it reserves a tenth of one. A colocated engine on GPUs
+    reserves half of each: the policy rank beside it holds the other half.
+    """
+    options: dict[str, Any] = {
+        "num_cpus": 0.1,
+        "max_restarts": 0,  # the pool restarts engines itself, with the weights they had
+        "max_task_retries": 0,
+        "max_concurrency": config.generation.max_num_seqs + 64,  # coroutines: one per chunk in flight, and control calls
+        "runtime_env": {"env_vars": _ENVIRONMENT | _CPU_ENVIRONMENT},
+    }
+    if is_on_cpu(config):
+        return options
+    degree = config.generation.tensor_parallel_size
+    share = 0.5 if config.generation.placement == "colocated" and degree == 1 else 1.0
+    return options | {"num_cpus": 1, "num_gpus": degree * share, "runtime_env": {"env_vars": _ENVIRONMENT}}
+
+
+def engine_settings(config: BroRLConfig, model_folder: Path, index: int) -> EngineSettings:
+    """The settings of engine `index`."""
+    generation = config.generation
+    arguments: dict[str, Any] = {
+        "model": str(model_folder),
+        "dtype": _DTYPES[generation.precision],
+        "max_model_len": generation.max_model_len,
+        "max_num_seqs": generation.max_num_seqs,
+        "block_size": generation.block_size,
+        "enable_prefix_caching": True,
+        "enforce_eager": generation.enforce_eager,
+        "tensor_parallel_size": generation.tensor_parallel_size,
+        "logprobs_mode": "processed_logprobs",  # of the distribution that was sampled: after temperature and top_p
+        "worker_extension_cls": "nemo_brorl.generation.receive_weights.WeightReceiver",
+        "disable_log_stats": False,  # the prefix-cache counters come with it
+    }
+    if is_on_cpu(config):
+        # An explicit size skips memory profiling.
+        arguments["kv_cache_memory_bytes"] = int(generation.kv_cache_gib * 2**30)
+    else:
+        arguments["gpu_memory_utilization"] = generation.gpu_memory_utilization
+        arguments["distributed_executor_backend"] = "uni" if generation.tensor_parallel_size == 1 else "mp"
+    return EngineSettings(index=index, model_folder=str(model_folder), on_cpu=is_on_cpu(config), arguments=arguments)

@@ -1,0 +1,1 @@
+"""New weights from the policy to the engines."""
