@@ -10,14 +10,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_brorl.config import messages
@@ -60,9 +60,7 @@ def parse_command_line(argv: Sequence[str], command: str = "train", description:
     return line
 
 
-def load_config(
-    config_name: str = DEFAULT_CONFIG, overrides: Sequence[str] = (), config_path: Path | None = None
-) -> BroRLConfig:
+def load_config(config_name: str = DEFAULT_CONFIG, overrides: Sequence[str] = (), config_path: Path | None = None) -> BroRLConfig:
     """Compose conf/NAME.yaml over the schema, apply the overrides, check the rules that need nothing but the settings.
 
     Raises ConfigError; the message names the setting, its value, and near matches or what to write instead.
@@ -97,11 +95,18 @@ def compose_config(config_name: str, overrides: Sequence[str], config_path: Path
     try:
         with initialize_config_dir(config_dir=str(folder), version_base=None, job_name="brorl"):
             composed = compose(name, overrides=written)
-        return OmegaConf.merge(OmegaConf.structured(BroRLConfig), composed)
+        return typed(composed)
     except MissingConfigException as error:
         raise ConfigError(messages.missing_default(error, folder)) from error
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError(messages.explain(error, folder / f"{name}.yaml")) from error
+
+
+def typed(composed: DictConfig | ListConfig) -> DictConfig:
+    """Settings with the schema's types, whatever their YAML built on. Raises OmegaConf's exceptions."""
+    merged = OmegaConf.merge(OmegaConf.structured(BroRLConfig), composed)
+    assert isinstance(merged, DictConfig), f"merged to {type(merged)}"
+    return merged
 
 
 def to_config(composed: DictConfig) -> BroRLConfig:
@@ -111,7 +116,7 @@ def to_config(composed: DictConfig) -> BroRLConfig:
     except OmegaConfBaseException as error:
         raise ConfigError(messages.explain(error, None)) from error
     assert isinstance(config, BroRLConfig), f"composed to {type(config)}"
-    config.policy.optim.betas = tuple(config.policy.optim.betas)  # OmegaConf makes lists of tuples
+    config.policy.optim.betas = cast(tuple[float, float], tuple(config.policy.optim.betas))  # OmegaConf makes lists of tuples
     return config
 
 
@@ -123,8 +128,7 @@ def to_yaml(config: BroRLConfig) -> str:
 def read_config(path: Path) -> BroRLConfig:
     """Read what `to_yaml` wrote. Raises ConfigError when it does not fit the schema of this version."""
     try:
-        saved = OmegaConf.load(path)
-        return to_config(OmegaConf.merge(OmegaConf.structured(BroRLConfig), saved))
+        return to_config(typed(OmegaConf.load(path)))
     except (OSError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path}: {messages.explain(error, path)}") from error
 

@@ -50,7 +50,7 @@ def unknown_key(key: str, written: str) -> str:
 def near_matches(key: str) -> list[str]:
     """Up to three settings that look like `key`: by their last word first, then as a whole."""
     path = _without_indices(key)
-    known = [*settings(), *(group.path for group in groups() if group.path)]
+    known = [*settings(), *(group.path for group in groups() if group.path and "." not in path)]
     last = path.rpartition(".")[2]
     same_word = [name for name in known if name.rpartition(".")[2] == last]
     close_whole = difflib.get_close_matches(path, known, n=3, cutoff=0.75)

@@ -109,7 +109,8 @@ def _tensor_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
         ("generation.tensor_parallel_size", config.generation.tensor_parallel_size),
     ):
         if shape.num_attention_heads % size:
-            yield f"{name}={size} does not divide the model's {shape.num_attention_heads} attention heads: write {_divisor(size, shape.num_attention_heads)}"
+            heads = shape.num_attention_heads
+            yield f"{name}={size} does not divide the model's {heads} attention heads: write {_divisor(size, heads)}"
         if shape.num_key_value_heads % size and size % shape.num_key_value_heads:
             yield (
                 f"{name}={size} neither divides nor is a multiple of the model's {shape.num_key_value_heads} key-value heads: "

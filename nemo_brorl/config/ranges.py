@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 from nemo_brorl.config.schema import BroRLConfig
@@ -155,7 +154,9 @@ def unknown_choices(config: BroRLConfig) -> Iterator[str]:
 def _values(config: BroRLConfig, path: str) -> Iterator[tuple[str, Any]]:
     """(path, value) of one setting, or of that setting in every element of a list."""
     section, _, leaf = path.partition("[].")
-    value = reduce(getattr, section.split("."), config)
+    value: Any = config
+    for name in section.split("."):
+        value = getattr(value, name)
     if not leaf:
         yield path, value
         return

@@ -107,7 +107,7 @@ def _walk(section: type, prefix: str) -> list[Group]:
 
 def _section_inside(hint: Any) -> type | None:
     """The dataclass that is the element of a list type."""
-    return next((argument for argument in get_args(hint) if dataclasses.is_dataclass(argument)), None)
+    return next((argument for argument in get_args(hint) if isinstance(argument, type) and dataclasses.is_dataclass(argument)), None)
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

@@ -5,6 +5,7 @@ All violated rules are reported together. Rules that need the model's config.jso
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def betas(config: BroRLConfig) -> Iterator[str]:
 def time_limit_format(config: BroRLConfig) -> Iterator[str]:
     limit = config.trainer.time_limit
     if limit is not None and not TIME_LIMIT.fullmatch(limit):
-        yield f"trainer.time_limit={limit} is not HH:MM:SS: write \"04:00:00\" for four hours (with quotes in YAML)"
+        yield f'trainer.time_limit={limit} is not HH:MM:SS: write "04:00:00" for four hours (with quotes in YAML)'
 
 
 def group_fills_mini_batches(config: BroRLConfig) -> Iterator[str]:
@@ -97,8 +98,7 @@ def engines_fit(config: BroRLConfig) -> Iterator[str]:
     gpus, generation = num_gpus(config), config.generation
     if gpus == 0 and generation.tensor_parallel_size > 1:
         yield (
-            f"generation.tensor_parallel_size={generation.tensor_parallel_size} needs GPUs: on CPU write 1 and raise "
-            "generation.num_engines"
+            f"generation.tensor_parallel_size={generation.tensor_parallel_size} needs GPUs: on CPU write 1 and raise generation.num_engines"
         )
     if gpus == 0 and generation.placement == "disaggregated":
         yield "generation.placement=disaggregated needs GPUs (trainer.gpus_per_node > 0): on CPU write colocated"
@@ -138,11 +138,23 @@ def parallel_layout(config: BroRLConfig) -> Iterator[str]:
         )
 
 
+def wandb_is_usable(config: BroRLConfig) -> Iterator[str]:
+    if not config.exp_manager.create_wandb_logger:
+        return
+    if not {"name", "project"} <= config.exp_manager.wandb_logger_kwargs.keys():
+        yield (
+            "exp_manager.create_wandb_logger=true needs exp_manager.wandb_logger_kwargs.project and .name: write for example "
+            "exp_manager.wandb_logger_kwargs.project=brorl exp_manager.wandb_logger_kwargs.name=first"
+        )
+    if importlib.util.find_spec("wandb") is None:
+        yield "exp_manager.create_wandb_logger=true needs the package wandb, which is not installed: pip install wandb, or write false"
+
+
 def fp8_needs_gpus(config: BroRLConfig) -> Iterator[str]:
     if config.policy.fp8 is not None and num_gpus(config) == 0:
         yield f"policy.fp8={config.policy.fp8} needs Hopper GPUs (trainer.gpus_per_node > 0): on CPU write policy.fp8=null"
     if config.policy.fp8 is not None and config.policy.precision != "bf16":
-        yield f"policy.fp8={config.policy.fp8} trains on top of bf16 and policy.precision is {config.policy.precision}: write policy.precision=bf16"
+        yield f"policy.fp8={config.policy.fp8} trains on top of bf16: write policy.precision=bf16 in place of {config.policy.precision}"
 
 
 def block_size(config: BroRLConfig) -> Iterator[str]:
@@ -237,6 +249,7 @@ CROSS_FIELD: tuple[Rule, ...] = (
     engines_fit,
     not_wired_up,
     parallel_layout,
+    wandb_is_usable,
     fp8_needs_gpus,
     block_size,
     lengths,

@@ -38,6 +38,7 @@ WRONG = [
     ([*ON_GPUS, "policy.expert_model_parallel_size=2"], "policy.expert_model_parallel_size=2 is not supported yet"),
     (["policy.sequence_parallel=true"], "write policy.sequence_parallel=false"),
     (["policy.virtual_pipeline_model_parallel_size=2"], "needs policy.pipeline_model_parallel_size > 1"),
+    (["exp_manager.create_wandb_logger=true"], "exp_manager.wandb_logger_kwargs.project=brorl"),
     (["policy.fp8=hybrid"], "on CPU write policy.fp8=null"),
     ([*ON_GPUS, "policy.fp8=hybrid"], "write policy.precision=bf16"),
     (["generation.block_size=16"], "must be a multiple of 32 on CPU: write 32"),

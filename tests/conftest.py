@@ -1,0 +1,22 @@
+"""Settings of the test run: one thread per process, no plugins in vLLM, GPU tests skipped where there is no GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("VLLM_PLUGINS", "")  # NeMo registers one that costs every engine four seconds and fails
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # inherited by actors, which would compile all imports again
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark end-to-end tests by their folder; skip GPU tests, visibly, on a machine without one."""
+    has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
+    for item in items:
+        if "end_to_end" in item.path.parts:
+            item.add_marker("end_to_end")
+        if item.get_closest_marker("gpu") and not has_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device, this machine has none"))
