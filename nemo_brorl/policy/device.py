@@ -1,0 +1,37 @@
+"""The one file that decides about hardware: NCCL on GPUs or Gloo on CPU cores; the rest of the policy asks a `Device`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from nemo_brorl.errors import ResourceError
+from nemo_brorl.policy import cpu_megatron
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where the tensors of one rank live and how ranks talk."""
+
+    torch_device: torch.device
+    backend: str  # of torch.distributed
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.torch_device.type == "cuda"
+
+
+def open_device(on_gpu: bool, num_threads: int) -> Device:
+    """Get this process ready for megatron, before its first import. Raises ResourceError without the GPU that was asked for.
+
+    Ray shows each rank its own GPU only, so it is always the first one.
+    """
+    if on_gpu:
+        if not torch.cuda.is_available():
+            raise ResourceError("the policy was given GPUs, but torch sees none here: set trainer.gpus_per_node=0 to run on CPU")
+        torch.cuda.set_device(0)
+        return Device(torch.device("cuda", 0), "nccl")
+    cpu_megatron.install()
+    torch.set_num_threads(num_threads)
+    return Device(torch.device("cpu"), "gloo")

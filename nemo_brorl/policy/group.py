@@ -1,0 +1,133 @@
+"""All policy ranks as one object: the `Policy` port. Driver side: imports neither torch nor megatron."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.errors import BroRLError, TrainingError
+from nemo_brorl.logs import get_logger
+from nemo_brorl.policy.layout import layout_of
+from nemo_brorl.policy.model_shape import check_fits, read_model_shape
+from nemo_brorl.policy.rank import PolicyRank
+from nemo_brorl.types import Float32, TensorInfo, UpdatePlan, UpdateReport
+
+if TYPE_CHECKING:
+    from nemo_brorl.policy.update import RankReport
+
+_CPUS_PER_RANK = 0.1  # ranks and engines take turns, so Ray must not keep them apart
+_CLOSE_TIMEOUT_S = 30.0
+_DEATH_TIMEOUT_S = 5.0  # to learn which rank is gone once one call has failed
+_log = get_logger(__name__)
+
+
+class MegatronPolicy:
+    """The trained model on all its ranks. Life cycle: the constructor starts the ranks and returns at once; `wait_ready`
+    waits for their model; then any method, one at a time; `close`."""
+
+    def __init__(self, config: BroRLConfig, model_folder: Path) -> None:
+        """Raises ConfigError or ModelError where the folder alone shows that it cannot work."""
+        self.layout = layout_of(config)
+        self.model_folder = model_folder
+        check_fits(read_model_shape(model_folder), self.layout)
+        options: dict[str, Any] = {"num_cpus": _CPUS_PER_RANK, "runtime_env": {"env_vars": _environment(config, model_folder)}}
+        if self.layout.on_gpu:
+            options["num_gpus"] = 1
+        actor = ray.remote(PolicyRank).options(**options)
+        self.ranks = [actor.remote(config, self.layout, model_folder, rank) for rank in range(self.layout.world_size)]
+        address = self.ranks[0].open_store.remote()
+        prepared = [rank.prepare.remote() for rank in self.ranks]
+        self._starting = prepared + [rank.start.remote(address) for rank in self.ranks]
+
+    def wait_ready(self) -> None:
+        """Return when every rank holds the model. Raises ModelError, ConfigError, ResourceError or TrainingError."""
+        self._wait(self._starting, "start")
+
+    @property
+    def data_parallel_size(self) -> int:
+        return self.layout.data
+
+    def update(self, plan: UpdatePlan) -> UpdateReport:
+        reports: list[RankReport] = self._on_all("update", ray.put(plan))
+        chosen = reports[self.layout.report_rank]
+        seconds = {name: max(report.seconds[name] for report in reports) for name in chosen.seconds}
+        return UpdateReport(plan.version, chosen.metrics, seconds, chosen.num_updates, chosen.num_skipped)
+
+    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+        """At the rollouts' temperature, as vLLM's are."""
+        return self._on_all("log_probs", prompt_ids, response_ids)[self.layout.report_rank]
+
+    def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+        """Of the weights in the model folder, at the rollouts' temperature."""
+        return self._wait([self.ranks[0].hf_log_probs.remote(prompt_ids, response_ids)], "hf_log_probs")[0]
+
+    def weight_manifest(self) -> list[TensorInfo]:
+        return self._wait([self.ranks[0].weight_manifest.remote()], "weight_manifest")[0]
+
+    def weight_stream(self) -> Iterator[Any]:
+        others = [rank.take_part_in_weight_stream.remote() for rank in self.ranks[1:]]
+        stream = self.ranks[0].stream_weights.options(num_returns="streaming").remote()
+        yield from stream
+        self._wait([stream.completed(), *others], "weight_stream")
+
+    def save(self, folder: Path) -> None:
+        self._on_all("save", folder.absolute())
+
+    def load(self, folder: Path) -> None:
+        self._on_all("load", folder.absolute())
+
+    def export(self, folder: Path) -> None:
+        self._on_all("export", folder.absolute())
+
+    def reset_reference(self) -> None:
+        self._on_all("reset_reference")
+
+    def close(self) -> None:
+        """End the ranks in order; one that does not answer is killed. Calling it again does nothing."""
+        closing = [rank.close.remote() for rank in self.ranks]
+        ended = [rank.__ray_terminate__.remote() for rank in self.ranks]
+        ray.wait([*closing, *ended], num_returns=len(closing) + len(ended), timeout=_CLOSE_TIMEOUT_S)
+        for rank in self.ranks:
+            ray.kill(rank)
+        self.ranks = []
+
+    def _on_all(self, method: str, *arguments: Any) -> list[Any]:
+        return self._wait([getattr(rank, method).remote(*arguments) for rank in self.ranks], method)
+
+    def _wait(self, references: list[Any], method: str) -> list[Any]:
+        try:
+            return ray.get(references)
+        except RayError as error:
+            raise self._explain(references, method, error) from error
+
+    def _explain(self, references: list[Any], method: str, error: RayError) -> Exception:
+        """What to tell the user: a rank's own message, or which rank is gone (its peers then fail with lost connections)."""
+        if isinstance(error, RayTaskError) and isinstance(error.cause, BroRLError):
+            return error.cause
+        for reference in references:
+            try:
+                ray.get(reference, timeout=_DEATH_TIMEOUT_S)
+            except RayActorError as death:
+                return TrainingError(f"a policy rank of {self.layout.world_size} died during {method}: {death}")
+            except (GetTimeoutError, RayTaskError):
+                continue
+        return error
+
+
+def _environment(config: BroRLConfig, model_folder: Path) -> dict[str, str]:
+    """Environment variables of a rank's process."""
+    variables = {
+        "OMP_NUM_THREADS": str(config.policy.num_threads),
+        "PYTHONDONTWRITEBYTECODE": "",  # without byte code, imports take several times as long
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron asks for it under tensor parallelism
+    }
+    if config.trainer.num_nodes == 1 and config.trainer.gpus_per_node == 0:
+        variables["GLOO_SOCKET_IFNAME"] = "lo"
+    if model_folder.exists():
+        variables["HF_HUB_OFFLINE"] = "1"
+    return variables

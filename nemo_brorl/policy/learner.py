@@ -1,0 +1,128 @@
+"""Everything one rank owns: its piece of the model, optimizer and reference. No Ray here, so plain processes can run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from megatron.core import parallel_state
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.policy import saving
+from nemo_brorl.policy.device import Device
+from nemo_brorl.policy.hf_folder import SHARD_BYTES, write_hf_folder
+from nemo_brorl.policy.hf_weights import HfExport, load_hf
+from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.policy.model import build_model
+from nemo_brorl.policy.model_shape import check_fits, read_model_shape
+from nemo_brorl.policy.optimizer import build_optimizer, wrap_model
+from nemo_brorl.policy.packed_rows import PackedSegment, Response, Row, build_row
+from nemo_brorl.policy.precision import param_dtype
+from nemo_brorl.policy.reference import ReferenceWeights
+from nemo_brorl.policy.schedule import score_rows
+from nemo_brorl.policy.update import RankReport, Update
+from nemo_brorl.policy.weight_stream import BUCKET_BYTES, buckets, weight_manifest
+from nemo_brorl.types import Float32, TensorInfo, UpdatePlan, WeightBucket
+
+_FP8_ROWS = 16  # Transformer Engine's FP8 products want row counts that are multiples of it
+
+
+class Learner:
+    """One rank of the policy. Process groups are open; methods marked collective are called by all ranks together."""
+
+    def __init__(self, config: BroRLConfig, layout: ParallelLayout, model_folder: Path, device: Device) -> None:
+        """Collective. Raises ModelError or ConfigError."""
+        self.config, self.layout, self.model_folder, self.device = config, layout, model_folder, device
+        self.shape = read_model_shape(model_folder)
+        check_fits(self.shape, layout)
+        self.models = build_model(config.policy, self.shape, layout)
+        load_hf(self.models, self.shape, model_folder)
+        self.chunks = wrap_model(self.models)
+        self.optimizer = build_optimizer(self.chunks, config.policy.optim)
+        self.reference = ReferenceWeights(self.models) if config.algorithm.kl.coefficient > 0 else None
+        self.hf_export = HfExport(self.models, self.shape, device.torch_device)
+        self.row_multiple = (layout.tensor if layout.sequence_parallel else 1) * (_FP8_ROWS if config.policy.fp8 else 1)
+
+    def row(self, segments: Sequence[PackedSegment], temperature: float) -> Row:
+        """Segments laid out for this rank's model."""
+        return build_row(segments, temperature, self.row_multiple, self.device.torch_device)
+
+    def update(self, plan: UpdatePlan) -> RankReport:
+        """Collective: every mini-batch of the plan."""
+        return Update(self, plan).run()
+
+    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32] | None:
+        """Log-probs [T] of every response at the rollouts' temperature; None except on the last pipeline stage.
+
+        Collective within a replica; every replica does the same work.
+        """
+        rows, numbers = self._rows_within_budget(prompt_ids, response_ids)
+        scores = score_rows(self.chunks, rows)
+        if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
+            return None
+        results: list[Float32] = [np.empty(0, np.float32) for _ in response_ids]
+        for row, row_numbers, row_scores in zip(rows, numbers, scores, strict=True):
+            parts = row_scores.cpu().split([len(response.token_ids) for response in row.responses])
+            for response, part in zip(row.responses, parts, strict=True):
+                results[row_numbers[response.segment]] = part.numpy().copy()
+        return results
+
+    def _rows_within_budget(
+        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]
+    ) -> tuple[list[Row], list[list[int]]]:
+        """Rows of at most tokens_per_micro_batch tokens, and which sequences are in each."""
+        numbers: list[list[int]] = []
+        num_tokens = budget = self.config.policy.tokens_per_micro_batch
+        for number, (prompt, response) in enumerate(zip(prompt_ids, response_ids, strict=True)):
+            length = len(prompt) + len(response)
+            if num_tokens + length > budget:
+                numbers.append([])
+                num_tokens = 0
+            numbers[-1].append(number)
+            num_tokens += length
+        rows = []
+        for row_numbers in numbers:
+            segments = [_segment(i, prompt_ids[n], response_ids[n]) for i, n in enumerate(row_numbers)]
+            rows.append(self.row(segments, self.config.rollouts.temperature))
+        return rows, numbers
+
+    def weight_manifest(self) -> list[TensorInfo]:
+        """Names, shapes and dtypes of the weight stream."""
+        return weight_manifest(self.shape, param_dtype(self.config.policy))
+
+    def weight_buckets(self) -> Iterator[WeightBucket]:
+        """Collective: the current weights. Every rank must exhaust it."""
+        return buckets(self.hf_export.stream(), BUCKET_BYTES)
+
+    def take_part_in_weight_stream(self) -> None:
+        """Collective: feed the stream that rank 0 sends out."""
+        for _ in self.hf_export.stream():
+            pass
+
+    def save(self, folder: Path) -> None:
+        """Collective: everything `load` needs, whatever its layout."""
+        saving.save(self, folder)
+
+    def load(self, folder: Path) -> None:
+        """Collective. Raises CheckpointError."""
+        saving.load(self, folder)
+
+    def export(self, folder: Path) -> None:
+        """Collective: a Hugging Face folder, written by rank 0."""
+        if torch.distributed.get_rank() == 0:
+            write_hf_folder(self.hf_export.stream(), self.weight_manifest(), self.model_folder, folder, SHARD_BYTES)
+        else:
+            self.take_part_in_weight_stream()
+
+    def reset_reference(self) -> None:
+        """Make the current weights the reference of the KL term, where there is one."""
+        if self.reference:
+            self.reference.reset()
+
+
+def _segment(number: int, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> PackedSegment:
+    token_ids = np.asarray(response_ids, np.int32)
+    response = Response(number, 0, token_ids, np.zeros(len(token_ids), np.float32), 0.0)
+    return PackedSegment(np.asarray(prompt_ids, np.int32), (response,))

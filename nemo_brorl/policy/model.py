@@ -1,0 +1,169 @@
+"""The model of one rank: Megatron's GPTModel that reads packed rows and answers with log-probs of the response tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_layer_with_transformer_engine_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.tensor_parallel.mappings import copy_to_tensor_model_parallel_region, gather_from_sequence_parallel_region
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+
+from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.policy.attention import PackedAttention, PackedRotary, Packing
+from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.policy.log_probs import token_log_probs, vocab_slice
+from nemo_brorl.policy.model_shape import ModelShape
+from nemo_brorl.policy.precision import precision_settings
+
+_RECOMPUTE: dict[str | None, dict[str, Any]] = {
+    None: {},
+    "selective": {"recompute_granularity": "selective"},
+    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+}
+
+
+class RMSNorm(torch.nn.Module):
+    """RMSNorm for CPU that may stand in a sequence-parallel region, which Megatron's wrapper of torch's refuses."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **kwargs: Any) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
+        self.weight.sequence_parallel = config.sequence_parallel  # finalize_model_grads then sums its gradient
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return F.rms_norm(hidden, self.weight.shape, self.weight, self.eps)
+
+
+class PolicyModel(GPTModel):
+    """GPTModel whose last stage returns token log-probs [n] instead of logits [T, V].
+
+    Call it as `model(token_ids [1, T], positions [1, T], None, packed_seq_params=packing)`.
+    """
+
+    def __init__(self, *args: Any, true_vocab_size: int, log_prob_chunk: int, rope_base: float, **kwargs: Any) -> None:
+        super().__init__(*args, position_embedding_type="rope", rotary_base=rope_base, **kwargs)
+        self.true_vocab_size = true_vocab_size
+        self.log_prob_chunk = log_prob_chunk
+        self.rotary_pos_emb = PackedRotary(
+            kv_channels=self.config.kv_channels,
+            rotary_percent=1.0,
+            rotary_base=rope_base,
+            use_cpu_initialization=self.config.use_cpu_initialization,
+            cp_group=self.pg_collection.cp,
+        )
+
+    def _postprocess(self, hidden_states: Tensor, packed_seq_params: Packing, **others: Any) -> Tensor:
+        """Replaces GPTModel's: hidden states [T, 1, h] (cut over ranks under sequence parallelism) to log-probs [n]."""
+        if not self.post_process:
+            return hidden_states
+        if self.config.sequence_parallel:
+            hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
+        group = parallel_state.get_tensor_model_parallel_group()
+        rows = hidden_states[:, 0].index_select(0, packed_seq_params.source_rows)
+        weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else self.output_layer.weight
+        return token_log_probs(
+            copy_to_tensor_model_parallel_region(rows),
+            weight,
+            packed_seq_params.targets,
+            vocab_slice(self.true_vocab_size, weight.size(0), group),
+            packed_seq_params.temperature,
+            self.log_prob_chunk,
+        )
+
+
+def transformer_config(policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout) -> TransformerConfig:
+    """Megatron's view of the settings. Fused kernels are left to Transformer Engine, so on CPU all are off."""
+    return TransformerConfig(
+        num_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        num_attention_heads=shape.num_heads,
+        num_query_groups=shape.num_key_value_heads,
+        kv_channels=shape.head_size,
+        ffn_hidden_size=shape.ffn_size,
+        tensor_model_parallel_size=layout.tensor,
+        pipeline_model_parallel_size=layout.pipeline,
+        virtual_pipeline_model_parallel_size=layout.virtual_pipeline,
+        sequence_parallel=layout.sequence_parallel,
+        variable_seq_lengths=layout.pipeline > 1,  # rows differ in length
+        moe_token_dispatcher_type="alltoall",  # variable_seq_lengths asks for it even in a dense model
+        batch_p2p_comm=layout.on_gpu,  # over Gloo, batched messages between two ranks are swapped without a word
+        normalization="RMSNorm",
+        layernorm_epsilon=shape.norm_epsilon,
+        qk_layernorm=shape.has_qk_norm,
+        gated_linear_unit=True,
+        activation_func=F.silu,
+        add_bias_linear=False,
+        add_qkv_bias=shape.has_qkv_bias,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        use_cpu_initialization=not layout.on_gpu,
+        masked_softmax_fusion=False,
+        bias_activation_fusion=layout.on_gpu,
+        bias_dropout_fusion=False,
+        gradient_accumulation_fusion=False,
+        apply_rope_fusion=False,
+        persist_layer_norm=False,
+        calculate_per_token_loss=True,  # gradients are divided once, by the tokens of the whole mini-batch
+        finalize_model_grads_func=finalize_model_grads,
+        **_RECOMPUTE[policy.recompute],
+        **precision_settings(policy, layout.on_gpu),
+    )
+
+
+def build_model(policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout) -> list[PolicyModel]:
+    """This rank's model chunks: one, or `virtual_pipeline` many, with random weights (only initialising marks the parameters
+    that are split over tensor-parallel ranks, which the gradient norm depends on)."""
+    config = transformer_config(policy, shape, layout)
+    stages = range(layout.virtual_pipeline) if layout.virtual_pipeline else [None]
+    return [_build_chunk(policy, shape, layout, config, stage) for stage in stages]
+
+
+def _build_chunk(
+    policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout, config: TransformerConfig, stage: int | None
+) -> PolicyModel:
+    model = PolicyModel(
+        config,
+        _layer_specs(config, layout.on_gpu, stage),
+        vocab_size=shape.padded_vocab_size(layout.tensor),
+        max_sequence_length=shape.max_positions,
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+        share_embeddings_and_output_weights=shape.is_tied,
+        parallel_output=True,
+        vp_stage=stage,
+        true_vocab_size=shape.vocab_size,
+        log_prob_chunk=policy.log_prob_chunk_tokens,
+        rope_base=shape.rope_base,
+    )
+    return model.cuda() if layout.on_gpu else model
+
+
+def _layer_specs(config: TransformerConfig, on_gpu: bool, stage: int | None) -> TransformerBlockSubmodules:
+    """Transformer Engine's layers on GPUs, Megatron's own with `RMSNorm` on CPU; `PackedAttention` in both."""
+    if on_gpu:
+        from megatron.core.extensions.transformer_engine import TENorm  # only there with Transformer Engine installed
+
+        layer, norm = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm), TENorm
+    else:
+        layer, norm = _cpu_layer_spec(config), RMSNorm
+    layer.submodules.self_attention.submodules.core_attention = PackedAttention
+    num_layers = get_num_layers_to_build(config, vp_stage=stage)
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
+
+
+def _cpu_layer_spec(config: TransformerConfig) -> ModuleSpec:
+    layer = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
+    if config.qk_layernorm:
+        attention = layer.submodules.self_attention.submodules
+        attention.q_layernorm = attention.k_layernorm = RMSNorm
+    return layer

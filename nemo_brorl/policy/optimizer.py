@@ -1,0 +1,60 @@
+"""Gradients and steps: Megatron's DistributedDataParallel and distributed Adam, and the guard against non-finite updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+
+from nemo_brorl.config.schema import OptimConfig
+from nemo_brorl.policy.device import Device
+from nemo_brorl.policy.model import PolicyModel
+
+
+def wrap_model(models: Sequence[PolicyModel]) -> list[DistributedDataParallel]:
+    """Give every model chunk fp32 gradient buffers that are reduced over the data-parallel ranks, sharded for the optimizer."""
+    settings = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
+    return [DistributedDataParallel(model.config, settings, model, disable_bucketing=index > 0) for index, model in enumerate(models)]
+
+
+def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) -> MegatronOptimizer:
+    """Adam with decoupled weight decay (none on biases and norms). Copies master weights, so load the model first."""
+    model_config = chunks[0].module.config
+    settings = OptimizerConfig(
+        optimizer="adam",
+        lr=config.lr,
+        adam_beta1=config.betas[0],
+        adam_beta2=config.betas[1],
+        adam_eps=config.eps,
+        weight_decay=config.weight_decay,
+        clip_grad=config.clip_grad,
+        bf16=model_config.bf16,
+        params_dtype=model_config.params_dtype,
+        use_distributed_optimizer=True,
+    )
+    return get_megatron_optimizer(settings, chunks, use_gloo_process_groups=False)
+
+
+def guarded_step(
+    optimizer: MegatronOptimizer, learning_rate: float, config: OptimConfig, is_loss_finite: bool, device: Device
+) -> float | None:
+    """Clip and step on the gradients of a mini-batch, on all ranks or on none.
+
+    Returns the global gradient norm before clipping, or None when the loss of some rank or a gradient is not finite; then
+    nothing was changed.
+    """
+    optimizer.prepare_grads()
+    norm = float(optimizer.get_grad_norm())
+    is_bad = torch.tensor(float(not (is_loss_finite and math.isfinite(norm))), device=device.torch_device)
+    dist.all_reduce(is_bad, dist.ReduceOp.MAX)
+    if is_bad.item():
+        return None
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group["lr_mult"]
+        group["weight_decay"] = config.weight_decay * group["wd_mult"]
+    optimizer.step()
+    return norm

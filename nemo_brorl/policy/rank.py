@@ -1,0 +1,98 @@
+"""The Ray actor of one policy rank. Nothing heavy is imported until the actor runs, in its own process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.logs import get_logger, setup_logging
+from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.types import Float32, TensorInfo, UpdatePlan, WeightBucket
+
+if TYPE_CHECKING:
+    from nemo_brorl.policy.learner import Learner
+    from nemo_brorl.policy.update import RankReport
+
+_log = get_logger(__name__)
+
+
+class PolicyRank:
+    """Rank `rank` of the policy. Life cycle: constructed, `open_store` (rank 0), `start`, any method, `close`."""
+
+    def __init__(self, config: BroRLConfig, layout: ParallelLayout, model_folder: Path, rank: int) -> None:
+        setup_logging(f"policy {rank}")
+        self.config, self.layout, self.model_folder, self.rank = config, layout, model_folder, rank
+        self.store: Any = None
+        self.device: Any = None
+        self.learner: Learner  # from `start` on
+
+    def open_store(self) -> tuple[str, int]:
+        """Host and port where the ranks meet; served by this process."""
+        from nemo_brorl.policy.device import open_device
+
+        self.device = open_device(self.layout.on_gpu, self.config.policy.num_threads)
+        from nemo_brorl.policy import parallel
+
+        host = parallel.this_host(self.config.trainer.num_nodes == 1)
+        self.store = parallel.open_store(host, self.layout.world_size)
+        return host, self.store.port
+
+    def prepare(self) -> None:
+        """Import everything, while rank 0 opens the store."""
+        from nemo_brorl.policy.device import open_device
+
+        self.device = open_device(self.layout.on_gpu, self.config.policy.num_threads)
+        from nemo_brorl.policy import learner  # noqa: F401 - megatron, transformers: the slow part
+
+    def start(self, address: tuple[str, int]) -> None:
+        """Join the process groups and load the model. Raises ModelError, ConfigError."""
+        from nemo_brorl.policy import parallel
+        from nemo_brorl.policy.learner import Learner
+
+        if self.store is None:
+            self.store = parallel.join_store(*address, self.layout.world_size)
+        parallel.open_groups(self.layout, self.rank, self.store, self.device, self.config.trainer.seed)
+        self.learner = Learner(self.config, self.layout, self.model_folder, self.device)
+        _log.info("model loaded from %s", self.model_folder)
+
+    def update(self, plan: UpdatePlan) -> RankReport:
+        return self.learner.update(plan)
+
+    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32] | None:
+        return self.learner.log_probs(prompt_ids, response_ids)
+
+    def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+        from nemo_brorl.policy.hf_log_probs import hf_log_probs
+
+        return hf_log_probs(self.model_folder, prompt_ids, response_ids, self.config.rollouts.temperature)
+
+    def weight_manifest(self) -> list[TensorInfo]:
+        return self.learner.weight_manifest()
+
+    def stream_weights(self) -> Iterator[WeightBucket]:
+        """Rank 0's side of the weight stream."""
+        yield from self.learner.weight_buckets()
+
+    def take_part_in_weight_stream(self) -> None:
+        self.learner.take_part_in_weight_stream()
+
+    def save(self, folder: Path) -> None:
+        self.learner.save(folder)
+
+    def load(self, folder: Path) -> None:
+        self.learner.load(folder)
+
+    def export(self, folder: Path) -> None:
+        self.learner.export(folder)
+
+    def reset_reference(self) -> None:
+        self.learner.reset_reference()
+
+    def close(self) -> None:
+        """Leave the process groups; the process may then end."""
+        from nemo_brorl.policy import parallel
+
+        parallel.close_groups()
+        self.store = None
