@@ -23,6 +23,9 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONWARNINGS": "ignore::FutureWarning",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TORCH_LOGS": "-all",
     "PYTHONDONTWRITEBYTECODE": "",  # without .pyc files every engine compiles 10 CPU-seconds of modules
 }
 
@@ -94,6 +97,7 @@ def engine_settings(config: BroRLConfig, model_folder: Path, index: int) -> Engi
         "tensor_parallel_size": generation.tensor_parallel_size,
         "logprobs_mode": "processed_logprobs",  # of the distribution that was sampled: after temperature and top_p
         "worker_extension_cls": "nemo_brorl.generation.receive_weights.WeightReceiver",
+        "use_tqdm_on_load": False,
         "disable_log_stats": False,  # the prefix-cache counters come with it
     }
     if is_on_cpu(config):

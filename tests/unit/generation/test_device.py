@@ -1,0 +1,43 @@
+"""What generation asks of vLLM and Ray, by device."""
+
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.errors import ConfigError
+from nemo_brorl.generation import device
+
+
+def test_tensor_parallel_engines_on_cpu_are_refused() -> None:
+    config = BroRLConfig()
+    config.generation.tensor_parallel_size = 2
+    with pytest.raises(ConfigError, match="tensor_parallel_size=2 needs GPUs"):
+        device.check(config)
+
+
+def test_cpu_engines_share_cores_and_get_an_explicit_cache() -> None:
+    config = BroRLConfig()
+    options = device.actor_options(config)
+    assert options["num_cpus"] == 0.1
+    assert "num_gpus" not in options
+    assert options["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "1"
+    arguments = device.engine_settings(config, Path("model"), 0).arguments
+    assert arguments["kv_cache_memory_bytes"] == 2**28
+    assert "gpu_memory_utilization" not in arguments
+
+
+def test_gpu_engines_see_none_of_the_cpu_settings() -> None:
+    config = BroRLConfig()
+    config.trainer.gpus_per_node = 8
+    config.generation.tensor_parallel_size = 2
+    config.generation.precision = "bf16"
+    device.check(config)
+    options = device.actor_options(config)
+    assert options["num_gpus"] == 2
+    assert "OMP_NUM_THREADS" not in options["runtime_env"]["env_vars"]
+    arguments = device.engine_settings(config, Path("model"), 3).arguments
+    assert arguments["distributed_executor_backend"] == "mp"
+    assert arguments["dtype"] == "bfloat16"
+    assert arguments["gpu_memory_utilization"] == config.generation.gpu_memory_utilization
+    assert "kv_cache_memory_bytes" not in arguments
