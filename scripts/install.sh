@@ -48,9 +48,16 @@ make_venv() {
     "$python" -m venv --clear "$venv" || fail "$python cannot make a virtual environment: install its venv module (package python3-venv)"
 }
 
+# pip with its errors only, and a sign of life, since downloads can take minutes
 pip_install() {
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-warn-conflicts "$@" ||
-        fail "pip could not install $*; see its message above. Calling this script again continues where it stopped"
+    local started=$SECONDS
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-warn-conflicts "$@" &
+    local pip=$!
+    while kill -0 "$pip" 2>/dev/null; do
+        sleep 1
+        (((SECONDS - started) % 30 == 29)) && say "    still installing, $((SECONDS - started)) s"
+    done
+    wait "$pip" || fail "pip install $* did not succeed, see above; calling this script again continues where it stopped"
 }
 
 build_transformer_engine() {

@@ -127,6 +127,11 @@ def test_every_unit_stands_on_a_shelf() -> None:
     assert {unit(path) for path in package_files()} <= placed
 
 
+def test_the_module_map_names_every_unit() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert [unit_name for shelf in SHELVES for unit_name in shelf if not re.search(rf"`{unit_name}(/`|`|\.py`)", text)] == []
+
+
 def test_imports_go_down_the_shelves() -> None:
     level = {unit_name: index for index, shelf in enumerate(SHELVES) for unit_name in shelf}
     level |= dict.fromkeys(ENTRY_POINTS, len(SHELVES))

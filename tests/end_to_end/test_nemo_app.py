@@ -1,0 +1,62 @@
+"""NeMo's exp_manager and hydra_runner as the driver uses them: the real ones, in this process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.config.load import CommandLine, load_config
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.errors import ModelError
+from nemo_brorl.logs import get_logger, setup_logging
+
+
+def line_for(folder: Path) -> CommandLine:
+    return CommandLine("brorl_cpu", (f"exp_manager.explicit_log_dir={folder}", "rollouts.num_per_prompt=64"))
+
+
+def test_exp_manager_leaves_the_files_of_a_continued_run_where_they_are(tmp_path: Path) -> None:
+    from nemo_brorl.nemo_app import open_experiment
+
+    (tmp_path / "checkpoints" / "step_3").mkdir(parents=True)
+    (tmp_path / "metrics.jsonl").write_text("kept")
+    for step in (1, 2):
+        experiment = open_experiment(load_config(*line_for(tmp_path)))
+        for logger in experiment.loggers:
+            logger.log_metrics({"reward/mean": 0.5}, step=step)
+            logger.finalize("success")
+    assert experiment.log_dir == tmp_path
+    assert (tmp_path / "metrics.jsonl").read_text() == "kept"
+    assert (tmp_path / "checkpoints" / "step_3").is_dir()
+    assert len(list(tmp_path.rglob("events.out.tfevents*"))) == 2
+
+
+def test_opening_an_experiment_leaves_our_logging_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from nemo_brorl.nemo_app import open_experiment
+
+    setup_logging()
+    open_experiment(load_config(*line_for(tmp_path)))
+    get_logger("nemo_brorl.test").info("still here")
+    printed = capsys.readouterr()
+    assert "still here" in printed.err
+    assert "NeMo" not in printed.err + printed.out
+
+
+def test_hydra_runner_enters_main_with_the_checked_settings(tmp_path: Path) -> None:
+    from nemo_brorl.nemo_app import run_with_nemo
+
+    argv = list(sys.argv)
+    assert run_with_nemo(line_for(tmp_path), lambda config: config.rollouts.num_per_prompt) == 64
+    assert sys.argv == argv
+
+
+def test_hydra_runner_lets_our_errors_out_as_they_are(tmp_path: Path) -> None:
+    from nemo_brorl.nemo_app import run_with_nemo
+
+    def main(config: BroRLConfig) -> None:
+        raise ModelError(f"{config.policy.model} is not there")
+
+    with pytest.raises(ModelError, match="runs/base_cpu is not there"):
+        run_with_nemo(line_for(tmp_path), main)
