@@ -26,7 +26,7 @@ def run_command(command: str, description: str | None, argv: Sequence[str]) -> i
         if command != "sft":
             check_model_rules(config)
         runs = importlib.import_module("nemo_brorl.runs")  # Ray, tokenizers, …: only for settings that hold
-        getattr(runs, command)(config)
+        getattr(runs, command)(config, line)
     except BroRLError as error:
         sys.stderr.write(f"\nerror: {error}\n")
         return USER_ERROR

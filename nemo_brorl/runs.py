@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from nemo_brorl.clock import Stopwatch
+from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
 from nemo_brorl.evaluation import Evaluator, result_header, result_rows
@@ -20,30 +21,48 @@ from nemo_brorl.warm_up.demonstrations import Demonstrations, tokenizer_texts
 from nemo_brorl.warm_up.initial_model import write_initial_model
 from nemo_brorl.warm_up.tokenizer import build_tokenizer
 from nemo_brorl.warm_up.trainer import finish, is_cached, warm_up
-from nemo_brorl.wiring import evaluating, read_inputs, start_actors, training, wait_ready
+from nemo_brorl.wiring import Launch, evaluating, launching, read_inputs, ready_trainer, start_actors, wait_ready
 
 TOKENIZER_QUESTIONS = 4000  # that the small tokenizer learns its merges from
 
 
-def train(config: BroRLConfig) -> None:
+def train(config: BroRLConfig, line: CommandLine) -> None:
     """Train, validate, save; print a line per step and the tables at the end."""
     console, start = Console(), time.monotonic()
-    with training(config, console) as ready:
-        parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in ready.watch.seconds.items())
-        console.line(f"ready after {time.monotonic() - start:.1f} s ({parts})")
-        ready.trainer.fit()
-        history, run_folder = ready.trainer.history, ready.trainer.parts.run_folder
+    with launching(config, console) as launch:
+        with launch.watch.measure("nemo"):
+            from nemo_brorl.nemo_app import run_with_nemo  # six seconds of imports, while the actors start
+
+        run_with_nemo(line, lambda composed: fit(composed, launch, start))
+    print_summary(console, launch.run_folder, time.monotonic() - start)
+
+
+def fit(config: BroRLConfig, launch: Launch, start: float) -> None:
+    """The part of a run inside NeMo's runner: loggers, then the trainer."""
+    from nemo_brorl.nemo_app import open_experiment
+
+    with launch.watch.measure("nemo"):
+        experiment = open_experiment(config)
+    with ready_trainer(config, launch, experiment.loggers) as trainer:
+        parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in launch.watch.seconds.items())
+        launch.console.line(f"ready after {time.monotonic() - start:.1f} s ({parts})")
+        trainer.fit()
+
+
+def print_summary(console: Console, run_folder: Path, seconds: float) -> None:
+    """The tables at the end of a run."""
     rows = read_metrics(run_folder / "metrics.jsonl")
+    validations = [row for row in rows if "validation/pass_at_1" in row]
     console.line()
-    console.table(["held-out pass@1", "before", "after", "change"], change_rows(history[0], history[-1]))
+    console.table(["held-out pass@1", "before", "after", "change"], change_rows(validations[0], validations[-1]))
     console.line()
     console.table(["time by stage", "seconds", "share"], time_rows(rows))
     console.line()
     console.line(f"sampling: {sampling_line(rows)}")
-    console.line(f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (best weights, Hugging Face format), {time.monotonic() - start:.0f} s in all")
+    console.line(f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (best weights, Hugging Face format); {seconds:.0f} s in all")
 
 
-def evaluate(config: BroRLConfig) -> None:
+def evaluate(config: BroRLConfig, line: CommandLine) -> None:
     """Print pass@1 by task of `policy.model`, and leave it as JSON in the run folder."""
     console = Console()
     with evaluating(config, console) as evaluator:
@@ -54,7 +73,7 @@ def evaluate(config: BroRLConfig) -> None:
     (folder / "evaluation.json").write_text(json.dumps({"model": config.policy.model, **asdict(result)}, indent=1))
 
 
-def sft(config: BroRLConfig) -> None:
+def sft(config: BroRLConfig, line: CommandLine) -> None:
     """Make the small base model, unless the output folder holds one made with the same settings."""
     console, start = Console(), time.monotonic()
     if is_cached(config):

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nemo_brorl.checkpoint import Checkpoints
 from nemo_brorl.clock import StopRequest, Stopwatch, parse_time_limit
 from nemo_brorl.cluster import RayCluster
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
-from nemo_brorl.errors import DataError
+from nemo_brorl.errors import DataError, ModelError
 from nemo_brorl.evaluation import Evaluator
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.logs import get_logger
 from nemo_brorl.parity import check_parity
 from nemo_brorl.policy.group import MegatronPolicy
 from nemo_brorl.prompts.sources import make_source
@@ -28,8 +27,6 @@ from nemo_brorl.sinks import JsonlSink, LoggerSink, MetricFan
 from nemo_brorl.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.trainer import BroRLTrainer, Parts
 from nemo_brorl.types import Prompt
-
-log = get_logger(__name__)
 
 EVALUATION_SEED = 0  # of the held-out questions: the same for every run seed, so that seeds and arms are compared on one set
 
@@ -57,7 +54,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     """Load tokenizer and prompts. Raises ModelError or DataError."""
     tokenizer = load_tokenizer(model_folder)
     prompts = PromptStream(make_source(config.data, "train", config.trainer.seed), tokenizer, config.data)
-    held_out = PromptStream(make_source(config.data, "held_out", EVALUATION_SEED), tokenizer, config.data)
+    held_out = PromptStream(make_source(config.data, "held_out", EVALUATION_SEED), tokenizer, config.data, split="held_out")
     evaluation = held_out.take(config.evaluation.num_prompts)
     if not evaluation:
         raise DataError("there are no held-out prompts: raise data.held_out_fraction or give more data")
@@ -92,67 +89,71 @@ def wait_ready(actors: Actors, watch: Stopwatch) -> None:
 
 
 @dataclass(frozen=True)
-class Training:
-    """A trainer with everything around it, ready to fit."""
+class Launch:
+    """A training run whose processes are starting."""
 
-    trainer: BroRLTrainer
-    sinks: MetricFan
+    inputs: Inputs
+    actors: Actors
+    run_folder: Path
+    stop: StopRequest
+    console: Console
     watch: Stopwatch
 
 
 @contextlib.contextmanager
-def training(config: BroRLConfig, console: Console) -> Iterator[Training]:
-    """From settings to a trainer that is ready for its next step: cheap checks first, then all processes at once, then NeMo's
-    slow import while they start, then the parity gate, then the newest checkpoint."""
+def launching(config: BroRLConfig, console: Console) -> Iterator[Launch]:
+    """Cheap checks first, then all processes at once; the caller goes on while they start."""
     watch = Stopwatch()
     with watch.measure("inputs"):
-        model_folder = resolve_model(config.policy.model)
+        model_folder = resolve_model(config)
         inputs = read_inputs(config, model_folder)
         run_folder = claim_run_folder(config)
-        checkpoints = Checkpoints(run_folder / "checkpoints", config.trainer.keep_checkpoints)
     stop = StopRequest(parse_time_limit(config.trainer.time_limit))
     stop.install()
     with start_actors(config, model_folder, with_policy=True, watch=watch) as actors:
-        assert actors.policy is not None, "start_actors was asked for a policy"
-        with watch.measure("nemo"):
-            from nemo_brorl.nemo_app import open_experiment  # NeMo: 6 s of imports, while the actors start
+        yield Launch(inputs, actors, run_folder, stop, console, watch)
 
-            experiment = open_experiment(config)
-        wait_ready(actors, watch)
-        with watch.measure("parity"):
-            if config.parity.enabled:
-                prompts = inputs.held_out[: config.parity.num_prompts]
-                console.line(f"parity: {check_parity(config, prompts, actors.policy, actors.generator)}")
-        newest = checkpoints.complete()[:1]
-        resume_step = int(newest[0].name.removeprefix("step_")) if newest else None
-        sinks = MetricFan([JsonlSink(run_folder / "metrics.jsonl", resume_step), *map(LoggerSink, experiment.loggers)])
-        sampler = Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)
-        parts = Parts(
-            prompts=inputs.prompts,
-            policy=actors.policy,
-            generator=actors.generator,
-            sampler=sampler,
-            evaluator=Evaluator(config, inputs.held_out, sampler),
-            sink=sinks,
-            checkpoints=checkpoints,
-            console=console,
-            decode=inputs.tokenizer.decode,
-            run_folder=run_folder,
-        )
-        trainer = BroRLTrainer(config, parts, stop)
-        with watch.measure("resume"):
-            if trainer.resume():
-                console.line(f"resumed after step {trainer.step_number} of {run_folder}")
-        try:
-            yield Training(trainer, sinks, watch)
-        finally:
-            sinks.close()
+
+@contextlib.contextmanager
+def ready_trainer(config: BroRLConfig, launch: Launch, loggers: Sequence[Any]) -> Iterator[BroRLTrainer]:
+    """A trainer before its next step: parity gate passed, newest checkpoint loaded."""
+    actors, console, watch = launch.actors, launch.console, launch.watch
+    assert actors.policy is not None, "training was launched without a policy"
+    wait_ready(actors, watch)
+    with watch.measure("parity"):
+        if config.parity.enabled:
+            prompts = launch.inputs.held_out[: config.parity.num_prompts]
+            console.line(f"parity: {check_parity(config, prompts, actors.policy, actors.generator)}")
+    sampler = Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)
+    sinks = MetricFan(list(map(LoggerSink, loggers)))
+    parts = Parts(
+        prompts=launch.inputs.prompts,
+        policy=actors.policy,
+        generator=actors.generator,
+        sampler=sampler,
+        evaluator=Evaluator(config, launch.inputs.held_out, sampler),
+        sink=sinks,
+        checkpoints=Checkpoints(launch.run_folder / "checkpoints", config.trainer.keep_checkpoints),
+        console=console,
+        decode=launch.inputs.tokenizer.decode,
+        run_folder=launch.run_folder,
+    )
+    trainer = BroRLTrainer(config, parts, launch.stop)
+    with watch.measure("resume"):
+        is_resumed = trainer.resume()
+    if is_resumed:
+        console.line(f"resumed after step {trainer.step_number} of {launch.run_folder}")
+    sinks.sinks.insert(0, JsonlSink(launch.run_folder / "metrics.jsonl", trainer.step_number if is_resumed else None))
+    try:
+        yield trainer
+    finally:
+        sinks.close()
 
 
 @contextlib.contextmanager
 def evaluating(config: BroRLConfig, console: Console) -> Iterator[Evaluator]:
     """Engines and verifiers alone, on the model that `policy.model` names."""
-    model_folder = resolve_model(config.policy.model)
+    model_folder = resolve_model(config)
     inputs = read_inputs(config, model_folder)
     with start_actors(config, model_folder, with_policy=False, watch=Stopwatch()) as actors:
         wait_ready(actors, Stopwatch())
@@ -160,18 +161,19 @@ def evaluating(config: BroRLConfig, console: Console) -> Iterator[Evaluator]:
         yield Evaluator(config, inputs.held_out, sampler)
 
 
-def resolve_model(name: str) -> Path:
-    """A local folder as it is, otherwise a Hugging Face name, downloaded into the hub's cache.
-
-    Raises ModelError, from the loader, when neither is there.
-    """
-    if Path(name).is_dir() or name.count("/") != 1 or name.startswith((".", "/")) or os.environ.get("HF_HUB_OFFLINE") == "1":
+def resolve_model(config: BroRLConfig) -> Path:
+    """A local folder as it is, otherwise a Hugging Face name, downloaded into the hub's cache. Raises ModelError."""
+    name = config.policy.model
+    if Path(name).is_dir():
         return Path(name)
+    if name == config.sft.output:
+        raise ModelError(f"policy.model={name} is not there yet: make it with `python -m nemo_brorl.sft`, or name another model")
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise ModelError(f"policy.model={name}: there is no such folder, and a name on Hugging Face is OWNER/NAME")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        log.warning("%s is no folder here and could not be downloaded: %s", name, error)
-        return Path(name)
+        raise ModelError(f"policy.model={name} is no folder here and could not be downloaded: {error}") from error
