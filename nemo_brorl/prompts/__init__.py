@@ -1,0 +1,1 @@
+"""Where prompts come from: sources of questions, and the seeded, resumable stream of tokenised prompts."""

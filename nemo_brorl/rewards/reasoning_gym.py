@@ -1,0 +1,31 @@
+"""The score of a Reasoning Gym task's own `score_answer`: 1 for a right answer, and whatever part of it the task grants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from nemo_brorl.rewards.answer import extract_answer
+
+
+def score(payload: Mapping[str, Any], response: str) -> float:
+    """Score the response to the entry in `payload` (`dataset`, `config`, `question`, `answer`, `metadata`). No answer scores 0."""
+    answer = extract_answer(response)
+    if answer is None:
+        return 0.0
+    return float(_score_answer(payload["dataset"], json.dumps(payload["config"], sort_keys=True))(answer, payload))
+
+
+def load() -> None:
+    """Import Reasoning Gym (about a second) ahead of the first score, whose deadline it would eat."""
+    import reasoning_gym as library  # noqa: F401
+
+
+@lru_cache(maxsize=256)
+def _score_answer(dataset: str, config: str) -> Callable[[str, Mapping[str, Any]], float]:
+    """A dataset object with the task's settings (some tasks score by them); generating nothing, it is cheap to make."""
+    from reasoning_gym.factory import create_dataset
+
+    return create_dataset(dataset, **json.loads(config), seed=0, size=1).score_answer

@@ -1,0 +1,73 @@
+"""The verifier pool on real Ray, with Reasoning Gym and with verifiers that hang and crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+
+from nemo_brorl.config.schema import BroRLConfig, RewardsConfig, TaskConfig
+from nemo_brorl.errors import ModelError
+from nemo_brorl.prompts.sources import ReasoningGymSource
+from nemo_brorl.rewards.pool import VerifierPool
+from nemo_brorl.tokenizer import load_tokenizer
+from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
+from nemo_brorl.warm_up.tokenizer import build_tokenizer
+
+SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=16)
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    build_tokenizer(["hang crash fine answer 0123456789"], 290).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pool(model_folder: Path) -> Iterator[VerifierPool]:
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    made = VerifierPool(BroRLConfig(rewards=RewardsConfig(num_workers=2, timeout_s=1.0)), model_folder, ["tests.bad_verifiers"])
+    made.wait_ready()
+    yield made
+    made.close()
+    ray.shutdown()
+
+
+def make_chunk(folder: Path, prompt: Prompt, texts: list[str], index: int) -> RolloutChunk:
+    ids = [load_tokenizer(folder).encode(text) for text in texts]
+    lengths = np.array([len(row) for row in ids], np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    data = ChunkArrays(np.concatenate(ids).astype(np.int32), np.zeros(int(offsets[-1]), np.float32), offsets)
+    request = RolloutRequest(prompt, index, len(texts), 0, SAMPLING)
+    return RolloutChunk(request, lengths, np.ones(len(texts), bool), version=0, engine=0, data=ray.put(data))
+
+
+def test_reasoning_gym_responses_are_scored_where_the_arrays_are(pool: VerifierPool, model_folder: Path) -> None:
+    source = ReasoningGymSource([TaskConfig(name="gcd")], 0.1, "train", seed=1)
+    chunks = []
+    for index in range(6):
+        question = source.question(index)
+        prompt = Prompt(f"train/{index}", question.task, question.verifier, (1,), question.payload)
+        right = question.payload["answer"]
+        chunks.append(make_chunk(model_folder, prompt, [f"<answer>{right}</answer>", f"<answer>{right}", "<answer>no</answer>"], index))
+    scored = {item.chunk.request.first_index: item for item in pool.score(iter(chunks))}
+    assert sorted(scored) == list(range(6))
+    assert all(item.rewards.tolist() == [1.0, 0.0, 0.0] and item.num_failed == 0 for item in scored.values())
+
+
+def test_a_hang_and_a_crash_cost_their_own_samples_only(pool: VerifierPool, model_folder: Path, tmp_path: Path) -> None:
+    prompt = Prompt("train/0", "toy", "misbehave", (1,), {"log": str(tmp_path / "log")})
+    rows = [["fine", "hang", "fine 1"], ["fine 2", "fine 3"], ["crash", "fine 4"], ["fine 5"]]
+    chunks = [make_chunk(model_folder, prompt, row, index) for index, row in enumerate(rows)]
+    scored = {item.chunk.request.first_index: item for item in pool.score(chunks)}
+    assert [scored[index].rewards.tolist() for index in range(4)] == [[1, 0, 1], [1, 1], [0, 1], [1]]
+    assert [scored[index].num_failed for index in range(4)] == [1, 0, 1, 0]
+
+
+def test_a_tokenizer_that_is_not_there_is_a_model_error(pool: VerifierPool, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="does not exist"):
+        VerifierPool(BroRLConfig(), tmp_path / "absent")

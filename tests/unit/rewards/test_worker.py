@@ -1,0 +1,66 @@
+"""The verifier worker without Ray: deadlines, crashes, replacement, equal responses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nemo_brorl.errors import ResourceError
+from nemo_brorl.rewards.worker import VerifierWorker
+from nemo_brorl.tokenizer import load_tokenizer
+from nemo_brorl.types import ChunkArrays
+from nemo_brorl.warm_up.tokenizer import build_tokenizer
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    build_tokenizer(["hang crash raise nan fine good"], 280).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def worker(model_folder: Path) -> Iterator[VerifierWorker]:
+    made = VerifierWorker(str(model_folder), timeout_s=0.5, plugins=["tests.bad_verifiers"])
+    yield made
+    made.close()
+
+
+def arrays(folder: Path, *texts: str) -> ChunkArrays:
+    ids = [load_tokenizer(folder).encode(text) for text in texts]
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in ids])]).astype(np.int64)
+    return ChunkArrays(np.concatenate(ids).astype(np.int32), np.zeros(int(offsets[-1]), np.float32), offsets)
+
+
+def test_a_hanging_and_a_crashing_response_cost_only_themselves(worker: VerifierWorker, model_folder: Path, tmp_path: Path) -> None:
+    worker.wait_ready()
+    first_child = worker.child_pid()
+    texts = ("fine", "hang", "good", "crash", "raise", "nan", "good one")
+    rewards, num_failed = worker.score("misbehave", {"log": str(tmp_path / "log")}, arrays(model_folder, *texts))
+    assert rewards.tolist() == [1, 0, 1, 0, 0, 0, 1]
+    assert rewards.dtype == np.float32
+    assert num_failed == 4
+    assert worker.child_pid() != first_child
+    with pytest.raises(ProcessLookupError):
+        os.kill(first_child, 0)
+
+
+def test_equal_responses_are_scored_once(worker: VerifierWorker, model_folder: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    rewards, num_failed = worker.score(
+        "misbehave", {"log": str(log)}, arrays(model_folder, "fine", "good", "fine", "raise", "fine", "raise")
+    )
+    assert rewards.tolist() == [1, 1, 1, 0, 1, 0]
+    assert num_failed == 2
+    assert log.read_text().split() == ["fine", "good"]
+
+
+def test_a_child_that_cannot_start_is_an_error(model_folder: Path) -> None:
+    worker = VerifierWorker(str(model_folder), timeout_s=1.0, plugins=["no.such.module"])
+    with pytest.raises(ResourceError, match="ended while starting"):
+        worker.wait_ready()
+    worker.close()
