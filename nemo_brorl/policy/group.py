@@ -41,8 +41,8 @@ class MegatronPolicy:
         actor = ray.remote(PolicyRank).options(**options)
         self.ranks = [actor.remote(config, self.layout, model_folder, rank) for rank in range(self.layout.world_size)]
         address = self.ranks[0].open_store.remote()
-        prepared = [rank.prepare.remote() for rank in self.ranks]
-        self._starting = prepared + [rank.start.remote(address) for rank in self.ranks]
+        prepared = [(number, rank.prepare.remote()) for number, rank in enumerate(self.ranks)]
+        self._starting = prepared + [(number, rank.start.remote(address)) for number, rank in enumerate(self.ranks)]
 
     def wait_ready(self) -> None:
         """Return when every rank holds the model. Raises ModelError, ConfigError, ResourceError or TrainingError."""
@@ -64,16 +64,16 @@ class MegatronPolicy:
 
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
         """Of the weights in the model folder, at the rollouts' temperature."""
-        return self._wait([self.ranks[0].hf_log_probs.remote(prompt_ids, response_ids)], "hf_log_probs")[0]
+        return self._wait([(0, self.ranks[0].hf_log_probs.remote(prompt_ids, response_ids))], "hf_log_probs")[0]
 
     def weight_manifest(self) -> list[TensorInfo]:
-        return self._wait([self.ranks[0].weight_manifest.remote()], "weight_manifest")[0]
+        return self._wait([(0, self.ranks[0].weight_manifest.remote())], "weight_manifest")[0]
 
     def weight_stream(self) -> Iterator[Any]:
-        others = [rank.take_part_in_weight_stream.remote() for rank in self.ranks[1:]]
+        others = [(number + 1, rank.take_part_in_weight_stream.remote()) for number, rank in enumerate(self.ranks[1:])]
         stream = self.ranks[0].stream_weights.options(num_returns="streaming").remote()
         yield from stream
-        self._wait([stream.completed(), *others], "weight_stream")
+        self._wait([(0, stream.completed()), *others], "weight_stream")
 
     def save(self, folder: Path) -> None:
         self._on_all("save", folder.absolute())
@@ -97,23 +97,24 @@ class MegatronPolicy:
         self.ranks = []
 
     def _on_all(self, method: str, *arguments: Any) -> list[Any]:
-        return self._wait([getattr(rank, method).remote(*arguments) for rank in self.ranks], method)
+        return self._wait([(number, getattr(rank, method).remote(*arguments)) for number, rank in enumerate(self.ranks)], method)
 
-    def _wait(self, references: list[Any], method: str) -> list[Any]:
+    def _wait(self, calls: list[tuple[int, Any]], method: str) -> list[Any]:
+        """The results of calls, given as (rank, reference)."""
         try:
-            return ray.get(references)
+            return ray.get([reference for _, reference in calls])
         except RayError as error:
-            raise self._explain(references, method, error) from error
+            raise self._explain(calls, method, error) from error
 
-    def _explain(self, references: list[Any], method: str, error: RayError) -> Exception:
+    def _explain(self, calls: list[tuple[int, Any]], method: str, error: RayError) -> Exception:
         """What to tell the user: a rank's own message, or which rank is gone (its peers then fail with lost connections)."""
         if isinstance(error, RayTaskError) and isinstance(error.cause, BroRLError):
             return error.cause
-        for reference in references:
+        for number, reference in calls:
             try:
                 ray.get(reference, timeout=_DEATH_TIMEOUT_S)
             except RayActorError as death:
-                return TrainingError(f"a policy rank of {self.layout.world_size} died during {method}: {death}")
+                return TrainingError(f"policy rank {number} of {len(self.ranks)} is gone, lost during {method}: {death}")
             except (GetTimeoutError, RayTaskError):
                 continue
         return error

@@ -18,7 +18,20 @@ from nemo_brorl.policy.model import PolicyModel
 def wrap_model(models: Sequence[PolicyModel]) -> list[DistributedDataParallel]:
     """Give every model chunk fp32 gradient buffers that are reduced over the data-parallel ranks, sharded for the optimizer."""
     settings = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
-    return [DistributedDataParallel(model.config, settings, model, disable_bucketing=index > 0) for index, model in enumerate(models)]
+    chunks = [DistributedDataParallel(model.config, settings, model, disable_bucketing=index > 0) for index, model in enumerate(models)]
+    for chunk in chunks:
+        _count_padding_in(chunk)
+    return chunks
+
+
+def _count_padding_in(chunk: DistributedDataParallel) -> None:
+    """Megatron 0.16.1 joins the buckets of optimizer state without their padding, then cuts parameters out at the places they
+    have with padding. So a checkpoint is shifted, with a warning only, wherever a bucket before the last one is padded: under
+    pipeline parallelism with tied embeddings, when sizes are not multiples of 128. With the padding counted in, both agree."""
+    for buffer in chunk.buffers:
+        buffer.numel_unpadded = buffer.numel
+        for bucket in buffer.buckets:
+            bucket.numel_unpadded = bucket.grad_data.numel()
 
 
 def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) -> MegatronOptimizer:

@@ -1,0 +1,144 @@
+"""Every parallel layout computes the same thing: 5 updates in fp32, checkpoints across layouts, and real Ray actors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+
+from nemo_brorl.errors import ModelError, TrainingError
+from nemo_brorl.policy.group import MegatronPolicy
+from nemo_brorl.policy.layout import layout_of
+from tests.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
+from tests.policy_ranks import Outcome, Scenario, run_scenario
+
+pytestmark = pytest.mark.end_to_end
+
+NUM_UPDATES = 5
+PIECES = 4  # micro-batches of a mini-batch, over all data-parallel ranks
+TP2 = {"tensor_model_parallel_size": 2}
+PP2 = {"pipeline_model_parallel_size": 2}
+DP2 = {"data_parallel_size": 2}
+LAYOUTS = {
+    "TP2": TP2,
+    "TP2 with sequence parallelism": {**TP2, "sequence_parallel": True},
+    "PP2": PP2,
+    "TP2 x PP2": {**TP2, **PP2},
+    "DP2": DP2,
+    "full recompute": {"recompute": "full"},
+}
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+def scenario(model_folder: Path, policy: dict, first: int = 0, num: int = NUM_UPDATES, **parts: object) -> Scenario:
+    config = make_config(**policy)
+    data = layout_of(config).data
+    plans = tuple(make_plan(data, micro_batches=PIECES // data, seed=seed) for seed in range(first, first + num))
+    return Scenario(config, model_folder, plans=plans, **parts)
+
+
+def curve(case: Scenario, outcomes: list[Outcome], name: str) -> list[float]:
+    return [metrics[name] for metrics in outcomes[layout_of(case.config).report_rank].metrics]
+
+
+@pytest.fixture(scope="module")
+def single(model_folder: Path) -> list[Outcome]:
+    return run_scenario(scenario(model_folder, {}))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_a_layout_gives_the_loss_curve_of_a_single_rank(layout: dict, model_folder: Path, single: list[Outcome]) -> None:
+    case = scenario(model_folder, layout)
+    outcomes = run_scenario(case)
+    assert single[0].metrics[0].keys() == outcomes[layout_of(case.config).report_rank].metrics[0].keys()
+    for name in ("policy/loss", "policy/grad_norm", "policy/kl_to_reference", "policy/log_prob_mismatch"):
+        expected = curve(scenario(model_folder, {}), single, name)
+        assert curve(case, outcomes, name) == pytest.approx(expected, rel=1e-4), name
+
+
+@pytest.mark.parametrize("layout", [{}, DP2], ids=["one rank", "DP2"])
+def test_repeating_a_run_is_bit_identical(layout: dict, model_folder: Path) -> None:
+    first, second = (run_scenario(scenario(model_folder, layout, num=2)) for _ in range(2))
+    assert [outcome.checksum for outcome in first] == [outcome.checksum for outcome in second]
+    assert [outcome.metrics for outcome in first] == [outcome.metrics for outcome in second]
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [({**TP2, **DP2}, PP2), (PP2, {**TP2}), (TP2, {})], ids=["TP2xDP2-PP2", "PP2-TP2", "TP2-1"])
+def test_a_checkpoint_of_one_layout_continues_under_another(
+    saved: dict, loaded: dict, model_folder: Path, single: list[Outcome], tmp_path: Path
+) -> None:
+    run_scenario(scenario(model_folder, saved, num=3, save_to=tmp_path / "checkpoint"))
+    other_weights = make_model(tmp_path / "other", seed=9)  # everything must come from the checkpoint
+    case = scenario(other_weights, loaded, first=3, num=2, load_from=tmp_path / "checkpoint")
+    outcomes = run_scenario(case)
+    for name in ("policy/loss", "policy/grad_norm", "policy/kl_to_reference"):
+        expected = curve(scenario(model_folder, {}), single, name)[3:]
+        assert curve(case, outcomes, name) == pytest.approx(expected, rel=1e-4), name
+
+
+def test_an_export_of_any_layout_scores_the_same_in_transformers(model_folder: Path, tmp_path: Path) -> None:
+    from nemo_brorl.policy.hf_log_probs import hf_log_probs
+
+    rng = np.random.default_rng(3)
+    prompts = [rng.integers(0, VOCAB_SIZE, length).tolist() for length in (1, 5, 9)]
+    responses = [rng.integers(0, VOCAB_SIZE, length).tolist() for length in (4, 1, 6)]
+    case = scenario(model_folder, {**TP2, **PP2}, num=1, export_to=tmp_path / "hf", score=(prompts, responses))
+    mine = run_scenario(case)[layout_of(case.config).report_rank].log_probs
+    theirs = hf_log_probs(tmp_path / "hf", prompts, responses, 1.0)
+    assert mine is not None
+    for own, expected in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(own, expected, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+def test_ray_actors_compute_what_plain_processes_do(cluster: None, model_folder: Path, single: list[Outcome], tmp_path: Path) -> None:
+    policy = MegatronPolicy(make_config(**TP2), model_folder)
+    policy.wait_ready()
+    try:
+        reports = [policy.update(make_plan(1, micro_batches=PIECES, seed=seed)) for seed in range(2)]
+        buckets = ray.get(list(policy.weight_stream()))
+        policy.save(tmp_path / "checkpoint")
+        policy.load(tmp_path / "checkpoint")
+        again = ray.get(list(policy.weight_stream()))
+    finally:
+        policy.close()
+    losses = [metrics["policy/loss"] for metrics in single[0].metrics[:2]]
+    assert [report.metrics["policy/loss"] for report in reports] == pytest.approx(losses, rel=1e-4)
+    assert [report.num_updates for report in reports] == [2, 2]
+    assert [info.name for bucket in buckets for info in bucket.tensors][0] == "model.embed_tokens.weight"
+    assert [bucket.checksum for bucket in buckets] == [bucket.checksum for bucket in again]
+
+
+def test_a_dead_rank_is_named(cluster: None, model_folder: Path) -> None:
+    policy = MegatronPolicy(make_config(**TP2), model_folder)
+    policy.wait_ready()
+    ray.kill(policy.ranks[1])
+    try:
+        with pytest.raises(TrainingError, match="policy rank 1 of 2 is gone"):
+            policy.update(make_plan())
+    finally:
+        policy.close()
+
+
+def test_a_truncated_weights_file_is_one_clear_error(cluster: None, model_folder: Path, tmp_path: Path) -> None:
+    broken = make_model(tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes((model_folder / "model.safetensors").read_bytes()[:1000])
+    policy = MegatronPolicy(make_config(), broken)
+    try:
+        with pytest.raises(ModelError, match="model.safetensors is not a whole safetensors file"):
+            policy.wait_ready()
+    finally:
+        policy.close()
