@@ -94,13 +94,16 @@ def run_with_nemo(line: CommandLine, main: Callable[[BroRLConfig], Result]) -> R
     """Call `main` with the settings of a command line, composed and entered through NeMo's `hydra_runner`.
 
     The settings pass the same schema and rules as in `load_config`. A BroRLError of `main` comes out as it is; Hydra would
-    print a traceback and exit. Adds about 0.2 s to what importing NeMo costs.
+    print a traceback and exit. Adds about 0.2 s to what importing NeMo costs. `run_with_nemo(line, open_experiment)` gives the
+    experiment and nothing else.
     """
     folder, name, overrides = hydra_arguments(*line)
     outcome: list[Result | BroRLError] = []
+    root_handlers = list(logging.getLogger().handlers)
 
     def entered(composed: DictConfig) -> None:
-        quieten()  # Hydra has just put its own handler on the root logger
+        logging.getLogger().handlers[:] = root_handlers  # Hydra has just put its own there
+        quieten()
         setup_logging()
         try:
             config = to_config(typed(composed))
@@ -110,7 +113,7 @@ def run_with_nemo(line: CommandLine, main: Callable[[BroRLConfig], Result]) -> R
             outcome.append(error)
 
     argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = [argv[0], *overrides]  # hydra_runner reads the command line itself
+    sys.argv = [argv[0], *overrides, "hydra.job.chdir=false"]  # hydra_runner reads the command line itself
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions leave Hydra as they are
     try:
         hydra_runner(config_path=str(folder), config_name=name)(entered)()
