@@ -45,6 +45,7 @@ class EngineSlot:
         self._max_restarts = max_restarts
         self._timeout_s = timeout_s
         self._num_restarts = 0
+        self._given_up: str | None = None  # why, once there are no restarts left
         self._counted: EngineStats | None = None  # last snapshot, of all actors so far
         self._carried: EngineStats | None = None  # of the actors before this one
         self.actor: Any = start_actor()
@@ -66,11 +67,13 @@ class EngineSlot:
         Raises GenerationError when the slot was replaced `max_restarts` times already.
         """
         ray.kill(self.actor, no_restart=True)
-        if self._num_restarts >= self._max_restarts:
-            raise GenerationError(
+        if self._given_up is None and self._num_restarts >= self._max_restarts:
+            self._given_up = (
                 f"engine {self.index} failed {self._num_restarts + 1} times, generation.max_restarts={self._max_restarts}; "
                 f"last: {explain(cause)}"
             )
+        if self._given_up is not None:
+            raise GenerationError(self._given_up)
         self._num_restarts += 1
         logger.warning("engine %d is replaced (%d of %d): %s", self.index, self._num_restarts, self._max_restarts, explain(cause))
         self._carried = self._counted

@@ -1,0 +1,217 @@
+"""Rollouts per second through the pool, over raw `vllm.LLM.generate` with the same settings, in one run.
+
+    python bench/generation.py [--json FILE]
+
+Both sides have one engine in one Ray actor with the same environment, get the same new prompts each time, and take turns.
+The raw side is timed inside its actor; the pool from the driver, until the last chunk has arrived. Then the pool alone, at
+equal samples: N = 16 and N = 512 rollouts per prompt. The model is random with the sizes of the warm-up model, unless `--model`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.generation import device
+from nemo_brorl.generation.pool import VllmPool
+from nemo_brorl.rollouts.requests import requests_for
+from nemo_brorl.types import Prompt, Sampling
+
+SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=32)
+
+
+class RawVllm:
+    """`vllm.LLM` as anyone would call it."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        from vllm import LLM
+
+        self._llm = LLM(**arguments)
+        self._llm.collective_rpc("apply_device_fixes")
+
+    def process(self) -> int:
+        """This actor's process id."""
+        return os.getpid()
+
+    def generate(self, prompts: Sequence[Prompt], num_per_prompt: int) -> float:
+        """Seconds for `num_per_prompt` rollouts of each prompt."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        params = SamplingParams(
+            n=num_per_prompt,
+            seed=1,
+            temperature=SAMPLING.temperature,
+            top_p=SAMPLING.top_p,
+            max_tokens=SAMPLING.max_tokens,
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        inputs = [{"prompt_token_ids": list(prompt.token_ids)} for prompt in prompts]
+        start = time.perf_counter()
+        self._llm.generate(inputs, params, use_tqdm=False)
+        return time.perf_counter() - start
+
+
+class PromptMaker:
+    """Random prompts that were never seen before."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._random = np.random.default_rng(0)
+        self._vocab_size = vocab_size
+        self._num_made = 0
+
+    def make(self, num: int, length: int) -> list[Prompt]:
+        """`num` prompts of `length` tokens."""
+        self._num_made += num
+        return [
+            Prompt(f"{self._num_made}/{i}", "bench", "none", tuple(self._random.integers(3, self._vocab_size, length).tolist()), {})
+            for i in range(num)
+        ]
+
+
+def make_model(folder: Path) -> Path:
+    """A random model of the warm-up's sizes."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    sizes = BroRLConfig().sft
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=sizes.vocab_size,
+            hidden_size=sizes.hidden_size,
+            intermediate_size=sizes.intermediate_size,
+            num_hidden_layers=sizes.num_layers,
+            num_attention_heads=sizes.num_attention_heads,
+            num_key_value_heads=sizes.num_key_value_heads,
+            max_position_embeddings=sizes.max_position_embeddings,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=1,
+        )
+    )
+    model.save_pretrained(folder)
+    return folder
+
+
+def time_pool(pool: VllmPool, prompts: Sequence[Prompt], num_per_prompt: int, chunk_size: int) -> float:
+    """Seconds until the driver has every chunk."""
+    requests = requests_for(prompts, num_per_prompt, chunk_size, SAMPLING, run_seed=1)
+    start = time.perf_counter()
+    num_samples = sum(len(chunk.lengths) for chunk in pool.generate(requests))
+    seconds = time.perf_counter() - start
+    assert num_samples == len(prompts) * num_per_prompt, f"{num_samples} samples arrived"
+    return seconds
+
+
+def cpu_seconds(processes: Sequence[int]) -> float:
+    """CPU time the processes have used, which other jobs on the machine hardly change."""
+    ticks = 0
+    for process in processes:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def compare_with_raw(pool: VllmPool, raw: Any, maker: PromptMaker, options: argparse.Namespace) -> dict[str, Any]:
+    """Medians of alternating repeats; the first pair warms up and is not counted."""
+    seconds: dict[str, list[float]] = {"raw": [], "pool": []}
+    cpu: dict[str, list[float]] = {"raw": [], "pool": []}
+    processes = {"raw": [ray.get(raw.process.remote())], "pool": [pool.wait_ready()[0].process, os.getpid()]}
+    for repeat in range(options.repeats + 1):
+        prompts = maker.make(options.prompts, options.prompt_tokens)
+        sides = {
+            "raw": lambda prompts=prompts: ray.get(raw.generate.remote(prompts, options.rollouts)),
+            "pool": lambda prompts=prompts: time_pool(pool, prompts, options.rollouts, options.chunk_size),
+        }
+        for side in ("raw", "pool") if repeat % 2 else ("pool", "raw"):
+            start = cpu_seconds(processes[side])
+            taken = sides[side]()
+            if repeat:
+                seconds[side].append(taken)
+                cpu[side].append(cpu_seconds(processes[side]) - start)
+    num_samples = options.prompts * options.rollouts
+    wall_rates = {side: num_samples / statistics.median(values) for side, values in seconds.items()}
+    cpu_rates = {side: num_samples / statistics.median(values) for side, values in cpu.items()}
+    return {
+        "samples_per_s": wall_rates,
+        "samples_per_cpu_s": cpu_rates,
+        "ratio": wall_rates["pool"] / wall_rates["raw"],
+        "cpu_ratio": cpu_rates["pool"] / cpu_rates["raw"],
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+    }
+
+
+def compare_group_sizes(pool: VllmPool, maker: PromptMaker, options: argparse.Namespace) -> list[dict[str, float]]:
+    """N = 16 and 512 at equal samples with long prompts: what a larger group saves."""
+    rows = []
+    for num_per_prompt in (16, 512):
+        rates, hits, queries = [], 0, 0
+        for _ in range(options.repeats):
+            before = pool.stats()
+            prompts = maker.make(options.rollouts // num_per_prompt, 200)
+            rates.append(options.rollouts / time_pool(pool, prompts, num_per_prompt, options.chunk_size))
+            for old, new in zip(before, pool.stats(), strict=True):
+                hits += new.prefix_cache_hits - old.prefix_cache_hits
+                queries += new.prefix_cache_queries - old.prefix_cache_queries
+        rows.append({"num_per_prompt": num_per_prompt, "hit_rate": hits / queries, "samples_per_s": statistics.median(rates)})
+    return rows
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="Hugging Face folder (default: random weights)")
+    parser.add_argument("--prompts", type=int, default=2, help="prompts per repeat")
+    parser.add_argument("--rollouts", type=int, default=512, help="rollouts per prompt")
+    parser.add_argument("--prompt-tokens", type=int, default=70)
+    parser.add_argument("--chunk-size", type=int, default=BroRLConfig().rollouts.chunk_size)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", type=Path, help="write the numbers here")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run and print."""
+    options = parse_arguments()
+    config = BroRLConfig()
+    config.generation.num_engines = 1
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.model or make_model(Path(scratch))
+        arguments = device.engine_settings(config, folder, 0).arguments
+        pool = VllmPool(config, folder)
+        raw = ray.remote(**(device.actor_options(config) | {"max_concurrency": 1}))(RawVllm).remote(arguments)
+        maker = PromptMaker(json.loads((folder / "config.json").read_text())["vocab_size"])
+        pool.wait_ready()
+        result: dict[str, Any] = {"raw": compare_with_raw(pool, raw, maker, options)}
+        result["group_size"] = compare_group_sizes(pool, maker, options)
+        pool.close()
+        ray.shutdown()
+    compared = result["raw"]
+    print(f"{options.prompts} prompts x {options.rollouts} rollouts x {SAMPLING.max_tokens} tokens, medians of {options.repeats}")
+    for side, name in (("raw", "vllm.LLM.generate"), ("pool", "pool, one engine")):
+        wall, cpu = compared["samples_per_s"][side], compared["samples_per_cpu_s"][side]
+        print(f"  {name:18s} {wall:8.1f} samples/s {cpu:8.1f} samples/CPU-s")
+    print(f"  {'ratio':18s} {compared['ratio']:8.3f} (at least 0.9) {compared['cpu_ratio']:6.3f}")
+    for row in result["group_size"]:
+        print(f"  N = {row['num_per_prompt']:3d}: {row['samples_per_s']:7.1f} samples/s, prefix cache hit rate {row['hit_rate']:.3f}")
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
