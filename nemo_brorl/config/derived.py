@@ -23,10 +23,16 @@ def model_parallel_size(config: BroRLConfig) -> int:
 
 
 def data_parallel_size(config: BroRLConfig) -> int:
-    """Replicas of the policy; `policy.data_parallel_size: null` means all GPUs (colocated), or 1 on CPU."""
+    """Replicas of the policy; `policy.data_parallel_size: null` means all GPUs that it may have, or 1 on CPU.
+
+    Colocated it may have all, disaggregated those that `generation.num_engines` leaves.
+    """
     if config.policy.data_parallel_size is not None:
         return config.policy.data_parallel_size
-    return max(1, num_gpus(config) // model_parallel_size(config))
+    gpus = num_gpus(config)
+    if config.generation.placement == "disaggregated":
+        gpus -= (config.generation.num_engines or 0) * config.generation.tensor_parallel_size
+    return max(1, gpus // model_parallel_size(config))
 
 
 def num_policy_ranks(config: BroRLConfig) -> int:

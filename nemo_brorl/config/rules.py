@@ -104,11 +104,16 @@ def engines_fit(config: BroRLConfig) -> Iterator[str]:
         yield "generation.placement=disaggregated needs GPUs (trainer.gpus_per_node > 0): on CPU write colocated"
     if gpus == 0:
         return
-    if generation.placement == "disaggregated" and config.policy.data_parallel_size is None:
-        yield "generation.placement=disaggregated needs policy.data_parallel_size: null gives all GPUs to the policy and none to engines"
+    if generation.placement == "disaggregated" and config.policy.data_parallel_size is None and generation.num_engines is None:
+        yield "generation.placement=disaggregated does not share out the GPUs: write generation.num_engines or policy.data_parallel_size"
         return
     for_policy = num_policy_ranks(config) if generation.placement == "disaggregated" else 0
     wanted = num_engines(config) * generation.tensor_parallel_size
+    if generation.placement == "disaggregated" and for_policy + wanted < gpus:
+        yield (
+            f"the policy takes {for_policy} GPUs and generation {wanted}, which leaves {gpus - for_policy - wanted} of {gpus} idle: "
+            "change generation.num_engines, generation.tensor_parallel_size or policy.data_parallel_size"
+        )
     if wanted > gpus - for_policy:
         yield (
             f"generation.num_engines={num_engines(config)} × generation.tensor_parallel_size={generation.tensor_parallel_size} = "
@@ -136,6 +141,8 @@ def parallel_layout(config: BroRLConfig) -> Iterator[str]:
             f"policy.virtual_pipeline_model_parallel_size={virtual} needs policy.pipeline_model_parallel_size > 1: write null, or "
             "raise policy.pipeline_model_parallel_size"
         )
+    elif virtual is not None and num_gpus(config) == 0:
+        yield f"policy.virtual_pipeline_model_parallel_size={virtual} needs GPUs (Gloo mixes up its messages): on CPU write null"
 
 
 def wandb_is_usable(config: BroRLConfig) -> Iterator[str]:

@@ -29,12 +29,14 @@ def write_model(folder: Path, **changes: object) -> str:
     return f"policy.model={folder}"
 
 
+ON_GPUS = ["trainer.gpus_per_node=8"]
+
 MISFITS = [
     (["policy.tensor_model_parallel_size=3"], "does not divide the model's 4 attention heads: write 2"),
     (["policy.tensor_model_parallel_size=4"], "is more than the model's 2 key-value heads"),
     (["policy.pipeline_model_parallel_size=3"], "does not divide the model's 4 layers: write 2"),
     (
-        ["policy.pipeline_model_parallel_size=2", "policy.virtual_pipeline_model_parallel_size=3"],
+        [*ON_GPUS, "policy.pipeline_model_parallel_size=2", "policy.virtual_pipeline_model_parallel_size=3"],
         "does not divide the 2 layers of a pipeline stage: write 2 or null",
     ),
     (["generation.max_model_len=1024"], "is more than the model's 512 positions"),

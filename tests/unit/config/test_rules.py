@@ -31,13 +31,22 @@ WRONG = [
     ([*ON_GPUS, "policy.tensor_model_parallel_size=16"], "a policy replica needs TP × PP × CP = 16 GPUs and the run has 8"),
     ([*ON_GPUS, "policy.tensor_model_parallel_size=3"], "8 GPUs cannot be filled by 2 policy replicas"),
     ([*ON_GPUS, "generation.num_engines=16"], "16 GPUs and 8 are there for generation"),
-    ([*ON_GPUS, "generation.placement=disaggregated"], "needs policy.data_parallel_size"),
+    ([*ON_GPUS, "generation.placement=disaggregated"], "write generation.num_engines or policy.data_parallel_size"),
+    ([*ON_GPUS, "generation.placement=disaggregated", "generation.num_engines=8"], "8 GPUs and 7 are there for generation"),
+    (
+        [*ON_GPUS, "generation.placement=disaggregated", "generation.num_engines=2", "policy.tensor_model_parallel_size=4"],
+        "leaves 2 of 8 idle",
+    ),
     (["generation.tensor_parallel_size=2"], "generation.tensor_parallel_size=2 needs GPUs"),
     (["generation.placement=disaggregated"], "on CPU write colocated"),
     (["policy.context_parallel_size=2"], "policy.context_parallel_size=2 is not supported yet"),
     ([*ON_GPUS, "policy.expert_model_parallel_size=2"], "policy.expert_model_parallel_size=2 is not supported yet"),
     (["policy.sequence_parallel=true"], "write policy.sequence_parallel=false"),
     (["policy.virtual_pipeline_model_parallel_size=2"], "needs policy.pipeline_model_parallel_size > 1"),
+    (
+        ["policy.virtual_pipeline_model_parallel_size=2", "policy.pipeline_model_parallel_size=2"],
+        "policy.virtual_pipeline_model_parallel_size=2 needs GPUs",
+    ),
     (["exp_manager.create_wandb_logger=true"], "exp_manager.wandb_logger_kwargs.project=brorl"),
     (["policy.fp8=hybrid"], "on CPU write policy.fp8=null"),
     ([*ON_GPUS, "policy.fp8=hybrid"], "write policy.precision=bf16"),
@@ -119,6 +128,8 @@ def test_disaggregated_engines_get_the_gpus_that_the_policy_leaves() -> None:
         [*ON_GPUS, "generation.placement=disaggregated", "policy.data_parallel_size=4", "generation.tensor_parallel_size=2"],
     )
     assert (derived.num_policy_ranks(config), derived.num_engines(config)) == (4, 2)
+    config = load_config("brorl_cpu", [*ON_GPUS, "generation.placement=disaggregated", "generation.num_engines=2"])
+    assert (derived.num_policy_ranks(config), derived.num_engines(config)) == (6, 2)
 
 
 def test_null_sizes_mean_all_gpus_or_the_cpu_defaults() -> None:
