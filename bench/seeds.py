@@ -30,7 +30,12 @@ def run(module: str, overrides: list[str]) -> float:
 def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
     """Warm up and train with one seed."""
     folder = output / f"seed_{seed}"
-    shared = [f"trainer.seed={seed}", f"sft.output={folder}/base", f"policy.model={folder}/base", f"exp_manager.explicit_log_dir={folder}/run"]
+    shared = [
+        f"trainer.seed={seed}",
+        f"sft.output={folder}/base",
+        f"policy.model={folder}/base",
+        f"exp_manager.explicit_log_dir={folder}/run",
+    ]
     sft_s = run("sft", [*overrides, *shared])
     train_s = run("train", [*overrides, *shared])
     rows = [row for row in read_metrics(folder / "run" / "metrics.jsonl") if "validation/pass_at_1" in row]
@@ -52,7 +57,16 @@ def main() -> None:
     rows = []
     for result in results:
         first, *_, last = result["curve"].values()
-        rows.append([str(result["seed"]), f"{first:.1%}", f"{last:.1%}", f"{100 * (last - first):+.1f}", f"{result['sft_s']:.0f}", f"{result['train_s']:.0f}"])
+        rows.append(
+            [
+                str(result["seed"]),
+                f"{first:.1%}",
+                f"{last:.1%}",
+                f"{100 * (last - first):+.1f}",
+                f"{result['sft_s']:.0f}",
+                f"{result['train_s']:.0f}",
+            ]
+        )
     print("\n".join(format_table(["seed", "pass@1 before", "after", "points", "warm-up s", "train s"], rows)))
 
 

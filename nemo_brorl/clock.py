@@ -53,11 +53,3 @@ class StopRequest:
             raise KeyboardInterrupt
         self.reason = signal.Signals(number).name
         log.warning("%s: finishing this step, then saving; once more to stop at once", self.reason)
-
-
-def parse_time_limit(text: str | None) -> float | None:
-    """Seconds of "HH:MM:SS" (checked by the config rules)."""
-    if text is None:
-        return None
-    hours, minutes, seconds = (int(part) for part in text.split(":"))
-    return hours * 3600.0 + minutes * 60.0 + seconds

@@ -41,7 +41,9 @@ class RayCluster:
                 cpus = max(os.cpu_count() or 1, MIN_LOCAL_CPUS)
                 ray.init(num_cpus=cpus, num_gpus=0, include_dashboard=False, object_store_memory=CPU_OBJECT_STORE_BYTES, **shared)
         except (ConnectionError, RuntimeError, OSError) as error:
-            raise ResourceError(f"Ray did not start: {error}. Is RAY_ADDRESS right, /dev/shm large enough (1 GiB), /tmp writable?") from error
+            raise ResourceError(
+                f"Ray did not start: {error}. Is RAY_ADDRESS right, /dev/shm large enough (1 GiB), /tmp writable?"
+            ) from error
         self.check_gpus()
         return self
 

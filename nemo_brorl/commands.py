@@ -8,7 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from nemo_brorl.config.load import load_config, parse_command_line
+from nemo_brorl.config.memory import check_memory
 from nemo_brorl.config.model_rules import check_model_rules
+from nemo_brorl.config.rules import check_sft_rules
 from nemo_brorl.errors import BroRLError
 from nemo_brorl.logs import setup_logging
 
@@ -23,8 +25,11 @@ def run_command(command: str, description: str | None, argv: Sequence[str]) -> i
     setup_logging()
     try:
         config = load_config(*line)
-        if command != "sft":
+        if command == "sft":
+            check_sft_rules(config)
+        else:
             check_model_rules(config)
+            check_memory(config)
         runs = importlib.import_module("nemo_brorl.runs")  # Ray, tokenizers, …: only for settings that hold
         getattr(runs, command)(config, line)
     except BroRLError as error:

@@ -75,7 +75,9 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
     """Lines of an aligned table with a rule under its header."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = [
-        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
         for row in [header, *rows]
     ]
     return [lines[0], "-" * len(lines[0]), *lines[1:]]

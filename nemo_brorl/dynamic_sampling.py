@@ -107,10 +107,12 @@ class DynamicSampling:
         }
 
     def _starvation_message(self, wanted: int) -> str:
-        dropped = ", ".join(f"{self.counts[reason]} {reason}" for reason in ("all_correct", "all_wrong", "all_equal") if self.counts[reason])
+        dropped = ", ".join(
+            f"{self.counts[reason]} {reason}" for reason in ("all_correct", "all_wrong", "all_equal") if self.counts[reason]
+        )
         return (
             f"dynamic sampling found {len(self.kept)} of {wanted} informative groups in {self.config.max_rounds} rounds"
-            f" (dropped: {dropped or 'none'}). All wrong: the tasks are too hard or the verifier never accepts; choose easier data.tasks or a"
-            " larger rollouts.num_per_prompt. All correct: the tasks are solved; choose harder ones. Otherwise raise"
+            f" (dropped: {dropped or 'none'}). All wrong: the tasks are too hard or the verifier never accepts; choose easier data.tasks or"
+            " a larger rollouts.num_per_prompt. All correct: the tasks are solved; choose harder ones. Otherwise raise"
             " dynamic_sampling.max_rounds, lower rollouts.prompts_per_step, or set dynamic_sampling.enabled=false"
         )

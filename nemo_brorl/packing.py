@@ -11,7 +11,7 @@ groups would step on one prompt after the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -88,7 +88,7 @@ class Packer:
             low = marks[index - 1] + 1 if index else 1
             marks[index] = min(max(marks[index], low), len(items) - (num_parts - 1 - index))
         bounds = [0, *marks.tolist(), len(items)]
-        return [items[low:high] for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+        return [items[low:high] for low, high in pairwise(bounds)]
 
     def _cost(self, group: int, rollout: int, sharers: int) -> float:
         return float(self.response_lengths[group][rollout]) + self.prompt_lengths[group] / sharers

@@ -190,7 +190,9 @@ class BroRLTrainer:
         metrics = {**result.metrics(), "time/validate_s": watch.seconds["validate"]}
         self.history.append({"step": float(self.step_number), **metrics})
         self.row.update(metrics)
-        self.parts.console.line(f"validation after step {self.step_number}: pass@1 {result.overall.pass_at_1:.1%} ± {result.overall.standard_error:.1%}")
+        self.parts.console.line(
+            f"validation after step {self.step_number}: pass@1 {result.overall.pass_at_1:.1%} ± {result.overall.standard_error:.1%}"
+        )
         if self.step_number and result.overall.pass_at_1 > self.best_pass_at_1:
             self.best_pass_at_1 = result.overall.pass_at_1
             self.parts.policy.export(self.parts.run_folder / "hf")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.checkpoint import Checkpoints
-from nemo_brorl.clock import StopRequest, Stopwatch, parse_time_limit
+from nemo_brorl.clock import StopRequest, Stopwatch
 from nemo_brorl.cluster import RayCluster
+from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
 from nemo_brorl.errors import DataError, ModelError
@@ -108,7 +109,7 @@ def launching(config: BroRLConfig, console: Console) -> Iterator[Launch]:
         model_folder = resolve_model(config)
         inputs = read_inputs(config, model_folder)
         run_folder = claim_run_folder(config)
-    stop = StopRequest(parse_time_limit(config.trainer.time_limit))
+    stop = StopRequest(time_limit_s(config))
     stop.install()
     with start_actors(config, model_folder, with_policy=True, watch=watch) as actors:
         yield Launch(inputs, actors, run_folder, stop, console, watch)

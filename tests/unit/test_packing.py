@@ -12,7 +12,9 @@ from tests.fakes import make_group
 
 def make_plan(sizes: list[int], **settings: object) -> UpdatePlan:
     random = np.random.default_rng(0)
-    groups = [make_group([0.0] * size, uid=f"train/{index}", lengths=random.integers(1, 30, size).tolist()) for index, size in enumerate(sizes)]
+    groups = [
+        make_group([0.0] * size, uid=f"train/{index}", lengths=random.integers(1, 30, size).tolist()) for index, size in enumerate(sizes)
+    ]
     batch = TrainBatch(tuple(groups), tuple(np.zeros(size, np.float32) for size in sizes))
     defaults = dict(num_mini_batches=4, data_parallel_size=2, token_budget=200, shared_prompt=True, version=1, learning_rate=1.0,
                     objective="ppo_clip", seed=3)  # fmt: skip
