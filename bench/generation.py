@@ -35,6 +35,7 @@ class RawVllm:
     """`vllm.LLM` as anyone would call it."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
+        device.prepare_process(on_cpu=True)
         from vllm import LLM
 
         self._llm = LLM(**arguments)

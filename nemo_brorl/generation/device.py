@@ -5,6 +5,9 @@ Imports neither torch nor vllm: the driver calls it to start actors.
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,9 @@ from typing import Any
 from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ConfigError
+from nemo_brorl.logs import get_logger
+
+logger = get_logger(__name__)
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
@@ -23,18 +29,15 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    "PYTHONWARNINGS": "ignore::FutureWarning",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TORCH_LOGS": "-all",
-    "PYTHONDONTWRITEBYTECODE": "",  # without .pyc files every engine compiles 10 CPU-seconds of modules
 }
 
 # One thread: torch's spin barriers collapse when engines share cores with the policy. No dynamo: its only use here is a C++
-# compile of 15 s at the first log-prob. Both are read when torch is imported.
+# compile of 15 s at the first log-prob.
 _CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TORCHDYNAMO_DISABLE": "1",
-    "MALLOC_ARENA_MAX": "2",
     "CUDA_VISIBLE_DEVICES": "",
 }
 
@@ -63,6 +66,18 @@ def check(config: BroRLConfig) -> None:
         )
 
 
+def prepare_process(on_cpu: bool) -> None:
+    """Set up an engine's process, before torch and vllm are imported there.
+
+    Not a Ray runtime_env: that would keep the actor out of the workers Ray has started in advance, for 1.6 s.
+    """
+    os.environ.update(_ENVIRONMENT | _CPU_ENVIRONMENT if on_cpu else _ENVIRONMENT)
+    sys.dont_write_bytecode = False  # without .pyc files every engine compiles 10 CPU-seconds of modules
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    if "torch" in sys.modules:
+        logger.warning("torch was imported before the engine's settings; it may use more threads than one")
+
+
 def actor_options(config: BroRLConfig) -> dict[str, Any]:
     """Ray options of an engine actor.
 
@@ -74,13 +89,12 @@ def actor_options(config: BroRLConfig) -> dict[str, Any]:
         "max_restarts": 0,  # the pool restarts engines itself, with the weights they had
         "max_task_retries": 0,
         "max_concurrency": config.generation.max_num_seqs + 64,  # coroutines: one per chunk in flight, and control calls
-        "runtime_env": {"env_vars": _ENVIRONMENT | _CPU_ENVIRONMENT},
     }
     if is_on_cpu(config):
         return options
     degree = config.generation.tensor_parallel_size
     share = 0.5 if config.generation.placement == "colocated" and degree == 1 else 1.0
-    return options | {"num_cpus": 1, "num_gpus": degree * share, "runtime_env": {"env_vars": _ENVIRONMENT}}
+    return options | {"num_cpus": 1, "num_gpus": degree * share}
 
 
 def engine_settings(config: BroRLConfig, model_folder: Path, index: int) -> EngineSettings:

@@ -21,7 +21,7 @@ import numpy as np
 import ray
 
 from nemo_brorl.errors import WeightSyncError
-from nemo_brorl.generation.device import EngineSettings
+from nemo_brorl.generation.device import EngineSettings, prepare_process
 from nemo_brorl.generation.incoming import IncomingWeights, LoadReport, check_manifest, has_tied_head, read_shapes
 from nemo_brorl.logs import get_logger, setup_logging
 from nemo_brorl.types import Bool, ChunkArrays, EngineStats, Int32, RolloutRequest, TensorInfo, WeightBucket
@@ -72,6 +72,7 @@ class RolloutEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         setup_logging(f"engine {settings.index}")
+        prepare_process(settings.on_cpu)
         self._settings = settings
         start = time.perf_counter()
         gc.disable()  # collections during the import cost a CPU-second ...

@@ -104,7 +104,7 @@ class IncomingWeights:
         names = f"{bucket.tensors[0].name} to {bucket.tensors[-1].name}" if bucket.tensors else "no tensors"
         if bucket.data.nbytes != num_bytes:
             raise WeightSyncError(f"bucket {names} has {bucket.data.nbytes} bytes, its tensors need {num_bytes}")
-        checksum = zlib.crc32(bucket.data)
+        checksum = zlib.crc32(bucket.data.data)
         if checksum != bucket.checksum:
             raise WeightSyncError(f"bucket {names} arrived with checksum {checksum:08x}, it left with {bucket.checksum:08x}")
         self._num_tensors += len(bucket.tensors)

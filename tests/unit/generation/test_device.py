@@ -1,5 +1,7 @@
 """What generation asks of vLLM and Ray, by device."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,10 +23,20 @@ def test_cpu_engines_share_cores_and_get_an_explicit_cache() -> None:
     options = device.actor_options(config)
     assert options["num_cpus"] == 0.1
     assert "num_gpus" not in options
-    assert options["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "1"
+    assert "runtime_env" not in options, "it would keep engines out of Ray's prestarted workers"
     arguments = device.engine_settings(config, Path("model"), 0).arguments
     assert arguments["kv_cache_memory_bytes"] == 2**28
     assert "gpu_memory_utilization" not in arguments
+
+
+@pytest.mark.parametrize(("on_cpu", "threads"), [(True, "1"), (False, "7")])
+def test_only_cpu_engines_are_held_to_one_thread(monkeypatch: pytest.MonkeyPatch, on_cpu: bool, threads: str) -> None:
+    monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "7"})
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    device.prepare_process(on_cpu)
+    assert os.environ["OMP_NUM_THREADS"] == threads
+    assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert not sys.dont_write_bytecode
 
 
 def test_gpu_engines_see_none_of_the_cpu_settings() -> None:
@@ -35,7 +47,6 @@ def test_gpu_engines_see_none_of_the_cpu_settings() -> None:
     device.check(config)
     options = device.actor_options(config)
     assert options["num_gpus"] == 2
-    assert "OMP_NUM_THREADS" not in options["runtime_env"]["env_vars"]
     arguments = device.engine_settings(config, Path("model"), 3).arguments
     assert arguments["distributed_executor_backend"] == "mp"
     assert arguments["dtype"] == "bfloat16"

@@ -1,0 +1,162 @@
+"""Slots, sampling runs and weight broadcasts over real Ray actors that misbehave on purpose; no vLLM."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from nemo_brorl.errors import GenerationError, WeightSyncError
+from nemo_brorl.generation.broadcast import WeightBroadcast
+from nemo_brorl.generation.engine import ChunkFailure, ChunkMeta, EngineReady
+from nemo_brorl.generation.incoming import LoadReport
+from nemo_brorl.generation.sampling_run import SamplingRun
+from nemo_brorl.generation.slot import EngineSlot, PublishedWeights
+from nemo_brorl.types import ChunkArrays, EngineStats, Prompt, RolloutChunk, RolloutRequest, Sampling
+
+
+class FaultyEngine:
+    """Answers chunks with its version; misbehaves as `fault` says, once per process or (`always`) for ever.
+
+    A file in `folder` remembers that the fault happened, so that the replacement behaves.
+    """
+
+    def __init__(self, index: int, folder: str, fault: str) -> None:
+        self.index = index
+        self.version = 0
+        self.marker = Path(folder) / f"{index}"
+        self.fault = fault
+
+    def is_due(self, fault: str) -> bool:
+        if self.fault.removeprefix("always ") != fault or (self.marker.exists() and not self.fault.startswith("always ")):
+            return False
+        self.marker.touch()
+        return True
+
+    async def ready(self) -> EngineReady:
+        return EngineReady(self.index, os.getpid(), 0.0, 0.0)
+
+    async def restore(self, manifest: Sequence[Any], version: int, *buckets: Any) -> EngineReady:
+        self.version = version
+        return await self.ready()
+
+    @ray.method(num_returns=2)
+    async def generate(self, request: RolloutRequest) -> tuple[Any, Any]:
+        if self.is_due("fail"):
+            return ChunkFailure("RuntimeError: broken kernel"), None
+        if self.is_due("die"):
+            os._exit(1)
+        if self.is_due("hang"):
+            time.sleep(60)
+        n = request.num_rollouts
+        arrays = ChunkArrays(np.zeros(n, np.int32), np.zeros(n, np.float32), np.arange(n + 1))
+        return ChunkMeta(np.ones(n, np.int32), np.ones(n, bool), self.version), arrays
+
+    async def abort(self) -> int:
+        return 0
+
+    async def begin_weights(self, manifest: Sequence[Any]) -> None:
+        if self.is_due("refuse"):
+            raise WeightSyncError("weight stream lacks embed")
+
+    async def receive_weights(self, bucket: Any) -> None:
+        if self.is_due("die loading"):
+            os._exit(1)
+
+    async def finish_weights(self, version: int) -> LoadReport:
+        return LoadReport(version, 1, 4, checksum=self.index if self.fault == "differ" else 7)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+def slots_of(folder: Path, *faults: str, max_restarts: int = 2, timeout_s: float = 30.0) -> list[EngineSlot]:
+    actor = ray.remote(num_cpus=0.1, max_restarts=0, max_task_retries=0)(FaultyEngine)
+    return [
+        EngineSlot(index, partial(actor.remote, index, str(folder), fault), max_restarts, timeout_s) for index, fault in enumerate(faults)
+    ]
+
+
+def requests_of(num_chunks: int) -> list[RolloutRequest]:
+    prompt = Prompt("a", "task", "verifier", (1, 2), {})
+    return [RolloutRequest(prompt, 4 * i, 4, 7, Sampling(1.0, 1.0, 8)) for i in range(num_chunks)]
+
+
+def run_all(slots: list[EngineSlot], published: PublishedWeights | None = None, timeout_s: float = 30.0) -> list[RolloutChunk]:
+    run = SamplingRun(slots, requests_of(6), published, max_rollouts=8, timeout_s=timeout_s)
+    chunks = list(run.chunks())
+    run.abort()
+    for slot in slots:
+        slot.close()
+    return chunks
+
+
+@pytest.mark.parametrize("fault", ["fail", "die"])
+def test_a_failing_engine_is_replaced_and_every_chunk_arrives_once(tmp_path: Path, fault: str) -> None:
+    chunks = run_all(slots_of(tmp_path, fault, "none"))
+    assert sorted(chunk.request.first_index for chunk in chunks) == [0, 4, 8, 12, 16, 20]
+
+
+def test_a_silent_engine_is_replaced_after_its_time(tmp_path: Path) -> None:
+    chunks = run_all(slots_of(tmp_path, "hang", timeout_s=5.0), timeout_s=5.0)
+    assert len(chunks) == 6
+
+
+def test_a_replacement_loads_the_published_weights(tmp_path: Path) -> None:
+    chunks = run_all(slots_of(tmp_path, "die"), PublishedWeights((), (), version=3))
+    assert {chunk.version for chunk in chunks} == {3}
+
+
+def test_an_engine_that_keeps_failing_ends_the_run_with_its_name_and_reason(tmp_path: Path) -> None:
+    with pytest.raises(GenerationError, match=r"engine 0 failed 3 times, generation.max_restarts=2; last: RuntimeError: broken kernel"):
+        run_all(slots_of(tmp_path, "always fail", max_restarts=2))
+
+
+def test_an_engine_that_does_not_start_is_named(tmp_path: Path) -> None:
+    actor = ray.remote(num_cpus=0.1, max_restarts=0)(FaultyEngine)
+    slot = EngineSlot(4, partial(actor.remote, 4, None, "none"), 2, 30.0)  # None is no folder
+    with pytest.raises(GenerationError, match=r"engine 4 did not start: .*TypeError"):
+        slot.wait()
+
+
+def test_a_refused_manifest_names_the_engine(tmp_path: Path) -> None:
+    slots = slots_of(tmp_path, "none", "refuse")
+    with pytest.raises(WeightSyncError, match="engine 1: weight stream lacks embed"):
+        WeightBroadcast(slots, 30.0).announce([])
+
+
+def test_an_engine_that_dies_while_loading_does_not_fail_the_update(tmp_path: Path) -> None:
+    broadcast = WeightBroadcast(slots_of(tmp_path, "none", "die loading"), 30.0)
+    broadcast.announce([])
+    buckets = [ray.put("one"), ray.put("two"), ray.put("three")]
+    assert broadcast.send(iter(buckets)) == tuple(buckets)
+    broadcast.finish(2)
+    assert set(broadcast.lost) == {1}
+
+
+def test_engines_that_got_different_bytes_fail_the_update(tmp_path: Path) -> None:
+    broadcast = WeightBroadcast(slots_of(tmp_path, "none", "differ"), 30.0)
+    with pytest.raises(WeightSyncError, match="engines hold different weights: engine 0 .*engine 1"):
+        broadcast.finish(2)
+
+
+def test_counters_go_on_when_an_engine_is_replaced(tmp_path: Path) -> None:
+    slot = slots_of(tmp_path, "none")[0]
+    snapshot = EngineStats(0, 1, 100, 90, 0, 50, 5)
+    slot.count(snapshot)
+    slot.replace("test", None)
+    assert slot.count(EngineStats(0, 1, 10, 9, 0, 5, 1)) == EngineStats(0, 1, 110, 99, 0, 55, 6)
+    slot.replace("test again", None)
+    assert slot.count(EngineStats(0, 1, 1, 1, 0, 1, 1)).generated_samples == 7
+    slot.close()
