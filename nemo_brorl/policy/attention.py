@@ -69,6 +69,7 @@ class PackedRotary(RotaryEmbedding):
 
     def forward(self, packing: Packing, *args: Any, **kwargs: Any) -> Tensor:
         """Angles [T, 1, 1, D] of the row, computed once per micro-batch."""
+        assert packing.positions is not None, "a packing to run the model on has positions"
         if packing.cached_rope is None:
             angles = self.get_emb(int(packing.positions.max()) + 1)
             packing.cached_rope = angles[packing.positions]
@@ -133,6 +134,6 @@ class PackedAttention(torch.nn.Module):
 def _cut(blocks: tuple[Block, ...], *tensors: Tensor) -> Iterator[Heads]:
     """Per block the views [B, heads, L, D] of query, key and value. One split, whose backward is one concatenation."""
     sizes = [block.num_tokens for block in blocks]
-    for block, *parts in zip(blocks, *(tensor[:, 0].split(sizes) for tensor in tensors), strict=True):
+    for block, *parts in zip(blocks, *(tensor.squeeze(1).split(sizes) for tensor in tensors), strict=True):
         query, key, value = (part.unflatten(0, (block.num, block.length)).transpose(1, 2) for part in parts)
         yield query, key, value

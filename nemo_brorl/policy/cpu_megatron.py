@@ -43,8 +43,8 @@ class _Idle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> bool:
-        return False
+    def __exit__(self, *error: object) -> None:
+        return None
 
 
 class _Generators:

@@ -72,7 +72,7 @@ def hf_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     layer["post_attention_layernorm.weight"] = (width,)
     layer |= {f"mlp.{part}_proj.weight": (shape.ffn_size, width) for part in ("gate", "up")}
     layer["mlp.down_proj.weight"] = (width, shape.ffn_size)
-    shapes = {"model.embed_tokens.weight": (shape.vocab_size, width)}
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocab_size, width)}
     for index in range(shape.num_layers):
         shapes |= {f"model.layers.{index}.{name}": size for name, size in layer.items()}
     shapes["model.norm.weight"] = (width,)

@@ -35,9 +35,7 @@ def vocab_slice(vocab_size: int, num_rows: int, group: dist.ProcessGroup | None)
     return VocabSlice(first, max(0, min(num_rows, vocab_size - first)), group)
 
 
-def token_log_probs(
-    hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int
-) -> Tensor:
+def token_log_probs(hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int) -> Tensor:
     """log softmax(hidden @ weight.T / temperature)[target] per token, [n] float32, the same on every tensor-parallel rank.
 
     `hidden` [n, h] is the same on all ranks and its gradient is this rank's share only (Megatron's
@@ -48,9 +46,7 @@ def token_log_probs(
 
 class _TokenLogProbs(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int
-    ) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int) -> Tensor:
         largest, total, target = _partial_sums(hidden, weight, targets, vocab, temperature, chunk)
         if vocab.group is not None:
             largest, total, target = _merge(largest, total, target, vocab.group)

@@ -68,7 +68,7 @@ class PolicyModel(GPTModel):
         if self.config.sequence_parallel:
             hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
         group = parallel_state.get_tensor_model_parallel_group()
-        rows = hidden_states[:, 0].index_select(0, packed_seq_params.source_rows)
+        rows = hidden_states.squeeze(1).index_select(0, packed_seq_params.source_rows)
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else self.output_layer.weight
         return token_log_probs(
             copy_to_tensor_model_parallel_region(rows),

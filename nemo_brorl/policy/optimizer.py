@@ -49,7 +49,10 @@ def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) 
         params_dtype=model_config.params_dtype,
         use_distributed_optimizer=True,
     )
-    return get_megatron_optimizer(settings, chunks, use_gloo_process_groups=False)
+    optimizer = get_megatron_optimizer(settings, chunks, use_gloo_process_groups=False)
+    for part in optimizer.chained_optimizers:
+        part.init_state_fn(part.optimizer, part.config)  # moments exist from now on, so a run can be saved before its first step
+    return optimizer
 
 
 def guarded_step(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from nemo_brorl.losses import LOSSES, SUPERVISED, TokenBatch
 from nemo_brorl.policy.optimizer import guarded_step
 from nemo_brorl.policy.packed_rows import Row, fetch_groups, segments_of
 from nemo_brorl.policy.schedule import score_rows, train_rows
-from nemo_brorl.types import UpdatePlan
+from nemo_brorl.types import MicroBatch, UpdatePlan
 
 if TYPE_CHECKING:
     from nemo_brorl.policy.learner import Learner
@@ -61,30 +61,41 @@ class _Sums:
 
 
 class Update:
-    """Runs one UpdatePlan on one rank; made for one use."""
+    """Runs one UpdatePlan on one rank; made for one use.
+
+    Old log-probs are those of the weights before the first step. So the first mini-batch needs no pass to score it: its own
+    log-probs, without gradient, are the old ones.
+    """
 
     def __init__(self, learner: Learner, plan: UpdatePlan) -> None:
         self.learner, self.plan = learner, plan
         self.is_supervised = plan.objective in SUPERVISED
         self.temperature = 1.0 if self.is_supervised else learner.config.rollouts.temperature
         self.seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
+        self.losses, self.scores = _Sums(), _Sums()
 
     def run(self) -> RankReport:
         """Fetch, score, learn. All ranks call it together."""
         with self._timed("fetch"):
             mini_batches = self._rows()
         with self._timed("log_prob"):
-            old, reference, scores = self._score(mini_batches)
+            old = self._old_log_probs(mini_batches)
+            reference = self._reference_log_probs(mini_batches)
         with self._timed("update"):
-            losses, norms, num_skipped = self._learn(mini_batches, old, reference)
-        metrics = losses.over_data_ranks().means()
-        if norms:
-            metrics["policy/grad_norm"] = sum(norms) / len(norms)
-        if not self.is_supervised:
-            scores = scores.over_data_ranks()
-            metrics |= scores.means() | {"policy/log_prob_mismatch_max": scores.largest_mismatch}
+            norms = [self._learn(*arguments) for arguments in zip(mini_batches, old, reference, strict=True)]
         is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
-        return RankReport(metrics if is_last else {}, self.seconds, len(norms), num_skipped)
+        num_updates = sum(norm is not None for norm in norms)
+        return RankReport(self._metrics(norms) if is_last else {}, self.seconds, num_updates, len(norms) - num_updates)
+
+    def _metrics(self, norms: Sequence[float | None]) -> dict[str, float]:
+        """Token means over the data-parallel ranks; loss and norm of the mini-batches that were not skipped, or NaN."""
+        taken = [norm for norm in norms if norm is not None]
+        metrics = {"policy/loss": math.nan} | self.losses.over_data_ranks().means()
+        metrics["policy/grad_norm"] = sum(taken) / len(taken) if taken else math.nan
+        if not self.is_supervised:
+            scores = self.scores.over_data_ranks()
+            metrics |= scores.means() | {"policy/log_prob_mismatch_max": scores.largest_mismatch}
+        return metrics
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -96,69 +107,63 @@ class Update:
         rank = parallel_state.get_data_parallel_rank()
         mine = [mini_batch[rank] for mini_batch in self.plan.mini_batches]
         groups = fetch_groups(self.plan, [micro for mini_batch in mine for micro in mini_batch])
-        return [
-            [self.learner.row(segments_of(self.plan, micro, groups), self.temperature) for micro in mini_batch]
-            for mini_batch in mine
-        ]
 
-    def _score(self, mini_batches: list[list[Row]]) -> tuple[list[list[Tensor]], list[list[Tensor | None]], _Sums]:
-        """Old and reference log-probs [n] per row, before any step."""
-        scores = _Sums()
-        if self.is_supervised:
-            return mini_batches_of(None, mini_batches), mini_batches_of(None, mini_batches), scores
+        def row(micro: MicroBatch) -> Row:
+            return self.learner.row(segments_of(self.plan, micro, groups), self.temperature)
+
+        return [[row(micro) for micro in mini_batch] for mini_batch in mine]
+
+    def _old_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[list[Tensor | None]]:
+        """Under the current weights, [n] per row; None where they come with the training pass, and off the last stage."""
+        later = [] if self.is_supervised else mini_batches[1:]
+        scores = self._score(later)
+        for row, log_probs in zip((row for rows in later for row in rows), scores, strict=False):
+            self._record(row, log_probs)
+        unscored = mini_batches[: len(mini_batches) - len(later)]
+        return _cut_like(unscored, []) + _cut_like(later, scores)
+
+    def _reference_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[list[Tensor | None]]:
+        """Under the reference weights, [n] per row; None without a KL term, and off the last stage."""
+        if self.is_supervised or self.learner.reference is None:
+            return _cut_like(mini_batches, [])
+        with self.learner.reference.swapped_in():
+            return _cut_like(mini_batches, self._score(mini_batches))
+
+    def _score(self, mini_batches: Sequence[Sequence[Row]]) -> list[Tensor]:
         rows = [row for mini_batch in mini_batches for row in mini_batch]
-        old = score_rows(self.learner.chunks, rows)
-        reference = self.learner.reference
-        with reference.swapped_in() if reference else nullcontext():
-            reference_scores = score_rows(self.learner.chunks, rows) if reference else None
-        for row, log_probs in zip(rows, old, strict=False):  # `old` is empty except on the last stage
-            mismatch = (log_probs - row.sampled_log_probs).abs()
-            scores.add(
-                {"policy/log_prob_mismatch": mismatch.double().sum(), "policy/entropy_estimate": -log_probs.double().sum()},
-                row.num_loss_tokens,
-            )
-            scores.largest_mismatch = max(scores.largest_mismatch, float(mismatch.max()) if len(mismatch) else 0.0)
-        return mini_batches_of(old, mini_batches), mini_batches_of(reference_scores, mini_batches), scores
+        return score_rows(self.learner.chunks, rows) if rows else []
 
-    def _learn(
-        self, mini_batches: list[list[Row]], old: list[list[Tensor]], reference: list[list[Tensor | None]]
-    ) -> tuple[_Sums, list[float], int]:
-        """One guarded optimizer step per mini-batch: sums of the losses, gradient norms, mini-batches skipped."""
-        sums, norms, num_skipped = _Sums(), [], 0
-        for index, rows in enumerate(mini_batches):
-            report = self._learn_mini_batch(rows, old[index], reference[index])
-            if report is None:
-                num_skipped += 1
-                continue
-            values, norm = report
-            norms.append(norm)
-            for row, row_values in zip(rows, values, strict=False):  # empty except on the last stage
-                sums.add(row_values, row.num_loss_tokens)
-        return sums, norms, num_skipped
+    def _record(self, row: Row, old_log_probs: Tensor) -> None:
+        """Count how far sampler and trainer disagree on a row."""
+        mismatch = (old_log_probs - row.sampled_log_probs).abs()
+        sums = {"policy/log_prob_mismatch": mismatch.double().sum(), "policy/entropy_estimate": -old_log_probs.double().sum()}
+        self.scores.add(sums, row.num_loss_tokens)
+        self.scores.largest_mismatch = max(self.scores.largest_mismatch, float(mismatch.max()) if len(mismatch) else 0.0)
 
-    def _learn_mini_batch(
-        self, rows: list[Row], old: Sequence[Tensor | None], reference: Sequence[Tensor | None]
-    ) -> tuple[list[dict[str, Tensor]], float] | None:
+    def _learn(self, rows: list[Row], old: Sequence[Tensor | None], reference: Sequence[Tensor | None]) -> float | None:
+        """One optimizer step on a mini-batch; its gradient norm, or None when all ranks skipped it."""
         learner = self.learner
         loss_of = LOSSES[self.plan.objective]
 
         def loss(index: int, row: Row, log_probs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            old_log_probs = old[index] if old[index] is not None else log_probs.detach()
+            old_log_probs = old[index]
+            if old_log_probs is None:
+                old_log_probs = log_probs.detach()
+                self._record(row, old_log_probs)
             batch = TokenBatch(log_probs, old_log_probs, row.sampled_log_probs, reference[index], row.advantages)
             result = loss_of(batch, learner.config.algorithm)
             return result.loss, {"policy/loss": result.loss.detach(), **result.metrics}
 
         values = train_rows(learner.chunks, rows, loss)
         is_finite = all(math.isfinite(float(row_values["policy/loss"])) for row_values in values)
-        norm = guarded_step(
-            learner.optimizer, self.plan.learning_rate, learner.config.policy.optim, is_finite, learner.device
-        )
-        return None if norm is None else (values, norm)
+        norm = guarded_step(learner.optimizer, self.plan.learning_rate, learner.config.policy.optim, is_finite, learner.device)
+        if norm is not None:
+            for row, row_values in zip(rows, values, strict=False):  # no values except on the last stage
+                self.losses.add(row_values, row.num_loss_tokens)
+        return norm
 
 
-def mini_batches_of(scores: list[Tensor] | None, mini_batches: Sequence[Sequence[Row]]) -> list[list[Any]]:
-    """Cut a flat list of scores like the mini-batches; None for every row where there are no scores."""
-    if not scores:
-        return [[None] * len(rows) for rows in mini_batches]
+def _cut_like(mini_batches: Sequence[Sequence[Row]], scores: Sequence[Tensor]) -> list[list[Tensor | None]]:
+    """A flat list of scores cut like the mini-batches; None for every row where there are no scores."""
     remaining = iter(scores)
-    return [[next(remaining) for _ in rows] for rows in mini_batches]
+    return [[next(remaining, None) for _ in rows] for rows in mini_batches]

@@ -1,0 +1,46 @@
+"""One rank in the test process itself: process groups opened once, models made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.policy.device import Device, open_device
+
+_DEVICE = open_device(on_gpu=False, num_threads=1)  # before test modules import what imports megatron
+
+
+@pytest.fixture(scope="session")
+def device() -> Iterator[Device]:
+    """With process groups of a single rank open."""
+    from nemo_brorl.policy import parallel
+    from nemo_brorl.policy.layout import ParallelLayout
+
+    parallel.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), _DEVICE, seed=1)
+    yield _DEVICE
+    parallel.close_groups()
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen2, tied."""
+    from tests.model_factory import make_model
+
+    return make_model(tmp_path_factory.mktemp("qwen2"))
+
+
+@pytest.fixture(scope="session")
+def new_learner(device: Device) -> Callable[[Path, BroRLConfig], Any]:
+    """A function that makes the Learner of a model folder and a config."""
+    from nemo_brorl.policy.layout import layout_of
+    from nemo_brorl.policy.learner import Learner
+
+    def new(folder: Path, config: BroRLConfig) -> Learner:
+        return Learner(config, layout_of(config), folder, device)
+
+    return new

@@ -1,0 +1,163 @@
+"""One rank, the whole path: log-probs as transformers computes them, updates that do not depend on how work was cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.errors import CheckpointError
+from nemo_brorl.policy.hf_log_probs import hf_log_probs
+from tests.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
+
+NewLearner = Callable[[Path, BroRLConfig], Any]
+
+
+def sequences(num: int = 8) -> tuple[list[list[int]], list[list[int]]]:
+    rng = np.random.default_rng(1)
+    return tuple([rng.integers(0, VOCAB_SIZE, rng.integers(1, 12)).tolist() for _ in range(num)] for _ in range(2))
+
+
+def weights(learner: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in learner.hf_export.stream()}
+
+
+def largest_difference(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:
+    return max(float((tensor - second[name]).abs().max()) for name, tensor in first.items())
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+def test_log_probs_are_those_of_transformers(architecture: str, new_learner: NewLearner, tmp_path: Path) -> None:
+    folder = make_model(tmp_path, architecture)
+    config = make_config(tokens_per_micro_batch=40)  # several rows
+    config.rollouts.temperature = 0.8
+    prompts, responses = sequences()
+    own = new_learner(folder, config).log_probs(prompts, responses)
+    for mine, theirs in zip(own, hf_log_probs(folder, prompts, responses, 0.8), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+def test_sharing_a_prompt_changes_neither_loss_nor_weights(new_learner: NewLearner, model_folder: Path) -> None:
+    shared, unshared = (new_learner(model_folder, make_config()) for _ in range(2))
+    first, second = shared.update(make_plan(shared=True)), unshared.update(make_plan(shared=False))
+    assert second.metrics == pytest.approx(first.metrics, rel=1e-5)
+    assert largest_difference(weights(shared), weights(unshared)) < 1e-5
+
+
+def test_the_cut_into_micro_batches_changes_neither_loss_nor_weights(new_learner: NewLearner, model_folder: Path) -> None:
+    one, many = (new_learner(model_folder, make_config()) for _ in range(2))
+    first, second = one.update(make_plan(micro_batches=1)), many.update(make_plan(micro_batches=5))
+    assert second.metrics == pytest.approx(first.metrics, rel=1e-5)
+    assert largest_difference(weights(one), weights(many)) < 1e-5
+
+
+def test_repeating_an_update_is_bit_identical(new_learner: NewLearner, model_folder: Path) -> None:
+    first, second = (new_learner(model_folder, make_config()) for _ in range(2))
+    assert first.update(make_plan()).metrics == second.update(make_plan()).metrics
+    assert largest_difference(weights(first), weights(second)) == 0
+
+
+def test_supervised_loss_is_the_mean_of_minus_log_prob(new_learner: NewLearner, model_folder: Path) -> None:
+    learner, plan = new_learner(model_folder, make_config()), make_plan(num_mini_batches=1, objective="cross_entropy")
+    prompts, responses = [], []
+    for group in plan.groups:
+        for chunk in group.chunks:
+            parts = np.split(chunk.token_ids, chunk.offsets[1:-1])
+            responses += [part.tolist() for part in parts]
+            prompts += [group.prompt_ids.tolist()] * len(parts)
+    expected = -np.concatenate(hf_log_probs(model_folder, prompts, responses, 1.0)).mean()
+    report = learner.update(plan)
+    assert report.metrics["policy/loss"] == pytest.approx(expected, rel=1e-5)
+    assert "policy/log_prob_mismatch" not in report.metrics
+    assert learner.update(plan).metrics["policy/loss"] < expected
+
+
+def test_a_non_finite_mini_batch_is_skipped_and_changes_nothing(new_learner: NewLearner, model_folder: Path) -> None:
+    learner, plan = new_learner(model_folder, make_config()), make_plan(num_mini_batches=1)
+    before = weights(learner)
+    groups = tuple(replace(group, advantages=np.full(8, np.nan, np.float32)) for group in plan.groups)
+    report = learner.update(replace(plan, groups=groups))
+    assert (report.num_updates, report.num_skipped) == (0, 1)
+    assert math.isnan(report.metrics["policy/loss"]) and math.isnan(report.metrics["policy/grad_norm"])
+    assert largest_difference(before, weights(learner)) == 0
+    report = learner.update(plan)  # and the next good one is as if nothing had happened
+    assert report.metrics == new_learner(model_folder, make_config()).update(plan).metrics
+
+
+def test_mismatch_compares_sampled_and_trained_log_probs(new_learner: NewLearner, model_folder: Path) -> None:
+    learner, plan = new_learner(model_folder, make_config()), make_plan()
+    shifted = tuple(
+        replace(group, chunks=tuple(replace(chunk, log_probs=_exact(learner, group, chunk) - 0.25) for chunk in group.chunks))
+        for group in plan.groups
+    )
+    metrics = learner.update(replace(plan, groups=shifted)).metrics
+    assert metrics["policy/log_prob_mismatch"] == pytest.approx(0.25, abs=1e-5)
+    assert metrics["policy/log_prob_mismatch_max"] == pytest.approx(0.25, abs=1e-4)
+    assert metrics["policy/importance_weight"] == pytest.approx(math.exp(0.25), rel=1e-4)
+
+
+def _exact(learner: Any, group: Any, chunk: Any) -> np.ndarray:
+    responses = [part.tolist() for part in np.split(chunk.token_ids, chunk.offsets[1:-1])]
+    return np.concatenate(learner.log_probs([group.prompt_ids.tolist()] * len(responses), responses))
+
+
+def test_kl_is_to_the_reference_and_a_reset_moves_it(new_learner: NewLearner, model_folder: Path) -> None:
+    learner, plan = new_learner(model_folder, make_config()), make_plan(num_mini_batches=1)
+    assert learner.update(plan).metrics["policy/kl_to_reference"] == 0
+    assert learner.update(plan).metrics["policy/kl_to_reference"] > 1e-4
+    learner.reset_reference()
+    assert learner.update(plan).metrics["policy/kl_to_reference"] == 0
+
+
+def test_without_a_kl_term_there_is_no_reference(new_learner: NewLearner, model_folder: Path) -> None:
+    config = make_config()
+    config.algorithm.kl.coefficient = 0.0
+    learner = new_learner(model_folder, config)
+    assert learner.reference is None
+    assert "policy/kl_to_reference" not in learner.update(make_plan()).metrics
+
+
+@pytest.mark.parametrize("num_updates", [0, 1])
+def test_a_loaded_checkpoint_continues_bit_for_bit(num_updates: int, new_learner: NewLearner, model_folder: Path, tmp_path: Path) -> None:
+    learner = new_learner(model_folder, make_config())
+    for _ in range(num_updates):
+        learner.update(make_plan(seed=1))
+    learner.save(tmp_path / "checkpoint")
+    expected = learner.update(make_plan(seed=2))
+    other = new_learner(make_model(tmp_path / "other", seed=5), make_config())
+    other.load(tmp_path / "checkpoint")
+    assert other.update(make_plan(seed=2)).metrics == expected.metrics
+    assert largest_difference(weights(learner), weights(other)) == 0
+
+
+@pytest.mark.parametrize("file", ["metadata.json", "common.pt", ".metadata", "__0_0.distcp"])
+def test_a_checkpoint_with_a_damaged_file_is_refused(file: str, new_learner: NewLearner, model_folder: Path, tmp_path: Path) -> None:
+    learner = new_learner(model_folder, make_config())
+    learner.save(tmp_path)
+    (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:20])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        learner.load(tmp_path)
+
+
+def test_an_empty_folder_is_no_checkpoint(new_learner: NewLearner, model_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds no policy checkpoint"):
+        new_learner(model_folder, make_config()).load(tmp_path)
+
+
+def test_an_export_can_be_trained_on_and_bf16_is_kept(new_learner: NewLearner, model_folder: Path, tmp_path: Path) -> None:
+    learner = new_learner(model_folder, make_config(precision="bf16"))
+    learner.update(make_plan())
+    learner.export(tmp_path / "hf")
+    again = new_learner(tmp_path / "hf", make_config(precision="bf16"))
+    assert largest_difference(weights(learner), weights(again)) == 0
+    prompts, responses = sequences()
+    own, theirs = learner.log_probs(prompts, responses), hf_log_probs(tmp_path / "hf", prompts, responses, 1.0)
+    differences = np.abs(np.concatenate(own) - np.concatenate(theirs))
+    assert differences.mean() < 0.05  # bf16 products against fp32

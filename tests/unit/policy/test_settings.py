@@ -1,0 +1,114 @@
+"""Layouts, number formats and model folders that cannot work are refused with what to write instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nemo_brorl.errors import ConfigError, ModelError, ResourceError
+from nemo_brorl.policy.device import open_device
+from nemo_brorl.policy.layout import ParallelLayout, layout_of
+from nemo_brorl.policy.model_shape import check_fits, read_model_shape
+from nemo_brorl.policy.precision import precision_settings
+from tests.model_factory import make_config
+
+
+def test_ranks_are_the_product_of_the_degrees() -> None:
+    layout = layout_of(make_config(tensor_model_parallel_size=2, pipeline_model_parallel_size=3, data_parallel_size=4))
+    assert layout.world_size == 24
+    assert layout.report_rank == 16  # first of the 8 ranks of the last stage
+
+
+def test_on_cpu_there_is_one_replica_unless_told_otherwise() -> None:
+    assert layout_of(make_config()) == ParallelLayout(1, 1, 1)
+
+
+def test_on_gpus_replicas_fill_what_engines_leave() -> None:
+    config = make_config(tensor_model_parallel_size=2)
+    config.trainer.num_nodes, config.trainer.gpus_per_node = 2, 8
+    assert layout_of(config).data == 8
+    config.generation.placement, config.generation.num_engines, config.generation.tensor_parallel_size = "disaggregated", 2, 4
+    assert layout_of(config).data == 4
+    config.policy.tensor_model_parallel_size = 3
+    with pytest.raises(ConfigError, match="8 GPUs for the policy cannot be cut into replicas of 3"):
+        layout_of(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"context_parallel_size": 2}, "write policy.context_parallel_size=1"),
+        ({"expert_model_parallel_size": 2}, "write policy.expert_model_parallel_size=1"),
+        ({"virtual_pipeline_model_parallel_size": 2}, "needs GPUs: write null on CPU"),
+    ],
+)
+def test_unsupported_parallelism_is_refused(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        layout_of(make_config(**settings))
+
+
+def test_heads_and_layers_must_divide(model_folder: Path) -> None:
+    shape = read_model_shape(model_folder)
+    check_fits(shape, ParallelLayout(2, 4, 1))
+    with pytest.raises(ConfigError, match="tensor_model_parallel_size=4 does not divide the model's num_key_value_heads=2"):
+        check_fits(shape, ParallelLayout(4, 1, 1))
+    with pytest.raises(ConfigError, match="4 layers cannot be cut into 3 pipeline stages"):
+        check_fits(shape, ParallelLayout(1, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "on_gpu", "message"),
+    [
+        ({"precision": "fp16"}, False, "write one of fp32, bf16"),
+        ({"fp8": "hybrid", "precision": "bf16"}, False, "write policy.fp8=null on CPU"),
+        ({"fp8": "int8", "precision": "bf16"}, True, "write null or one of hybrid, e4m3"),
+        ({"fp8": "hybrid", "fp8_recipe": "magic", "precision": "bf16"}, True, "write one of delayed, tensorwise, blockwise"),
+        ({"fp8": "hybrid"}, True, "needs policy.precision=bf16"),
+    ],
+)
+def test_number_formats_that_cannot_run_are_refused(settings: dict[str, str], on_gpu: bool, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        precision_settings(make_config(**settings).policy, on_gpu)
+
+
+def test_fp8_is_handed_to_transformer_engine_on_gpus() -> None:
+    settings = precision_settings(make_config(fp8="hybrid", precision="bf16").policy, on_gpu=True)
+    assert (settings["fp8"], settings["fp8_recipe"], settings["params_dtype"]) == ("hybrid", "tensorwise", torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "gpt2"}, "model_type 'gpt2' cannot be trained"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type 'yarn' is not supported"),
+        ({"use_sliding_window": True}, "use_sliding_window=True is not supported"),
+    ],
+)
+def test_models_of_another_kind_are_refused(change: dict[str, Any], message: str, model_folder: Path, tmp_path: Path) -> None:
+    config = json.loads((model_folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(ModelError, match=message):
+        read_model_shape(tmp_path)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"cannot read .*nowhere.config.json \(No such file"):
+        read_model_shape(tmp_path / "nowhere")
+
+
+def test_the_rope_base_is_found_in_old_and_new_configs(model_folder: Path, tmp_path: Path) -> None:
+    config = json.loads((model_folder / "config.json").read_text())
+    del config["rope_parameters"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_theta": 1e6}))
+    assert read_model_shape(tmp_path).rope_base == 1e6
+    assert read_model_shape(model_folder).rope_base == 1e4
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_asking_for_a_gpu_without_one_is_an_error() -> None:
+    with pytest.raises(ResourceError, match="set trainer.gpus_per_node=0"):
+        open_device(on_gpu=True, num_threads=1)
