@@ -58,7 +58,9 @@ class EngineSlot:
             ready: EngineReady = ray.get(reference, timeout=self._timeout_s)
         except ENGINE_FAILURES as cause:
             raise GenerationError(f"engine {self.index} did not start: {explain(cause)}") from cause
-        self.starting = None
+        if self.starting is not None:
+            self.starting = None
+            logger.info("engine %d is ready: import %.1f s, load %.1f s", self.index, ready.import_s, ready.load_s)
         return ready
 
     def replace(self, cause: object, published: PublishedWeights | None) -> None:

@@ -220,9 +220,7 @@ def test_a_request_too_long_for_the_model_is_refused(pool: VllmPool) -> None:
         next(pool.generate(requests_of(prompt_of(250), 4, 4)))
 
 
-def test_a_killed_engine_is_replaced_with_the_published_weights_and_the_work_completes(
-    pool: VllmPool, folders: dict[str, Path]
-) -> None:
+def test_a_killed_engine_is_replaced_with_the_published_weights_and_the_work_completes(pool: VllmPool, folders: dict[str, Path]) -> None:
     requests = requests_of(prompt_of(70), 512, 16, sampling=Sampling(1.0, 1.0, 100))
     manifest, buckets = weights_of(folders["tied other"])
     pool.load_weights(manifest, buckets, version=6)
