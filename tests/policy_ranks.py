@@ -44,6 +44,7 @@ class Outcome:
     """What came out on one rank."""
 
     metrics: list[dict[str, float]] = field(default_factory=list)  # per plan; empty dicts except on the last pipeline stage
+    num_skipped: int = 0
     checksum: int = 0  # of the exported weights
     log_probs: list[Float32] | None = None
 
@@ -53,7 +54,7 @@ def play(scenario: Scenario, device: Any = _DEVICE) -> Outcome:
     learner = Learner(scenario.config, layout_of(scenario.config), scenario.model_folder, device)
     if scenario.load_from:
         learner.load(scenario.load_from)
-    metrics = [learner.update(plan).metrics for plan in scenario.plans]
+    reports = [learner.update(plan) for plan in scenario.plans]
     if scenario.save_to:
         learner.save(scenario.save_to)
     if scenario.export_to:
@@ -62,7 +63,7 @@ def play(scenario: Scenario, device: Any = _DEVICE) -> Outcome:
     checksum = 0
     for bucket in learner.weight_buckets():
         checksum = zlib.crc32(bucket.data, checksum)
-    return Outcome(metrics, checksum, log_probs)
+    return Outcome([report.metrics for report in reports], sum(report.num_skipped for report in reports), checksum, log_probs)
 
 
 def run_scenario(scenario: Scenario) -> list[Outcome]:

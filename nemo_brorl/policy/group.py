@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
@@ -15,10 +15,8 @@ from nemo_brorl.logs import get_logger
 from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.policy.model_shape import check_fits, read_model_shape
 from nemo_brorl.policy.rank import PolicyRank
+from nemo_brorl.policy.rank_report import RankReport
 from nemo_brorl.types import Float32, TensorInfo, UpdatePlan, UpdateReport
-
-if TYPE_CHECKING:
-    from nemo_brorl.policy.update import RankReport
 
 _CPUS_PER_RANK = 0.1  # ranks and engines take turns, so Ray must not keep them apart
 _CLOSE_TIMEOUT_S = 30.0
@@ -91,7 +89,9 @@ class MegatronPolicy:
         """End the ranks in order; one that does not answer is killed. Calling it again does nothing."""
         closing = [rank.close.remote() for rank in self.ranks]
         ended = [rank.__ray_terminate__.remote() for rank in self.ranks]
-        ray.wait([*closing, *ended], num_returns=len(closing) + len(ended), timeout=_CLOSE_TIMEOUT_S)
+        calls = [*closing, *ended]
+        if calls and ray.wait(calls, num_returns=len(calls), timeout=_CLOSE_TIMEOUT_S)[1]:
+            _log.warning("a policy rank did not end within %.0f s and is killed", _CLOSE_TIMEOUT_S)
         for rank in self.ranks:
             ray.kill(rank)
         self.ranks = []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from nemo_brorl.types import Float32
 
@@ -16,6 +17,7 @@ def hf_log_probs(
     folder: Path, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], temperature: float
 ) -> list[Float32]:
     """Log-prob [T] of every response token under softmax(logits / temperature), computed in fp32."""
+    transformers_logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     results = []
     for prompt, response in zip(prompt_ids, response_ids, strict=True):

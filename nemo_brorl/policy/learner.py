@@ -20,9 +20,10 @@ from nemo_brorl.policy.model_shape import check_fits, read_model_shape
 from nemo_brorl.policy.optimizer import build_optimizer, wrap_model
 from nemo_brorl.policy.packed_rows import PackedSegment, Response, Row, build_row
 from nemo_brorl.policy.precision import param_dtype
+from nemo_brorl.policy.rank_report import RankReport
 from nemo_brorl.policy.reference import ReferenceWeights
 from nemo_brorl.policy.schedule import score_rows
-from nemo_brorl.policy.update import RankReport, Update
+from nemo_brorl.policy.update import Update
 from nemo_brorl.policy.weight_stream import BUCKET_BYTES, buckets, weight_manifest
 from nemo_brorl.types import Float32, TensorInfo, UpdatePlan, WeightBucket
 

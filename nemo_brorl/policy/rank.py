@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.logs import get_logger, setup_logging
 from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.policy.rank_report import RankReport
 from nemo_brorl.types import Float32, TensorInfo, UpdatePlan, WeightBucket
 
 if TYPE_CHECKING:
     from nemo_brorl.policy.learner import Learner
-    from nemo_brorl.policy.update import RankReport
 
 _log = get_logger(__name__)
 
@@ -23,6 +24,8 @@ class PolicyRank:
 
     def __init__(self, config: BroRLConfig, layout: ParallelLayout, model_folder: Path, rank: int) -> None:
         setup_logging(f"policy {rank}")
+        # Megatron and torch warn about each other's deprecations and about Apex; a user can do nothing about either.
+        warnings.filterwarnings("ignore", module=r"(megatron|torch)\.")
         self.config, self.layout, self.model_folder, self.rank = config, layout, model_folder, rank
         self.store: Any = None
         self.device: Any = None

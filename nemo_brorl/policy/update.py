@@ -16,21 +16,12 @@ from torch import Tensor
 from nemo_brorl.losses import LOSSES, SUPERVISED, TokenBatch
 from nemo_brorl.policy.optimizer import guarded_step
 from nemo_brorl.policy.packed_rows import Row, fetch_groups, segments_of
+from nemo_brorl.policy.rank_report import RankReport
 from nemo_brorl.policy.schedule import score_rows, train_rows
 from nemo_brorl.types import MicroBatch, UpdatePlan
 
 if TYPE_CHECKING:
     from nemo_brorl.policy.learner import Learner
-
-
-@dataclass(frozen=True)
-class RankReport:
-    """What one rank did in an update; metrics are empty except on the last pipeline stage."""
-
-    metrics: dict[str, float]
-    seconds: dict[str, float]
-    num_updates: int
-    num_skipped: int
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,17 @@ def test_an_export_of_any_layout_scores_the_same_in_transformers(model_folder: P
     assert mine is not None
     for own, expected in zip(mine, theirs, strict=True):
         np.testing.assert_allclose(own, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", [DP2, PP2], ids=["DP2", "PP2"])
+def test_all_ranks_skip_a_mini_batch_that_is_not_finite_on_one(layout: dict, model_folder: Path) -> None:
+    case = scenario(model_folder, layout, num=1)
+    plan = case.plans[0]
+    broken = replace(plan.groups[0], advantages=np.where(np.arange(8) == 0, np.nan, plan.groups[0].advantages))  # in mini-batch 0
+    skipping = run_scenario(replace(case, plans=(replace(plan, groups=(broken, *plan.groups[1:])),)))
+    without = run_scenario(replace(case, plans=(replace(plan, mini_batches=plan.mini_batches[1:]),)))
+    assert [outcome.num_skipped for outcome in skipping] == [1, 1]
+    assert [outcome.checksum for outcome in skipping] == [outcome.checksum for outcome in without]
 
 
 @pytest.fixture(scope="module")

@@ -91,6 +91,15 @@ def test_a_non_finite_mini_batch_is_skipped_and_changes_nothing(new_learner: New
     assert report.metrics == new_learner(model_folder, make_config()).update(plan).metrics
 
 
+def test_the_learning_rate_is_the_plans(new_learner: NewLearner, model_folder: Path) -> None:
+    """Adam's first step moves every weight that has a gradient by just under the learning rate."""
+    for rate in (0.0, 1e-3):
+        learner = new_learner(model_folder, make_config())
+        before = weights(learner)
+        learner.update(make_plan(num_mini_batches=1, learning_rate=rate))
+        assert largest_difference(before, weights(learner)) == pytest.approx(rate, rel=1e-3)
+
+
 def test_mismatch_compares_sampled_and_trained_log_probs(new_learner: NewLearner, model_folder: Path) -> None:
     learner, plan = new_learner(model_folder, make_config()), make_plan()
     shifted = tuple(
