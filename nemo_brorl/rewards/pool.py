@@ -42,13 +42,17 @@ class VerifierPool:
         import ray
 
         pending: dict[Any, tuple[RolloutChunk, int]] = {}
-        for chunk in chunks:
-            self._submit(chunk, pending)
-            finished, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0, fetch_local=True)
-            yield from [self._collect(reference, pending) for reference in finished]
-        while pending:
-            finished, _ = ray.wait(list(pending), num_returns=1)
-            yield from [self._collect(reference, pending) for reference in finished]
+        try:
+            for chunk in chunks:
+                self._submit(chunk, pending)
+                finished, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0)
+                yield from [self._collect(reference, pending) for reference in finished]
+            while pending:
+                finished, _ = ray.wait(list(pending), num_returns=1)
+                yield from [self._collect(reference, pending) for reference in finished]
+        finally:  # closed early: what was submitted is still scored, by workers that must not count as busy for ever
+            for chunk, index in pending.values():
+                self._load[index] -= len(chunk.lengths)
 
     def close(self) -> None:
         """Stop all workers; their children go with them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +72,17 @@ def test_a_hang_and_a_crash_cost_their_own_samples_only(pool: VerifierPool, mode
 def test_a_tokenizer_that_is_not_there_is_a_model_error(pool: VerifierPool, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not exist"):
         VerifierPool(BroRLConfig(), tmp_path / "absent")
+
+
+def test_closing_the_pool_leaves_no_process_even_when_a_verifier_hangs(pool: VerifierPool, model_folder: Path) -> None:
+    config = BroRLConfig(rewards=RewardsConfig(num_workers=1, timeout_s=600.0))
+    doomed = VerifierPool(config, model_folder, ["tests.bad_verifiers"])
+    doomed.wait_ready()
+    child = ray.get(doomed.workers[0].child_pid.remote())
+    prompt = Prompt("train/0", "toy", "misbehave", (1,), {})
+    doomed.workers[0].score.remote("misbehave", dict(prompt.payload), make_chunk(model_folder, prompt, ["hang"], 0).data)
+    doomed.close()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{child}").exists()
