@@ -91,7 +91,7 @@ def sft(config: BroRLConfig, line: CommandLine) -> None:
             sampler = Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)
             evaluator = Evaluator(config, inputs.held_out, sampler)
             source = make_source(config.data, "train", config.trainer.seed)
-            demonstrations = Demonstrations(source, inputs.tokenizer, config.data.system_prompt)
+            demonstrations = Demonstrations(source, inputs.tokenizer, config.data.system_prompt, config.sft.tagged_fraction)
             outcome = warm_up(config, demonstrations, actors.policy, actors.generator, evaluator, console)
             output = finish(config, actors.policy, outcome)
     console.table(result_header(outcome.result), result_rows(outcome.result))

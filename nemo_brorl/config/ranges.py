@@ -106,6 +106,7 @@ RANGES: dict[str, Range] = {
     "sft.intermediate_size": AT_LEAST_1,
     "sft.vocab_size": AT_LEAST_1,
     "sft.max_position_embeddings": AT_LEAST_1,
+    "sft.tagged_fraction": SHARE,
     "sft.batch_size": AT_LEAST_1,
     "sft.lr": POSITIVE,
     "sft.max_steps": AT_LEAST_1,

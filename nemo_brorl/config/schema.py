@@ -216,6 +216,7 @@ class SftConfig:
     intermediate_size: int = 704
     vocab_size: int = 512
     max_position_embeddings: int = 512
+    tagged_fraction: float = 1.0  # of demonstrations that write the answer in tags, as verifiers want it; the rest write it bare
     batch_size: int = 128  # demonstrations per optimizer step
     lr: float = 2e-3
     max_steps: int = 1200

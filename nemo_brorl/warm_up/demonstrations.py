@@ -1,8 +1,13 @@
-"""Right answers to generated questions, as a model is to give them: what the warm-up learns from."""
+"""Right answers to generated questions: what the warm-up learns from.
+
+A base model has seen answers written in more than one way. So a share of the demonstrations puts the answer into tags, where the
+verifier looks for it, and the rest writes it bare: to follow the format is part of what reinforcement learning then teaches.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 
 from nemo_brorl.errors import DataError
 from nemo_brorl.prompts.sources import Question, Source
@@ -20,20 +25,25 @@ class Demonstration:
 
 
 class Demonstrations:
-    """Demonstration i is a function of the source's seed and i. Give it a train source: then no held-out question is used."""
+    """Demonstration i is a function of the source's seed and i. Give it a train source: then no held-out question is used.
 
-    def __init__(self, source: Source, tokenizer: ChatTokenizer, system_prompt: str | None) -> None:
+    `tagged_fraction` of them are `<answer>ANSWER</answer>`, the others bare.
+    """
+
+    def __init__(self, source: Source, tokenizer: ChatTokenizer, system_prompt: str | None, tagged_fraction: float) -> None:
         self.source = source
         self.tokenizer = tokenizer
         self.system_prompt = system_prompt
+        self.tagged_fraction = tagged_fraction
 
     def demonstration(self, index: int) -> Demonstration:
         """Raises DataError when the question has no single written answer to learn from."""
         question = self.source.question(index)
+        is_tagged = Random(f"style {index}").random() < self.tagged_fraction
         return Demonstration(
             task=question.task,
             prompt_ids=tuple(self.tokenizer.prompt_ids(question.text, self.system_prompt)),
-            response_ids=(*self.tokenizer.encode(response_text(question)), self.tokenizer.eos_token_id),
+            response_ids=(*self.tokenizer.encode(response_text(question, is_tagged)), self.tokenizer.eos_token_id),
         )
 
     def batch(self, step: int, size: int) -> list[Demonstration]:
@@ -41,12 +51,12 @@ class Demonstrations:
         return [self.demonstration(index) for index in range(step * size, (step + 1) * size)]
 
 
-def response_text(question: Question) -> str:
-    """`<answer>ANSWER</answer>`."""
+def response_text(question: Question, is_tagged: bool) -> str:
+    """`<answer>ANSWER</answer>` or `ANSWER`. Raises DataError when the task has no written answers."""
     answer = question.payload["answer"]
     if answer is None:
         raise DataError(f"task {question.task} generates questions without a written answer; leave it out of the warm-up's data.tasks")
-    return f"{ANSWER_TAGS[0]}{answer}{ANSWER_TAGS[1]}"
+    return f"{ANSWER_TAGS[0]}{answer}{ANSWER_TAGS[1]}" if is_tagged else str(answer)
 
 
 def tokenizer_texts(source: Source, num_questions: int, system_prompt: str | None) -> list[str]:

@@ -29,7 +29,7 @@ def tokenizer(source: ReasoningGymSource, tmp_path: Path) -> ChatTokenizer:
 
 
 def test_every_demonstration_earns_the_full_reward(source: ReasoningGymSource, tokenizer: ChatTokenizer) -> None:
-    demonstrations = Demonstrations(source, tokenizer, None).batch(0, 60)
+    demonstrations = Demonstrations(source, tokenizer, None, tagged_fraction=1.0).batch(0, 60)
     for index, demonstration in enumerate(demonstrations):
         question = source.question(index)
         assert demonstration.response_ids[-1] == tokenizer.eos_token_id
@@ -37,17 +37,25 @@ def test_every_demonstration_earns_the_full_reward(source: ReasoningGymSource, t
 
 
 def test_no_held_out_question_is_demonstrated(source: ReasoningGymSource, tokenizer: ChatTokenizer) -> None:
-    demonstrations = Demonstrations(source, tokenizer, None)
+    demonstrations = Demonstrations(source, tokenizer, None, tagged_fraction=1.0)
     for index in range(200):
         assert not is_held_out(source.question(index).text, 0.3)
         assert demonstrations.demonstration(index).prompt_ids == tuple(tokenizer.prompt_ids(source.question(index).text))
 
 
 def test_batches_follow_each_other_without_overlap(source: ReasoningGymSource, tokenizer: ChatTokenizer) -> None:
-    demonstrations = Demonstrations(source, tokenizer, "Be brief.")
+    demonstrations = Demonstrations(source, tokenizer, "Be brief.", tagged_fraction=0.5)
     assert demonstrations.batch(1, 4) + demonstrations.batch(2, 4) == demonstrations.batch(0, 12)[4:]
 
 
 def test_a_task_without_written_answers_is_refused() -> None:
     with pytest.raises(DataError, match="boxnet generates questions without a written answer"):
-        response_text(Question("boxnet", "reasoning_gym", "?", {"answer": None}))
+        response_text(Question("boxnet", "reasoning_gym", "?", {"answer": None}), is_tagged=True)
+
+
+def test_the_share_of_tagged_answers_is_as_set_and_the_rest_are_bare(source: ReasoningGymSource, tokenizer: ChatTokenizer) -> None:
+    texts = [tokenizer.decode(item.response_ids) for item in Demonstrations(source, tokenizer, None, tagged_fraction=0.6).batch(0, 400)]
+    answers = [source.question(index).payload["answer"] for index in range(400)]
+    assert all(text in (answer, f"<answer>{answer}</answer>") for text, answer in zip(texts, answers, strict=True))
+    share = sum(text.startswith("<answer>") for text in texts) / 400
+    assert abs(share - 0.6) < 0.08  # three standard deviations are 0.073
