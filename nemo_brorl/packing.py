@@ -30,6 +30,7 @@ def plan_update(
             prompt_ids=np.asarray(scored.prompt.token_ids, np.int32),
             chunks=tuple(chunk.data for chunk in scored.group.chunks),
             advantages=advantages,
+            staleness=version - 1 - scored.group.version,
         )
         for scored, advantages in zip(batch.groups, batch.advantages, strict=True)
     )

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from nemo_brorl.clock import Stopwatch
+from nemo_brorl.config.derived import sft_precision
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
@@ -24,6 +25,7 @@ from nemo_brorl.warm_up.trainer import finish, is_cached, warm_up
 from nemo_brorl.wiring import Launch, evaluating, launching, read_inputs, ready_trainer, start_actors, wait_ready
 
 TOKENIZER_QUESTIONS = 4000  # that the small tokenizer learns its merges from
+DEMONSTRATION_SEED_OFFSET = 1000  # other questions than those that training begins with
 
 
 def train(config: BroRLConfig, line: CommandLine) -> None:
@@ -83,14 +85,14 @@ def sft(config: BroRLConfig, line: CommandLine) -> None:
         folder = Path(scratch) / "initial"
         num_parameters = prepare_initial_model(config, folder)
         console.line(f"warm-up of a {num_parameters / 1e6:.1f} M parameter Qwen2 on generated demonstrations")
-        config = replace(config, policy=replace(config.policy, model=str(folder)))
+        config = replace(config, policy=replace(config.policy, model=str(folder), precision=sft_precision(config)))
         inputs = read_inputs(config, folder)
         with start_actors(config, folder, with_policy=True, watch=Stopwatch()) as actors:
             wait_ready(actors, Stopwatch())
             assert actors.policy is not None, "start_actors was asked for a policy"
             sampler = Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)
             evaluator = Evaluator(config, inputs.held_out, sampler)
-            source = make_source(config.data, "train", config.trainer.seed)
+            source = make_source(config.data, "train", config.trainer.seed + DEMONSTRATION_SEED_OFFSET)
             demonstrations = Demonstrations(source, inputs.tokenizer, config.data.system_prompt, config.sft.tagged_fraction)
             outcome = warm_up(config, demonstrations, actors.policy, actors.generator, evaluator, console)
             output = finish(config, actors.policy, outcome)

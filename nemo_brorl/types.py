@@ -140,6 +140,7 @@ class PlannedGroup:
     prompt_ids: Int32  # [P]
     chunks: tuple[Any, ...]  # data references, in order
     advantages: Float32  # [N]
+    staleness: int  # updates between the weights that sampled it and those that learn from it
 
 
 @dataclass(frozen=True)

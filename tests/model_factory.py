@@ -64,7 +64,7 @@ def make_group(rng: np.random.Generator, prompt_length: int, lengths: Sequence[i
         token_ids = rng.integers(0, VOCAB_SIZE, total, dtype=np.int32)
         chunks.append(ChunkArrays(token_ids, rng.uniform(-6, -3, total).astype(np.float32), offsets))
     prompt = rng.integers(0, VOCAB_SIZE, prompt_length, dtype=np.int32)
-    return PlannedGroup(prompt, tuple(chunks), rng.normal(size=len(lengths)).astype(np.float32))
+    return PlannedGroup(prompt, tuple(chunks), rng.normal(size=len(lengths)).astype(np.float32), staleness=0)
 
 
 def rollout_lengths(group: PlannedGroup) -> list[int]:

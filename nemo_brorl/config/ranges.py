@@ -123,6 +123,7 @@ KL_ESTIMATORS = ("k1", "k2", "k3")
 
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "policy.precision": ("fp32", "bf16"),
+    "sft.precision": ("auto", "fp32", "bf16"),
     "policy.fp8": (None, "hybrid", "e4m3"),
     "policy.fp8_recipe": ("delayed", "tensorwise", "blockwise"),
     "policy.recompute": (None, "selective", "full"),

@@ -16,12 +16,12 @@ from omegaconf import MISSING
 class TrainerConfig:
     """The run as a whole."""
 
-    max_steps: int = 24
+    max_steps: int = 20
     num_nodes: int = 1
     gpus_per_node: int = 0  # 0: everything on CPU (Megatron over Gloo, vLLM's CPU build)
     seed: int = 1
-    val_interval: int = 8  # steps between validations; 0: only before and after training
-    save_interval: int = 8  # steps between checkpoints
+    val_interval: int = 5  # steps between validations; 0: only before and after training
+    save_interval: int = 5  # steps between checkpoints
     keep_checkpoints: int = 2
     time_limit: str | None = None  # "HH:MM:SS"; save and stop before it
     max_skipped_updates: int = 10  # non-finite mini-batches in the whole run before it stops
@@ -42,7 +42,7 @@ class ExpManagerConfig:
 class OptimConfig:
     """Adam as Megatron's distributed optimizer runs it."""
 
-    lr: float = 4e-4  # at the batch of this config; schedules scale it
+    lr: float = 3e-4  # at the batch of this config; schedules scale it
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     weight_decay: float = 0.0
@@ -96,7 +96,7 @@ class RolloutsConfig:
     """How many, and how they are drawn."""
 
     num_per_prompt: int = 512  # N, the scaling axis
-    prompts_per_step: int = 4
+    prompts_per_step: int = 16
     chunk_size: int = 64  # rollouts of a prompt that one engine samples in one request
     temperature: float = 1.0
     top_p: float = 1.0
@@ -186,7 +186,7 @@ class RewardsConfig:
 class EvaluationConfig:
     """Validation and evaluation on held-out prompts."""
 
-    num_prompts: int = 128
+    num_prompts: int = 256
     samples_per_prompt: int = 8
     temperature: float = 1.0
     top_p: float = 1.0
@@ -213,15 +213,16 @@ class SftConfig:
     num_layers: int = 4
     num_attention_heads: int = 4
     num_key_value_heads: int = 2
-    intermediate_size: int = 704
+    intermediate_size: int = 512
     vocab_size: int = 512
     max_position_embeddings: int = 512
     tagged_fraction: float = 1.0  # of demonstrations that write the answer in tags, as verifiers want it; the rest write it bare
-    batch_size: int = 128  # demonstrations per optimizer step
+    batch_size: int = 32  # demonstrations per optimizer step
     lr: float = 2e-3
-    max_steps: int = 1200
-    probe_interval: int = 50  # optimizer steps between measurements of pass@1
-    target_pass_at_1: float = 0.3  # stop as soon as the base reaches it ...
+    max_steps: int = 1600
+    precision: str = "auto"  # fp32, bf16; auto: bf16 where the processor has instructions for it
+    probe_interval: int = 100  # optimizer steps between measurements of pass@1
+    target_pass_at_1: float = 0.25  # stop as soon as the base reaches it ...
     min_pass_at_1: float = 0.2  # ... and refuse a base outside these bounds
     max_pass_at_1: float = 0.5
     time_limit_s: float = 240.0

@@ -125,5 +125,5 @@ class Learner:
 
 def _segment(number: int, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> PackedSegment:
     token_ids = np.asarray(response_ids, np.int32)
-    response = Response(number, 0, token_ids, np.zeros(len(token_ids), np.float32), 0.0)
+    response = Response(number, 0, token_ids, np.zeros(len(token_ids), np.float32), 0.0, is_fresh=True)
     return PackedSegment(np.asarray(prompt_ids, np.int32), (response,))

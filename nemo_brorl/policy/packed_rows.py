@@ -28,6 +28,7 @@ class Response:
     token_ids: Int32  # [T]
     log_probs: Float32  # [T], when it was sampled
     advantage: float
+    is_fresh: bool  # sampled by the weights that the update starts from
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Row:
     packing: Packing
     sampled_log_probs: Tensor  # [n] float32
     advantages: Tensor  # [n] float32
+    is_fresh: Tensor  # [n] bool
     responses: tuple[Response, ...]  # in the order their tokens have in [n]
 
     @property
@@ -82,7 +84,7 @@ def segments_of(plan: UpdatePlan, micro: MicroBatch, groups: Mapping[int, GroupA
     for number, segment in enumerate(micro.segments):
         planned = plan.groups[segment.group]
         responses = tuple(
-            Response(number, index, *groups[segment.group].response(rollout), float(planned.advantages[rollout]))
+            Response(number, index, *groups[segment.group].response(rollout), float(planned.advantages[rollout]), planned.staleness == 0)
             for index, rollout in enumerate(segment.rollouts)
         )
         segments.append(PackedSegment(planned.prompt_ids, responses))
@@ -173,6 +175,7 @@ class _Draft:
             packing=packing,
             sampled_log_probs=_to_tensor([response.log_probs for response in self.responses], np.float32, device),
             advantages=_to_tensor([np.repeat([r.advantage for r in self.responses], lengths)], np.float32, device),
+            is_fresh=_to_tensor([np.repeat([r.is_fresh for r in self.responses], lengths)], np.bool_, device),
             responses=tuple(self.responses),
         )
 

@@ -30,7 +30,7 @@ class _Sums:
 
     tokens: int = 0
     values: dict[str, float] = field(default_factory=dict)
-    largest_mismatch: float = 0.0
+    largest: float = 0.0
 
     def add(self, values: dict[str, Any], tokens: int) -> None:
         self.tokens += tokens
@@ -42,7 +42,7 @@ class _Sums:
         group = parallel_state.get_data_parallel_group()
         every: list[_Sums] = [_Sums() for _ in range(group.size())]
         dist.all_gather_object(every, self, group=group)
-        merged = _Sums(largest_mismatch=max(sums.largest_mismatch for sums in every))
+        merged = _Sums(largest=max(sums.largest for sums in every))
         for sums in every:
             merged.add(sums.values, sums.tokens)
         return merged
@@ -63,7 +63,7 @@ class Update:
         self.is_supervised = plan.objective in SUPERVISED
         self.temperature = 1.0 if self.is_supervised else learner.config.rollouts.temperature
         self.seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
-        self.losses, self.scores = _Sums(), _Sums()
+        self.losses, self.scores, self.mismatch, self.drift = _Sums(), _Sums(), _Sums(), _Sums()
 
     def run(self) -> RankReport:
         """Fetch, score, learn. All ranks call it together."""
@@ -84,8 +84,9 @@ class Update:
         metrics = {"policy/loss": math.nan} | self.losses.over_data_ranks().means()
         metrics["policy/grad_norm"] = sum(taken) / len(taken) if taken else math.nan
         if not self.is_supervised:
-            scores = self.scores.over_data_ranks()
-            metrics |= scores.means() | {"policy/log_prob_mismatch_max": scores.largest_mismatch}
+            mismatch = self.mismatch.over_data_ranks()
+            metrics |= {"policy/log_prob_mismatch": math.nan} | mismatch.means() | {"policy/log_prob_mismatch_max": mismatch.largest}
+            metrics |= self.scores.over_data_ranks().means() | self.drift.over_data_ranks().means()
         return metrics
 
     @contextmanager
@@ -125,11 +126,14 @@ class Update:
         return score_rows(self.learner.chunks, rows) if rows else []
 
     def _record(self, row: Row, old_log_probs: Tensor) -> None:
-        """Count how far sampler and trainer disagree on a row."""
-        mismatch = (old_log_probs - row.sampled_log_probs).abs()
-        sums = {"policy/log_prob_mismatch": mismatch.double().sum(), "policy/entropy_estimate": -old_log_probs.double().sum()}
-        self.scores.add(sums, row.num_loss_tokens)
-        self.scores.largest_mismatch = max(self.scores.largest_mismatch, float(mismatch.max()) if len(mismatch) else 0.0)
+        """Count how far sampler and trainer disagree on a row. Of one set of weights that is the mismatch of two
+        implementations; carried rollouts come from older weights, so theirs is apart, as drift."""
+        difference = (old_log_probs - row.sampled_log_probs).abs()
+        self.scores.add({"policy/entropy_estimate": -old_log_probs.double().sum()}, row.num_loss_tokens)
+        mismatch, drift = difference[row.is_fresh], difference[~row.is_fresh]
+        self.mismatch.add({"policy/log_prob_mismatch": mismatch.double().sum()}, len(mismatch))
+        self.mismatch.largest = max(self.mismatch.largest, float(mismatch.max()) if len(mismatch) else 0.0)
+        self.drift.add({"policy/log_prob_drift_of_carried": drift.double().sum()}, len(drift))
 
     def _learn(self, rows: list[Row], old: Sequence[Tensor | None], reference: Sequence[Tensor | None]) -> float | None:
         """One optimizer step on a mini-batch; its gradient norm, or None when all ranks skipped it."""

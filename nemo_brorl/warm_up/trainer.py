@@ -28,6 +28,7 @@ from nemo_brorl.warm_up.demonstrations import Demonstration, Demonstrations
 from nemo_brorl.weight_sync.publish import publish
 
 RECORD = "warm_up.json"  # in the output folder: what made it
+LR_WARM_UP_STEPS = 20
 NO_SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=1)
 
 
@@ -53,9 +54,8 @@ def is_cached(config: BroRLConfig) -> bool:
 
 
 def learning_rate(config: BroRLConfig, step: int) -> float:
-    """Linear warm-up over the first 5 % of max_steps, then cosine to a tenth."""
-    peak, total = config.sft.lr, config.sft.max_steps
-    warm = max(1, total // 20)
+    """Linear warm-up, then cosine to a tenth at max_steps."""
+    peak, total, warm = config.sft.lr, config.sft.max_steps, min(LR_WARM_UP_STEPS, config.sft.max_steps)
     if step < warm:
         return peak * (step + 1) / warm
     return peak * (0.1 + 0.45 * (1 + np.cos(np.pi * (step - warm) / max(1, total - warm))))

@@ -29,7 +29,7 @@ def write_model(folder: Path, **changes: object) -> str:
     return f"policy.model={folder}"
 
 
-ON_GPUS = ["trainer.gpus_per_node=8"]
+ON_GPUS = ["trainer.gpus_per_node=8", "policy.data_parallel_size=null"]
 
 MISFITS = [
     (["policy.tensor_model_parallel_size=3"], "does not divide the model's 4 attention heads: write 2"),

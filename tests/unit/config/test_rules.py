@@ -10,7 +10,7 @@ from nemo_brorl.config.reference import settings
 from nemo_brorl.config.rules import check_sft_rules
 from nemo_brorl.errors import ConfigError
 
-ON_GPUS = ["trainer.gpus_per_node=8"]
+ON_GPUS = ["trainer.gpus_per_node=8", "policy.data_parallel_size=null"]
 
 WRONG = [
     (["rollouts.num_per_prompt=1"], "rollouts.num_per_prompt=1 is out of range: write a number of at least 2"),
@@ -26,7 +26,7 @@ WRONG = [
     (["policy.optim.betas=[0.9]"], "write policy.optim.betas=[0.9,0.95]"),
     (["trainer.time_limit=1h"], 'write "04:00:00"'),
     (["algorithm.num_mini_batches=3"], "algorithm.num_mini_batches=3 does not divide"),
-    (["policy.data_parallel_size=64", "rollouts.num_per_prompt=2"], "leaves 2 rollouts for 64 data-parallel ranks"),
+    (["policy.data_parallel_size=64", "rollouts.num_per_prompt=2"], "leaves 8 rollouts for 64 data-parallel ranks"),
     (["trainer.num_nodes=2"], "CPU runs use one node"),
     ([*ON_GPUS, "policy.tensor_model_parallel_size=16"], "a policy replica needs TP × PP × CP = 16 GPUs and the run has 8"),
     ([*ON_GPUS, "policy.tensor_model_parallel_size=3"], "8 GPUs cannot be filled by 2 policy replicas"),
@@ -134,7 +134,8 @@ def test_disaggregated_engines_get_the_gpus_that_the_policy_leaves() -> None:
 
 def test_null_sizes_mean_all_gpus_or_the_cpu_defaults() -> None:
     cpu, gpu = load_config("brorl_cpu"), load_config("brorl_64gpu")
-    assert (derived.data_parallel_size(cpu), derived.num_engines(cpu)) == (1, 2)
+    assert (derived.data_parallel_size(cpu), derived.num_engines(cpu)) == (2, 2)
+    assert derived.data_parallel_size(load_config("brorl_cpu", ["policy.data_parallel_size=null"])) == 1
     assert (derived.data_parallel_size(gpu), derived.num_engines(gpu)) == (64, 64)
 
 

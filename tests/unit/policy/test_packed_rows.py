@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 def segment(number: int, prompt: list[int], responses: list[list[int]]) -> PackedSegment:
     made = tuple(
-        Response(number, index, np.array(tokens, np.int32), np.array(tokens, np.float32) / -10, index + 0.5)
+        Response(number, index, np.array(tokens, np.int32), np.array(tokens, np.float32) / -10, index + 0.5, is_fresh=True)
         for index, tokens in enumerate(responses)
     )
     return PackedSegment(np.array(prompt, np.int32), made)

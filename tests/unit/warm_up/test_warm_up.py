@@ -28,8 +28,8 @@ def test_a_demonstration_becomes_a_group_of_one_response_with_advantage_one() ->
 
 def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
     config = BroRLConfig(sft=SftConfig(lr=1.0, max_steps=100))
-    assert learning_rate(config, 0) == pytest.approx(0.2)
-    assert learning_rate(config, 5) == pytest.approx(1.0)
+    assert learning_rate(config, 0) == pytest.approx(1 / 20)
+    assert learning_rate(config, 20) == pytest.approx(1.0)
     assert learning_rate(config, 100) == pytest.approx(0.1)
 
 
