@@ -1,4 +1,4 @@
-# make train   install (once), make a small base model (once), train it, print what changed
+# make train   install (once), make a small base model (once), train it, print what changed, evaluate the best weights
 # make test    all tests, those on a GPU where there is one
 # make lint    ruff, mypy, the architecture test
 #
@@ -26,6 +26,7 @@ env:
 train: env
 	$(if $(WARM_UP),$(PYTHON) -m nemo_brorl.sft --config-name $(CONFIG) $(ARGS))
 	$(PYTHON) -m nemo_brorl.train --config-name $(CONFIG) $(ARGS)
+	$(PYTHON) -m nemo_brorl.evaluate --config-name $(CONFIG) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf' evaluation.samples_per_prompt=16
 
 test: env
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest $(ARGS)

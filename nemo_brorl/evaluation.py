@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ class TaskResult:
     pass_at_1: float
     standard_error: float  # of pass@1, over prompts
     pass_at_n: float  # with n = num_samples
+    constant_answer: float  # see best_constant_answer
     response_tokens: float
     truncated: float
 
@@ -42,7 +44,9 @@ class EvaluationResult:
             f"{prefix}/pass_at_{self.overall.num_samples}": self.overall.pass_at_n,
             f"{prefix}/response_tokens": self.overall.response_tokens,
             f"{prefix}/truncated": self.overall.truncated,
+            f"{prefix}/constant_answer": self.overall.constant_answer,
             **{f"{prefix}/pass_at_1/{task}": result.pass_at_1 for task, result in self.tasks.items()},
+            **{f"{prefix}/constant_answer/{task}": result.constant_answer for task, result in self.tasks.items()},
         }
 
 
@@ -78,20 +82,29 @@ def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
         pass_at_1=mean_pass_at_k(correct, num_samples, 1),
         standard_error=standard_error([count / num_samples for count in correct]),
         pass_at_n=mean_pass_at_k(correct, num_samples, num_samples),
+        constant_answer=best_constant_answer(groups),
         response_tokens=float(lengths.mean()),
         truncated=float(1.0 - is_stopped.mean()),
     )
 
 
+def best_constant_answer(groups: Sequence[ScoredGroup]) -> float:
+    """pass@1 of always giving each task's most frequent written answer: a gain up to here need not be more than certainty."""
+    tasks = {group.prompt.task for group in groups}
+    answers = {task: Counter(str(group.prompt.payload.get("answer")) for group in groups if group.prompt.task == task) for task in tasks}
+    return sum(counts.most_common(1)[0][1] for counts in answers.values()) / len(groups)
+
+
 def result_rows(result: EvaluationResult) -> list[list[str]]:
     """Rows of a table, one per task and one for all."""
+    rows = [*result.tasks.items(), ("all tasks", result.overall)]
     return [
-        [name, f"{row.num_prompts}", f"{row.pass_at_1:.1%}", f"±{row.standard_error:.1%}", f"{row.pass_at_n:.1%}",
+        [name, str(row.num_prompts), *(f"{share:.1%}" for share in (row.pass_at_1, row.standard_error, row.pass_at_n, row.constant_answer)),
          f"{row.response_tokens:.1f}", f"{row.truncated:.1%}"]
-        for name, row in [*result.tasks.items(), ("all tasks", result.overall)]
+        for name, row in rows
     ]  # fmt: skip
 
 
 def result_header(result: EvaluationResult) -> list[str]:
     """Header for `result_rows`."""
-    return ["task", "prompts", "pass@1", "s.e.", f"pass@{result.overall.num_samples}", "tokens", "truncated"]
+    return ["task", "prompts", "pass@1", "s.e.", f"pass@{result.overall.num_samples}", "constant", "tokens", "truncated"]

@@ -56,7 +56,7 @@ def print_summary(console: Console, run_folder: Path, seconds: float) -> None:
     rows = read_metrics(run_folder / "metrics.jsonl")
     validations = [row for row in rows if "validation/pass_at_1" in row]
     console.line()
-    console.table(["held-out pass@1", "before", "after", "change"], change_rows(validations[0], validations[-1]))
+    console.table(["held-out pass@1", "before", "after", "change", "constant answer"], change_rows(validations[0], validations[-1]))
     console.line()
     console.table(["time by stage", "seconds", "share"], time_rows(rows))
     console.line()

@@ -1,13 +1,15 @@
 """Evaluation on fakes."""
 
+from dataclasses import replace
+
 import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console, format_table
-from nemo_brorl.evaluation import Evaluator, result_header, result_rows
+from nemo_brorl.evaluation import Evaluator, best_constant_answer, result_header, result_rows
 from nemo_brorl.report_tables import change_rows
 from nemo_brorl.sampling import Sampler
-from tests.fakes import FakeGenerator, FakeVerifier, make_prompt
+from tests.fakes import FakeGenerator, FakeVerifier, make_group, make_prompt
 
 
 def test_pass_at_1_is_the_mean_over_prompts_and_tasks_are_apart() -> None:
@@ -23,11 +25,23 @@ def test_pass_at_1_is_the_mean_over_prompts_and_tasks_are_apart() -> None:
     assert result.overall.pass_at_n == 1.0
 
 
+def test_the_best_constant_answer_is_taken_task_by_task() -> None:
+    groups = [make_group([1.0]) for _ in range(5)]
+    tasks = ["easy", "easy", "easy", "hard", "hard"]
+    answers = ["1", "1", "2", "3", "4"]
+    prompts = [
+        replace(group.prompt, task=task, payload={"answer": answer}) for group, task, answer in zip(groups, tasks, answers, strict=True)
+    ]
+    groups = [replace(scored, group=replace(scored.group, prompt=prompt)) for scored, prompt in zip(groups, prompts, strict=True)]
+    assert best_constant_answer(groups) == pytest.approx((2 + 1) / 5)
+
+
 def test_tables_line_up() -> None:
-    before = {"validation/pass_at_1": 0.25, "validation/pass_at_1/toy": 0.25}
-    after = {"validation/pass_at_1": 0.5, "validation/pass_at_1/toy": 0.5}
-    lines = format_table(["task", "before", "after", "change"], change_rows(before, after))
-    assert lines[2] == "toy         25.0%  50.0%  +25.0 points"
+    constant = {"validation/constant_answer": 0.4, "validation/constant_answer/toy": 0.4}
+    before = {"validation/pass_at_1": 0.25, "validation/pass_at_1/toy": 0.25, **constant}
+    after = {"validation/pass_at_1": 0.5, "validation/pass_at_1/toy": 0.5, **constant}
+    lines = format_table(["task", "before", "after", "change", "constant"], change_rows(before, after))
+    assert lines[2] == "toy         25.0%  50.0%  +25.0 points     40.0%"
     assert len({len(line) for line in lines}) == 1
 
 

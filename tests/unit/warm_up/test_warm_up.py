@@ -16,7 +16,7 @@ from nemo_brorl.warm_up.trainer import check_band, fingerprint, is_cached, learn
 
 
 def result(pass_at_1: float) -> EvaluationResult:
-    return EvaluationResult(TaskResult(8, 8, pass_at_1, 0.01, 1.0, 4.0, 0.0), {})
+    return EvaluationResult(TaskResult(8, 8, pass_at_1, 0.01, 1.0, 0.5, 4.0, 0.0), {})
 
 
 def test_a_demonstration_becomes_a_group_of_one_response_with_advantage_one() -> None:
