@@ -44,6 +44,9 @@ def check_sft_rules(config: BroRLConfig) -> None:
         )
 
 
+MIN_CPU_HEAD_DIM = 32  # vLLM's CPU attention has no kernel for less
+
+
 def _raise_all(found: list[str]) -> None:
     if len(found) == 1:
         raise ConfigError(found[0])
@@ -240,6 +243,11 @@ def sft_shape(config: BroRLConfig) -> Iterator[str]:
     sft = config.sft
     if sft.hidden_size % sft.num_attention_heads:
         yield f"sft.hidden_size={sft.hidden_size} is not divisible by sft.num_attention_heads={sft.num_attention_heads}"
+    elif num_gpus(config) == 0 and sft.hidden_size // sft.num_attention_heads < MIN_CPU_HEAD_DIM:
+        yield (
+            f"sft.hidden_size={sft.hidden_size} over sft.num_attention_heads={sft.num_attention_heads} gives heads of"
+            f" {sft.hidden_size // sft.num_attention_heads}, and vLLM's CPU build needs {MIN_CPU_HEAD_DIM}: write fewer heads"
+        )
     if sft.num_attention_heads % sft.num_key_value_heads:
         yield f"sft.num_attention_heads={sft.num_attention_heads} is not divisible by sft.num_key_value_heads={sft.num_key_value_heads}"
     if not sft.min_pass_at_1 <= sft.target_pass_at_1 <= sft.max_pass_at_1:

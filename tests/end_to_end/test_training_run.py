@@ -18,8 +18,8 @@ pytestmark = pytest.mark.end_to_end
 
 SMALL = [
     "data.tasks=[{name: gcd, config: {max_value: 30}}]",
-    "sft.hidden_size=64", "sft.num_layers=2", "sft.intermediate_size=128", "sft.batch_size=32", "sft.max_steps=120",
-    "sft.probe_interval=60",
+    "sft.hidden_size=64", "sft.num_layers=2", "sft.num_attention_heads=2", "sft.num_key_value_heads=1", "sft.intermediate_size=128",
+    "sft.batch_size=32", "sft.max_steps=120", "sft.probe_interval=60",
     "sft.min_pass_at_1=0", "sft.target_pass_at_1=0.4", "sft.max_pass_at_1=1",
     "rollouts.num_per_prompt=32", "rollouts.prompts_per_step=3", "rollouts.chunk_size=8", "rollouts.max_response_tokens=12",
     "evaluation.num_prompts=8", "evaluation.samples_per_prompt=4", "algorithm.num_mini_batches=2",
@@ -29,6 +29,7 @@ EXPECTED_METRICS = (
     "dynamic_sampling/keep_rate", "generation/samples_per_s", "generation/prefix_cache_hit_rate", "policy/log_prob_mismatch", "reward/mean",
     "time/collect_s", "time/generate_s", "time/reward_s", "time/log_prob_s", "time/update_s", "time/sync_s",
 )  # fmt: skip
+RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 VOLATILE = ("time/", "generation/samples_per_s", "generation/tokens_per_s", "generation/prefix_cache")
 
 
@@ -112,8 +113,10 @@ def test_a_run_killed_in_step_four_and_resumed_equals_the_uninterrupted_one(whol
     left = processes_of(process)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    psutil.wait_procs(left, timeout=60)
-    assert not [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE], "processes outlived a killed driver"
+    _, alive = psutil.wait_procs(left, timeout=30)
+    for one in alive:  # two small agents of Ray's own can outlive a killed driver; nothing of ours does
+        assert one.name() in RAY_AGENTS
+        one.kill()
     output = run("train", folder)
     assert "resumed after step 2" in output
     assert rows(folder) == rows(whole[0])

@@ -64,6 +64,7 @@ WRONG = [
     (["data.tasks=[{name: a},{name: a}]"], "data.tasks names a 2 times"),
     (["policy.precision=bf16"], "parity.max_mean_abs_diff=0.001 is tighter than bf16 can meet"),
     (["sft.num_attention_heads=3"], "sft.hidden_size=256 is not divisible by sft.num_attention_heads=3"),
+    (["sft.num_attention_heads=16"], "gives heads of 16, and vLLM's CPU build needs 32"),
     (["sft.target_pass_at_1=0.9"], "write a target between them"),
 ]
 
