@@ -15,6 +15,7 @@ from nemo_brorl.errors import CheckpointError
 MAY_CHANGE = (
     "trainer.max_steps", "trainer.val_interval", "trainer.save_interval", "trainer.keep_checkpoints", "trainer.time_limit",
     "exp_manager", "generation.num_engines", "generation.timeout_s", "generation.max_restarts", "rewards.num_workers", "sft", "parity",
+    "dynamic_sampling", "rollouts.prompts_per_step",
     "policy.tensor_model_parallel_size", "policy.pipeline_model_parallel_size", "policy.data_parallel_size",
 )  # fmt: skip
 

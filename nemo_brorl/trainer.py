@@ -15,7 +15,7 @@ from nemo_brorl.clock import StopRequest, Stopwatch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
 from nemo_brorl.dynamic_sampling import DynamicSampling
-from nemo_brorl.errors import CheckpointError, TrainingError
+from nemo_brorl.errors import CheckpointError, StarvationError, TrainingError
 from nemo_brorl.evaluation import EvaluationResult, Evaluator
 from nemo_brorl.logs import get_logger
 from nemo_brorl.metrics.rollouts import generation_metrics, reward_metrics
@@ -81,7 +81,12 @@ class BroRLTrainer:
         longest_step_s = 0.0
         while self.step_number < self.config.trainer.max_steps and not self.stop.should_stop(longest_step_s):
             start = time.monotonic()
-            self.record(self.step())
+            try:
+                report = self.step()
+            except StarvationError:
+                self.save()  # what was sampled and learnt so far is kept for other settings
+                raise
+            self.record(report)
             self.after_step()
             longest_step_s = max(longest_step_s, time.monotonic() - start)
         if self.stop.reason is not None:
@@ -150,7 +155,7 @@ class BroRLTrainer:
         return learning_rate(self.config.policy.optim, step)
 
     def record(self, report: StepReport) -> None:
-        """Note the step's metrics and show its line; refuse to go on after too many non-finite updates."""
+        """Note the step's metrics and show its line."""
         metrics = {**report.metrics, **{f"time/{name}_s": value for name, value in report.seconds.items()}}
         self.row.update(metrics)
         self.parts.console.line(step_line(report, self.config.trainer.max_steps))
@@ -159,14 +164,9 @@ class BroRLTrainer:
                 "mean |Megatron - vLLM| log-prob is %.3f, above parity.max_step_mismatch=%.3f",
                 metrics["policy/log_prob_mismatch"], self.config.parity.max_step_mismatch,
             )  # fmt: skip
-        if self.num_skipped > self.config.trainer.max_skipped_updates:
-            raise TrainingError(
-                f"{self.num_skipped} mini-batches had a non-finite loss or gradient (trainer.max_skipped_updates="
-                f"{self.config.trainer.max_skipped_updates}): lower policy.optim.lr, or look at policy/log_prob_mismatch"
-            )
 
     def after_step(self) -> None:
-        """What is due between steps: reference reset, validation, checkpoint."""
+        """What is due between steps: reference reset, validation, checkpoint. Raises TrainingError after too many non-finite updates."""
         step, trainer = self.step_number, self.config.trainer
         is_last = step == trainer.max_steps
         if is_due(step, self.config.algorithm.reference_reset.interval):
@@ -176,6 +176,11 @@ class BroRLTrainer:
         self.write_row()
         if is_last or is_due(step, trainer.save_interval):
             self.save()
+        if self.num_skipped > self.config.trainer.max_skipped_updates:
+            raise TrainingError(
+                f"{self.num_skipped} mini-batches had a non-finite loss or gradient (trainer.max_skipped_updates="
+                f"{self.config.trainer.max_skipped_updates}): lower policy.optim.lr, or look at policy/log_prob_mismatch"
+            )
 
     def write_row(self) -> None:
         """Hand the step's metrics to the sinks: one row a step, before its checkpoint, so that a resumed run has them all."""

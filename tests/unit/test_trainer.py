@@ -8,7 +8,7 @@ from nemo_brorl.checkpoint import Checkpoints
 from nemo_brorl.clock import StopRequest
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
-from nemo_brorl.errors import TrainingError
+from nemo_brorl.errors import StarvationError, TrainingError
 from nemo_brorl.evaluation import Evaluator
 from nemo_brorl.sampling import Sampler
 from nemo_brorl.trainer import BroRLTrainer, Parts
@@ -104,6 +104,17 @@ def test_too_many_non_finite_updates_stop_the_run(tmp_path: Path) -> None:
     config.trainer.max_skipped_updates = 3
     with pytest.raises(TrainingError, match="4 mini-batches had a non-finite loss"):
         make_trainer(tmp_path, config, num_skipped=2).fit()
+
+
+def test_starvation_saves_what_was_learnt_before_it_stops(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config())
+    trainer.validate()
+    trainer.record(trainer.step())
+    trainer.after_step()
+    trainer.parts.sampler.verifier = FakeVerifier(period=1)  # from now on everything is right
+    with pytest.raises(StarvationError, match="all_correct"):
+        trainer.fit()
+    assert [folder.name for folder in trainer.parts.checkpoints.complete()] == ["step_1"]
 
 
 def test_the_reference_is_reset_at_its_interval(tmp_path: Path) -> None:
