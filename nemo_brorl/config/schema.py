@@ -219,13 +219,13 @@ class SftConfig:
     tagged_fraction: float = 1.0  # of demonstrations that write the answer in tags, as verifiers want it; the rest write it bare
     batch_size: int = 32  # demonstrations per optimizer step
     lr: float = 2e-3
-    max_steps: int = 800  # the learning rate falls to a tenth by then
+    max_steps: int = 1000  # the learning rate falls to a tenth by then
     precision: str = "auto"  # fp32, bf16; auto: bf16 where the processor has instructions for it
     probe_interval: int = 100  # optimizer steps between measurements of pass@1
     target_pass_at_1: float = 0.25  # stop as soon as the base reaches it ...
     min_pass_at_1: float = 0.2  # ... and refuse a base outside these bounds
     max_pass_at_1: float = 0.5
-    time_limit_s: float = 240.0
+    time_limit_s: float = 200.0
 
 
 @dataclass
