@@ -167,6 +167,9 @@ def _checked_override(text: str, folder: Path) -> str:
     key = override.key_or_group
     if (folder / key).is_dir():  # a choice among the YAML files of conf/KEY/
         return text
+    if messages.is_section(key) and not isinstance(override.value(), dict):
+        # asked here: once NeMo is imported, Hydra knows a config group of its own called trainer
+        raise ConfigError(messages.wrong_section(key))
     if override.is_delete():
         raise ConfigError(f"{text}: settings cannot be removed; write {key}=VALUE, with null where the type allows it")
     if override.is_sweep_override():

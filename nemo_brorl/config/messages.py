@@ -84,7 +84,7 @@ def explain(error: Exception, file: Path | None) -> str:
     key = str(origin.full_key or origin.key or _section_named_in(origin) or "")
     where = f" (in {file}, or in what it builds on)" if str(error).startswith("In '") else ""
     if any(_without_indices(key) == group.path for group in groups() if group.path):
-        return _wrong_section(key) + where
+        return wrong_section(key) + where
     if isinstance(origin, MissingMandatoryValue):
         return f"{key} is required and missing: write {key}=VALUE{where}"
     if isinstance(origin, InterpolationResolutionError):
@@ -102,7 +102,13 @@ def _section_named_in(error: OmegaConfBaseException) -> str | None:
     return next((group.path for group in groups() if f"subclass of {group.class_name}." in str(error)), None)
 
 
-def _wrong_section(key: str) -> str:
+def is_section(key: str) -> bool:
+    """Whether `key` names a group of settings."""
+    return any(group.path == key for group in groups() if group.path)
+
+
+def wrong_section(key: str) -> str:
+    """The message for a single value where a section stands."""
     group = next(group for group in groups() if group.path == _without_indices(key))
     names = ", ".join(setting.path.rpartition(".")[2] for setting in group.settings[:3])
     return f"{key} is a section with settings of its own ({names}, ...): it cannot be given a single value"
