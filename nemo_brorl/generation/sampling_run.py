@@ -55,11 +55,14 @@ class SamplingRun:
         while not self._placement.is_finished:
             self._dispatch()
             for reference in self._wait():
-                if reference in self._starting:
-                    self._finish_start(reference)
-                elif reference in self._flights:  # else its engine was lost a moment ago
-                    yield from self._collect(reference)
+                yield from self._resolve(reference)
             self._replace_overdue()
+
+    def _resolve(self, reference: Any) -> Iterator[RolloutChunk]:
+        if reference in self._starting:
+            self._finish_start(reference)
+        elif reference in self._flights:  # else its engine was lost a moment ago
+            yield from self._collect(reference)
 
     def abort(self) -> None:
         """Drop what is in flight and wait until the engines are idle. Engines that do not answer are replaced."""

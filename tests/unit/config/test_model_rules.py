@@ -9,7 +9,7 @@ import pytest
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.memory import available_gib, check_memory, needed_gib
-from nemo_brorl.config.model_rules import check_model_rules, local_model, read_shape
+from nemo_brorl.config.model_rules import check_model_rules, local_model, misfits, read_shape
 from nemo_brorl.errors import ConfigError, ModelError, ResourceError
 
 SMALL = {
@@ -59,7 +59,9 @@ def test_a_vocabulary_that_tensor_parallel_ranks_cannot_share_is_refused(tmp_pat
 
 def test_a_fitting_model_is_accepted(tmp_path: Path) -> None:
     overrides = ["policy.tensor_model_parallel_size=2", "policy.pipeline_model_parallel_size=2"]
-    check_model_rules(load_config("brorl_cpu", [write_model(tmp_path), *overrides]))
+    config = load_config("brorl_cpu", [write_model(tmp_path), *overrides])
+    check_model_rules(config)
+    assert list(misfits(config, read_shape(tmp_path))) == []
 
 
 def test_a_missing_folder_is_a_model_error_that_names_the_warm_up() -> None:

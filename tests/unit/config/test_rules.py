@@ -96,7 +96,7 @@ RIGHT = [
 
 @pytest.mark.parametrize("overrides", RIGHT)
 def test_what_fits_is_accepted(overrides: list[str]) -> None:
-    load_config("brorl_cpu", overrides)
+    assert load_config("brorl_cpu", overrides) != load_config("brorl_cpu")
 
 
 def test_every_number_of_the_schema_has_a_range() -> None:

@@ -53,10 +53,12 @@ def test_a_file_cut_inside_the_length_is_refused(tmp_path: Path) -> None:
         read_shapes(tmp_path)
 
 
-def test_a_tied_head_may_be_listed_or_left_out() -> None:
+def test_a_tied_head_may_be_listed_or_left_out_and_an_untied_one_may_not() -> None:
     check_manifest([EMBED, NORM], EXPECTED, is_tied=True)
     check_manifest([EMBED, NORM, HEAD], EXPECTED, is_tied=True)
     check_manifest([EMBED, NORM], EXPECTED | {HEAD.name: (4, 2)}, is_tied=True)
+    with pytest.raises(WeightSyncError, match=HEAD.name):
+        check_manifest([EMBED, NORM], EXPECTED | {HEAD.name: (4, 2)}, is_tied=False)
 
 
 @pytest.mark.parametrize(

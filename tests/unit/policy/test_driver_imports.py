@@ -14,4 +14,5 @@ assert not heavy, heavy
 
 
 def test_the_driver_side_of_the_policy_imports_nothing_heavy() -> None:
-    subprocess.run([sys.executable, "-c", CODE], check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
