@@ -12,6 +12,7 @@ from nemo_brorl.checkpoint import Checkpoints
 from nemo_brorl.clock import StopRequest, Stopwatch
 from nemo_brorl.cluster import RayCluster
 from nemo_brorl.config.derived import time_limit_s
+from nemo_brorl.config.model_rules import local_model
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
 from nemo_brorl.errors import DataError, ModelError
@@ -164,13 +165,10 @@ def evaluating(config: BroRLConfig, console: Console) -> Iterator[Evaluator]:
 
 def resolve_model(config: BroRLConfig) -> Path:
     """A local folder as it is, otherwise a Hugging Face name, downloaded into the hub's cache. Raises ModelError."""
+    folder = local_model(config)
+    if folder is not None:
+        return folder
     name = config.policy.model
-    if Path(name).is_dir():
-        return Path(name)
-    if name == config.sft.output:
-        raise ModelError(f"policy.model={name} is not there yet: make it with `python -m nemo_brorl.sft`, or name another model")
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise ModelError(f"policy.model={name}: there is no such folder, and a name on Hugging Face is OWNER/NAME")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
