@@ -22,6 +22,7 @@ class TrainerConfig:
     seed: int = 1
     val_interval: int = 5  # steps between validations; 0: only before and after training
     save_interval: int = 5  # steps between checkpoints
+    async_save: bool = True  # files are written while training goes on
     keep_checkpoints: int = 2
     time_limit: str | None = None  # "HH:MM:SS"; save and stop before it
     max_skipped_updates: int = 10  # non-finite mini-batches in the whole run before it stops
@@ -51,6 +52,14 @@ class OptimConfig:
 
 
 @dataclass
+class MoeConfig:
+    """Mixture-of-experts models only."""
+
+    aux_loss_coefficient: float = 0.0  # load-balancing loss added to the policy loss
+    freeze_router: bool = False  # the router's weights are not trained
+
+
+@dataclass
 class PolicyConfig:
     """The Megatron policy."""
 
@@ -63,13 +72,20 @@ class PolicyConfig:
     data_parallel_size: int | None = None  # null: all GPUs; 1 on CPU
     sequence_parallel: bool = False
     precision: str = "fp32"  # fp32, bf16
-    fp8: str | None = None  # null, hybrid, e4m3 (Hopper)
+    fp8: str | None = None  # null, hybrid (forward e4m3, backward e5m2), e4m3; Transformer Engine on Hopper, emulated on CPU
     fp8_recipe: str = "tensorwise"  # delayed, tensorwise, blockwise
+    fp8_params: bool = False  # keep the weights of FP8 layers in FP8 between steps (GPU)
+    fp8_amax_history: int = 1024  # steps of the delayed recipe's history of largest values
+    fp8_bf16_first_layers: int = 0  # layers at the start that stay in bf16
+    fp8_bf16_last_layers: int = 0  # layers at the end that stay in bf16
     tokens_per_micro_batch: int = 8192
     log_prob_chunk_tokens: int = 1024  # rows of logits that exist in fp32 at once
     shared_prompt: bool = True  # compute a prompt once for the responses of its group in a micro-batch
+    attention: str = "auto"  # auto, sdpa, flex (GPU)
     recompute: str | None = None  # null, selective, full
+    offload: str = "none"  # none, optimizer, all: what moves to host memory while colocated engines generate (GPU)
     num_threads: int = 1  # per rank, on CPU
+    moe: MoeConfig = field(default_factory=MoeConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
 
 
@@ -125,9 +141,12 @@ class KLConfig:
 
 @dataclass
 class ReferenceResetConfig:
-    """ProRL's reference resets."""
+    """When the current weights become the reference (ProRL, arXiv 2505.24864, section 3.3)."""
 
     interval: int = 0  # steps; 0: never
+    kl_above: float | None = None  # mean KL to the reference in a step, nats per token; null: never
+    patience: int = 0  # validations in a row without a new best pass@1; 0: never
+    clear_optimizer: bool = False  # ProRL v1 cleared Adam's moments, v2 keeps them
 
 
 @dataclass
@@ -147,6 +166,7 @@ class AlgorithmConfig:
     clip_low: float = 0.2
     clip_high: float = 0.28
     dual_clip: float = 10.0  # 0: off
+    entropy_coefficient: float = 0.0  # of the entropy bonus
     num_mini_batches: int = 4
     kl: KLConfig = field(default_factory=KLConfig)
     reference_reset: ReferenceResetConfig = field(default_factory=ReferenceResetConfig)
@@ -202,6 +222,7 @@ class ParityConfig:
     responses_per_prompt: int = 4
     max_mean_abs_diff: float = 1e-3  # nats; bf16 needs about 0.05
     max_step_mismatch: float = 0.05  # mean |Megatron - vLLM| per step above which a warning is logged
+    max_fp8_mismatch: float = 0.05  # mean |FP8 - bf16| log-prob per step above which a warning is logged
 
 
 @dataclass

@@ -10,23 +10,26 @@ from nemo_brorl.errors import ConfigError
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """Degrees of parallelism. Ranks are ordered as Megatron does by default: tensor fastest, then data, then pipeline."""
+    """Degrees of parallelism. Ranks are ordered as Megatron does by default: tensor fastest, then context, data, pipeline.
+    Expert parallelism takes its ranks from context and data."""
 
     tensor: int
     pipeline: int
     data: int
+    context: int = 1
+    expert: int = 1
     virtual_pipeline: int | None = None  # model chunks per pipeline stage; None: one
     sequence_parallel: bool = False
     on_gpu: bool = False
 
     @property
     def world_size(self) -> int:
-        return self.tensor * self.pipeline * self.data
+        return self.tensor * self.context * self.data * self.pipeline
 
     @property
     def report_rank(self) -> int:
-        """The rank that holds the metrics: last pipeline stage, first data-parallel replica, first tensor slice."""
-        return self.tensor * self.data * (self.pipeline - 1)
+        """The rank that holds the metrics: last pipeline stage, first data-parallel replica, first slice of everything else."""
+        return self.tensor * self.context * self.data * (self.pipeline - 1)
 
 
 def layout_of(config: BroRLConfig) -> ParallelLayout:
@@ -46,6 +49,8 @@ def layout_of(config: BroRLConfig) -> ParallelLayout:
         tensor=policy.tensor_model_parallel_size,
         pipeline=policy.pipeline_model_parallel_size,
         data=_data_parallel_size(config, model_parallel) if on_gpu else policy.data_parallel_size or 1,
+        context=policy.context_parallel_size,
+        expert=policy.expert_model_parallel_size,
         virtual_pipeline=policy.virtual_pipeline_model_parallel_size,
         sequence_parallel=policy.sequence_parallel and policy.tensor_model_parallel_size > 1,
         on_gpu=on_gpu,

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_layer_with_transformer_engine_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel.mappings import copy_to_tensor_model_parallel_region, gather_from_sequence_parallel_region
-from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from nemo_brorl.config.schema import PolicyConfig
-from nemo_brorl.policy.attention import PackedAttention, PackedRotary, Packing
+from nemo_brorl.policy.attention import PackedRotary, Packing
+from nemo_brorl.policy.layer_specs import layer_specs
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.log_probs import token_log_probs, vocab_slice
 from nemo_brorl.policy.model_shape import ModelShape
@@ -28,19 +25,6 @@ _RECOMPUTE: dict[str | None, dict[str, Any]] = {
     "selective": {"recompute_granularity": "selective"},
     "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
 }
-
-
-class RMSNorm(torch.nn.Module):
-    """RMSNorm for CPU that may stand in a sequence-parallel region, which Megatron's wrapper of torch's refuses."""
-
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **kwargs: Any) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
-        self.weight.sequence_parallel = config.sequence_parallel  # finalize_model_grads then sums its gradient
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return F.rms_norm(hidden, self.weight.shape, self.weight, self.eps)
 
 
 class PolicyModel(GPTModel):
@@ -132,7 +116,7 @@ def _build_chunk(
 ) -> PolicyModel:
     model = PolicyModel(
         config,
-        _layer_specs(config, layout.on_gpu, stage),
+        layer_specs(config, layout.on_gpu, stage),
         vocab_size=shape.padded_vocab_size(layout.tensor),
         max_sequence_length=shape.max_positions,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
@@ -145,25 +129,3 @@ def _build_chunk(
         rope_base=shape.rope_base,
     )
     return model.cuda() if layout.on_gpu else model
-
-
-def _layer_specs(config: TransformerConfig, on_gpu: bool, stage: int | None) -> TransformerBlockSubmodules:
-    """Transformer Engine's layers on GPUs, Megatron's own with `RMSNorm` on CPU; `PackedAttention` in both."""
-    if on_gpu:
-        from megatron.core.extensions.transformer_engine import TENorm  # only there with Transformer Engine installed
-
-        layer, norm = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm), TENorm
-    else:
-        layer, norm = _cpu_layer_spec(config), RMSNorm
-    layer.submodules.self_attention.submodules.core_attention = PackedAttention
-    num_layers = get_num_layers_to_build(config, vp_stage=stage)
-    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
-
-
-def _cpu_layer_spec(config: TransformerConfig) -> ModuleSpec:
-    layer = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
-    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
-    if config.qk_layernorm:
-        attention = layer.submodules.self_attention.submodules
-        attention.q_layernorm = attention.k_layernorm = RMSNorm
-    return layer

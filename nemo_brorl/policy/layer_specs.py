@@ -1,0 +1,50 @@
+"""Which modules a transformer layer is built from: Transformer Engine's on GPUs, Megatron's own with our `RMSNorm` on CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_layer_with_transformer_engine_spec
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+
+from nemo_brorl.policy.attention import PackedAttention
+
+
+class RMSNorm(torch.nn.Module):
+    """RMSNorm for CPU that may stand in a sequence-parallel region, which Megatron's wrapper of torch's refuses."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **kwargs: Any) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
+        self.weight.sequence_parallel = config.sequence_parallel  # finalize_model_grads then sums its gradient
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return F.rms_norm(hidden, self.weight.shape, self.weight, self.eps)
+
+
+def layer_specs(config: TransformerConfig, on_gpu: bool, stage: int | None) -> TransformerBlockSubmodules:
+    """The layers of one model chunk, with `PackedAttention` on every device."""
+    if on_gpu:
+        from megatron.core.extensions.transformer_engine import TENorm  # only there with Transformer Engine installed
+
+        layer, norm = get_gpt_layer_with_transformer_engine_spec(qk_layernorm=config.qk_layernorm), TENorm
+    else:
+        layer, norm = _cpu_layer_spec(config), RMSNorm
+    layer.submodules.self_attention.submodules.core_attention = PackedAttention
+    num_layers = get_num_layers_to_build(config, vp_stage=stage)
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
+
+
+def _cpu_layer_spec(config: TransformerConfig) -> ModuleSpec:
+    layer = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
+    if config.qk_layernorm:
+        attention = layer.submodules.self_attention.submodules
+        attention.q_layernorm = attention.k_layernorm = RMSNorm
+    return layer
