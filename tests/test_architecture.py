@@ -27,20 +27,27 @@ SHELVES: tuple[tuple[str, ...], ...] = (
     ("errors", "logs"),
     ("types", "clock", "console"),
     ("object_store", "config"),
-    ("ports", "kl", "tokenizer", "cluster", "run_folder"),
+    ("ports", "kl", "tokenizer", "cluster", "run_folder", "theory"),
     ("rollouts", "rewards", "dynamic_sampling", "advantages", "losses", "packing", "metrics"),
     ("prompts", "policy", "generation", "weight_sync", "checkpoint", "sinks", "nemo_app"),
-    ("sampling", "parity", "report_tables"),
+    ("sampling", "parity", "report_tables", "report"),
     ("evaluation",),
     ("trainer", "warm_up"),
     ("wiring",),
-    ("runs",),
+    ("runs", "simulations"),
     ("commands",),
 )
-ENTRY_POINTS = ("train", "evaluate", "sft", "__main__")
+ENTRY_POINTS = ("train", "evaluate", "sft", "simulate", "__main__")
 
 # Heavy libraries have one owner each.
-OWNERS = {"megatron": "policy", "transformer_engine": "policy", "vllm": "generation", "nemo": "nemo_app", "lightning": "nemo_app"}
+OWNERS = {
+    "megatron": "policy",
+    "transformer_engine": "policy",
+    "vllm": "generation",
+    "nemo": "nemo_app",
+    "lightning": "nemo_app",
+    "matplotlib": "report",
+}
 TORCH_FREE = (
     "errors",
     "logs",
