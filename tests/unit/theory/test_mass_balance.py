@@ -76,8 +76,8 @@ def test_what_the_first_order_leaves_out_falls_with_the_square_of_the_step(rule:
     step = logit_step(p, is_correct, counts, SIGNED, rule)
     first_order = mass_balance(p, is_correct, counts, SIGNED, rule).total
     errors = [abs(change_of_q(p, is_correct, eta * step) - eta * first_order) for eta in (1e-1, 1e-2, 1e-3)]
-    assert errors[0] / errors[1] == pytest.approx(100, rel=0.1)
-    assert errors[1] / errors[2] == pytest.approx(100, rel=0.1)
+    assert errors[0] / errors[1] == pytest.approx(100, rel=0.25)
+    assert errors[1] / errors[2] == pytest.approx(100, rel=0.25)
 
 
 @pytest.mark.parametrize("seed", range(30))
