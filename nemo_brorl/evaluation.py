@@ -10,9 +10,8 @@ import numpy as np
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.metrics.pass_at_k import mean_pass_at_k, standard_error
-from nemo_brorl.metrics.rollouts import SUCCESS_REWARD
 from nemo_brorl.sampling import Sampler
-from nemo_brorl.types import Prompt, Sampling, ScoredGroup
+from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ Int64 = NDArray[np.int64]
 Float32 = NDArray[np.float32]
 Bool = NDArray[np.bool_]
 
+SUCCESS_REWARD = 1.0 - 1e-6  # a rollout counts as correct from here on
+
 WEIGHT_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 

@@ -47,7 +47,7 @@ RANGES: dict[str, Range] = {
     "trainer.max_skipped_updates": AT_LEAST_0,
     "policy.tensor_model_parallel_size": AT_LEAST_1,
     "policy.pipeline_model_parallel_size": AT_LEAST_1,
-    "policy.virtual_pipeline_model_parallel_size": AT_LEAST_1,
+    "policy.virtual_pipeline_model_parallel_size": Range(2),
     "policy.context_parallel_size": AT_LEAST_1,
     "policy.expert_model_parallel_size": AT_LEAST_1,
     "policy.data_parallel_size": AT_LEAST_1,
@@ -84,6 +84,8 @@ RANGES: dict[str, Range] = {
     "algorithm.clip_low": Range(0, 1, is_open=True),
     "algorithm.clip_high": POSITIVE,
     "algorithm.dual_clip": AT_LEAST_0,
+    "algorithm.pass_at_k": AT_LEAST_1,
+    "algorithm.rare_success_exponent": AT_LEAST_0,
     "algorithm.entropy_coefficient": AT_LEAST_0,
     "algorithm.num_mini_batches": AT_LEAST_1,
     "algorithm.kl.coefficient": AT_LEAST_0,
@@ -125,7 +127,7 @@ RANGES: dict[str, Range] = {
     "sft.time_limit_s": POSITIVE,
 }
 
-ADVANTAGES = ("reinforce_plus_plus_baseline", "grpo")
+ADVANTAGES = ("reinforce_plus_plus_baseline", "reinforce_plus_plus", "grpo", "dr_grpo", "rloo", "maxrl", "pass_at_k")
 REINFORCEMENT_LOSSES = ("ppo_clip",)  # those of losses.LOSSES that learn from advantages
 KL_ESTIMATORS = ("k1", "k2", "k3")
 

@@ -161,7 +161,9 @@ class ImportanceCorrectionConfig:
 class AlgorithmConfig:
     """How rewards become an update."""
 
-    advantage: str = "reinforce_plus_plus_baseline"  # reinforce_plus_plus_baseline, grpo
+    advantage: str = "reinforce_plus_plus_baseline"  # also reinforce_plus_plus, grpo, dr_grpo, rloo, maxrl, pass_at_k
+    pass_at_k: int = 8  # k of the advantage pass_at_k
+    rare_success_exponent: float = 0.0  # weight groups by (1 - share of correct rollouts) ** this; 0: off
     loss: str = "ppo_clip"
     clip_low: float = 0.2
     clip_high: float = 0.28

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nemo_brorl.types import EngineStats, ScoredGroup
+from nemo_brorl.types import SUCCESS_REWARD, EngineStats, ScoredGroup
 
-SUCCESS_REWARD = 1.0 - 1e-6  # a rollout counts as correct from here on
 SUCCESS_BUCKETS = ((0, 0), (1, 1), (2, 5))  # then "more" and "all"; at large N the first ones hold the hard prompts
 
 

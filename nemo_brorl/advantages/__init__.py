@@ -1,0 +1,33 @@
+"""Advantages: one number per rollout from the rewards of its group and of the batch. One algorithm a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nemo_brorl.advantages.base import Advantage
+from nemo_brorl.advantages.grpo import dr_grpo, grpo
+from nemo_brorl.advantages.maxrl import maxrl
+from nemo_brorl.advantages.pass_at_k import pass_at_k
+from nemo_brorl.advantages.rare_success import weigh_rare_successes
+from nemo_brorl.advantages.reinforce_plus_plus import reinforce_plus_plus, reinforce_plus_plus_baseline
+from nemo_brorl.advantages.rloo import rloo
+from nemo_brorl.config.schema import AlgorithmConfig
+from nemo_brorl.types import Float32
+
+ADVANTAGES: dict[str, Advantage] = {
+    "reinforce_plus_plus": reinforce_plus_plus,
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "maxrl": maxrl,
+    "pass_at_k": pass_at_k,
+}
+
+
+def advantages_of(rewards: Sequence[Float32], config: AlgorithmConfig) -> list[Float32]:
+    """One [N] array per group: the chosen algorithm, then the weight of rare successes."""
+    advantages = ADVANTAGES[config.advantage](rewards, config)
+    if config.rare_success_exponent > 0:
+        advantages = weigh_rare_successes(advantages, rewards, config.rare_success_exponent)
+    return advantages
