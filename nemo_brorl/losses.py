@@ -21,6 +21,7 @@ class TokenBatch:
     """Response tokens of one micro-batch, all [T] float32."""
 
     log_probs: Tensor  # under the weights being trained; carries the gradient
+    entropies: Tensor  # of the distributions these tokens were scored under, nats; carries the gradient
     old_log_probs: Tensor  # Megatron, at the start of the update
     sampled_log_probs: Tensor  # vLLM, when the token was drawn
     reference_log_probs: Tensor | None  # None: no KL term
@@ -41,7 +42,7 @@ Loss = Callable[[TokenBatch, AlgorithmConfig], LossSums]
 def ppo_clip(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     """PPO's clipped surrogate (arXiv 1707.06347 eq. 7) with decoupled bounds (DAPO's clip-higher, arXiv 2503.14476 eq. 10),
     dual clip for negative advantages (arXiv 1912.09729 eq. 5), truncated importance sampling between sampler and trainer,
-    and a KL term in the loss (ProRL, arXiv 2505.24864)."""
+    a KL term in the loss (ProRL, arXiv 2505.24864), and a bonus for the exact entropy of each token's distribution."""
     log_ratio = batch.log_probs - batch.old_log_probs
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
@@ -60,6 +61,8 @@ def ppo_clip(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
         kl = kl_per_token(batch.log_probs, batch.reference_log_probs, config.kl.estimator, config.kl.log_ratio_clamp)
         loss = loss + config.kl.coefficient * kl
         metrics["policy/kl_to_reference"] = kl.sum()
+    if config.entropy_coefficient > 0:
+        loss = loss - config.entropy_coefficient * batch.entropies
     return LossSums(loss.sum(), {name: value.detach() for name, value in metrics.items()})
 
 

@@ -119,14 +119,14 @@ def _rank_main(
 def score_a_vocab_slice(
     hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, grad: torch.Tensor, vocab_size: int, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """This rank's log-probs, share of the gradient of hidden, and gradient of its rows of the weight."""
+    """This rank's token scores [3, n], share of the gradient of hidden, and gradient of its rows of the weight."""
     from megatron.core import parallel_state
 
-    from nemo_brorl.policy.log_probs import token_log_probs, vocab_slice
+    from nemo_brorl.policy.log_probs import token_scores, vocab_slice
 
     group = parallel_state.get_tensor_model_parallel_group()
     mine = weight.chunk(group.size())[group.rank()].clone().requires_grad_()
     hidden.requires_grad_()
-    log_probs = token_log_probs(hidden, mine, targets, vocab_slice(vocab_size, len(mine), group), temperature, 4)
-    log_probs.backward(grad)
-    return log_probs.detach(), hidden.grad, mine.grad
+    scores = token_scores(hidden, mine, targets, vocab_slice(vocab_size, len(mine), group), temperature, 4)
+    scores.backward(grad)
+    return scores.detach(), hidden.grad, mine.grad

@@ -139,7 +139,7 @@ def _pipeline_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
         per_stage = shape.num_layers // stages
         yield (
             f"policy.virtual_pipeline_model_parallel_size={virtual} does not divide the {per_stage} layers of a pipeline stage: "
-            f"write {_divisor(virtual, per_stage)} or null"
+            f"write {_divisor(virtual, per_stage)} or null".replace("write 1 or null", "write null")
         )
 
 

@@ -144,8 +144,6 @@ def parallel_layout(config: BroRLConfig) -> Iterator[str]:
             f"policy.virtual_pipeline_model_parallel_size={virtual} needs policy.pipeline_model_parallel_size > 1: write null, or "
             "raise policy.pipeline_model_parallel_size"
         )
-    elif virtual is not None and num_gpus(config) == 0:
-        yield f"policy.virtual_pipeline_model_parallel_size={virtual} needs GPUs (Gloo mixes up its messages): on CPU write null"
 
 
 def wandb_is_usable(config: BroRLConfig) -> Iterator[str]:

@@ -41,9 +41,6 @@ def layout_of(config: BroRLConfig) -> ParallelLayout:
                 f"policy.{name}={getattr(policy, name)} is not supported: write policy.{name}=1 and use tensor or pipeline parallelism"
             )
     on_gpu = config.trainer.gpus_per_node > 0
-    if policy.virtual_pipeline_model_parallel_size and not on_gpu:
-        # Gloo mixes up the messages that tell two stages, each before and after the other, how long their rows are.
-        raise ConfigError("policy.virtual_pipeline_model_parallel_size needs GPUs: write null on CPU")
     model_parallel = policy.tensor_model_parallel_size * policy.pipeline_model_parallel_size
     return ParallelLayout(
         tensor=policy.tensor_model_parallel_size,

@@ -48,7 +48,18 @@ class Learner:
 
     def row(self, segments: Sequence[PackedSegment], temperature: float) -> Row:
         """Segments laid out for this rank's model."""
-        return build_row(segments, temperature, self.row_multiple, self.device.torch_device)
+        return self.rows([segments], temperature)[0]
+
+    def rows(self, segments: Sequence[Sequence[PackedSegment]], temperature: float) -> list[Row]:
+        """Rows to run together; under a virtual pipeline all as long as the longest (`schedule._row_length`)."""
+
+        def build(at_least: int) -> list[Row]:
+            return [build_row(part, temperature, self.row_multiple, self.device.torch_device, at_least) for part in segments]
+
+        rows = build(at_least=1)
+        if self.layout.virtual_pipeline is None:
+            return rows
+        return build(at_least=max((row.token_ids.size(1) * self.layout.context for row in rows), default=1))
 
     def update(self, plan: UpdatePlan) -> RankReport:
         """Collective: every mini-batch of the plan."""
@@ -65,7 +76,7 @@ class Learner:
             return None
         results: list[Float32] = [np.empty(0, np.float32) for _ in response_ids]
         for row, row_numbers, row_scores in zip(rows, numbers, scores, strict=True):
-            parts = row_scores.cpu().split([len(response.token_ids) for response in row.responses])
+            parts = row_scores.log_probs.cpu().split([len(response.token_ids) for response in row.responses])
             for response, part in zip(row.responses, parts, strict=True):
                 results[row_numbers[response.segment]] = part.numpy().copy()
         return results
@@ -83,11 +94,8 @@ class Learner:
                 num_tokens = 0
             numbers[-1].append(number)
             num_tokens += length
-        rows = []
-        for row_numbers in numbers:
-            segments = [_segment(i, prompt_ids[n], response_ids[n]) for i, n in enumerate(row_numbers)]
-            rows.append(self.row(segments, self.config.rollouts.temperature))
-        return rows, numbers
+        segments = [[_segment(i, prompt_ids[n], response_ids[n]) for i, n in enumerate(row_numbers)] for row_numbers in numbers]
+        return self.rows(segments, self.config.rollouts.temperature), numbers
 
     def weight_manifest(self) -> list[TensorInfo]:
         """Names, shapes and dtypes of the weight stream."""

@@ -1,21 +1,38 @@
-"""Log-probs of given tokens from vocab-parallel logits, without the whole vocabulary of more than a few tokens at once.
+"""Log-prob, entropy and collision mass of each response token from vocab-parallel logits, which never exist as a whole.
 
 Own code because Megatron's cross entropies (0.16.1) count the padded vocabulary in the normaliser, and one overwrites the
-logits while the other rounds its gradient to bf16. The output layer is part of the function: forward keeps one number per
-token, backward computes the logits of a chunk again. So no more than `chunk` rows of logits exist at any time.
+logits while the other rounds its gradient to bf16. The output layer is part of the function: forward walks over tiles of
+`chunk` tokens by some columns of the vocabulary and keeps a few numbers per token (the online softmax of arXiv 1805.02867,
+with two more sums), backward computes the logits of each tile again. A tile is small enough for the processor's cache,
+which makes this faster than whole rows of logits, and the memory independent of the vocabulary.
 
-Legend: n tokens, h hidden size, v vocabulary rows of this tensor-parallel rank (padding included), c rows of a chunk.
+Legend: n tokens, h hidden size, v vocabulary rows of this tensor-parallel rank (padding included), c tokens of a chunk,
+w columns of a tile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+_TILE_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 24}  # c * w: 4 MiB for a core's cache, 64 MiB to keep a GPU's kernels large
+_LOWEST = torch.finfo(torch.float32).min
+
+
+class TokenScores(NamedTuple):
+    """What softmax(logits / temperature) says of each response token, [n] float32 each.
+
+    The model hands them on as one tensor [3, n] in this order, which Megatron's schedules can carry; `TokenScores(*output)`.
+    """
+
+    log_probs: Tensor  # of the token
+    entropies: Tensor  # −Σ p log p over the vocabulary, nats
+    collisions: Tensor  # Σ p²: the chance that two draws agree
 
 
 @dataclass(frozen=True)
@@ -35,83 +52,133 @@ def vocab_slice(vocab_size: int, num_rows: int, group: dist.ProcessGroup | None)
     return VocabSlice(first, max(0, min(num_rows, vocab_size - first)), group)
 
 
-def token_log_probs(hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int) -> Tensor:
-    """log softmax(hidden @ weight.T / temperature)[target] per token, [n] float32, the same on every tensor-parallel rank.
+def token_scores(hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int) -> Tensor:
+    """`TokenScores` [3, n] float32 under softmax(hidden @ weight.T / temperature), the same on every tensor-parallel rank.
 
     `hidden` [n, h] is the same on all ranks and its gradient is this rank's share only (Megatron's
-    `copy_to_tensor_model_parallel_region` sums it); `weight` [v, h]; `targets` [n] int64.
+    `copy_to_tensor_model_parallel_region` sums it); `weight` [v, h]; `targets` [n] int64. All three rows have a gradient.
     """
-    return _TokenLogProbs.apply(hidden, weight, targets, vocab, temperature, chunk)
+    return _TokenScores.apply(hidden, weight, targets, vocab, temperature, chunk)
 
 
-class _TokenLogProbs(torch.autograd.Function):
+class _TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int) -> Tensor:
-        largest, total, target = _partial_sums(hidden, weight, targets, vocab, temperature, chunk)
+        sums = hidden.new_empty(5, len(targets), dtype=torch.float32)
+        for rows in _chunks(len(targets), chunk):
+            sums[:, rows] = _sums(hidden[rows], weight, targets[rows], vocab, temperature)
         if vocab.group is not None:
-            largest, total, target = _merge(largest, total, target, vocab.group)
+            sums = _over_ranks(sums, vocab.group)
+        largest, total, weighted, squared, target = sums
         normaliser = largest + total.log()
-        ctx.save_for_backward(hidden, weight, targets, normaliser)
+        entropies, collisions = total.log() - weighted / total, squared / total.square()
+        ctx.save_for_backward(hidden, weight, targets, normaliser, entropies, collisions)
         ctx.settings = (vocab, temperature, chunk)
-        return target - normaliser
+        return torch.stack(TokenScores(target - normaliser, entropies, collisions))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, targets, normaliser = ctx.saved_tensors
+        hidden, weight, targets, *per_token = ctx.saved_tensors
         vocab, temperature, chunk = ctx.settings
+        grad = grad / temperature
+        has_more = bool(grad[1:].any())  # a loss of log-probs alone is spared the other two terms
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
         for rows in _chunks(len(targets), chunk):
-            # d log p / d logits = (one-hot - softmax) / temperature
-            share = _logits(hidden[rows], weight, vocab, temperature).sub_(normaliser[rows, None]).exp_().neg_()
-            is_mine, local = _find(targets[rows], vocab, share.size(1))
-            share.scatter_add_(1, local[:, None], is_mine[:, None].float())
-            share = share.mul_(grad[rows, None] / temperature).to(hidden.dtype)
-            grad_hidden[rows] = share @ weight
-            grad_weight += share.T @ hidden[rows]
+            state = _ChunkGradient(targets[rows], TokenScores(*grad[:, rows, None]), [kept[rows, None] for kept in per_token])
+            total = torch.zeros_like(hidden[rows], dtype=torch.float32)
+            for columns in _tiles(len(total), vocab, hidden.device):
+                share = state.of_logits(_logits(hidden[rows], weight[columns], temperature), vocab.first + columns.start, has_more)
+                _add_product(total, share, weight[columns])
+                _add_product(grad_weight[columns], share.T, hidden[rows])
+            grad_hidden[rows] = total.to(hidden.dtype)
         return grad_hidden, grad_weight.to(weight.dtype), None, None, None, None
+
+
+class _ChunkGradient(NamedTuple):
+    """What the gradient of a chunk's logits is made of."""
+
+    targets: Tensor  # [c]
+    grad: TokenScores  # [c, 1] each, divided by the temperature
+    per_token: list[Tensor]  # normaliser, entropy, collision mass, [c, 1] each
+
+    def of_logits(self, logits: Tensor, first: int, has_more: bool) -> Tensor:
+        """[c, w] for logits [c, w] of the tokens from `first` on, which are overwritten.
+
+        d log p(t) = 1[t] − p;  d H = −p (log p + H);  d Σp² = 2 p (p − Σp²).
+        """
+        normaliser, entropy, collision = self.per_token
+        log_p = logits.sub_(normaliser)
+        if has_more:
+            p = log_p.exp()
+            share = log_p.add_(entropy).mul_(self.grad.entropies).add_(self.grad.log_probs)
+            share.addcmul_(p - collision, self.grad.collisions, value=-2).mul_(p).neg_()
+        else:
+            share = log_p.exp_().mul_(-self.grad.log_probs)
+        is_here, column = _find(self.targets, first, share.size(1))
+        return share.scatter_add_(1, column, self.grad.log_probs * is_here)
 
 
 def _chunks(num: int, chunk: int) -> Iterator[slice]:
     return (slice(start, min(start + chunk, num)) for start in range(0, num, chunk))
 
 
-def _logits(hidden: Tensor, weight: Tensor, vocab: VocabSlice, temperature: float) -> Tensor:
-    """[c, v] float32, padded vocabulary at minus infinity, after temperature."""
+def _tiles(num_tokens: int, vocab: VocabSlice, device: torch.device) -> Iterator[slice]:
+    """Columns of the tiles for a chunk; padding is in none of them."""
+    return _chunks(vocab.num_valid, max(64, _TILE_LOGITS[device.type] // num_tokens))
+
+
+def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """[c, w] float32, after temperature."""
     logits = (hidden @ weight.T).float()
-    if temperature != 1.0:
-        logits = logits.div_(temperature)
-    if vocab.num_valid < logits.size(1):
-        logits[:, vocab.num_valid :] = -torch.inf
-    return logits
+    return logits if temperature == 1.0 else logits.div_(temperature)
 
 
-def _find(targets: Tensor, vocab: VocabSlice, num_rows: int) -> tuple[Tensor, Tensor]:
-    """Whether each target is in this rank's slice, and its column there (any column if it is not)."""
-    local = targets - vocab.first
-    is_mine = (local >= 0) & (local < vocab.num_valid)
-    return is_mine, local.clamp(0, num_rows - 1)
+def _find(targets: Tensor, first: int, num: int) -> tuple[Tensor, Tensor]:
+    """Whether each target is among the `num` tokens from `first` on, and its column there (any if it is not), [c, 1]."""
+    column = (targets - first)[:, None]
+    return (column >= 0) & (column < num), column.clamp(0, num - 1)
 
 
-def _partial_sums(
-    hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of this rank's slice, [n] float32 each: the largest logit, the sum of exp(logit - largest), the target's logit or 0."""
-    largest, total, target = hidden.new_empty(3, len(targets), dtype=torch.float32)
-    for rows in _chunks(len(targets), chunk):
-        logits = _logits(hidden[rows], weight, vocab, temperature)
-        is_mine, local = _find(targets[rows], vocab, logits.size(1))
-        target[rows] = torch.where(is_mine, logits.gather(1, local[:, None])[:, 0], 0.0)
-        # A slice that is all padding has no largest logit; any finite number keeps its sum at zero.
-        largest[rows] = logits.amax(1).clamp(min=torch.finfo(torch.float32).min)
-        total[rows] = logits.sub_(largest[rows, None]).exp_().sum(1)
-    return largest, total, target
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, the product in the format of `right`, the sum in float32."""
+    if right.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left.to(right.dtype) @ right
 
 
-def _merge(largest: Tensor, total: Tensor, target: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, Tensor, Tensor]:
-    """The three sums over the whole vocabulary: one MAX and one SUM of [n] and [2, n]."""
-    overall = largest.clone()
-    dist.all_reduce(overall, dist.ReduceOp.MAX, group)
-    sums = torch.stack([total * (largest - overall).exp(), target])
-    dist.all_reduce(sums, group=group)
-    return overall, sums[0], sums[1]
+def _sums(hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float) -> Tensor:
+    """Of one chunk and this rank's logits z, [5, c]: the largest m; Σ e, Σ (z − m) e, Σ e² with e = exp(z − m); the target's z or 0."""
+    num = len(targets)
+    target = hidden.new_zeros(num, dtype=torch.float32)
+    largest = torch.full_like(target, _LOWEST)  # of no logits at all: any finite number keeps the sums at zero
+    sums = target.new_zeros(3, num)
+    for columns in _tiles(num, vocab, hidden.device):
+        logits = _logits(hidden, weight[columns], temperature)
+        is_here, column = _find(targets, vocab.first + columns.start, logits.size(1))
+        target += torch.where(is_here, logits.gather(1, column), 0.0)[:, 0]
+        larger = torch.maximum(largest, logits.amax(1))
+        sums = _relative_to(larger, largest, sums)
+        largest = larger
+        shifted = logits.sub_(largest[:, None])
+        exps = shifted.exp()
+        sums += torch.stack([exps.sum(1), torch.linalg.vecdot(shifted, exps), torch.linalg.vecdot(exps, exps)])
+    return torch.stack([largest, *sums, target])
+
+
+def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
+    """The three sums [3, n] taken relative to `old`, as if they had been taken relative to `new` >= `old`."""
+    shift = (old - new).clamp(min=-1e4)  # exp() is zero long before, and zero times infinity would be NaN
+    scale = shift.exp()
+    total, weighted, squared = sums
+    return torch.stack([total * scale, (weighted + shift * total) * scale, squared * scale.square()])
+
+
+def _over_ranks(sums: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sums [5, n] over the whole vocabulary: one MAX of [n] and one SUM of [4, n]."""
+    largest = sums[0].clone()
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+    rest = torch.cat([_relative_to(largest, sums[0], sums[1:4]), sums[4:]])
+    dist.all_reduce(rest, group=group)
+    return torch.cat([largest[None], rest])

@@ -16,7 +16,7 @@ from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.policy.attention import PackedRotary, Packing
 from nemo_brorl.policy.layer_specs import layer_specs
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.log_probs import token_log_probs, vocab_slice
+from nemo_brorl.policy.log_probs import token_scores, vocab_slice
 from nemo_brorl.policy.model_shape import ModelShape
 from nemo_brorl.policy.precision import precision_settings
 
@@ -28,7 +28,7 @@ _RECOMPUTE: dict[str | None, dict[str, Any]] = {
 
 
 class PolicyModel(GPTModel):
-    """GPTModel whose last stage returns token log-probs [n] instead of logits [T, V].
+    """GPTModel whose last stage returns `log_probs.TokenScores` [3, n] instead of logits [T, V].
 
     Call it as `model(token_ids [1, T], positions [1, T], None, packed_seq_params=packing)`.
     """
@@ -46,7 +46,7 @@ class PolicyModel(GPTModel):
         )
 
     def _postprocess(self, hidden_states: Tensor, packed_seq_params: Packing, **others: Any) -> Tensor:
-        """Replaces GPTModel's: hidden states [T, 1, h] (cut over ranks under sequence parallelism) to log-probs [n]."""
+        """Replaces GPTModel's: hidden states [T, 1, h] (cut over ranks under sequence parallelism) to scores [3, n]."""
         if not self.post_process:
             return hidden_states
         if self.config.sequence_parallel:
@@ -54,7 +54,7 @@ class PolicyModel(GPTModel):
         group = parallel_state.get_tensor_model_parallel_group()
         rows = hidden_states.squeeze(1).index_select(0, packed_seq_params.source_rows)
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else self.output_layer.weight
-        return token_log_probs(
+        return token_scores(
             copy_to_tensor_model_parallel_region(rows),
             weight,
             packed_seq_params.targets,
@@ -77,9 +77,10 @@ def transformer_config(policy: PolicyConfig, shape: ModelShape, layout: Parallel
         pipeline_model_parallel_size=layout.pipeline,
         virtual_pipeline_model_parallel_size=layout.virtual_pipeline,
         sequence_parallel=layout.sequence_parallel,
-        variable_seq_lengths=layout.pipeline > 1,  # rows differ in length
+        variable_seq_lengths=layout.pipeline > 1 and layout.virtual_pipeline is None,  # rows differ in length (schedule._row_length)
         moe_token_dispatcher_type="alltoall",  # variable_seq_lengths asks for it even in a dense model
-        batch_p2p_comm=layout.on_gpu,  # over Gloo, batched messages between two ranks are swapped without a word
+        # batched, two messages to the same rank are swapped without a word: over Gloo, and where two stages are interleaved
+        batch_p2p_comm=layout.on_gpu and layout.virtual_pipeline is None,
         normalization="RMSNorm",
         layernorm_epsilon=shape.norm_epsilon,
         qk_layernorm=shape.has_qk_norm,

@@ -91,8 +91,8 @@ def segments_of(plan: UpdatePlan, micro: MicroBatch, groups: Mapping[int, GroupA
     return segments
 
 
-def build_row(segments: Sequence[PackedSegment], temperature: float, multiple: int, device: torch.device) -> Row:
-    """Lay segments out. The row is padded with a document of its own to a multiple of `multiple` tokens, and never empty."""
+def build_row(segments: Sequence[PackedSegment], temperature: float, multiple: int, device: torch.device, at_least: int = 1) -> Row:
+    """Lay segments out. The row is padded with a document of its own to `at_least` tokens, a multiple of `multiple`."""
     draft = _Draft()
     documents, shared = [], []
     for segment in segments:
@@ -107,7 +107,7 @@ def build_row(segments: Sequence[PackedSegment], temperature: float, multiple: i
         draft.add_documents(list(same), length)
     for prompt_ids, responses in shared:
         draft.add_shared(prompt_ids, responses)
-    draft.pad(multiple)
+    draft.pad(at_least, multiple)
     return draft.finish(temperature, device)
 
 
@@ -147,9 +147,10 @@ class _Draft:
             self.responses += same
             self._add_block(Block(len(same), length, prompt_block), len(prompt_ids))
 
-    def pad(self, multiple: int) -> None:
+    def pad(self, at_least: int, multiple: int) -> None:
         """Fill up with a document that nothing reads."""
-        missing = -self.num_tokens % multiple if self.num_tokens else multiple
+        missing = max(at_least - self.num_tokens, 0)
+        missing += -(self.num_tokens + missing) % multiple
         if missing:
             self.token_ids.append(np.zeros(missing, np.int32))
             self._add_block(Block(1, missing), 0)

@@ -14,11 +14,12 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from nemo_brorl.losses import LOSSES, SUPERVISED, TokenBatch
+from nemo_brorl.policy.log_probs import TokenScores
 from nemo_brorl.policy.optimizer import guarded_step
 from nemo_brorl.policy.packed_rows import Row, fetch_groups, segments_of
 from nemo_brorl.policy.rank_report import RankReport
 from nemo_brorl.policy.schedule import score_rows, train_rows
-from nemo_brorl.types import MicroBatch, UpdatePlan
+from nemo_brorl.types import UpdatePlan
 
 if TYPE_CHECKING:
     from nemo_brorl.policy.learner import Learner
@@ -39,7 +40,7 @@ class _Sums:
 
     def over_data_ranks(self) -> _Sums:
         """Summed in the order of the data-parallel ranks, so that repeats are bit-identical."""
-        group = parallel_state.get_data_parallel_group()
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         every: list[_Sums] = [_Sums() for _ in range(group.size())]
         dist.all_gather_object(every, self, group=group)
         merged = _Sums(largest=max(sums.largest for sums in every))
@@ -100,36 +101,37 @@ class Update:
         mine = [mini_batch[rank] for mini_batch in self.plan.mini_batches]
         groups = fetch_groups(self.plan, [micro for mini_batch in mine for micro in mini_batch])
 
-        def row(micro: MicroBatch) -> Row:
-            return self.learner.row(segments_of(self.plan, micro, groups), self.temperature)
-
-        return [[row(micro) for micro in mini_batch] for mini_batch in mine]
+        segments = [segments_of(self.plan, micro, groups) for mini_batch in mine for micro in mini_batch]
+        rows = iter(self.learner.rows(segments, self.temperature))
+        return [[next(rows) for _ in mini_batch] for mini_batch in mine]
 
     def _old_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[list[Tensor | None]]:
         """Under the current weights, [n] per row; None where they come with the training pass, and off the last stage."""
         later = [] if self.is_supervised else mini_batches[1:]
         scores = self._score(later)
-        for row, log_probs in zip((row for rows in later for row in rows), scores, strict=False):
-            self._record(row, log_probs)
+        for row, row_scores in zip((row for rows in later for row in rows), scores, strict=False):  # none except on the last stage
+            self._record(row, row_scores)
         unscored = mini_batches[: len(mini_batches) - len(later)]
-        return _cut_like(unscored, []) + _cut_like(later, scores)
+        return _cut_like(unscored, []) + _cut_like(later, [row_scores.log_probs for row_scores in scores])
 
     def _reference_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[list[Tensor | None]]:
         """Under the reference weights, [n] per row; None without a KL term, and off the last stage."""
         if self.is_supervised or self.learner.reference is None:
             return _cut_like(mini_batches, [])
         with self.learner.reference.swapped_in():
-            return _cut_like(mini_batches, self._score(mini_batches))
+            return _cut_like(mini_batches, [scores.log_probs for scores in self._score(mini_batches)])
 
-    def _score(self, mini_batches: Sequence[Sequence[Row]]) -> list[Tensor]:
+    def _score(self, mini_batches: Sequence[Sequence[Row]]) -> list[TokenScores]:
         rows = [row for mini_batch in mini_batches for row in mini_batch]
         return score_rows(self.learner.chunks, rows) if rows else []
 
-    def _record(self, row: Row, old_log_probs: Tensor) -> None:
-        """Count how far sampler and trainer disagree on a row. Of one set of weights that is the mismatch of two
-        implementations; carried rollouts come from older weights, so theirs is apart, as drift."""
-        difference = (old_log_probs - row.sampled_log_probs).abs()
-        self.scores.add({"policy/entropy_estimate": -old_log_probs.double().sum()}, row.num_loss_tokens)
+    def _record(self, row: Row, old: TokenScores) -> None:
+        """Count how far sampler and trainer disagree on a row, and how undecided the policy is. Of one set of weights the
+        disagreement is the mismatch of two implementations; carried rollouts come from older weights, so theirs is apart,
+        as drift."""
+        difference = (old.log_probs - row.sampled_log_probs).abs()
+        undecided = {"policy/entropy": old.entropies.double().sum(), "policy/collision_probability": old.collisions.double().sum()}
+        self.scores.add(undecided, row.num_loss_tokens)
         mismatch, drift = difference[row.is_fresh], difference[~row.is_fresh]
         self.mismatch.add({"policy/log_prob_mismatch": mismatch.double().sum()}, len(mismatch))
         self.mismatch.largest = max(self.mismatch.largest, float(mismatch.max()) if len(mismatch) else 0.0)
@@ -140,12 +142,13 @@ class Update:
         learner = self.learner
         loss_of = LOSSES[self.plan.objective]
 
-        def loss(index: int, row: Row, log_probs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        def loss(index: int, row: Row, scores: TokenScores) -> tuple[Tensor, dict[str, Tensor]]:
             old_log_probs = old[index]
             if old_log_probs is None:
-                old_log_probs = log_probs.detach()
-                self._record(row, old_log_probs)
-            batch = TokenBatch(log_probs, old_log_probs, row.sampled_log_probs, reference[index], row.advantages)
+                current = TokenScores(*(score.detach() for score in scores))
+                old_log_probs = current.log_probs
+                self._record(row, current)
+            batch = TokenBatch(scores.log_probs, scores.entropies, old_log_probs, row.sampled_log_probs, reference[index], row.advantages)
             result = loss_of(batch, learner.config.algorithm)
             return result.loss, {"policy/loss": result.loss.detach(), **result.metrics}
 

@@ -22,12 +22,23 @@ NUM_UPDATES = 5
 PIECES = 4  # micro-batches of a mini-batch, over all data-parallel ranks
 TP2 = {"tensor_model_parallel_size": 2}
 PP2 = {"pipeline_model_parallel_size": 2}
+VP2 = {**PP2, "virtual_pipeline_model_parallel_size": 2}
 DP2 = {"data_parallel_size": 2}
+METRICS = (
+    "policy/loss",
+    "policy/grad_norm",
+    "policy/kl_to_reference",
+    "policy/log_prob_mismatch",
+    "policy/entropy",
+    "policy/collision_probability",
+)
 LAYOUTS = {
     "TP2": TP2,
     "TP2 with sequence parallelism": {**TP2, "sequence_parallel": True},
     "PP2": PP2,
     "TP2 x PP2": {**TP2, **PP2},
+    "PP2 with virtual stages": VP2,
+    "TP2 x PP2 with sequence parallelism and virtual stages": {**TP2, **VP2, "sequence_parallel": True},
     "DP2": DP2,
     "full recompute": {"recompute": "full"},
 }
@@ -38,10 +49,10 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"))
 
 
-def scenario(model_folder: Path, policy: dict, first: int = 0, num: int = NUM_UPDATES, **parts: object) -> Scenario:
+def scenario(model_folder: Path, policy: dict, first: int = 0, num: int = NUM_UPDATES, pieces: int = PIECES, **parts: object) -> Scenario:
     config = make_config(**policy)
     data = layout_of(config).data
-    plans = tuple(make_plan(data, micro_batches=PIECES // data, seed=seed) for seed in range(first, first + num))
+    plans = tuple(make_plan(data, micro_batches=pieces // data, seed=seed) for seed in range(first, first + num))
     return Scenario(config, model_folder, plans=plans, **parts)
 
 
@@ -59,8 +70,16 @@ def test_a_layout_gives_the_loss_curve_of_a_single_rank(layout: dict, model_fold
     case = scenario(model_folder, layout)
     outcomes = run_scenario(case)
     assert single[0].metrics[0].keys() == outcomes[layout_of(case.config).report_rank].metrics[0].keys()
-    for name in ("policy/loss", "policy/grad_norm", "policy/kl_to_reference", "policy/log_prob_mismatch"):
+    for name in METRICS:
         expected = curve(scenario(model_folder, {}), single, name)
+        assert curve(case, outcomes, name) == pytest.approx(expected, rel=1e-4), name
+
+
+def test_virtual_stages_take_any_number_of_micro_batches(model_folder: Path, single: list[Outcome]) -> None:
+    case = scenario(model_folder, VP2, num=2, pieces=3)  # the schedule wants an even number
+    outcomes = run_scenario(case)
+    for name in METRICS:
+        expected = curve(scenario(model_folder, {}), single, name)[:2]
         assert curve(case, outcomes, name) == pytest.approx(expected, rel=1e-4), name
 
 
@@ -71,7 +90,9 @@ def test_repeating_a_run_is_bit_identical(layout: dict, model_folder: Path) -> N
     assert [outcome.metrics for outcome in first] == [outcome.metrics for outcome in second]
 
 
-@pytest.mark.parametrize(("saved", "loaded"), [({**TP2, **DP2}, PP2), (PP2, {**TP2}), (TP2, {})], ids=["TP2xDP2-PP2", "PP2-TP2", "TP2-1"])
+@pytest.mark.parametrize(
+    ("saved", "loaded"), [({**TP2, **DP2}, PP2), (PP2, {**TP2}), (TP2, {}), (VP2, TP2)], ids=["TP2xDP2-PP2", "PP2-TP2", "TP2-1", "VP2-TP2"]
+)
 def test_a_checkpoint_of_one_layout_continues_under_another(
     saved: dict, loaded: dict, model_folder: Path, single: list[Outcome], tmp_path: Path
 ) -> None:
@@ -84,13 +105,14 @@ def test_a_checkpoint_of_one_layout_continues_under_another(
         assert curve(case, outcomes, name) == pytest.approx(expected, rel=1e-4), name
 
 
-def test_an_export_of_any_layout_scores_the_same_in_transformers(model_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", [{**TP2, **PP2}, VP2], ids=["TP2 x PP2", "PP2 with virtual stages"])
+def test_an_export_of_any_layout_scores_the_same_in_transformers(layout: dict, model_folder: Path, tmp_path: Path) -> None:
     from nemo_brorl.policy.hf_log_probs import hf_log_probs
 
     rng = np.random.default_rng(3)
     prompts = [rng.integers(0, VOCAB_SIZE, length).tolist() for length in (1, 5, 9)]
     responses = [rng.integers(0, VOCAB_SIZE, length).tolist() for length in (4, 1, 6)]
-    case = scenario(model_folder, {**TP2, **PP2}, num=1, export_to=tmp_path / "hf", score=(prompts, responses))
+    case = scenario(model_folder, layout, num=1, export_to=tmp_path / "hf", score=(prompts, responses))
     mine = run_scenario(case)[layout_of(case.config).report_rank].log_probs
     theirs = hf_log_probs(tmp_path / "hf", prompts, responses, 1.0)
     assert mine is not None

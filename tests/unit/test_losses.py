@@ -12,11 +12,12 @@ from nemo_brorl.losses import TokenBatch, cross_entropy, importance_weights, ppo
 OFF = ImportanceCorrectionConfig(enabled=False)
 
 
-def batch(ratio: float, advantage: float, reference: float | None = None, sampled_ratio: float = 1.0) -> TokenBatch:
+def batch(ratio: float, advantage: float, reference: float | None = None, sampled_ratio: float = 1.0, entropy: float = 0.0) -> TokenBatch:
     """One token: policy = ratio · old, old = sampled_ratio · vLLM."""
     old = torch.tensor([math.log(0.5)])
     return TokenBatch(
         log_probs=(old + math.log(ratio)).requires_grad_(),
+        entropies=torch.tensor([entropy], requires_grad=True),
         old_log_probs=old,
         sampled_log_probs=old - math.log(sampled_ratio),
         reference_log_probs=None if reference is None else old + math.log(reference),
@@ -62,6 +63,30 @@ def test_kl_enters_the_loss_with_its_coefficient() -> None:
     result = ppo_clip(batch(1.0, 1.0, reference=math.e), config)  # log-ratio 1: k2 = 1/2
     assert result.loss.item() == pytest.approx(-1.0 + 0.05, rel=1e-5)
     assert result.metrics["policy/kl_to_reference"].item() == pytest.approx(0.5, rel=1e-5)
+
+
+def test_the_entropy_bonus_lowers_the_loss_by_its_coefficient() -> None:
+    tokens = batch(1.0, 1.0, entropy=2.0)
+    result = ppo_clip(tokens, AlgorithmConfig(importance_correction=OFF, entropy_coefficient=0.1))
+    result.loss.backward()
+    assert result.loss.item() == pytest.approx(-1.0 - 0.1 * 2.0, rel=1e-6)
+    assert tokens.entropies.grad is not None
+    assert tokens.entropies.grad.item() == pytest.approx(-0.1)
+
+
+def test_the_gradient_of_the_whole_loss_is_that_of_finite_differences() -> None:
+    config = AlgorithmConfig(entropy_coefficient=0.3, kl=KLConfig(coefficient=0.2))
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        """Two tokens, the second and the third of a vocabulary of three."""
+        log_p = logits.log_softmax(-1)
+        chosen = log_p.gather(1, torch.tensor([[1], [2]]))[:, 0]
+        old = torch.tensor([-1.1, -0.9], dtype=torch.float64)
+        advantages = torch.tensor([1.0, -2.0], dtype=torch.float64)
+        return ppo_clip(TokenBatch(chosen, -(log_p.exp() * log_p).sum(-1), old, old - 0.1, old + 0.2, advantages), config).loss
+
+    logits = torch.tensor([[0.1, 0.0, -0.2], [0.3, -0.1, 0.2]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(loss, logits)
 
 
 @pytest.mark.parametrize(("estimator", "expected"), [("k1", -0.5), ("k2", 0.125), ("k3", math.exp(0.5) - 1.5)])

@@ -43,7 +43,6 @@ def test_on_gpus_replicas_fill_what_engines_leave() -> None:
     [
         ({"context_parallel_size": 2}, "write policy.context_parallel_size=1"),
         ({"expert_model_parallel_size": 2}, "write policy.expert_model_parallel_size=1"),
-        ({"virtual_pipeline_model_parallel_size": 2}, "needs GPUs: write null on CPU"),
     ],
 )
 def test_unsupported_parallelism_is_refused(settings: dict[str, int], message: str) -> None:
