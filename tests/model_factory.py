@@ -25,9 +25,17 @@ _SIZES = {
     "max_position_embeddings": 256,
     "tie_word_embeddings": True,
 }
+_MOE_SIZES = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
+    "head_dim": 8,
+}
 _ARCHITECTURES = {
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
 }
 
@@ -36,7 +44,8 @@ def make_model(folder: Path, architecture: str = "qwen2", seed: int = 0, **sizes
     """A folder with a random model whose every tensor matters (norms and biases included)."""
     config_class, model_class = _ARCHITECTURES[architecture]
     torch.manual_seed(seed)
-    model = model_class(config_class(**(_SIZES | sizes)))
+    defaults = _SIZES | _MOE_SIZES if architecture == "qwen3_moe" else _SIZES
+    model = model_class(config_class(**(defaults | sizes)))
     with torch.no_grad():
         for name, param in model.named_parameters():
             noise = torch.randn_like(param)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from nemo_brorl.config.derived import data_parallel_size, model_parallel_size, num_engines, num_gpus, num_policy_ranks
-from nemo_brorl.config.model_rules import ModelShape, local_model, read_shape
+from nemo_brorl.config.hf_shapes import num_parameters
+from nemo_brorl.config.model_rules import local_model
+from nemo_brorl.config.model_shape import ModelShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ResourceError
 from nemo_brorl.logs import get_logger
@@ -34,7 +36,7 @@ def check_memory(config: BroRLConfig) -> None:
     folder = local_model(config)
     if free is None or folder is None or num_gpus(config) > 0:
         return
-    needed = needed_gib(config, read_shape(folder))
+    needed = needed_gib(config, read_model_shape(folder))
     if needed > free:
         raise ResourceError(
             f"this run needs about {needed:.1f} GiB of memory and {free:.1f} GiB are free: lower generation.num_engines "
@@ -47,12 +49,12 @@ def check_memory(config: BroRLConfig) -> None:
 
 def needed_gib(config: BroRLConfig, shape: ModelShape) -> float:
     """An estimate of all processes' memory on a CPU machine, in GiB."""
-    policy, replicas = config.policy, data_parallel_size(config)
-    state = shape.num_parameters * BYTES_PER_PARAMETER
+    policy, replicas, size = config.policy, data_parallel_size(config), num_parameters(shape)
+    state = size * BYTES_PER_PARAMETER
     tokens_per_layer = policy.tokens_per_micro_batch * shape.num_layers * shape.hidden_size
     activations = 4 * ACTIVATIONS_PER_TOKEN * tokens_per_layer
     logits = 4 * LOGITS_COPIES * policy.log_prob_chunk_tokens * shape.vocab_size * model_parallel_size(config)
-    engine = 4 * shape.num_parameters / GIB + config.generation.kv_cache_gib + ENGINE_GIB
+    engine = 4 * size / GIB + config.generation.kv_cache_gib + ENGINE_GIB
     return (
         DRIVER_GIB
         + num_policy_ranks(config) * POLICY_RANK_GIB

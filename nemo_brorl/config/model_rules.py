@@ -1,38 +1,14 @@
-"""Rules that need the model's own config.json, read with the json module alone."""
+"""Rules that need the model's own config.json: what `policy.model` names, and whether the settings fit its shape."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_brorl.config.derived import longest_response
+from nemo_brorl.config.model_shape import ModelShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ConfigError, ModelError
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """The numbers of a Hugging Face config.json that rules and memory estimates need."""
-
-    folder: Path
-    hidden_size: int
-    num_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    intermediate_size: int
-    vocab_size: int
-    max_position_embeddings: int
-    is_tied: bool
-
-    @property
-    def num_parameters(self) -> int:
-        """Of a Qwen2/Llama-like model; norms and biases left out."""
-        head = self.hidden_size // self.num_attention_heads
-        attention = 2 * self.hidden_size * (self.hidden_size + head * self.num_key_value_heads)
-        embeddings = (1 if self.is_tied else 2) * self.vocab_size * self.hidden_size
-        return self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size) + embeddings
 
 
 def local_model(config: BroRLConfig) -> Path | None:
@@ -53,78 +29,72 @@ def local_model(config: BroRLConfig) -> Path | None:
     )
 
 
-def read_shape(folder: Path) -> ModelShape:
-    """The shape of a Hugging Face model folder. Raises ModelError when config.json is missing, broken or lacks a number."""
-    path = folder / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        return ModelShape(
-            folder=folder,
-            hidden_size=int(raw["hidden_size"]),
-            num_layers=int(raw["num_hidden_layers"]),
-            num_attention_heads=int(raw["num_attention_heads"]),
-            num_key_value_heads=int(raw.get("num_key_value_heads", raw["num_attention_heads"])),
-            intermediate_size=int(raw["intermediate_size"]),
-            vocab_size=int(raw["vocab_size"]),
-            max_position_embeddings=int(raw["max_position_embeddings"]),
-            is_tied=bool(raw.get("tie_word_embeddings", False)),
-        )
-    except FileNotFoundError as error:
-        raise ModelError(f"{folder} has no config.json: policy.model must be a Hugging Face model folder") from error
-    except (ValueError, TypeError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    except KeyError as error:
-        raise ModelError(f"{path} has no {error}: policy.model must be a decoder such as Qwen2 or Llama") from error
-
-
 def check_model_rules(config: BroRLConfig) -> None:
     """Check the settings against the model's shape when `policy.model` is a folder.
 
     Raises ModelError for a missing or broken folder and ConfigError with every setting that does not fit.
     """
     folder = local_model(config)
-    if folder is None:
-        return
-    found = list(misfits(config, read_shape(folder)))
+    if folder is not None:
+        _raise_all(config.policy.model, list(misfits(config, read_model_shape(folder))))
+
+
+def check_policy_fits(config: BroRLConfig, folder: Path) -> ModelShape:
+    """The shape of the model in a folder that the policy can cut as the settings say. Raises ModelError or ConfigError."""
+    shape = read_model_shape(folder)
+    _raise_all(str(folder), list(policy_misfits(config, shape)))
+    return shape
+
+
+def _raise_all(model: str, found: list[str]) -> None:
     if found:
-        raise ConfigError(f"the settings do not fit the model {config.policy.model}:\n" + "\n".join(f"  - {text}" for text in found))
+        raise ConfigError(f"the settings do not fit the model {model}:\n" + "\n".join(f"  - {text}" for text in found))
 
 
 def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
     """One message for every setting that does not fit the model."""
+    yield from policy_misfits(config, shape)
+    yield from _heads("generation.tensor_parallel_size", config.generation.tensor_parallel_size, shape)
+    limit = config.generation.max_model_len
+    if limit > shape.max_positions:
+        yield (
+            f"generation.max_model_len={limit} is more than the model's {shape.max_positions} positions: write "
+            f"generation.max_model_len={shape.max_positions}, which leaves "
+            f"{shape.max_positions - longest_response(config)} for the prompt"
+        )
+
+
+def policy_misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
+    """One message for every setting of the policy that does not fit the model."""
     yield from _tensor_parallel(config, shape)
     yield from _pipeline_parallel(config, shape)
-    limit = config.generation.max_model_len
-    if limit > shape.max_position_embeddings:
+    yield from _experts(config, shape)
+
+
+def _heads(name: str, size: int, shape: ModelShape) -> Iterator[str]:
+    if shape.num_heads % size:
+        yield f"{name}={size} does not divide the model's {shape.num_heads} attention heads: write {_divisor(size, shape.num_heads)}"
+    if shape.num_key_value_heads % size and size % shape.num_key_value_heads:
         yield (
-            f"generation.max_model_len={limit} is more than the model's {shape.max_position_embeddings} positions: write "
-            f"generation.max_model_len={shape.max_position_embeddings}, which leaves "
-            f"{shape.max_position_embeddings - longest_response(config)} for the prompt"
+            f"{name}={size} neither divides nor is a multiple of the model's {shape.num_key_value_heads} key-value heads: "
+            f"write {_divisor(size, shape.num_key_value_heads)}"
         )
 
 
 def _tensor_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
-    for name, size in (
-        ("policy.tensor_model_parallel_size", config.policy.tensor_model_parallel_size),
-        ("generation.tensor_parallel_size", config.generation.tensor_parallel_size),
-    ):
-        if shape.num_attention_heads % size:
-            heads = shape.num_attention_heads
-            yield f"{name}={size} does not divide the model's {heads} attention heads: write {_divisor(size, heads)}"
-        if shape.num_key_value_heads % size and size % shape.num_key_value_heads:
-            yield (
-                f"{name}={size} neither divides nor is a multiple of the model's {shape.num_key_value_heads} key-value heads: "
-                f"write {_divisor(size, shape.num_key_value_heads)}"
-            )
-    size = config.policy.tensor_model_parallel_size
+    name, size = "policy.tensor_model_parallel_size", config.policy.tensor_model_parallel_size
+    yield from _heads(name, size, shape)
     if size > shape.num_key_value_heads:
         yield (
-            f"policy.tensor_model_parallel_size={size} is more than the model's {shape.num_key_value_heads} key-value heads, which "
+            f"{name}={size} is more than the model's {shape.num_key_value_heads} key-value heads, which "
             f"the policy does not copy: write {shape.num_key_value_heads} or less"
         )
-    for what, number in (("intermediate_size", shape.intermediate_size), ("vocab_size", shape.vocab_size)):
+    sizes = {"intermediate_size": shape.ffn_size}
+    if shape.moe and config.policy.expert_model_parallel_size == 1:  # tensor-parallel ranks then share every expert
+        sizes["moe_intermediate_size"] = shape.moe.ffn_size
+    for what, number in sizes.items():
         if number % size:
-            yield f"policy.tensor_model_parallel_size={size} does not divide the model's {what} of {number}: write {_divisor(size, number)}"
+            yield f"{name}={size} does not divide the model's {what} of {number}: write {_divisor(size, number)}"
 
 
 def _pipeline_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
@@ -140,6 +110,30 @@ def _pipeline_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
         yield (
             f"policy.virtual_pipeline_model_parallel_size={virtual} does not divide the {per_stage} layers of a pipeline stage: "
             f"write {_divisor(virtual, per_stage)} or null".replace("write 1 or null", "write null")
+        )
+
+
+def _experts(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
+    policy = config.policy
+    size, moe = policy.expert_model_parallel_size, shape.moe
+    if moe is None:
+        settings = {"expert_model_parallel_size": (size, 1)}
+        settings["moe.aux_loss_coefficient"] = (policy.moe.aux_loss_coefficient, 0)
+        settings["moe.freeze_router"] = (policy.moe.freeze_router, False)
+        for name, (value, neutral) in settings.items():
+            if value != neutral:
+                written, wanted = str(value).lower(), str(neutral).lower()
+                yield f"policy.{name}={written} is for mixture-of-experts models and this one is dense: write policy.{name}={wanted}"
+        return
+    if moe.num_experts % size:
+        yield (
+            f"policy.expert_model_parallel_size={size} does not divide the model's {moe.num_experts} experts: write "
+            f"{_divisor(size, moe.num_experts)}"
+        )
+    if policy.tensor_model_parallel_size > 1 and not policy.sequence_parallel:
+        yield (
+            f"policy.tensor_model_parallel_size={policy.tensor_model_parallel_size} without policy.sequence_parallel would send every "
+            "token of a mixture-of-experts model to its experts once per rank: write policy.sequence_parallel=true"
         )
 
 

@@ -125,10 +125,9 @@ def engines_fit(config: BroRLConfig) -> Iterator[str]:
 
 
 def not_wired_up(config: BroRLConfig) -> Iterator[str]:
-    for name in ("context_parallel_size", "expert_model_parallel_size"):
-        value = getattr(config.policy, name)
-        if value > 1:
-            yield f"policy.{name}={value} is not supported yet by this version, on CPU or GPU: write policy.{name}=1"
+    value = config.policy.context_parallel_size
+    if value > 1:
+        yield f"policy.context_parallel_size={value} is not supported yet by this version: write policy.context_parallel_size=1"
 
 
 def parallel_layout(config: BroRLConfig) -> Iterator[str]:
@@ -143,6 +142,20 @@ def parallel_layout(config: BroRLConfig) -> Iterator[str]:
         yield (
             f"policy.virtual_pipeline_model_parallel_size={virtual} needs policy.pipeline_model_parallel_size > 1: write null, or "
             "raise policy.pipeline_model_parallel_size"
+        )
+
+
+def expert_parallel(config: BroRLConfig) -> Iterator[str]:
+    policy, stage = config.policy, num_policy_ranks(config) // config.policy.pipeline_model_parallel_size
+    if stage % policy.expert_model_parallel_size:
+        yield (
+            f"policy.expert_model_parallel_size={policy.expert_model_parallel_size} must divide the TP × CP × DP = {stage} ranks of a "
+            "pipeline stage, from which it takes its ranks: write a divisor, or raise policy.data_parallel_size"
+        )
+    if policy.moe.freeze_router and policy.moe.aux_loss_coefficient > 0:
+        yield (
+            f"policy.moe.aux_loss_coefficient={policy.moe.aux_loss_coefficient} trains the router and policy.moe.freeze_router=true keeps "
+            "it as it is: write policy.moe.aux_loss_coefficient=0 or policy.moe.freeze_router=false"
         )
 
 
@@ -210,6 +223,12 @@ def dual_clip(config: BroRLConfig) -> Iterator[str]:
         yield f"algorithm.dual_clip={bound} must be above 1 + algorithm.clip_high = {high:g}: write 10.0, or 0 to turn it off"
 
 
+def pass_at_k_fits_the_group(config: BroRLConfig) -> Iterator[str]:
+    k, num = config.algorithm.pass_at_k, config.rollouts.num_per_prompt
+    if config.algorithm.advantage == "pass_at_k" and k > num:
+        yield f"algorithm.pass_at_k={k} is more than rollouts.num_per_prompt={num}: write {num} or less"
+
+
 def data_source(config: BroRLConfig) -> Iterator[str]:
     data = config.data
     if data.held_out_fraction == 1:
@@ -262,6 +281,7 @@ CROSS_FIELD: tuple[Rule, ...] = (
     engines_fit,
     not_wired_up,
     parallel_layout,
+    expert_parallel,
     wandb_is_usable,
     fp8_needs_gpus,
     block_size,
@@ -269,6 +289,7 @@ CROSS_FIELD: tuple[Rule, ...] = (
     sampled_as_trained,
     carried_groups_are_used,
     dual_clip,
+    pass_at_k_fits_the_group,
     data_source,
     task_names_differ,
     parity_bound,

@@ -12,13 +12,15 @@ from megatron.core.tensor_parallel.mappings import copy_to_tensor_model_parallel
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from nemo_brorl.config.model_shape import ModelShape, Rope
 from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.policy.attention import PackedRotary, Packing
 from nemo_brorl.policy.layer_specs import layer_specs
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.log_probs import token_scores, vocab_slice
-from nemo_brorl.policy.model_shape import ModelShape
-from nemo_brorl.policy.precision import precision_settings
+from nemo_brorl.policy.moe import freeze_routers, moe_settings
+from nemo_brorl.policy.precision import follow_forwards, precision_settings, with_fp8_emulated
+from nemo_brorl.policy.rope import inverse_frequencies
 
 _RECOMPUTE: dict[str | None, dict[str, Any]] = {
     None: {},
@@ -33,17 +35,18 @@ class PolicyModel(GPTModel):
     Call it as `model(token_ids [1, T], positions [1, T], None, packed_seq_params=packing)`.
     """
 
-    def __init__(self, *args: Any, true_vocab_size: int, log_prob_chunk: int, rope_base: float, **kwargs: Any) -> None:
-        super().__init__(*args, position_embedding_type="rope", rotary_base=rope_base, **kwargs)
+    def __init__(self, *args: Any, true_vocab_size: int, log_prob_chunk: int, rope: Rope, **kwargs: Any) -> None:
+        super().__init__(*args, position_embedding_type="rope", rotary_base=rope.base, **kwargs)
         self.true_vocab_size = true_vocab_size
         self.log_prob_chunk = log_prob_chunk
         self.rotary_pos_emb = PackedRotary(
             kv_channels=self.config.kv_channels,
             rotary_percent=1.0,
-            rotary_base=rope_base,
+            rotary_base=rope.base,
             use_cpu_initialization=self.config.use_cpu_initialization,
             cp_group=self.pg_collection.cp,
         )
+        self.rotary_pos_emb.inv_freq = inverse_frequencies(rope, self.config.kv_channels)
 
     def _postprocess(self, hidden_states: Tensor, packed_seq_params: Packing, **others: Any) -> Tensor:
         """Replaces GPTModel's: hidden states [T, 1, h] (cut over ranks under sequence parallelism) to scores [3, n]."""
@@ -72,13 +75,13 @@ def transformer_config(policy: PolicyConfig, shape: ModelShape, layout: Parallel
         num_attention_heads=shape.num_heads,
         num_query_groups=shape.num_key_value_heads,
         kv_channels=shape.head_size,
+        softmax_scale=shape.rope.attention_factor**2 / shape.head_size**0.5,  # the factor is on queries and keys
         ffn_hidden_size=shape.ffn_size,
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
         virtual_pipeline_model_parallel_size=layout.virtual_pipeline,
         sequence_parallel=layout.sequence_parallel,
         variable_seq_lengths=layout.pipeline > 1 and layout.virtual_pipeline is None,  # rows differ in length (schedule._row_length)
-        moe_token_dispatcher_type="alltoall",  # variable_seq_lengths asks for it even in a dense model
         # batched, two messages to the same rank are swapped without a word: over Gloo, and where two stages are interleaved
         batch_p2p_comm=layout.on_gpu and layout.virtual_pipeline is None,
         normalization="RMSNorm",
@@ -99,6 +102,7 @@ def transformer_config(policy: PolicyConfig, shape: ModelShape, layout: Parallel
         persist_layer_norm=False,
         calculate_per_token_loss=True,  # gradients are divided once, by the tokens of the whole mini-batch
         finalize_model_grads_func=finalize_model_grads,
+        **moe_settings(policy.moe, shape, layout),
         **_RECOMPUTE[policy.recompute],
         **precision_settings(policy, layout.on_gpu),
     )
@@ -109,7 +113,10 @@ def build_model(policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout)
     that are split over tensor-parallel ranks, which the gradient norm depends on)."""
     config = transformer_config(policy, shape, layout)
     stages = range(layout.virtual_pipeline) if layout.virtual_pipeline else [None]
-    return [_build_chunk(policy, shape, layout, config, stage) for stage in stages]
+    models = [_build_chunk(policy, shape, layout, config, stage) for stage in stages]
+    if policy.moe.freeze_router:
+        freeze_routers(models)
+    return models
 
 
 def _build_chunk(
@@ -117,7 +124,7 @@ def _build_chunk(
 ) -> PolicyModel:
     model = PolicyModel(
         config,
-        layer_specs(config, layout.on_gpu, stage),
+        with_fp8_emulated(layer_specs(config, layout.on_gpu, stage), policy, layout, config, stage),
         vocab_size=shape.padded_vocab_size(layout.tensor),
         max_sequence_length=shape.max_positions,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
@@ -127,6 +134,7 @@ def _build_chunk(
         vp_stage=stage,
         true_vocab_size=shape.vocab_size,
         log_prob_chunk=policy.log_prob_chunk_tokens,
-        rope_base=shape.rope_base,
+        rope=shape.rope,
     )
+    follow_forwards(model)
     return model.cuda() if layout.on_gpu else model

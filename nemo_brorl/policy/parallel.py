@@ -36,7 +36,7 @@ def open_groups(layout: ParallelLayout, rank: int, store: dist.Store, device: De
         virtual_pipeline_model_parallel_size=layout.virtual_pipeline,
         context_parallel_size=layout.context,
         expert_model_parallel_size=layout.expert,
-        expert_tensor_parallel_size=1 if layout.expert > 1 else layout.tensor,
+        expert_tensor_parallel_size=layout.expert_tensor,
     )
     model_parallel_cuda_manual_seed(seed)
 

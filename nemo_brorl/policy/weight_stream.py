@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_brorl.policy.hf_weights import hf_shapes
-from nemo_brorl.policy.model_shape import ModelShape
+from nemo_brorl.config.hf_shapes import hf_shapes
+from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.types import TensorInfo, WeightBucket
 
 BUCKET_BYTES = 64 * 2**20  # big enough to hide the cost of a message, small enough to hold several

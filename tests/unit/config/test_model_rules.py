@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from nemo_brorl.config.hf_shapes import num_parameters
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.memory import available_gib, check_memory, needed_gib
-from nemo_brorl.config.model_rules import check_model_rules, local_model, misfits, read_shape
+from nemo_brorl.config.model_rules import check_model_rules, local_model, misfits
+from nemo_brorl.config.model_shape import read_model_shape
 from nemo_brorl.errors import ConfigError, ModelError, ResourceError
 
 SMALL = {
+    "model_type": "qwen2",
+    "rms_norm_eps": 1e-6,
     "hidden_size": 256,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
@@ -51,17 +55,63 @@ def test_settings_that_do_not_fit_the_model_are_refused(tmp_path: Path, override
     assert fragment in str(caught.value)
 
 
-def test_a_vocabulary_that_tensor_parallel_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
-    config = load_config("brorl_cpu", [write_model(tmp_path, vocab_size=511), "policy.tensor_model_parallel_size=2"])
-    with pytest.raises(ConfigError, match="does not divide the model's vocab_size of 511: write 1"):
+MOE = {
+    "model_type": "qwen3_moe",
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 90,
+    "norm_topk_prob": True,
+    "mlp_only_layers": [0],
+    "head_dim": 32,
+    "tie_word_embeddings": False,
+}
+TP2 = "policy.tensor_model_parallel_size=2"
+MOE_MISFITS = [
+    (["policy.expert_model_parallel_size=3", "policy.data_parallel_size=3"], "does not divide the model's 8 experts: write 2"),
+    ([TP2], "write policy.sequence_parallel=true"),
+    (
+        ["policy.tensor_model_parallel_size=4", "policy.sequence_parallel=true"],
+        "does not divide the model's moe_intermediate_size of 90: write 3",
+    ),
+]
+
+
+@pytest.mark.parametrize(("overrides", "fragment"), MOE_MISFITS)
+def test_settings_that_do_not_fit_a_mixture_of_experts_are_refused(tmp_path: Path, overrides: list[str], fragment: str) -> None:
+    config = load_config("brorl_cpu", [write_model(tmp_path, **MOE), *overrides])
+    with pytest.raises(ConfigError) as caught:
         check_model_rules(config)
+    assert fragment in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "wanted"),
+    [
+        ("policy.expert_model_parallel_size=2 policy.data_parallel_size=2", "policy.expert_model_parallel_size=1"),
+        ("policy.moe.aux_loss_coefficient=0.01", "policy.moe.aux_loss_coefficient=0"),
+        ("policy.moe.freeze_router=true", "policy.moe.freeze_router=false"),
+    ],
+)
+def test_settings_of_experts_are_refused_for_a_dense_model(tmp_path: Path, setting: str, wanted: str) -> None:
+    config = load_config("brorl_cpu", [write_model(tmp_path), *setting.split()])
+    with pytest.raises(ConfigError, match=f"this one is dense: write {wanted}$"):
+        check_model_rules(config)
+
+
+def test_experts_may_be_spread_over_tensor_parallel_ranks(tmp_path: Path) -> None:
+    overrides = [TP2, "policy.sequence_parallel=true", "policy.expert_model_parallel_size=2"]
+    check_model_rules(load_config("brorl_cpu", [write_model(tmp_path, **MOE), *overrides]))
+
+
+def test_a_vocabulary_need_not_be_a_multiple_of_the_ranks(tmp_path: Path) -> None:
+    check_model_rules(load_config("brorl_cpu", [write_model(tmp_path, vocab_size=511), TP2]))
 
 
 def test_a_fitting_model_is_accepted(tmp_path: Path) -> None:
     overrides = ["policy.tensor_model_parallel_size=2", "policy.pipeline_model_parallel_size=2"]
     config = load_config("brorl_cpu", [write_model(tmp_path), *overrides])
     check_model_rules(config)
-    assert list(misfits(config, read_shape(tmp_path))) == []
+    assert list(misfits(config, read_model_shape(tmp_path))) == []
 
 
 def test_a_missing_folder_is_a_model_error_that_names_the_warm_up() -> None:
@@ -87,13 +137,23 @@ def test_a_hugging_face_name_is_left_to_the_hub() -> None:
 
 def test_parameters_are_counted_by_hand(tmp_path: Path) -> None:
     write_model(tmp_path)
-    # attention: 2 * 256 * (256 + 64 * 2) = 196,608; feed-forward: 3 * 256 * 704 = 540,672; embeddings: 512 * 256 = 131,072
-    assert read_shape(tmp_path).num_parameters == 4 * (196_608 + 540_672) + 131_072
+    # attention: 2 * 256 * (256 + 64 * 2) = 196,608; biases: 256 + 2 * 128 = 512; feed-forward: 3 * 256 * 704 = 540,672
+    # norms: 2 * 256 = 512; embeddings: 512 * 256 = 131,072
+    assert num_parameters(read_model_shape(tmp_path)) == 4 * (196_608 + 512 + 540_672 + 512) + 256 + 131_072
+
+
+def test_parameters_of_a_mixture_of_experts_are_counted_by_hand(tmp_path: Path) -> None:
+    write_model(tmp_path, **MOE)
+    # attention: 256 * 32 * (4 + 2 + 2 + 4) = 98,304 and two norms of 32; norms: 512
+    # layer 0: 3 * 256 * 704 = 540,672; layers 1-3: router 8 * 256 = 2,048 and 8 experts of 3 * 256 * 90 = 69,120
+    # embedding and output layer: 2 * 512 * 256 = 262,144
+    layers = 4 * (98_304 + 64 + 512) + 540_672 + 3 * (2_048 + 8 * 69_120)
+    assert num_parameters(read_model_shape(tmp_path)) == layers + 256 + 262_144
 
 
 def test_more_engines_need_more_memory(tmp_path: Path) -> None:
     model = write_model(tmp_path)
-    shape = read_shape(tmp_path)
+    shape = read_model_shape(tmp_path)
     two, three = (needed_gib(load_config("brorl_cpu", [model, f"generation.num_engines={n}"]), shape) for n in (2, 3))
     assert three - two == pytest.approx(0.25 + 1.3, abs=0.05)
 

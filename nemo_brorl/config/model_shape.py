@@ -1,0 +1,191 @@
+"""The one reader of a Hugging Face `config.json`: the numbers that rules, memory estimates and the policy need. No torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.errors import ModelError
+
+ARCHITECTURES = ("qwen2", "qwen3", "qwen3_moe", "llama")  # `model_type` values the policy can train
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions (arXiv 2104.09864) and how they are stretched. `policy/rope.py` makes the angles."""
+
+    base: float
+    kind: str = "default"  # one of ROPE_TYPES
+    factor: float = 1.0  # how much longer sequences are than in pre-training
+    original_max_positions: int = 0  # llama3, yarn: positions in pre-training
+    low_freq_factor: float = 1.0  # llama3: wavelengths above original_max_positions / this are divided by `factor` ...
+    high_freq_factor: float = 4.0  # ... those below original_max_positions / this are kept
+    beta_fast: float = 32.0  # yarn: dimensions with more turns than this in pre-training are kept ...
+    beta_slow: float = 1.0  # ... those with fewer than this are divided by `factor`
+    is_truncated: bool = True  # yarn: the bounds between the two are whole dimensions
+    attention_factor: float = 1.0  # yarn: queries and keys are multiplied by it
+
+
+@dataclass(frozen=True)
+class MoeShape:
+    """Mixture-of-experts layers: softmax router, top-k, no shared expert."""
+
+    num_experts: int
+    experts_per_token: int
+    ffn_size: int  # of one expert
+    is_renormalised: bool  # the weights of the chosen experts sum to one
+    is_moe_layer: tuple[bool, ...]  # [num_layers]; the other layers are dense
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder with rotary positions, RMSNorm, grouped-query attention and gated SiLU MLPs."""
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_key_value_heads: int
+    head_size: int
+    ffn_size: int  # of dense layers
+    vocab_size: int
+    max_positions: int
+    norm_epsilon: float
+    rope: Rope
+    has_qkv_bias: bool = False
+    has_qk_norm: bool = False
+    is_tied: bool = False  # the output layer is the embedding
+    moe: MoeShape | None = None
+
+    def padded_vocab_size(self, tensor_parallel: int) -> int:
+        """Rows of the embedding, rounded up so that every tensor-parallel rank holds the same number."""
+        return -(-self.vocab_size // tensor_parallel) * tensor_parallel
+
+
+def read_model_shape(folder: Path) -> ModelShape:
+    """The shape of the model in a folder. Raises ModelError when it is missing, unreadable or not supported."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelError(f"{folder} has no config.json: policy.model must be a Hugging Face model folder") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} cannot be read: it holds a {type(config).__name__}, not an object")
+    try:
+        _refuse_unsupported(config, path)
+        return _shape_from(config, path)
+    except KeyError as error:
+        raise ModelError(f"{path} has no {error}: policy.model must be a decoder such as Qwen2 or Llama") from error
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+
+
+def _refuse_unsupported(config: Mapping[str, Any], path: Path) -> None:
+    architecture = config["model_type"]
+    if architecture not in ARCHITECTURES:
+        raise ModelError(f"{path}: model_type {architecture!r} cannot be trained; supported are {', '.join(ARCHITECTURES)}")
+    for name, wanted in (("mlp_bias", False), ("hidden_act", "silu"), ("partial_rotary_factor", 1.0)):
+        if config.get(name, wanted) != wanted:
+            raise ModelError(f"{path}: {name}={config[name]!r} is not supported, only {wanted!r}")
+    if architecture != "qwen2" and config.get("attention_bias", False):
+        raise ModelError(f"{path}: attention_bias=true is not supported for {architecture}")
+    if _has_sliding_window(config):
+        raise ModelError(
+            f"{path}: some layers see only the last sliding_window={config.get('sliding_window')} tokens (use_sliding_window, "
+            "layer_types), and the policy's attention over shared prompts sees all: use a model with use_sliding_window=false"
+        )
+
+
+def _has_sliding_window(config: Mapping[str, Any]) -> bool:
+    """Whether a window is active; Qwen2 lists one and says which layers use it."""
+    if "sliding_attention" in (config.get("layer_types") or ()):
+        return True
+    if not config.get("use_sliding_window", False) or config.get("sliding_window") is None:
+        return False
+    first = config.get("max_window_layers", 0) if config["model_type"] != "qwen3_moe" else 0  # qwen3_moe: all layers or none
+    return bool(first < config["num_hidden_layers"])
+
+
+def _shape_from(config: Mapping[str, Any], path: Path) -> ModelShape:
+    architecture, num_heads = config["model_type"], int(config["num_attention_heads"])
+    return ModelShape(
+        num_layers=int(config["num_hidden_layers"]),
+        hidden_size=int(config["hidden_size"]),
+        num_heads=num_heads,
+        num_key_value_heads=int(config.get("num_key_value_heads") or num_heads),
+        head_size=int(config.get("head_dim") or config["hidden_size"] // num_heads),
+        ffn_size=int(config["intermediate_size"]),
+        vocab_size=int(config["vocab_size"]),
+        max_positions=int(config["max_position_embeddings"]),
+        norm_epsilon=float(config["rms_norm_eps"]),
+        rope=_rope_from(config, path),
+        has_qkv_bias=architecture == "qwen2",
+        has_qk_norm=architecture in ("qwen3", "qwen3_moe"),
+        is_tied=bool(config.get("tie_word_embeddings", False)),
+        moe=_moe_from(config, path) if architecture == "qwen3_moe" else None,
+    )
+
+
+def _moe_from(config: Mapping[str, Any], path: Path) -> MoeShape | None:
+    """None when every layer is dense after all. Which layers are not: as transformers' Qwen3MoeDecoderLayer decides."""
+    num_experts = int(config["num_local_experts"] if "num_local_experts" in config else config["num_experts"])
+    dense, step = config.get("mlp_only_layers") or (), int(config.get("decoder_sparse_step", 1))
+    is_moe_layer = tuple(num_experts > 0 and layer not in dense and (layer + 1) % step == 0 for layer in range(config["num_hidden_layers"]))
+    if not any(is_moe_layer):
+        return None
+    chosen, is_renormalised = int(config["num_experts_per_tok"]), bool(config.get("norm_topk_prob", False))
+    if chosen == 1 and is_renormalised:
+        raise ModelError(f"{path}: num_experts_per_tok=1 with norm_topk_prob=true gives the router no gradient and is not supported")
+    if not 1 <= chosen <= num_experts:
+        raise ModelError(f"{path}: num_experts_per_tok={chosen} must be from 1 to the number of experts, {num_experts}")
+    return MoeShape(num_experts, chosen, int(config["moe_intermediate_size"]), is_renormalised, is_moe_layer)
+
+
+def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
+    """Transformers 5 writes one table; before, the base stood alone and scaling beside it (with `type` for `rope_type`)."""
+    table = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    kind = table.get("rope_type", table.get("type", "default"))
+    base = float(table.get("rope_theta", config.get("rope_theta", 10000.0)))
+    if kind not in ROPE_TYPES:
+        raise ModelError(f"{path}: rope_type {kind!r} is not supported; supported are {', '.join(ROPE_TYPES)}")
+    if table.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ModelError(f"{path}: partial_rotary_factor={table['partial_rotary_factor']} is not supported, only 1.0")
+    if kind == "default":
+        return Rope(base)
+    factor = float(table["factor"])
+    if kind == "linear":
+        return Rope(base, kind, factor)
+    given = config.get("original_max_position_embeddings") or table.get("original_max_position_embeddings")
+    original = int(given or config["max_position_embeddings"])
+    if kind == "llama3":
+        low, high = float(table["low_freq_factor"]), float(table["high_freq_factor"])
+        return Rope(base, kind, factor, original, low_freq_factor=low, high_freq_factor=high)
+    return Rope(
+        base,
+        kind,
+        factor,
+        original,
+        beta_fast=float(table.get("beta_fast") or 32),
+        beta_slow=float(table.get("beta_slow") or 1),
+        is_truncated=bool(table.get("truncate", True)),
+        attention_factor=_yarn_attention_factor(table, factor),
+    )
+
+
+def _yarn_attention_factor(table: Mapping[str, Any], factor: float) -> float:
+    """YaRN (arXiv 2309.00071), equation 22, and DeepSeek's ratio of two of them where a config gives both weights."""
+    if table.get("attention_factor") is not None:
+        return float(table["attention_factor"])
+
+    def weighted(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if table.get("mscale") and table.get("mscale_all_dim"):
+        return weighted(table["mscale"]) / weighted(table["mscale_all_dim"])
+    return weighted(1.0)
