@@ -40,7 +40,7 @@ WRONG = [
     (["generation.tensor_parallel_size=2"], "generation.tensor_parallel_size=2 needs GPUs"),
     (["generation.placement=disaggregated"], "on CPU write colocated"),
     (["policy.context_parallel_size=2"], "policy.context_parallel_size=2 is not supported yet"),
-    (["policy.expert_model_parallel_size=2"], "must divide the TP × CP × DP = 1 ranks of a pipeline stage"),
+    (["policy.expert_model_parallel_size=3"], "must divide the TP × CP × DP = 2 ranks of a pipeline stage"),
     (["policy.moe.freeze_router=true", "policy.moe.aux_loss_coefficient=0.01"], "write policy.moe.aux_loss_coefficient=0 or"),
     (["policy.sequence_parallel=true"], "write policy.sequence_parallel=false"),
     (["policy.virtual_pipeline_model_parallel_size=2"], "needs policy.pipeline_model_parallel_size > 1"),
