@@ -53,9 +53,23 @@ def num_engines(config: BroRLConfig) -> int:
     return max(1, gpus // config.generation.tensor_parallel_size)
 
 
-def samples_per_step(config: BroRLConfig) -> int:
-    """Rollouts in one update: N × prompts."""
-    return config.rollouts.num_per_prompt * config.rollouts.prompts_per_step
+def stage_sizes(config: BroRLConfig) -> list[tuple[int, int]]:
+    """(N, prompts per step) of every stage of `rollouts.schedule`. Under a sample budget, prompts shrink as N grows."""
+    rollouts, schedule = config.rollouts, config.rollouts.schedule
+    numbers = [stage.num_per_prompt for stage in schedule.stages]
+    if schedule.kind == "constant":
+        numbers = [rollouts.num_per_prompt]
+    elif schedule.kind == "on_plateau":
+        numbers.insert(0, rollouts.num_per_prompt)
+    budget = schedule.sample_budget
+    return [
+        (num, rollouts.prompts_per_step if budget is None else max(1, min(rollouts.prompts_per_step, budget // num))) for num in numbers
+    ]
+
+
+def stage_samples(config: BroRLConfig) -> list[int]:
+    """Rollouts in one update, N × prompts, of every stage."""
+    return [num * prompts for num, prompts in stage_sizes(config)]
 
 
 def longest_response(config: BroRLConfig) -> int:

@@ -17,9 +17,10 @@ from nemo_brorl.config.derived import (
     num_engines,
     num_gpus,
     num_policy_ranks,
-    samples_per_step,
 )
+from nemo_brorl.config.policy_rules import fp8_weights_have_no_reference, offload_frees_something, reference_resets
 from nemo_brorl.config.ranges import out_of_range, unknown_choices
+from nemo_brorl.config.rollout_rules import ROLLOUT_RULES
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ConfigError
 
@@ -64,19 +65,6 @@ def time_limit_format(config: BroRLConfig) -> Iterator[str]:
     limit = config.trainer.time_limit
     if limit is not None and not TIME_LIMIT.fullmatch(limit):
         yield f'trainer.time_limit={limit} is not HH:MM:SS: write "04:00:00" for four hours (with quotes in YAML)'
-
-
-def group_fills_mini_batches(config: BroRLConfig) -> Iterator[str]:
-    samples, mini_batches = samples_per_step(config), config.algorithm.num_mini_batches
-    shape = f"rollouts.num_per_prompt × rollouts.prompts_per_step = {samples}"
-    if samples % mini_batches:
-        fitting = max(divisor for divisor in range(1, mini_batches + 1) if samples % divisor == 0)
-        yield f"algorithm.num_mini_batches={mini_batches} does not divide {shape}: write algorithm.num_mini_batches={fitting}"
-    elif samples // mini_batches < data_parallel_size(config):
-        yield (
-            f"{shape} in {mini_batches} mini-batches leaves {samples // mini_batches} rollouts for {data_parallel_size(config)} "
-            "data-parallel ranks: lower algorithm.num_mini_batches or raise rollouts.prompts_per_step"
-        )
 
 
 def world_size(config: BroRLConfig) -> Iterator[str]:
@@ -200,35 +188,6 @@ def lengths(config: BroRLConfig) -> Iterator[str]:
         )
 
 
-def sampled_as_trained(config: BroRLConfig) -> Iterator[str]:
-    if config.rollouts.top_p < 1 and config.algorithm.importance_correction.enabled:
-        yield (
-            f"rollouts.top_p={config.rollouts.top_p} cuts the sampling distribution, so importance correction would compare "
-            "log-probs of two different distributions: write rollouts.top_p=1.0 or algorithm.importance_correction.enabled=false"
-        )
-
-
-def carried_groups_are_used(config: BroRLConfig) -> Iterator[str]:
-    sampling = config.dynamic_sampling
-    if sampling.carry_over and sampling.max_staleness == 0:
-        yield (
-            "dynamic_sampling.carry_over=true with dynamic_sampling.max_staleness=0 throws every carried group away: write "
-            "max_staleness=1 or carry_over=false"
-        )
-
-
-def dual_clip(config: BroRLConfig) -> Iterator[str]:
-    bound, high = config.algorithm.dual_clip, 1 + config.algorithm.clip_high
-    if 0 < bound <= high:
-        yield f"algorithm.dual_clip={bound} must be above 1 + algorithm.clip_high = {high:g}: write 10.0, or 0 to turn it off"
-
-
-def pass_at_k_fits_the_group(config: BroRLConfig) -> Iterator[str]:
-    k, num = config.algorithm.pass_at_k, config.rollouts.num_per_prompt
-    if config.algorithm.advantage == "pass_at_k" and k > num:
-        yield f"algorithm.pass_at_k={k} is more than rollouts.num_per_prompt={num}: write {num} or less"
-
-
 def data_source(config: BroRLConfig) -> Iterator[str]:
     data = config.data
     if data.held_out_fraction == 1:
@@ -276,7 +235,7 @@ def sft_shape(config: BroRLConfig) -> Iterator[str]:
 
 SINGLE_SETTINGS: tuple[Rule, ...] = (out_of_range, unknown_choices, betas, time_limit_format)
 CROSS_FIELD: tuple[Rule, ...] = (
-    group_fills_mini_batches,
+    *ROLLOUT_RULES,
     world_size,
     engines_fit,
     not_wired_up,
@@ -286,12 +245,11 @@ CROSS_FIELD: tuple[Rule, ...] = (
     fp8_needs_gpus,
     block_size,
     lengths,
-    sampled_as_trained,
-    carried_groups_are_used,
-    dual_clip,
-    pass_at_k_fits_the_group,
     data_source,
     task_names_differ,
     parity_bound,
     sft_shape,
+    reference_resets,
+    offload_frees_something,
+    fp8_weights_have_no_reference,
 )

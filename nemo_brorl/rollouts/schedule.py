@@ -1,6 +1,81 @@
-"""The learning rate over training."""
+"""N, the prompts of a step, and the learning rate over training.
 
-from nemo_brorl.config.schema import OptimConfig
+Stages follow one another: `constant` has one, `staged` moves on after each stage's steps, `on_plateau` when validation has
+stopped rising (ProRL → BroRL). A stage's N sets its prompts per step under the sample budget, and the batch of rollouts sets the
+learning rate: by default with its square root, as BroRL does (η = η₀ √(B / B₀), arXiv 2510.01180 section 4.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nemo_brorl.config.derived import stage_samples, stage_sizes
+from nemo_brorl.config.schema import BroRLConfig, OptimConfig
+from nemo_brorl.rollouts.plateau import PlateauDetector
+
+_EXPONENTS = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a step samples and how fast it learns."""
+
+    index: int
+    num_per_prompt: int  # N
+    prompts_per_step: int
+    learning_rate_factor: float  # of policy.optim.lr
+
+
+class RolloutSchedule:
+    """Which stage a run is in. `before_step` and `after_validation` say why when a new one begins."""
+
+    def __init__(self, config: BroRLConfig) -> None:
+        self.config = config
+        self.settings = config.rollouts.schedule
+        self.index = 0
+        self.stage_start = 0  # steps done when the current stage began
+        self.detector = PlateauDetector(self.settings.plateau)
+
+    @property
+    def stage(self) -> Stage:
+        """The current one."""
+        num_per_prompt, prompts = stage_sizes(self.config)[self.index]
+        exponent = _EXPONENTS[self.settings.learning_rate_scaling]
+        base = stage_samples(self.config)[0]
+        return Stage(self.index, num_per_prompt, prompts, (num_per_prompt * prompts / base) ** exponent)
+
+    def before_step(self, steps_done: int) -> str | None:
+        """Move on when a stage of fixed length is over."""
+        if self.settings.kind != "staged" or self._is_last:
+            return None
+        length = self.settings.stages[self.index].num_steps
+        if length is None or steps_done - self.stage_start < length:
+            return None
+        return self._advance(steps_done, f"stage of {length} steps is over")
+
+    def after_validation(self, steps_done: int, score: float) -> str | None:
+        """Move on when validation has stopped rising."""
+        if self.settings.kind != "on_plateau" or self._is_last:
+            return None
+        reason = self.detector.observe(score)
+        return self._advance(steps_done, reason) if reason else None
+
+    @property
+    def _is_last(self) -> bool:
+        return self.index + 1 >= len(stage_sizes(self.config))
+
+    def _advance(self, steps_done: int, reason: str) -> str:
+        self.index, self.stage_start = self.index + 1, steps_done
+        self.detector.reset()
+        return reason
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"index": self.index, "stage_start": self.stage_start, "detector": self.detector.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.index, self.stage_start = state["index"], state["stage_start"]
+        self.detector.load_state_dict(state["detector"])
 
 
 def learning_rate(optim: OptimConfig, step: int) -> float:

@@ -1,0 +1,90 @@
+"""Cross-field rules about rollouts, their schedule, and the algorithm that learns from them (`rules.py` says how rules work)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from nemo_brorl.config.derived import data_parallel_size, stage_sizes
+from nemo_brorl.config.schema import BroRLConfig
+
+
+def group_fills_mini_batches(config: BroRLConfig) -> Iterator[str]:
+    mini_batches, replicas = config.algorithm.num_mini_batches, data_parallel_size(config)
+    for num, prompts in stage_sizes(config):
+        samples, shape = num * prompts, f"rollouts.num_per_prompt × rollouts.prompts_per_step = {num} × {prompts} = {num * prompts}"
+        if samples % mini_batches:
+            fitting = max(divisor for divisor in range(1, mini_batches + 1) if samples % divisor == 0)
+            yield f"algorithm.num_mini_batches={mini_batches} does not divide {shape}: write algorithm.num_mini_batches={fitting}"
+        elif samples // mini_batches < replicas:
+            yield (
+                f"{shape} in {mini_batches} mini-batches leaves {samples // mini_batches} rollouts for {replicas} "
+                "data-parallel ranks: lower algorithm.num_mini_batches or raise rollouts.prompts_per_step"
+            )
+
+
+def schedule_stages(config: BroRLConfig) -> Iterator[str]:
+    schedule = config.rollouts.schedule
+    if schedule.kind == "constant":
+        if schedule.stages:
+            yield (
+                f"rollouts.schedule.stages has {len(schedule.stages)} stages and rollouts.schedule.kind=constant uses none: "
+                "write kind=staged or on_plateau, or leave stages empty"
+            )
+        return
+    if not schedule.stages:
+        yield (
+            f"rollouts.schedule.kind={schedule.kind} has no stages: write for example "
+            "rollouts.schedule.stages=[{num_per_prompt: 16, num_steps: 100}, {num_per_prompt: 512}]"
+        )
+    if schedule.kind == "on_plateau" and config.trainer.val_interval == 0:
+        yield "rollouts.schedule.kind=on_plateau looks at validations and trainer.val_interval=0 makes none: write trainer.val_interval=5"
+    for index, stage in enumerate(schedule.stages):
+        is_last = index == len(schedule.stages) - 1
+        if schedule.kind == "staged" and stage.num_steps is None and not is_last:
+            yield f"rollouts.schedule.stages.{index}.num_steps is missing: only the last stage may go on to the end; write its steps"
+        if schedule.kind == "on_plateau" and stage.num_steps is not None:
+            yield f"rollouts.schedule.stages.{index}.num_steps={stage.num_steps}: under kind=on_plateau stages have no length; write null"
+    if schedule.kind == "staged" and schedule.stages and schedule.stages[0].num_per_prompt != config.rollouts.num_per_prompt:
+        yield (
+            f"rollouts.num_per_prompt={config.rollouts.num_per_prompt} and the first stage's num_per_prompt="
+            f"{schedule.stages[0].num_per_prompt} differ: write the same number in both"
+        )
+
+
+def sampled_as_trained(config: BroRLConfig) -> Iterator[str]:
+    if config.rollouts.top_p < 1 and config.algorithm.importance_correction.enabled:
+        yield (
+            f"rollouts.top_p={config.rollouts.top_p} cuts the sampling distribution, so importance correction would compare "
+            "log-probs of two different distributions: write rollouts.top_p=1.0 or algorithm.importance_correction.enabled=false"
+        )
+
+
+def carried_groups_are_used(config: BroRLConfig) -> Iterator[str]:
+    sampling = config.dynamic_sampling
+    if sampling.carry_over and sampling.max_staleness == 0:
+        yield (
+            "dynamic_sampling.carry_over=true with dynamic_sampling.max_staleness=0 throws every carried group away: write "
+            "max_staleness=1 or carry_over=false"
+        )
+
+
+def dual_clip(config: BroRLConfig) -> Iterator[str]:
+    bound, high = config.algorithm.dual_clip, 1 + config.algorithm.clip_high
+    if 0 < bound <= high:
+        yield f"algorithm.dual_clip={bound} must be above 1 + algorithm.clip_high = {high:g}: write 10.0, or 0 to turn it off"
+
+
+def pass_at_k_fits_the_group(config: BroRLConfig) -> Iterator[str]:
+    k, num = config.algorithm.pass_at_k, min((num for num, _ in stage_sizes(config)), default=config.rollouts.num_per_prompt)
+    if config.algorithm.advantage == "pass_at_k" and k > num:
+        yield f"algorithm.pass_at_k={k} is more than N = {num} rollouts of a group: write {num} or less"
+
+
+ROLLOUT_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
+    group_fills_mini_batches,
+    schedule_stages,
+    sampled_as_trained,
+    carried_groups_are_used,
+    dual_clip,
+    pass_at_k_fits_the_group,
+)
