@@ -80,6 +80,15 @@ def pass_at_k_fits_the_group(config: BroRLConfig) -> Iterator[str]:
         yield f"algorithm.pass_at_k={k} is more than N = {num} rollouts of a group: write {num} or less"
 
 
+def overlong_buffer_fits(config: BroRLConfig) -> Iterator[str]:
+    buffer, limit = config.rewards.shaping.overlong_buffer, config.rollouts.max_response_tokens
+    if buffer >= limit:
+        yield (
+            f"rewards.shaping.overlong_buffer={buffer} is not shorter than rollouts.max_response_tokens={limit}: every response would "
+            f"be punished; write for example {max(1, limit // 4)}, or 0 to turn it off"
+        )
+
+
 ROLLOUT_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     group_fills_mini_batches,
     schedule_stages,
@@ -87,4 +96,5 @@ ROLLOUT_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     carried_groups_are_used,
     dual_clip,
     pass_at_k_fits_the_group,
+    overlong_buffer_fits,
 )
