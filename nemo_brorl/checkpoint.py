@@ -6,6 +6,11 @@
                        COMPLETE     written last: names and sizes of all files above
 
 A folder is written under another name and renamed; without a marker that fits its files it does not count as a checkpoint.
+`Saver` has the policy's files written while training goes on. A checkpoint is then under way from one step to a later one:
+
+    begin (policy state copied)  →  step_K.partial/  →  finish (all files are there)  →  step_K/  →  COMPLETE  →  older ones deleted
+
+A crash in between leaves a partial folder, which the next run names in a warning and the next save deletes.
 """
 
 from __future__ import annotations
@@ -20,14 +25,18 @@ from typing import Any
 
 import numpy as np
 
+from nemo_brorl.clock import Stopwatch
 from nemo_brorl.errors import CheckpointError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.object_store import fetch_all
+from nemo_brorl.ports import Policy
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutGroup, RolloutRequest, Sampling, ScoredGroup
 
 log = get_logger(__name__)
 
 MARKER = "COMPLETE"
+_PARTIAL = ".partial"
+MAX_FAILED_SAVES = 2  # in a row
 
 
 @dataclass(frozen=True)
@@ -46,22 +55,28 @@ class Checkpoints:
         self.folder = folder
         self.keep = keep
 
-    def save(self, run: RunState, write_policy: Callable[[Path], None]) -> Path:
-        """Write step_K atomically, then delete the oldest. Returns its folder."""
-        final = self.folder / f"step_{run.step}"
-        partial = self.folder / f"step_{run.step}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        (partial / "policy").mkdir()
-        write_policy(partial / "policy")
+    def begin(self, run: RunState) -> Path:
+        """Write everything but the policy; its files go into the folder that is returned. Deletes what was never finished."""
+        for unfinished in self._unfinished():
+            shutil.rmtree(unfinished)
+        partial = self.folder / f"step_{run.step}{_PARTIAL}"
+        (partial / "policy").mkdir(parents=True)
         (partial / "state.json").write_text(json.dumps({"step": run.step, **run.state}, indent=1))
         save_groups(partial / "carried.npz", run.carried)
+        return partial / "policy"
+
+    def commit(self, step: int) -> Path:
+        """Make what `begin` started a checkpoint, then delete the oldest. Returns its folder."""
+        final = self.folder / f"step_{step}"
         shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
+        (self.folder / f"step_{step}{_PARTIAL}").rename(final)
         _write_durably(final / MARKER, json.dumps(_inventory(final), indent=1))
         for old in self.complete()[self.keep :]:
             shutil.rmtree(old)
         return final
+
+    def _unfinished(self) -> list[Path]:
+        return sorted(self.folder.glob(f"step_*{_PARTIAL}"))
 
     def complete(self) -> list[Path]:
         """Checkpoint folders whose marker fits their files, newest first; the others are named in a warning."""
@@ -73,6 +88,8 @@ class Checkpoints:
 
         Raises CheckpointError when there are checkpoints but none can be read.
         """
+        for unfinished in self._unfinished():
+            log.warning("%s was not finished: left out", unfinished)
         folders = self.complete()
         for folder in folders:
             try:
@@ -92,6 +109,71 @@ class Checkpoints:
     def _read(self, folder: Path) -> RunState:
         state = json.loads((folder / "state.json").read_text())
         return RunState(step=state.pop("step"), state=state, carried=load_groups(folder / "carried.npz"))
+
+
+class Saver:
+    """Saves a run, one checkpoint at a time; in the background the policy's files are written while training goes on.
+
+    A save that fails costs nothing older and is a warning, as the next one may succeed. The second one in a row is an error, and
+    so is a last one (`wait`).
+    """
+
+    def __init__(self, checkpoints: Checkpoints, policy: Policy, in_background: bool) -> None:
+        self.checkpoints, self.policy, self.in_background = checkpoints, policy, in_background
+        self.pending: int | None = None  # step of the checkpoint under way
+        self.num_failed = 0  # in a row
+        self.seconds: dict[str, float] = {}  # for the next row of metrics
+
+    def save(self, run: RunState, wait: bool) -> None:
+        """Save a step, unless it has a checkpoint already; return once the state is copied, or with `wait` once it is complete.
+
+        Raises CheckpointError.
+        """
+        watch = Stopwatch()
+        with watch.measure("save"):
+            self.finish(wait=True)
+            if (self.checkpoints.folder / f"step_{run.step}") not in self.checkpoints.complete():
+                self._begin(run, may_fail=not wait)
+                if wait or not self.in_background:
+                    self.finish(wait=True, may_fail=not wait)
+        self.seconds["time/save_s"] = watch.seconds["save"]
+
+    def finish(self, wait: bool, may_fail: bool = True) -> None:
+        """Complete the checkpoint under way, where there is one and its files are written. Raises CheckpointError."""
+        if self.pending is None:
+            return
+        try:
+            seconds = self.policy.finish_save(wait)
+            if seconds is None:
+                return
+            folder = self.checkpoints.commit(self.pending)
+        except (CheckpointError, OSError) as error:
+            self._failed(error, may_fail)
+        else:
+            self.num_failed = 0
+            self.seconds["time/save_background_s"] = seconds
+            log.info("saved %s: written in %.1f s", folder, seconds)
+        self.pending = None
+
+    def take_seconds(self) -> dict[str, float]:
+        """Metrics of saving since the last call: `time/save_s`, how long a step waited; `time/save_background_s`, writing."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds
+
+    def _begin(self, run: RunState, may_fail: bool) -> None:
+        try:
+            self.policy.begin_save(self.checkpoints.begin(run))
+        except (CheckpointError, OSError) as error:
+            self._failed(error, may_fail)
+        else:
+            self.pending = run.step
+
+    def _failed(self, error: Exception, may_fail: bool) -> None:
+        self.num_failed += 1
+        self.pending = None
+        if not may_fail or self.num_failed >= MAX_FAILED_SAVES:
+            raise CheckpointError(f"{error}; older checkpoints in {self.checkpoints.folder} are as they were") from error
+        log.warning("%s; older checkpoints are as they were, and training goes on without this one", error)
 
 
 def save_groups(path: Path, groups: Sequence[ScoredGroup]) -> None:

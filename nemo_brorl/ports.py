@@ -61,8 +61,9 @@ class Policy(Protocol):
     def update(self, plan: UpdatePlan) -> UpdateReport:
         """Run every mini-batch of the plan. Raises TrainingError when a rank is gone."""
 
-    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
-        """Log-probability of each response token under the current weights, per sequence [T]."""
+    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True) -> list[Float32]:
+        """Log-probability of each response token under the current weights, per sequence [T]; `with_fp8=False` switches off
+        what `policy.fp8` does to the matrix products."""
 
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
         """The same from Hugging Face transformers on the current weights' folder, for the parity gate."""
@@ -73,17 +74,32 @@ class Policy(Protocol):
     def weight_stream(self) -> Iterator[Any]:
         """References to WeightBucket objects that cover the manifest in order."""
 
-    def save(self, folder: Path) -> None:
-        """Write weights, optimizer and reference for resuming (any parallel layout may load it)."""
+    def begin_save(self, folder: Path) -> None:
+        """Start to write weights, optimizer and reference as they are now into an empty folder; any parallel layout may load it.
+
+        Returns once everything is copied; then any method may be called while the files are written.
+        """
+
+    def finish_save(self, wait: bool) -> float | None:
+        """Make what `begin_save` wrote a checkpoint; seconds that writing took. None: not written yet, and not told to wait.
+
+        Raises CheckpointError, after which nothing is pending.
+        """
 
     def load(self, folder: Path) -> None:
-        """Continue from `save`. Raises CheckpointError."""
+        """Continue from a finished save. Raises CheckpointError."""
 
     def export(self, folder: Path) -> None:
         """Write a Hugging Face folder: config, tokenizer, safetensors."""
 
-    def reset_reference(self) -> None:
-        """Make the current weights the reference of the KL term."""
+    def reset_reference(self, clear_optimizer: bool) -> None:
+        """Make the current weights the reference of the KL term; if asked, forget Adam's moments and step count."""
+
+    def offload(self) -> None:
+        """Make room for engines on the same devices, as far as `policy.offload` says; only `onload` may be called then."""
+
+    def onload(self) -> None:
+        """Take the room again."""
 
     def close(self) -> None:
         """Stop all ranks."""

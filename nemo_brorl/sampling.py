@@ -3,15 +3,18 @@ and the warm-up's probes all come through here."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from nemo_brorl.console import Console
+from nemo_brorl.object_store import fetch
 from nemo_brorl.ports import Generator, Verifier
 from nemo_brorl.rollouts.assemble import assemble
 from nemo_brorl.rollouts.requests import requests_for
-from nemo_brorl.types import Prompt, RolloutChunk, Sampling, ScoredGroup
+from nemo_brorl.types import Prompt, RolloutChunk, Sampling, ScoredGroup, TrainBatch
 
 
 @dataclass(frozen=True)
@@ -52,3 +55,21 @@ class Sampler:
             generate_s=generated_at - start,
             reward_s=time.monotonic() - generated_at,
         )
+
+
+def write_samples(path: Path, batch: TrainBatch, num: int, decode: Callable[[Sequence[int]], str]) -> None:
+    """Write the first rollout of `num` groups as text, to read what the model does; 0: no file."""
+    if not num:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        for group, advantages in list(zip(batch.groups, batch.advantages, strict=True))[:num]:
+            arrays = fetch(group.group.chunks[0].data)
+            row = {
+                "prompt": decode(group.prompt.token_ids),
+                "response": decode(arrays.token_ids[: arrays.offsets[1]].tolist()),
+                "reward": float(group.rewards[0]),
+                "advantage": float(advantages[0]),
+                "group_mean": float(group.rewards.mean()),
+            }
+            file.write(json.dumps(row) + "\n")

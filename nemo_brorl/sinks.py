@@ -1,4 +1,4 @@
-"""Where metrics go: a JSON-lines file always, TensorBoard and W&B through the loggers of NeMo's exp_manager."""
+"""Where metrics go: a JSON-lines file always, TensorBoard and W&B through the loggers of NeMo's exp_manager. And rare events."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ class JsonlSink:
 
     def __init__(self, path: Path, resume_step: int | None) -> None:
         self.path = path
-        if path.exists():
-            rows = [] if resume_step is None else [row for row in read_metrics(path) if row["step"] <= resume_step]
-            partial = path.with_suffix(".partial")
-            partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            partial.replace(path)
+        _drop_after(path, resume_step)
         self.file = path.open("a", buffering=1)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -34,6 +30,22 @@ class JsonlSink:
     def close(self) -> None:
         """Close the file."""
         self.file.close()
+
+
+class EventLog:
+    """What happens rarely, one {"step", "event", "reason", "value"} a line in `events.jsonl`; no file before the first event."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, step: int, event: str, reason: str, value: float) -> None:
+        """Append an event."""
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": step, "event": event, "reason": reason, "value": value}) + "\n")
+
+    def drop_after(self, step: int | None) -> None:
+        """Remove events of later steps, which a resumed run comes to again; all of them for a run that starts anew (None)."""
+        _drop_after(self.path, step)
 
 
 class LoggerSink:
@@ -81,3 +93,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             log.warning("%s: left out a half-written row", path)
     return rows
+
+
+def _drop_after(path: Path, step: int | None) -> None:
+    """Rewrite a file of rows without those of later steps; None: without any."""
+    if not path.exists():
+        return
+    rows = [] if step is None else [row for row in read_metrics(path) if row["step"] <= step]
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    partial.replace(path)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.advantages import ADVANTAGES
-from nemo_brorl.checkpoint import Checkpoints, RunState
+from nemo_brorl.advantages import advantages_of
+from nemo_brorl.checkpoint import Checkpoints, RunState, Saver
 from nemo_brorl.clock import StopRequest, Stopwatch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
@@ -19,17 +19,19 @@ from nemo_brorl.errors import CheckpointError, StarvationError, TrainingError
 from nemo_brorl.evaluation import EvaluationResult, Evaluator
 from nemo_brorl.logs import get_logger
 from nemo_brorl.metrics.rollouts import generation_metrics, reward_metrics
-from nemo_brorl.object_store import fetch
 from nemo_brorl.packing import plan_update
+from nemo_brorl.parity import alarms
 from nemo_brorl.ports import Generator, MetricSink, Policy, PromptSource
+from nemo_brorl.reference_reset import ReferenceResets
 from nemo_brorl.rollouts.schedule import learning_rate
-from nemo_brorl.sampling import Sampler
+from nemo_brorl.sampling import Sampler, write_samples
+from nemo_brorl.sinks import EventLog
 from nemo_brorl.types import Sampling, ScoredGroup, TrainBatch, UpdatePlan
 from nemo_brorl.weight_sync.publish import publish
 
 log = get_logger(__name__)
 
-STATE_KEYS = {"version", "prompts", "keep_rate", "num_skipped", "best_pass_at_1", "history"}
+STATE_KEYS = {"version", "prompts", "keep_rate", "num_skipped", "best_pass_at_1", "history", "reference"}
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,9 @@ class BroRLTrainer:
         self.best_pass_at_1 = -1.0
         self.history: list[dict[str, float]] = []  # validations, with their step
         self.row: dict[str, float] = {}  # metrics of the step under way, written once it is complete
+        self.resets = ReferenceResets(config.algorithm.reference_reset)
+        self.saver = Saver(parts.checkpoints, parts.policy, in_background=config.trainer.async_save)
+        self.events = EventLog(parts.run_folder / "events.jsonl")
         self.dynamic_sampling = DynamicSampling(config.dynamic_sampling)
         self.sampling = Sampling(config.rollouts.temperature, config.rollouts.top_p, config.rollouts.max_response_tokens)
 
@@ -84,20 +89,20 @@ class BroRLTrainer:
             try:
                 report = self.step()
             except StarvationError:
-                self.save()  # what was sampled and learnt so far is kept for other settings
+                self.save(wait=True)  # what was sampled and learnt so far is kept for other settings
                 raise
             self.record(report)
             self.after_step()
             longest_step_s = max(longest_step_s, time.monotonic() - start)
         if self.stop.reason is not None:
-            self.save()
+            self.save(wait=True)
             self.parts.console.line(f"stopped after step {self.step_number} ({self.stop.reason}); the same command goes on from here")
 
     def step(self) -> StepReport:
         """One BroRL update: fill a batch with informative groups, learn from it, hand out the new weights."""
         watch = Stopwatch()
         before = self.parts.generator.stats()
-        with watch.measure("collect"):
+        with self.room_for_engines(watch), watch.measure("collect"):
             batch, sampled = self.collect(watch)
         generated = generation_metrics(before, self.parts.generator.stats(), max(watch.seconds["generate"], 1e-9))
         self.parts.console.stage(f"update on {sum(group.group.num_rollouts for group in batch.groups):,} rollouts")
@@ -107,7 +112,8 @@ class BroRLTrainer:
         self.step_number += 1
         self.version = update.version
         self.num_skipped += update.num_skipped
-        self.save_samples(batch)
+        samples = self.parts.run_folder / "rollouts" / f"step_{self.step_number}.jsonl"
+        write_samples(samples, batch, self.config.rollouts.save_samples, self.parts.decode)
         metrics = {
             **(reward_metrics(sampled) if sampled else {}),
             **generated,
@@ -118,6 +124,17 @@ class BroRLTrainer:
             "policy/num_skipped": float(self.num_skipped),
         }
         return StepReport(self.step_number, metrics, {**watch.seconds, **update.seconds})
+
+    @contextmanager
+    def room_for_engines(self, watch: Stopwatch) -> Iterator[None]:
+        """Inside, engines generate and the policy computes nothing, so it may leave their devices."""
+        with watch.measure("offload"):
+            self.parts.policy.offload()
+        try:
+            yield
+        finally:
+            with watch.measure("offload"):
+                self.parts.policy.onload()
 
     def collect(self, watch: Stopwatch) -> tuple[TrainBatch, list[ScoredGroup]]:
         """A full batch of informative groups, and all groups sampled for it. Raises StarvationError."""
@@ -132,7 +149,7 @@ class BroRLTrainer:
             self.dynamic_sampling.offer(result.groups)
             sampled += result.groups
         groups = tuple(self.dynamic_sampling.take(wanted))
-        advantages = ADVANTAGES[self.config.algorithm.advantage]([group.rewards for group in groups])
+        advantages = advantages_of([group.rewards for group in groups], self.config.algorithm)
         return TrainBatch(groups, tuple(advantages)), sampled
 
     def plan(self, batch: TrainBatch) -> UpdatePlan:
@@ -159,28 +176,37 @@ class BroRLTrainer:
         metrics = {**report.metrics, **{f"time/{name}_s": value for name, value in report.seconds.items()}}
         self.row.update(metrics)
         self.parts.console.line(step_line(report, self.config.trainer.max_steps))
-        if metrics["policy/log_prob_mismatch"] > self.config.parity.max_step_mismatch:
-            log.warning(
-                "mean |Megatron - vLLM| log-prob is %.3f, above parity.max_step_mismatch=%.3f",
-                metrics["policy/log_prob_mismatch"], self.config.parity.max_step_mismatch,
-            )  # fmt: skip
+        for text in alarms(metrics, self.config.parity):
+            log.warning("%s", text)
 
     def after_step(self) -> None:
-        """What is due between steps: reference reset, validation, checkpoint. Raises TrainingError after too many non-finite updates."""
+        """What is due between steps: validation, reference reset, checkpoint. Raises TrainingError after too many non-finite updates."""
         step, trainer = self.step_number, self.config.trainer
         is_last = step == trainer.max_steps
-        if is_due(step, self.config.algorithm.reference_reset.interval):
-            self.parts.policy.reset_reference()
         if is_last or is_due(step, trainer.val_interval):
             self.validate()
+        self.reset_reference()
+        self.saver.finish(wait=False)
+        self.row.update(self.saver.take_seconds())
         self.write_row()
         if is_last or is_due(step, trainer.save_interval):
-            self.save()
+            self.save(wait=is_last)
         if self.num_skipped > self.config.trainer.max_skipped_updates:
+            self.saver.finish(wait=True)
             raise TrainingError(
                 f"{self.num_skipped} mini-batches had a non-finite loss or gradient (trainer.max_skipped_updates="
                 f"{self.config.trainer.max_skipped_updates}): lower policy.optim.lr, or look at policy/log_prob_mismatch"
             )
+
+    def reset_reference(self) -> None:
+        """Make the current weights the reference of the KL term when one of the settings asks for it."""
+        reset = self.resets.due(self.step_number, self.row)
+        if reset:
+            self.parts.policy.reset_reference(self.config.algorithm.reference_reset.clear_optimizer)
+            self.resets.note_reset(self.step_number)
+            self.events.write(self.step_number, "reference_reset", reset.reason, reset.value)
+            self.parts.console.line(f"reference reset after step {self.step_number} ({reset.reason}: {reset})")
+        self.row.update(self.resets.metrics(self.step_number))
 
     def write_row(self) -> None:
         """Hand the step's metrics to the sinks: one row a step, before its checkpoint, so that a resumed run has them all."""
@@ -190,8 +216,9 @@ class BroRLTrainer:
     def validate(self) -> EvaluationResult:
         """Evaluate on the held-out prompts; the best weights so far are exported as a Hugging Face folder."""
         watch = Stopwatch()
-        with watch.measure("validate"):
+        with self.room_for_engines(watch), watch.measure("validate"):
             result = self.parts.evaluator.evaluate()
+        self.resets.note_validation(result.overall.pass_at_1)
         metrics = {**result.metrics(), "time/validate_s": watch.seconds["validate"]}
         self.history.append({"step": float(self.step_number), **metrics})
         self.row.update(metrics)
@@ -203,10 +230,8 @@ class BroRLTrainer:
             self.parts.policy.export(self.parts.run_folder / "hf")
         return result
 
-    def save(self) -> None:
-        """Write a checkpoint, unless this step has one."""
-        if (self.parts.checkpoints.folder / f"step_{self.step_number}") in self.parts.checkpoints.complete():
-            return
+    def save(self, wait: bool) -> None:
+        """Write a checkpoint of this step; with `wait`, return once it is complete. Raises CheckpointError."""
         state = {
             "version": self.version,
             "prompts": self.parts.prompts.state_dict(),
@@ -214,47 +239,26 @@ class BroRLTrainer:
             "num_skipped": self.num_skipped,
             "best_pass_at_1": self.best_pass_at_1,
             "history": self.history,
+            "reference": self.resets.state_dict(),
         }
-        watch = Stopwatch()
-        with watch.measure("save"):
-            run = RunState(self.step_number, state, tuple(self.dynamic_sampling.kept))
-            folder = self.parts.checkpoints.save(run, self.parts.policy.save)
-        self.row["time/save_s"] = watch.seconds["save"]  # goes into the next row
-        log.info("saved %s in %.1f s", folder, watch.seconds["save"])
+        self.saver.save(RunState(self.step_number, state, tuple(self.dynamic_sampling.kept)), wait)
 
     def resume(self) -> bool:
         """Continue from the newest usable checkpoint; False when there is none."""
         run = self.parts.checkpoints.load_newest(self.parts.policy.load)
+        self.events.drop_after(run.step if run else None)
         if run is None:
             return False
         check_state_keys(run.state)
         self.step_number, self.version = run.step, run.state["version"]
         self.num_skipped, self.best_pass_at_1 = run.state["num_skipped"], run.state["best_pass_at_1"]
         self.history = run.state["history"]
+        self.resets.load_state_dict(run.state["reference"])
         self.parts.prompts.load_state_dict(run.state["prompts"])
         self.dynamic_sampling.keep_rate = run.state["keep_rate"]
         self.dynamic_sampling.kept = list(run.carried)
         publish(self.parts.policy, self.parts.generator, version=self.version)
         return True
-
-    def save_samples(self, batch: TrainBatch) -> None:
-        """Write a few rollouts of the batch as text, to read what the model does."""
-        num = self.config.rollouts.save_samples
-        if not num:
-            return
-        folder = self.parts.run_folder / "rollouts"
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"step_{self.step_number}.jsonl").open("w") as file:
-            for group, advantages in list(zip(batch.groups, batch.advantages, strict=True))[:num]:
-                arrays = fetch(group.group.chunks[0].data)
-                row = {
-                    "prompt": self.parts.decode(group.prompt.token_ids),
-                    "response": self.parts.decode(arrays.token_ids[: arrays.offsets[1]].tolist()),
-                    "reward": float(group.rewards[0]),
-                    "advantage": float(advantages[0]),
-                    "group_mean": float(group.rewards.mean()),
-                }
-                file.write(json.dumps(row) + "\n")
 
 
 def is_due(step: int, interval: int) -> bool:

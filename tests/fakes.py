@@ -121,16 +121,21 @@ class FakePolicy:
         self.plans: list[UpdatePlan] = []
         self.num_skipped = num_skipped
         self.exports: list[Path] = []
-        self.num_reference_resets = 0
+        self.reference_resets: list[bool] = []  # whether the optimizer was cleared
+        self.calls: list[str] = []  # offload, onload, update, publish: in order
+        self.pending: tuple[Path, float] | None = None  # a save under way and the weight it is of
+        self.num_polls = 1  # of finish_save until the files of a save are written
+        self.write_errors: list[str] = []  # for the next saves, one each
 
     def update(self, plan: UpdatePlan) -> UpdateReport:
+        self.calls.append("update")
         self.plans.append(plan)
         self.weight += float(sum(np.abs(group.advantages).sum() for group in plan.groups)) + plan.version
         metrics = {"policy/loss": 0.0, "policy/grad_norm": 1.0, "policy/log_prob_mismatch": 0.0}
         seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
         return UpdateReport(plan.version, metrics, seconds, len(plan.mini_batches) - self.num_skipped, self.num_skipped)
 
-    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True) -> list[Float32]:
         return [np.full(len(response), -0.5, np.float32) for response in response_ids]
 
     hf_log_probs = log_probs
@@ -139,10 +144,23 @@ class FakePolicy:
         return [TensorInfo("w", (1,), "float32")]
 
     def weight_stream(self) -> Iterator[Any]:
+        self.calls.append("publish")
         yield self.weight
 
-    def save(self, folder: Path) -> None:
-        (folder / "weight.json").write_text(json.dumps(self.weight))
+    def begin_save(self, folder: Path) -> None:
+        assert self.pending is None, "one save at a time"
+        self.pending, self.polls_left = (folder, self.weight), self.num_polls
+
+    def finish_save(self, wait: bool) -> float | None:
+        assert self.pending is not None
+        self.polls_left -= 1
+        if self.polls_left > 0 and not wait:
+            return None
+        (folder, weight), self.pending = self.pending, None
+        if self.write_errors:
+            raise CheckpointError(f"{folder}: {self.write_errors.pop(0)}")
+        (folder / "weight.json").write_text(json.dumps(weight))
+        return 0.5
 
     def load(self, folder: Path) -> None:
         try:
@@ -153,8 +171,14 @@ class FakePolicy:
     def export(self, folder: Path) -> None:
         self.exports.append(folder)
 
-    def reset_reference(self) -> None:
-        self.num_reference_resets += 1
+    def reset_reference(self, clear_optimizer: bool) -> None:
+        self.reference_resets.append(clear_optimizer)
+
+    def offload(self) -> None:
+        self.calls.append("offload")
+
+    def onload(self) -> None:
+        self.calls.append("onload")
 
     def close(self) -> None:
         pass

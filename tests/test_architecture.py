@@ -28,7 +28,7 @@ SHELVES: tuple[tuple[str, ...], ...] = (
     ("types", "clock", "console"),
     ("object_store", "config"),
     ("ports", "kl", "tokenizer", "cluster", "run_folder", "theory"),
-    ("rollouts", "rewards", "dynamic_sampling", "advantages", "losses", "packing", "metrics"),
+    ("rollouts", "rewards", "dynamic_sampling", "advantages", "losses", "packing", "metrics", "reference_reset"),
     ("prompts", "policy", "generation", "weight_sync", "checkpoint", "sinks", "nemo_app"),
     ("sampling", "parity", "report_tables", "report"),
     ("evaluation",),
@@ -60,6 +60,7 @@ TORCH_FREE = (
     "dynamic_sampling",
     "packing",
     "trainer",
+    "reference_reset",
 )
 
 MAY_PRINT = ("console.py", "__main__.py")

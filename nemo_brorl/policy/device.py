@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from nemo_brorl.errors import ResourceError
 from nemo_brorl.policy import cpu_megatron
@@ -35,3 +36,20 @@ def open_device(on_gpu: bool, num_threads: int) -> Device:
     cpu_megatron.install()
     torch.set_num_threads(num_threads)
     return Device(torch.device("cpu"), "gloo")
+
+
+def host_like(tensor: Tensor) -> Tensor:
+    """Unfilled host memory for a tensor; pinned for one on a GPU, so that copies run at full speed and without waiting."""
+    return torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format, pin_memory=tensor.is_cuda)
+
+
+def wait_for_copies() -> None:
+    """Until everything that was queued on this rank's GPU is done."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def release_cache() -> None:
+    """Hand memory that torch keeps for later back to the GPU, for other processes."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -9,11 +9,11 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
+from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import BroRLError, TrainingError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.policy.layout import layout_of
-from nemo_brorl.policy.model_shape import check_fits, read_model_shape
 from nemo_brorl.policy.rank import PolicyRank
 from nemo_brorl.policy.rank_report import RankReport
 from nemo_brorl.types import Float32, TensorInfo, UpdatePlan, UpdateReport
@@ -32,7 +32,8 @@ class MegatronPolicy:
         """Raises ConfigError or ModelError where the folder alone shows that it cannot work."""
         self.layout = layout_of(config)
         self.model_folder = model_folder
-        check_fits(read_model_shape(model_folder), self.layout)
+        self.is_offloaded_between_updates = config.policy.offload != "none"
+        check_policy_fits(config, model_folder)
         options: dict[str, Any] = {"num_cpus": _CPUS_PER_RANK, "runtime_env": {"env_vars": _environment(config, model_folder)}}
         if self.layout.on_gpu:
             options["num_gpus"] = 1
@@ -56,9 +57,11 @@ class MegatronPolicy:
         seconds = {name: max(report.seconds[name] for report in reports) for name in chosen.seconds}
         return UpdateReport(plan.version, chosen.metrics, seconds, chosen.num_updates, chosen.num_skipped)
 
-    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+    def log_probs(
+        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
+    ) -> list[Float32]:
         """At the rollouts' temperature, as vLLM's are."""
-        return self._on_all("log_probs", prompt_ids, response_ids)[self.layout.report_rank]
+        return self._on_all("log_probs", prompt_ids, response_ids, with_fp8)[self.layout.report_rank]
 
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
         """Of the weights in the model folder, at the rollouts' temperature."""
@@ -73,8 +76,13 @@ class MegatronPolicy:
         yield from stream
         self._wait([(0, stream.completed()), *others], "weight_stream")
 
-    def save(self, folder: Path) -> None:
-        self._on_all("save", folder.absolute())
+    def begin_save(self, folder: Path) -> None:
+        self._on_all("begin_save", folder.absolute())
+
+    def finish_save(self, wait: bool) -> float | None:
+        if not wait and not all(self._on_all("is_save_written")):
+            return None
+        return max(self._on_all("finish_save"))
 
     def load(self, folder: Path) -> None:
         self._on_all("load", folder.absolute())
@@ -82,8 +90,16 @@ class MegatronPolicy:
     def export(self, folder: Path) -> None:
         self._on_all("export", folder.absolute())
 
-    def reset_reference(self) -> None:
-        self._on_all("reset_reference")
+    def reset_reference(self, clear_optimizer: bool) -> None:
+        self._on_all("reset_reference", clear_optimizer)
+
+    def offload(self) -> None:
+        if self.is_offloaded_between_updates:
+            self._on_all("offload")
+
+    def onload(self) -> None:
+        if self.is_offloaded_between_updates:
+            self._on_all("onload")
 
     def close(self) -> None:
         """End the ranks in order; one that does not answer is killed. Calling it again does nothing."""

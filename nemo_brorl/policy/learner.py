@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import torch
 from megatron.core import parallel_state
 
+from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy import saving
+from nemo_brorl.policy.background_save import BackgroundSave
 from nemo_brorl.policy.device import Device
+from nemo_brorl.policy.fp8_check import Fp8Check
 from nemo_brorl.policy.hf_folder import SHARD_BYTES, write_hf_folder
 from nemo_brorl.policy.hf_weights import HfExport, load_hf
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model import build_model
-from nemo_brorl.policy.model_shape import check_fits, read_model_shape
-from nemo_brorl.policy.optimizer import build_optimizer, wrap_model
+from nemo_brorl.policy.offload import Offload
+from nemo_brorl.policy.optimizer import build_optimizer, clear_state, wrap_model
 from nemo_brorl.policy.packed_rows import PackedSegment, Response, Row, build_row
-from nemo_brorl.policy.precision import param_dtype
+from nemo_brorl.policy.precision import fp8_off, param_dtype, row_multiple
 from nemo_brorl.policy.rank_report import RankReport
 from nemo_brorl.policy.reference import ReferenceWeights
 from nemo_brorl.policy.schedule import score_rows
 from nemo_brorl.policy.update import Update
 from nemo_brorl.policy.weight_stream import BUCKET_BYTES, buckets, weight_manifest
 from nemo_brorl.types import Float32, TensorInfo, UpdatePlan, WeightBucket
-
-_FP8_ROWS = 16  # Transformer Engine's FP8 products want row counts that are multiples of it
 
 
 class Learner:
@@ -36,15 +38,19 @@ class Learner:
     def __init__(self, config: BroRLConfig, layout: ParallelLayout, model_folder: Path, device: Device) -> None:
         """Collective. Raises ModelError or ConfigError."""
         self.config, self.layout, self.model_folder, self.device = config, layout, model_folder, device
-        self.shape = read_model_shape(model_folder)
-        check_fits(self.shape, layout)
+        self.shape = check_policy_fits(config, model_folder)
         self.models = build_model(config.policy, self.shape, layout)
         load_hf(self.models, self.shape, model_folder)
         self.chunks = wrap_model(self.models)
         self.optimizer = build_optimizer(self.chunks, config.policy.optim)
         self.reference = ReferenceWeights(self.models) if config.algorithm.kl.coefficient > 0 else None
+        with_params = config.policy.offload == "all"
+        self.offloading = Offload(self.chunks, self.optimizer, with_params) if config.policy.offload != "none" else None
+        self.pending_save: BackgroundSave | None = None
+        self.has_saved = False
         self.hf_export = HfExport(self.models, self.shape, device.torch_device)
-        self.row_multiple = (layout.tensor if layout.sequence_parallel else 1) * (_FP8_ROWS if config.policy.fp8 else 1)
+        self.row_multiple = row_multiple(config.policy, layout)
+        self.fp8_check = Fp8Check(config.policy, self.models, self.chunks)
 
     def row(self, segments: Sequence[PackedSegment], temperature: float) -> Row:
         """Segments laid out for this rank's model."""
@@ -65,13 +71,18 @@ class Learner:
         """Collective: every mini-batch of the plan."""
         return Update(self, plan).run()
 
-    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32] | None:
+    def log_probs(
+        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
+    ) -> list[Float32] | None:
         """Log-probs [T] of every response at the rollouts' temperature; None except on the last pipeline stage.
 
-        Collective within a replica; every replica does the same work.
+        Collective; every replica does the same work. `with_fp8=False` leaves out what `policy.fp8` does to them.
         """
         rows, numbers = self._rows_within_budget(prompt_ids, response_ids)
-        scores = score_rows(self.chunks, rows)
+        if with_fp8:
+            self.fp8_check.first_scales(rows[0])
+        with nullcontext() if with_fp8 else fp8_off(self.models):
+            scores = score_rows(self.chunks, rows)
         if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
             return None
         results: list[Float32] = [np.empty(0, np.float32) for _ in response_ids]
@@ -111,12 +122,31 @@ class Learner:
             pass
 
     def save(self, folder: Path) -> None:
-        """Collective: everything `load` needs, whatever its layout."""
-        saving.save(self, folder)
+        """Collective: write everything `load` needs, whatever its layout, and wait for it. Raises CheckpointError."""
+        self.begin_save(folder)
+        self.finish_save()
+
+    def begin_save(self, folder: Path) -> None:
+        """Collective: the same, but training goes on once the state is copied; then `finish_save`."""
+        assert self.pending_save is None, "the last save was not finished"
+        # The shards of a model do not change while it runs, so that they fit is checked across ranks once.
+        self.pending_save = saving.begin_save(self, folder, validate=not self.has_saved)
+        self.has_saved = True
+
+    def is_save_written(self) -> bool:
+        """Whether `finish_save` would not wait for this rank's files."""
+        return self.pending_save is None or self.pending_save.is_written()
+
+    def finish_save(self) -> float:
+        """Collective: wait for the files and make them a checkpoint. Seconds of writing. Raises CheckpointError on all ranks."""
+        pending, self.pending_save = self.pending_save, None
+        assert pending is not None, "no save was begun"
+        return pending.finish()
 
     def load(self, folder: Path) -> None:
         """Collective. Raises CheckpointError."""
         saving.load(self, folder)
+        self.fp8_check.loaded()
 
     def export(self, folder: Path) -> None:
         """Collective: a Hugging Face folder, written by rank 0."""
@@ -125,10 +155,22 @@ class Learner:
         else:
             self.take_part_in_weight_stream()
 
-    def reset_reference(self) -> None:
-        """Make the current weights the reference of the KL term, where there is one."""
+    def reset_reference(self, clear_optimizer: bool) -> None:
+        """Make the current weights the reference of the KL term, where there is one; forget Adam's moments and steps if asked."""
         if self.reference:
             self.reference.reset()
+        if clear_optimizer:
+            clear_state(self.optimizer)
+
+    def offload(self) -> None:
+        """Move to host memory what `policy.offload` names; until `onload` there is nothing to compute with."""
+        if self.offloading:
+            self.offloading.offload()
+
+    def onload(self) -> None:
+        """Undo `offload`, bit for bit."""
+        if self.offloading:
+            self.offloading.onload()
 
 
 def _segment(number: int, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> PackedSegment:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from torch import Tensor
 
 from nemo_brorl.config.schema import OptimConfig
 from nemo_brorl.policy.device import Device
@@ -17,7 +18,9 @@ from nemo_brorl.policy.model import PolicyModel
 
 def wrap_model(models: Sequence[PolicyModel]) -> list[DistributedDataParallel]:
     """Give every model chunk fp32 gradient buffers that are reduced over the data-parallel ranks, sharded for the optimizer."""
-    settings = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
+    settings = DistributedDataParallelConfig(
+        use_distributed_optimizer=True, grad_reduce_in_fp32=True, fp8_param_gather=models[0].config.fp8_param
+    )
     chunks = [DistributedDataParallel(model.config, settings, model, disable_bucketing=index > 0) for index, model in enumerate(models)]
     for chunk in chunks:
         _count_padding_in(chunk)
@@ -46,6 +49,7 @@ def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) 
         weight_decay=config.weight_decay,
         clip_grad=config.clip_grad,
         bf16=model_config.bf16,
+        fp8_recipe=model_config.fp8_recipe if model_config.fp8 else None,
         params_dtype=model_config.params_dtype,
         use_distributed_optimizer=True,
     )
@@ -53,6 +57,26 @@ def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) 
     for part in optimizer.chained_optimizers:
         part.init_state_fn(part.optimizer, part.config)  # moments exist from now on, so a run can be saved before its first step
     return optimizer
+
+
+def state_tensors(optimizer: MegatronOptimizer) -> Iterator[Tensor]:
+    """Every tensor of this rank's optimizer: master weights (views of the weights themselves in fp32) and moments."""
+    for part in optimizer.chained_optimizers:
+        for group in part.optimizer.param_groups:
+            yield from group["params"]
+        for state in part.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+@torch.no_grad()
+def clear_state(optimizer: MegatronOptimizer) -> None:
+    """Moments and step count as of an optimizer that was just built; master weights stay."""
+    for part in optimizer.chained_optimizers:
+        for group in part.optimizer.param_groups:
+            group.pop("step", None)
+        for state in part.optimizer.state.values():
+            for value in (value for value in state.values() if isinstance(value, Tensor)):
+                value.zero_()
 
 
 def guarded_step(

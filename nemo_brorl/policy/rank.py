@@ -63,8 +63,10 @@ class PolicyRank:
     def update(self, plan: UpdatePlan) -> RankReport:
         return self.learner.update(plan)
 
-    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32] | None:
-        return self.learner.log_probs(prompt_ids, response_ids)
+    def log_probs(
+        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool
+    ) -> list[Float32] | None:
+        return self.learner.log_probs(prompt_ids, response_ids, with_fp8)
 
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
         from nemo_brorl.policy.hf_log_probs import hf_log_probs
@@ -81,8 +83,14 @@ class PolicyRank:
     def take_part_in_weight_stream(self) -> None:
         self.learner.take_part_in_weight_stream()
 
-    def save(self, folder: Path) -> None:
-        self.learner.save(folder)
+    def begin_save(self, folder: Path) -> None:
+        self.learner.begin_save(folder)
+
+    def is_save_written(self) -> bool:
+        return self.learner.is_save_written()
+
+    def finish_save(self) -> float:
+        return self.learner.finish_save()
 
     def load(self, folder: Path) -> None:
         self.learner.load(folder)
@@ -90,8 +98,14 @@ class PolicyRank:
     def export(self, folder: Path) -> None:
         self.learner.export(folder)
 
-    def reset_reference(self) -> None:
-        self.learner.reset_reference()
+    def reset_reference(self, clear_optimizer: bool) -> None:
+        self.learner.reset_reference(clear_optimizer)
+
+    def offload(self) -> None:
+        self.learner.offload()
+
+    def onload(self) -> None:
+        self.learner.onload()
 
     def close(self) -> None:
         """Leave the process groups; the process may then end."""

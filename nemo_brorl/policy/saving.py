@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import pickle
-import queue
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
-from megatron.core.dist_checkpointing.strategies import filesystem_async
+from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException
 
 from nemo_brorl.errors import CheckpointError
+from nemo_brorl.policy.background_save import BackgroundSave
+from nemo_brorl.policy.optimizer import state_tensors
 
 if TYPE_CHECKING:
     from nemo_brorl.policy.learner import Learner
@@ -33,13 +35,9 @@ _UNREADABLE = (
 )
 
 
-def save(learner: Learner, folder: Path) -> None:
-    """Write weights, optimizer and reference. Collective."""
-    # Saves are synchronous: the queue on which the writer hands back its results never leaves this process. Megatron's own
-    # would start a manager process that imports everything again and outlives a killed rank.
-    filesystem_async._results_queue = queue.Queue()
-    folder.mkdir(parents=True, exist_ok=True)
-    dist_checkpointing.save(_sharded_state(learner, is_loading=False), str(folder))
+def begin_save(learner: Learner, folder: Path, validate: bool) -> BackgroundSave:
+    """Copy weights, optimizer and reference to the host and start writing them. Collective, as is `finish` of what it returns."""
+    return BackgroundSave(_sharded_state(learner, is_loading=False), folder, list(_live_on_host(learner)), validate)
 
 
 def load(learner: Learner, folder: Path) -> None:
@@ -57,6 +55,16 @@ def load(learner: Learner, folder: Path) -> None:
     if learner.reference:
         for name, copy in learner.reference.copies.items():
             copy.copy_(state[_REFERENCE + name])
+
+
+def _live_on_host(learner: Learner) -> Iterator[Tensor]:
+    """Tensors that the next steps change in place."""
+    for model in learner.models:
+        yield from model.parameters()
+        yield from model.buffers()
+    yield from state_tensors(learner.optimizer)
+    if learner.reference:
+        yield from learner.reference.copies.values()
 
 
 def _sharded_state(learner: Learner, is_loading: bool) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The loop on fakes: what it consumes, in which order, and what a restart changes (nothing)."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from nemo_brorl.checkpoint import Checkpoints
 from nemo_brorl.clock import StopRequest
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
-from nemo_brorl.errors import StarvationError, TrainingError
+from nemo_brorl.errors import CheckpointError, StarvationError, TrainingError
 from nemo_brorl.evaluation import Evaluator
 from nemo_brorl.sampling import Sampler
 from nemo_brorl.trainer import BroRLTrainer, Parts
@@ -40,6 +41,15 @@ def make_trainer(folder: Path, config: BroRLConfig, num_skipped: int = 0) -> Bro
         run_folder=folder,
     )
     return BroRLTrainer(config, parts, StopRequest(None))
+
+
+def fake(trainer: BroRLTrainer) -> FakePolicy:
+    assert isinstance(trainer.parts.policy, FakePolicy)
+    return trainer.parts.policy
+
+
+def events(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
 def trained_prompts(trainer: BroRLTrainer) -> list[list[int]]:
@@ -117,12 +127,92 @@ def test_starvation_saves_what_was_learnt_before_it_stops(tmp_path: Path) -> Non
     assert [folder.name for folder in trainer.parts.checkpoints.complete()] == ["step_1"]
 
 
-def test_the_reference_is_reset_at_its_interval(tmp_path: Path) -> None:
+def test_the_reference_is_reset_at_its_interval_and_the_event_is_written_down(tmp_path: Path) -> None:
     config = small_config()
     config.algorithm.reference_reset.interval = 2
+    config.algorithm.reference_reset.clear_optimizer = True
     trainer = make_trainer(tmp_path, config)
     trainer.fit()
-    assert trainer.parts.policy.num_reference_resets == 3  # type: ignore[attr-defined]
+    assert fake(trainer).reference_resets == [True] * 3
+    assert events(tmp_path) == [{"step": step, "event": "reference_reset", "reason": "interval", "value": 2.0} for step in (2, 4, 6)]
+    rows = [row for _, row in trainer.parts.sink.rows]  # type: ignore[attr-defined]
+    assert [(row["reference/resets"], row["reference/steps_since_reset"]) for row in rows[1:]] == [
+        (0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 0),
+    ]  # fmt: skip
+
+
+def test_resets_survive_a_restart_without_one_more_or_less(tmp_path: Path) -> None:
+    config = small_config()
+    config.algorithm.reference_reset.interval = 2
+    config.algorithm.reference_reset.patience = 1
+    killed = make_trainer(tmp_path, config)
+    killed.validate()
+    for _ in range(3):  # checkpoint at step 2; step 3 validates without a new best, resets, and is lost
+        killed.record(killed.step())
+        killed.after_step()
+    killed.saver.finish(wait=True)
+    assert [event["reason"] for event in events(tmp_path)] == ["interval", "patience"]
+    resumed = make_trainer(tmp_path, config)
+    assert resumed.resume()
+    assert [event["step"] for event in events(tmp_path)] == [2]
+    resumed.fit()
+    whole = make_trainer(tmp_path / "whole", config)
+    whole.fit()
+    assert events(tmp_path) == events(tmp_path / "whole")
+    assert resumed.resets.state_dict() == whole.resets.state_dict()
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    config = small_config(max_steps=7)
+    config.trainer.save_interval = 4
+    trainer = make_trainer(tmp_path, config)
+    policy = fake(trainer)
+    policy.num_polls = 2
+    weights = []
+    for _ in range(6):
+        trainer.record(trainer.step())
+        weights.append(policy.weight)
+        trainer.after_step()
+        names = sorted(folder.name for folder in (tmp_path / "checkpoints").glob("*"))
+        # begun after step 4, not written yet after step 5, complete after step 6
+        assert names == {4: ["step_4.partial"], 5: ["step_4.partial"], 6: ["step_4"]}.get(trainer.step_number, [])
+    rows = [row for _, row in trainer.parts.sink.rows]  # type: ignore[attr-defined]
+    assert "time/save_s" in rows[4] and rows[5]["time/save_background_s"] == 0.5
+    trainer.parts.checkpoints.load_newest(policy.load)
+    assert policy.weight == weights[3]
+
+
+def test_a_stop_waits_for_the_last_checkpoint(tmp_path: Path) -> None:
+    config = small_config()
+    config.trainer.save_interval = 1
+    trainer = make_trainer(tmp_path, config)
+    fake(trainer).num_polls = 100
+    trainer.record(trainer.step())
+    trainer.after_step()
+    trainer.stop.reason = "SIGTERM"
+    trainer.fit()
+    assert [folder.name for folder in trainer.parts.checkpoints.complete()] == ["step_1"]
+
+
+def test_one_failed_save_is_a_warning_and_two_in_a_row_are_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = small_config(max_steps=9)
+    trainer = make_trainer(tmp_path, config)
+    fake(trainer).write_errors = ["No space left on device"]
+    trainer.fit()  # the save of step 2 is lost, the others are there
+    assert "No space left on device" in caplog.text
+    assert [folder.name for folder in trainer.parts.checkpoints.complete()] == ["step_9", "step_8"]
+    trainer = make_trainer(tmp_path / "full", config)
+    fake(trainer).write_errors = ["No space left on device"] * 2
+    with pytest.raises(CheckpointError, match=r"step_4.partial/policy: No space left on device; older checkpoints"):
+        trainer.fit()
+    assert trainer.step_number < 9
+
+
+def test_the_policy_makes_room_while_engines_sample_and_is_back_to_learn_and_publish(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config(max_steps=1))
+    trainer.fit()
+    validation = ["offload", "onload"]
+    assert fake(trainer).calls == [*validation, "offload", "onload", "update", "publish", *validation]
 
 
 def test_samples_of_each_step_can_be_read(tmp_path: Path) -> None:

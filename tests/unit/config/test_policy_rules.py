@@ -1,0 +1,54 @@
+"""Rules between settings of the policy's life."""
+
+import pytest
+
+from nemo_brorl.config.policy_rules import fp8_weights_have_no_reference, offload_frees_something, reference_resets
+from nemo_brorl.config.schema import BroRLConfig
+
+
+def without_kl(**reset: object) -> BroRLConfig:
+    config = BroRLConfig()
+    config.algorithm.kl.coefficient = 0.0
+    for name, value in reset.items():
+        setattr(config.algorithm.reference_reset, name, value)
+    return config
+
+
+@pytest.mark.parametrize(
+    "reset", [{}, {"interval": 5, "clear_optimizer": True}, {"patience": 3, "clear_optimizer": True}, {"clear_optimizer": True}]
+)
+def test_without_a_kl_term_resets_of_the_optimizer_alone_are_fine(reset: dict) -> None:
+    assert list(reference_resets(without_kl(**reset))) == []
+
+
+@pytest.mark.parametrize("reset", [{"interval": 5}, {"patience": 3}, {"kl_above": 0.1, "clear_optimizer": True}])
+def test_without_a_kl_term_other_resets_are_refused(reset: dict) -> None:
+    (message,) = reference_resets(without_kl(**reset))
+    assert "algorithm.kl.coefficient=0" in message
+
+
+def test_with_a_kl_term_any_reset_is_fine() -> None:
+    config = without_kl(interval=5, kl_above=0.1, patience=2)
+    config.algorithm.kl.coefficient = 1e-4
+    assert list(reference_resets(config)) == []
+
+
+def test_offload_is_refused_where_it_frees_nothing() -> None:
+    config = BroRLConfig()
+    config.policy.offload = "all"
+    (message,) = offload_frees_something(config)
+    assert "nothing to free on CPU: write none" in message
+    config.trainer.gpus_per_node = 8
+    assert list(offload_frees_something(config)) == []
+    config.generation.placement = "disaggregated"
+    (message,) = offload_frees_something(config)
+    assert "write policy.offload=none" in message
+
+
+def test_fp8_weights_train_without_a_reference() -> None:
+    config = BroRLConfig()
+    config.policy.fp8_params = True
+    (message,) = fp8_weights_have_no_reference(config)
+    assert "algorithm.kl.coefficient=0" in message
+    config.algorithm.kl.coefficient = 0.0
+    assert list(fp8_weights_have_no_reference(config)) == []

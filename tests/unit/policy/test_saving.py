@@ -1,0 +1,86 @@
+"""Checkpoints written in the background: of the moment they were begun, and never half a one without an error."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.errors import CheckpointError
+from nemo_brorl.policy.background_save import FileSystemWriterAsync
+from tests.model_factory import make_config, make_model, make_plan
+
+NewLearner = Callable[[Path, BroRLConfig], Any]
+
+
+@pytest.fixture
+def held_writer(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Keeps writers waiting before their first file until the event is set."""
+    go = threading.Event()
+    write = FileSystemWriterAsync.write_preloaded_data
+
+    def wait_and_write(*arguments: Any, **settings: Any) -> None:
+        go.wait()
+        write(*arguments, **settings)
+
+    monkeypatch.setattr(FileSystemWriterAsync, "write_preloaded_data", staticmethod(wait_and_write))
+    return go
+
+
+def state_of(learner: Any) -> list[torch.Tensor]:
+    """Weights, master weights, moments and reference."""
+    from nemo_brorl.policy.optimizer import state_tensors
+
+    weights = [param for model in learner.models for param in model.parameters()]
+    return [tensor.detach().clone() for tensor in (*weights, *state_tensors(learner.optimizer), *learner.reference.copies.values())]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_training_that_goes_on_does_not_leak_into_the_files(
+    precision: str, held_writer: threading.Event, new_learner: NewLearner, model_folder: Path, tmp_path: Path
+) -> None:
+    learner = new_learner(model_folder, make_config(precision=precision))
+    learner.update(make_plan(seed=1))
+    saved = state_of(learner)
+    learner.begin_save(tmp_path / "checkpoint")
+    learner.update(make_plan(seed=2))  # writes weights, moments and, while it scores, the reference's buffers
+    learner.reset_reference(clear_optimizer=True)
+    assert not learner.is_save_written()
+    held_writer.set()
+    assert learner.finish_save() >= 0
+    other = new_learner(make_model(tmp_path / "other", seed=5), make_config(precision=precision))
+    other.load(tmp_path / "checkpoint")
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(saved, state_of(other), strict=True))
+
+
+def test_a_save_that_cannot_be_written_names_its_folder_and_the_next_one_works(
+    held_writer: threading.Event, new_learner: NewLearner, model_folder: Path, tmp_path: Path
+) -> None:
+    learner = new_learner(model_folder, make_config())
+    folder = tmp_path / "lost"
+    learner.begin_save(folder)
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()  # as good as a full disk: the writer cannot open its files
+    held_writer.set()
+    with pytest.raises(CheckpointError, match=f"{folder} could not be written .rank 0: .*No such file"):
+        learner.finish_save()
+    learner.save(tmp_path / "next")
+    learner.load(tmp_path / "next")
+
+
+def test_a_folder_that_was_not_finished_is_no_checkpoint(
+    held_writer: threading.Event, new_learner: NewLearner, model_folder: Path, tmp_path: Path
+) -> None:
+    learner = new_learner(model_folder, make_config())
+    learner.begin_save(tmp_path / "checkpoint")
+    with pytest.raises(CheckpointError, match="holds no policy checkpoint"):
+        learner.load(tmp_path / "checkpoint")
+    held_writer.set()
+    learner.finish_save()
+    learner.load(tmp_path / "checkpoint")
