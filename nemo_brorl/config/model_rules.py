@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nemo_brorl.config.derived import longest_response
+from nemo_brorl.config.fp8_rules import fp8_misfits
 from nemo_brorl.config.model_shape import ModelShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ConfigError, ModelError
@@ -69,6 +70,7 @@ def policy_misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
     yield from _tensor_parallel(config, shape)
     yield from _pipeline_parallel(config, shape)
     yield from _experts(config, shape)
+    yield from fp8_misfits(config, shape)
 
 
 def _heads(name: str, size: int, shape: ModelShape) -> Iterator[str]:

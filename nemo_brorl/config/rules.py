@@ -18,6 +18,7 @@ from nemo_brorl.config.derived import (
     num_gpus,
     num_policy_ranks,
 )
+from nemo_brorl.config.fp8_rules import fp8_goes_together
 from nemo_brorl.config.policy_rules import fp8_weights_have_no_reference, offload_frees_something, reference_resets
 from nemo_brorl.config.ranges import out_of_range, unknown_choices
 from nemo_brorl.config.rollout_rules import ROLLOUT_RULES
@@ -159,13 +160,6 @@ def wandb_is_usable(config: BroRLConfig) -> Iterator[str]:
         yield "exp_manager.create_wandb_logger=true needs the package wandb, which is not installed: pip install wandb, or write false"
 
 
-def fp8_needs_gpus(config: BroRLConfig) -> Iterator[str]:
-    if config.policy.fp8 is not None and num_gpus(config) == 0:
-        yield f"policy.fp8={config.policy.fp8} needs Hopper GPUs (trainer.gpus_per_node > 0): on CPU write policy.fp8=null"
-    if config.policy.fp8 is not None and config.policy.precision != "bf16":
-        yield f"policy.fp8={config.policy.fp8} trains on top of bf16: write policy.precision=bf16 in place of {config.policy.precision}"
-
-
 def block_size(config: BroRLConfig) -> Iterator[str]:
     size, unit = config.generation.block_size, 16 if num_gpus(config) else 32
     if size % unit:
@@ -242,7 +236,7 @@ CROSS_FIELD: tuple[Rule, ...] = (
     parallel_layout,
     expert_parallel,
     wandb_is_usable,
-    fp8_needs_gpus,
+    fp8_goes_together,
     block_size,
     lengths,
     data_source,

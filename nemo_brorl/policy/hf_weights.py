@@ -18,6 +18,7 @@ from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.errors import ModelError
 from nemo_brorl.policy.hf_layout import EMBEDDING, Slot, layer_slot, pack, share_of, top_slot, unpack
 from nemo_brorl.policy.model import PolicyModel
+from nemo_brorl.policy.precision import fill, plain
 
 _NO_WEIGHTS = ("rotary_emb.inv_freq",)  # buffers that old checkpoints carry along
 
@@ -65,7 +66,7 @@ def load_hf(models: Sequence[PolicyModel], shape: ModelShape, folder: Path) -> N
             shares.append(whole[share_of(slot.kind, size, group.size(), group.rank())])
         local = torch.empty(param.shape, dtype=param.dtype)  # on the host: a parameter may be on a GPU, or quantised
         pack(slot.kind, shares, local, shape)
-        param.copy_(local)
+        fill(param, local)
 
 
 def tensor_files(folder: Path) -> dict[str, Path]:
@@ -144,7 +145,7 @@ class HfExport:
         """All shares of one slot: sent over the expert-parallel ranks of its stage, then over the stages, then gathered."""
         entry = self.entries[name]
         if name in self.params and entry.stage == self.pipeline.rank():
-            share = self.params[name][1].detach().contiguous()
+            share = plain(self.params[name][1]).contiguous()
         else:
             share = torch.empty(entry.size, dtype=entry.dtype, device=self.device)
         if entry.slot.is_expert and entry.stage == self.pipeline.rank():

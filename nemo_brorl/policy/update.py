@@ -65,12 +65,14 @@ class Update:
         self.temperature = 1.0 if self.is_supervised else learner.config.rollouts.temperature
         self.seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
         self.losses, self.scores, self.mismatch, self.drift = _Sums(), _Sums(), _Sums(), _Sums()
+        self.fp8_mismatch: dict[str, float] = {}
 
     def run(self) -> RankReport:
         """Fetch, score, learn. All ranks call it together."""
         with self._timed("fetch"):
             mini_batches = self._rows()
         with self._timed("log_prob"):
+            self.fp8_mismatch = self.learner.fp8_check.mismatch(mini_batches[0][0])  # first, see there
             old = self._old_log_probs(mini_batches)
             reference = self._reference_log_probs(mini_batches)
         with self._timed("update"):
@@ -88,7 +90,7 @@ class Update:
             mismatch = self.mismatch.over_data_ranks()
             metrics |= {"policy/log_prob_mismatch": math.nan} | mismatch.means() | {"policy/log_prob_mismatch_max": mismatch.largest}
             metrics |= self.scores.over_data_ranks().means() | self.drift.over_data_ranks().means()
-        return metrics
+        return metrics | self.fp8_mismatch
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
