@@ -43,3 +43,14 @@ def sampling_line(rows: Sequence[Mapping[str, Any]]) -> str:
     seconds = sum(row["time/generate_s"] for row in steps)
     hits = float(np.mean([row["generation/prefix_cache_hit_rate"] for row in steps]))
     return f"keep rate {kept / groups:.0%} of {groups:.0f} groups, {samples / seconds:,.0f} samples/s, prefix cache hit rate {hits:.0%}"
+
+
+def step_line(step: int, max_steps: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> str:
+    """The one-line summary of a training step."""
+    reward = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "reward carried"
+    return (
+        f"step {step}/{max_steps}  {reward}  kept {metrics['dynamic_sampling/keep_rate']:.0%}"
+        f"  {metrics['generation/samples_per_s']:,.0f} samples/s  kl {metrics.get('policy/kl_to_reference', 0.0):.4f}"
+        f"  grad {metrics['policy/grad_norm']:.2f}  mismatch {metrics['policy/log_prob_mismatch']:.0e}"
+        f"  generate {seconds['generate']:.1f} s  update {seconds['log_prob'] + seconds['update']:.1f} s  sync {seconds['sync']:.2f} s"
+    )

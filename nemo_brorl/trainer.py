@@ -23,7 +23,9 @@ from nemo_brorl.packing import plan_update
 from nemo_brorl.parity import alarms
 from nemo_brorl.ports import Generator, MetricSink, Policy, PromptSource
 from nemo_brorl.reference_reset import ReferenceResets
-from nemo_brorl.rollouts.schedule import learning_rate
+from nemo_brorl.report_tables import step_line
+from nemo_brorl.rewards.shaping import shaped_rewards
+from nemo_brorl.rollouts.schedule import RolloutSchedule, learning_rate
 from nemo_brorl.sampling import Sampler, write_samples
 from nemo_brorl.sinks import EventLog
 from nemo_brorl.types import Sampling, ScoredGroup, TrainBatch, UpdatePlan
@@ -31,7 +33,7 @@ from nemo_brorl.weight_sync.publish import publish
 
 log = get_logger(__name__)
 
-STATE_KEYS = {"version", "prompts", "keep_rate", "num_skipped", "best_pass_at_1", "history", "reference"}
+STATE_KEYS = {"version", "prompts", "keep_rate", "num_skipped", "best_pass_at_1", "history", "reference", "schedule"}
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class BroRLTrainer:
         self.history: list[dict[str, float]] = []  # validations, with their step
         self.row: dict[str, float] = {}  # metrics of the step under way, written once it is complete
         self.resets = ReferenceResets(config.algorithm.reference_reset)
+        self.schedule = RolloutSchedule(config)
         self.saver = Saver(parts.checkpoints, parts.policy, in_background=config.trainer.async_save)
         self.events = EventLog(parts.run_folder / "events.jsonl")
         self.dynamic_sampling = DynamicSampling(config.dynamic_sampling)
@@ -120,6 +123,8 @@ class BroRLTrainer:
             **self.dynamic_sampling.metrics(),
             **update.metrics,
             "policy/learning_rate": self.learning_rate(self.step_number),
+            "rollouts/num_per_prompt": float(self.schedule.stage.num_per_prompt),
+            "rollouts/prompts_per_step": float(self.schedule.stage.prompts_per_step),
             "policy/num_updates": float(update.num_updates),
             "policy/num_skipped": float(self.num_skipped),
         }
@@ -138,18 +143,21 @@ class BroRLTrainer:
 
     def collect(self, watch: Stopwatch) -> tuple[TrainBatch, list[ScoredGroup]]:
         """A full batch of informative groups, and all groups sampled for it. Raises StarvationError."""
-        wanted = self.config.rollouts.prompts_per_step
+        stage = self.schedule.stage
+        wanted = stage.prompts_per_step
         sampled: list[ScoredGroup] = []
         self.dynamic_sampling.begin_step(self.version)
         while num := self.dynamic_sampling.num_to_request(wanted):
             prompts = self.parts.prompts.take(num)
-            result = self.parts.sampler.sample(prompts, self.config.rollouts.num_per_prompt, self.sampling, "generate")
+            result = self.parts.sampler.sample(prompts, stage.num_per_prompt, self.sampling, "generate")
             watch.seconds["generate"] += result.generate_s
             watch.seconds["reward"] += result.reward_s
             self.dynamic_sampling.offer(result.groups)
             sampled += result.groups
         groups = tuple(self.dynamic_sampling.take(wanted))
-        advantages = advantages_of([group.rewards for group in groups], self.config.algorithm)
+        shaping, limit = self.config.rewards.shaping, self.sampling.max_tokens
+        rewards = [shaped_rewards(group, shaping, limit, self.step_number + 1) for group in groups]
+        advantages = advantages_of(rewards, self.config.algorithm)
         return TrainBatch(groups, tuple(advantages)), sampled
 
     def plan(self, batch: TrainBatch) -> UpdatePlan:
@@ -159,7 +167,7 @@ class BroRLTrainer:
             batch,
             num_mini_batches=config.algorithm.num_mini_batches,
             data_parallel_size=self.parts.policy.data_parallel_size,
-            token_budget=config.policy.tokens_per_micro_batch,
+            token_budget=config.policy.tokens_per_micro_batch * config.policy.context_parallel_size,
             shared_prompt=config.policy.shared_prompt,
             version=self.version + 1,
             learning_rate=self.learning_rate(self.step_number + 1),
@@ -168,14 +176,14 @@ class BroRLTrainer:
         )
 
     def learning_rate(self, step: int) -> float:
-        """Of a step, counted from 1."""
-        return learning_rate(self.config.policy.optim, step)
+        """Of a step of the current stage, counted from 1."""
+        return learning_rate(self.config.policy.optim, step) * self.schedule.stage.learning_rate_factor
 
     def record(self, report: StepReport) -> None:
         """Note the step's metrics and show its line."""
         metrics = {**report.metrics, **{f"time/{name}_s": value for name, value in report.seconds.items()}}
         self.row.update(metrics)
-        self.parts.console.line(step_line(report, self.config.trainer.max_steps))
+        self.parts.console.line(step_line(report.step, self.config.trainer.max_steps, report.metrics, report.seconds))
         for text in alarms(metrics, self.config.parity):
             log.warning("%s", text)
 
@@ -185,6 +193,8 @@ class BroRLTrainer:
         is_last = step == trainer.max_steps
         if is_last or is_due(step, trainer.val_interval):
             self.validate()
+            self.begin_stage(self.schedule.after_validation(step, self.history[-1]["validation/pass_at_1"]))
+        self.begin_stage(self.schedule.before_step(step))
         self.reset_reference()
         self.saver.finish(wait=False)
         self.row.update(self.saver.take_seconds())
@@ -197,6 +207,17 @@ class BroRLTrainer:
                 f"{self.num_skipped} mini-batches had a non-finite loss or gradient (trainer.max_skipped_updates="
                 f"{self.config.trainer.max_skipped_updates}): lower policy.optim.lr, or look at policy/log_prob_mismatch"
             )
+
+    def begin_stage(self, reason: str | None) -> None:
+        """Say that the schedule of N has moved on, if it has."""
+        if reason is None:
+            return
+        stage = self.schedule.stage
+        self.events.write(self.step_number, "stage", reason, float(stage.num_per_prompt))
+        self.parts.console.line(
+            f"from step {self.step_number + 1}: N = {stage.num_per_prompt} × {stage.prompts_per_step} prompts, "
+            f"learning rate {self.learning_rate(self.step_number + 1):.3g} ({reason})"
+        )
 
     def reset_reference(self) -> None:
         """Make the current weights the reference of the KL term when one of the settings asks for it."""
@@ -240,6 +261,7 @@ class BroRLTrainer:
             "best_pass_at_1": self.best_pass_at_1,
             "history": self.history,
             "reference": self.resets.state_dict(),
+            "schedule": self.schedule.state_dict(),
         }
         self.saver.save(RunState(self.step_number, state, tuple(self.dynamic_sampling.kept)), wait)
 
@@ -254,6 +276,7 @@ class BroRLTrainer:
         self.num_skipped, self.best_pass_at_1 = run.state["num_skipped"], run.state["best_pass_at_1"]
         self.history = run.state["history"]
         self.resets.load_state_dict(run.state["reference"])
+        self.schedule.load_state_dict(run.state["schedule"])
         self.parts.prompts.load_state_dict(run.state["prompts"])
         self.dynamic_sampling.keep_rate = run.state["keep_rate"]
         self.dynamic_sampling.kept = list(run.carried)
@@ -270,15 +293,3 @@ def check_state_keys(state: Mapping[str, Any]) -> None:
     """Raise CheckpointError when a checkpoint was written by another version of this program."""
     if state.keys() != STATE_KEYS:
         raise CheckpointError(f"run state has keys {sorted(state)}, this version needs {sorted(STATE_KEYS)}: start a new run folder")
-
-
-def step_line(report: StepReport, max_steps: int) -> str:
-    """The one-line summary of a step."""
-    metrics, seconds = report.metrics, report.seconds
-    reward = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "reward carried"
-    return (
-        f"step {report.step}/{max_steps}  {reward}  kept {metrics['dynamic_sampling/keep_rate']:.0%}"
-        f"  {metrics['generation/samples_per_s']:,.0f} samples/s  kl {metrics.get('policy/kl_to_reference', 0.0):.4f}"
-        f"  grad {metrics['policy/grad_norm']:.2f}  mismatch {metrics['policy/log_prob_mismatch']:.0e}"
-        f"  generate {seconds['generate']:.1f} s  update {seconds['log_prob'] + seconds['update']:.1f} s  sync {seconds['sync']:.2f} s"
-    )

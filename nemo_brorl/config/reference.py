@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import io
 import tokenize
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from nemo_brorl.config import schema
+from nemo_brorl.config import policy_schema, reward_schema, rollout_schema, schema
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _help_line(setting: Setting) -> str:
 
 def _walk(section: type, prefix: str) -> list[Group]:
     hints = get_type_hints(section)
-    annotations, comments = _annotations(), _comments()
+    fields = _fields()
     own: list[Setting] = []
     inner: list[Group] = []
     for field in dataclasses.fields(section):
@@ -97,8 +98,8 @@ def _walk(section: type, prefix: str) -> list[Group]:
         if dataclasses.is_dataclass(hints[field.name]):
             inner.extend(_walk(hints[field.name], f"{path}."))
             continue
-        key = (section.__name__, field.name)
-        own.append(Setting(path, annotations[key], _default(field), comments.get(key, "")))
+        annotation, comment = fields[section.__name__, field.name]
+        own.append(Setting(path, annotation, _default(field), comment))
         if element is not None:
             inner.extend(_walk(element, f"{path}[]."))
     summary = (section.__doc__ or "").strip().splitlines()[0]
@@ -126,30 +127,24 @@ def as_yaml(value: object) -> str:
 
 
 @cache
-def _schema_source() -> str:
-    return Path(schema.__file__).read_text(encoding="utf-8")
+def _fields() -> dict[tuple[str, str], tuple[str, str]]:
+    """(class, field) to its annotation and the comment behind it."""
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+    for module in (schema, policy_schema, rollout_schema, reward_schema):
+        source = Path(module.__file__).read_text(encoding="utf-8")
+        comments = _comments_by_line(source)
+        for section, field in _declarations(source):
+            found[section, ast.unparse(field.target)] = (ast.unparse(field.annotation), comments.get(field.lineno, ""))
+    return found
 
 
-@cache
-def _fields() -> dict[tuple[str, str], ast.AnnAssign]:
-    """(class, field) to the line that declares it."""
-    return {
-        (section.name, field.target.id): field
-        for section in ast.parse(_schema_source()).body
-        if isinstance(section, ast.ClassDef)
-        for field in section.body
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-    }
+def _declarations(source: str) -> Iterator[tuple[str, ast.AnnAssign]]:
+    """Class name and line of every annotated field."""
+    for section in ast.parse(source).body:
+        if isinstance(section, ast.ClassDef):
+            yield from ((section.name, field) for field in section.body if isinstance(field, ast.AnnAssign))
 
 
-@cache
-def _annotations() -> dict[tuple[str, str], str]:
-    return {key: ast.unparse(field.annotation) for key, field in _fields().items()}
-
-
-@cache
-def _comments() -> dict[tuple[str, str], str]:
-    """(class, field) to the comment behind it."""
-    tokens = tokenize.generate_tokens(io.StringIO(_schema_source()).readline)
-    by_line = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
-    return {key: by_line[field.lineno] for key, field in _fields().items() if field.lineno in by_line}
+def _comments_by_line(source: str) -> dict[int, str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}

@@ -11,6 +11,37 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from nemo_brorl.config.policy_schema import MoeConfig, OptimConfig, PolicyConfig
+from nemo_brorl.config.reward_schema import CosineLengthConfig, RewardsConfig, ShapingConfig
+from nemo_brorl.config.rollout_schema import DynamicSamplingConfig, PlateauConfig, RolloutsConfig, ScheduleConfig, StageConfig
+
+__all__ = [
+    "AlgorithmConfig",
+    "BroRLConfig",
+    "CosineLengthConfig",
+    "DataConfig",
+    "DynamicSamplingConfig",
+    "EvaluationConfig",
+    "ExpManagerConfig",
+    "GenerationConfig",
+    "ImportanceCorrectionConfig",
+    "KLConfig",
+    "MoeConfig",
+    "OptimConfig",
+    "ParityConfig",
+    "PlateauConfig",
+    "PolicyConfig",
+    "ReferenceResetConfig",
+    "RewardsConfig",
+    "RolloutsConfig",
+    "ScheduleConfig",
+    "SftConfig",
+    "ShapingConfig",
+    "StageConfig",
+    "TaskConfig",
+    "TrainerConfig",
+]
+
 
 @dataclass
 class TrainerConfig:
@@ -40,56 +71,6 @@ class ExpManagerConfig:
 
 
 @dataclass
-class OptimConfig:
-    """Adam as Megatron's distributed optimizer runs it."""
-
-    lr: float = 3e-4  # at the batch of this config; schedules scale it
-    betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    clip_grad: float = 1.0  # global gradient norm; 0 turns clipping off
-    warmup_steps: int = 0
-
-
-@dataclass
-class MoeConfig:
-    """Mixture-of-experts models only."""
-
-    aux_loss_coefficient: float = 0.0  # load-balancing loss added to the policy loss
-    freeze_router: bool = False  # the router's weights are not trained
-
-
-@dataclass
-class PolicyConfig:
-    """The Megatron policy."""
-
-    model: str = "runs/base_cpu"  # Hugging Face name or folder
-    tensor_model_parallel_size: int = 1
-    pipeline_model_parallel_size: int = 1
-    virtual_pipeline_model_parallel_size: int | None = None
-    context_parallel_size: int = 1
-    expert_model_parallel_size: int = 1
-    data_parallel_size: int | None = None  # null: all GPUs; 1 on CPU
-    sequence_parallel: bool = False
-    precision: str = "fp32"  # fp32, bf16
-    fp8: str | None = None  # null, hybrid (forward e4m3, backward e5m2), e4m3; Transformer Engine on Hopper, emulated on CPU
-    fp8_recipe: str = "tensorwise"  # delayed, tensorwise, blockwise
-    fp8_params: bool = False  # keep the weights of FP8 layers in FP8 between steps (GPU)
-    fp8_amax_history: int = 1024  # steps of the delayed recipe's history of largest values
-    fp8_bf16_first_layers: int = 0  # layers at the start that stay in bf16
-    fp8_bf16_last_layers: int = 0  # layers at the end that stay in bf16
-    tokens_per_micro_batch: int = 8192
-    log_prob_chunk_tokens: int = 1024  # rows of logits that exist in fp32 at once
-    shared_prompt: bool = True  # compute a prompt once for the responses of its group in a micro-batch
-    attention: str = "auto"  # auto, sdpa, flex (GPU)
-    recompute: str | None = None  # null, selective, full
-    offload: str = "none"  # none, optimizer, all: what moves to host memory while colocated engines generate (GPU)
-    num_threads: int = 1  # per rank, on CPU
-    moe: MoeConfig = field(default_factory=MoeConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-
-
-@dataclass
 class GenerationConfig:
     """vLLM engines."""
 
@@ -105,59 +86,6 @@ class GenerationConfig:
     placement: str = "colocated"  # colocated: engines and policy take turns; disaggregated: separate devices
     timeout_s: float = 600.0  # a chunk that takes longer is an error
     max_restarts: int = 3  # of a dead engine, per run
-
-
-@dataclass
-class StageConfig:
-    """One stage of a schedule of N."""
-
-    num_per_prompt: int = MISSING
-    num_steps: int | None = None  # of kind staged; null: to the end
-
-
-@dataclass
-class PlateauConfig:
-    """When validation counts as stalled: no rise over `window` validations, `patience` times in a row."""
-
-    window: int = 6
-    patience: int = 3
-    confidence: float = 0.95  # that the slope is above min_gain, to count as rising
-    min_gain: float = 0.0  # pass@1 per validation
-
-
-@dataclass
-class ScheduleConfig:
-    """N over a run."""
-
-    kind: str = "constant"  # constant: rollouts.num_per_prompt; staged: after each stage's steps; on_plateau: when validation stalls
-    stages: list[StageConfig] = field(default_factory=list)
-    sample_budget: int | None = None  # rollouts of a step at most: prompts per step shrink as N grows; null: prompts stay
-    learning_rate_scaling: str = "sqrt"  # sqrt, linear, constant: with the rollouts of a step, relative to the first stage
-    plateau: PlateauConfig = field(default_factory=PlateauConfig)
-
-
-@dataclass
-class RolloutsConfig:
-    """How many, and how they are drawn."""
-
-    num_per_prompt: int = 512  # N, the scaling axis
-    prompts_per_step: int = 16
-    chunk_size: int = 64  # rollouts of a prompt that one engine samples in one request
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_response_tokens: int = 32
-    save_samples: int = 4  # rollouts per step written as text to the run folder; 0: none
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-
-
-@dataclass
-class DynamicSamplingConfig:
-    """Keep informative groups only; refill until the batch is full."""
-
-    enabled: bool = True
-    max_rounds: int = 10
-    carry_over: bool = True  # surplus informative groups serve the next step
-    max_staleness: int = 1  # updates a carried group may lag behind
 
 
 @dataclass
@@ -224,38 +152,6 @@ class DataConfig:
     system_prompt: str | None = None
     max_prompt_tokens: int = 160
     held_out_fraction: float = 0.1  # of all questions, chosen by a hash of the question; never trained on
-
-
-@dataclass
-class CosineLengthConfig:
-    """A reward that bends with length, separately for right and wrong answers (arXiv 2502.03373)."""
-
-    enabled: bool = False
-    correct_short: float = 1.0  # of a right answer of no tokens ...
-    correct_long: float = 0.5  # ... and of one at the limit
-    wrong_short: float = -0.5
-    wrong_long: float = 0.0
-    on_steps: int = 100  # acts for so many steps (ProRLv2) ...
-    off_steps: int = 500  # ... and then not for so many; 0: always acts
-
-
-@dataclass
-class ShapingConfig:
-    """What changes rewards after dynamic sampling has judged the raw ones; advantages see the result."""
-
-    truncated_factor: float = 1.0  # rewards of truncated responses are multiplied by it; ProRLv2 and BroRL: 0 to 0.1
-    overlong_buffer: int = 0  # tokens before the limit over which DAPO's penalty grows; 0: off
-    overlong_penalty: float = 1.0  # at the limit
-    cosine: CosineLengthConfig = field(default_factory=CosineLengthConfig)
-
-
-@dataclass
-class RewardsConfig:
-    """Verification."""
-
-    num_workers: int = 1
-    timeout_s: float = 5.0  # per response
-    shaping: ShapingConfig = field(default_factory=ShapingConfig)
 
 
 @dataclass

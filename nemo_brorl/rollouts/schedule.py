@@ -12,6 +12,7 @@ from typing import Any
 
 from nemo_brorl.config.derived import stage_samples, stage_sizes
 from nemo_brorl.config.schema import BroRLConfig, OptimConfig
+from nemo_brorl.errors import CheckpointError
 from nemo_brorl.rollouts.plateau import PlateauDetector
 
 _EXPONENTS = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}
@@ -74,6 +75,13 @@ class RolloutSchedule:
         return {"index": self.index, "stage_start": self.stage_start, "detector": self.detector.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises CheckpointError when the run was in a stage that the settings no longer have."""
+        stages = len(stage_sizes(self.config))
+        if state["index"] >= stages:
+            raise CheckpointError(
+                f"the run was in stage {state['index'] + 1} of its schedule and the settings have {stages}: write the same "
+                "rollouts.schedule.stages as before, with new ones only at the end"
+            )
         self.index, self.stage_start = state["index"], state["stage_start"]
         self.detector.load_state_dict(state["detector"])
 

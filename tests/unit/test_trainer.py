@@ -7,7 +7,7 @@ import pytest
 
 from nemo_brorl.checkpoint import Checkpoints
 from nemo_brorl.clock import StopRequest
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import BroRLConfig, StageConfig
 from nemo_brorl.console import Console
 from nemo_brorl.errors import CheckpointError, StarvationError, TrainingError
 from nemo_brorl.evaluation import Evaluator
@@ -50,6 +50,11 @@ def fake(trainer: BroRLTrainer) -> FakePolicy:
 
 def events(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def last_row(trainer: BroRLTrainer) -> dict[str, float]:
+    assert isinstance(trainer.parts.sink, ListSink)
+    return trainer.parts.sink.rows[-1][1]
 
 
 def trained_prompts(trainer: BroRLTrainer) -> list[list[int]]:
@@ -213,6 +218,55 @@ def test_the_policy_makes_room_while_engines_sample_and_is_back_to_learn_and_pub
     trainer.fit()
     validation = ["offload", "onload"]
     assert fake(trainer).calls == [*validation, "offload", "onload", "update", "publish", *validation]
+
+
+def staged_config() -> BroRLConfig:
+    config = small_config()
+    config.dynamic_sampling.carry_over = False
+    config.rollouts.schedule.kind = "staged"
+    config.rollouts.schedule.stages = [StageConfig(8, 2), StageConfig(32)]
+    return config
+
+
+def test_a_schedule_raises_n_and_the_learning_rate_with_it(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, staged_config())
+    trainer.fit()
+    plans = fake(trainer).plans
+    assert trained_prompts(trainer) == [[8, 8]] * 2 + [[32, 32]] * 4
+    assert [plan.learning_rate / plans[0].learning_rate for plan in plans] == pytest.approx([1, 1, 2, 2, 2, 2])  # √(32 / 8)
+    assert [event for event in events(tmp_path) if event["event"] == "stage"] == [
+        {"step": 2, "event": "stage", "reason": "stage of 2 steps is over", "value": 32.0}
+    ]
+
+
+def test_a_resumed_run_stays_in_its_stage(tmp_path: Path) -> None:
+    first = make_trainer(tmp_path, staged_config())
+    first.config.trainer.max_steps = 4
+    first.fit()
+    second = make_trainer(tmp_path, staged_config())
+    assert second.resume()
+    second.fit()
+    assert trained_prompts(second) == [[32, 32]] * 2
+
+
+def test_a_stalled_validation_broadens_the_rollouts(tmp_path: Path) -> None:
+    config = staged_config()
+    config.rollouts.schedule.kind, config.trainer.val_interval, config.trainer.max_steps = "on_plateau", 1, 10
+    config.rollouts.schedule.stages = [StageConfig(32)]
+    trainer = make_trainer(tmp_path, config)
+    trainer.fit()  # the fake's pass@1 never moves: 6 + 3 − 1 validations after steps
+    assert trained_prompts(trainer) == [[8, 8]] * 8 + [[32, 32]] * 2
+
+
+def test_advantages_see_the_shaped_reward_and_metrics_the_raw_one(tmp_path: Path) -> None:
+    raw, shaped = (make_trainer(tmp_path / name, small_config(max_steps=1)) for name in ("raw", "shaped"))
+    raw.config.algorithm.advantage = shaped.config.algorithm.advantage = "dr_grpo"  # whitening would undo a change of scale
+    shaped.config.rewards.shaping.cosine.enabled = True
+    raw.fit()
+    shaped.fit()
+    assert last_row(raw)["reward/mean"] == last_row(shaped)["reward/mean"]
+    pairs = zip(fake(raw).plans[0].groups, fake(shaped).plans[0].groups, strict=True)
+    assert any((one.advantages != other.advantages).any() for one, other in pairs)
 
 
 def test_samples_of_each_step_can_be_read(tmp_path: Path) -> None:
