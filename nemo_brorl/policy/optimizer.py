@@ -31,7 +31,7 @@ def _count_padding_in(chunk: DistributedDataParallel) -> None:
     """Megatron 0.16.1 joins the buckets of optimizer state without their padding, then cuts parameters out at the places they
     have with padding. So a checkpoint is shifted, with a warning only, wherever a bucket before the last one is padded: under
     pipeline parallelism with tied embeddings, when sizes are not multiples of 128. With the padding counted in, both agree."""
-    for buffer in chunk.buffers:
+    for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
         buffer.numel_unpadded = buffer.numel
         for bucket in buffer.buckets:
             bucket.numel_unpadded = bucket.grad_data.numel()
