@@ -113,10 +113,9 @@ def engines_fit(config: BroRLConfig) -> Iterator[str]:
         )
 
 
-def not_wired_up(config: BroRLConfig) -> Iterator[str]:
-    value = config.policy.context_parallel_size
-    if value > 1:
-        yield f"policy.context_parallel_size={value} is not supported yet by this version: write policy.context_parallel_size=1"
+def attention_backend(config: BroRLConfig) -> Iterator[str]:
+    if config.policy.attention == "flex" and num_gpus(config) == 0:
+        yield "policy.attention=flex needs GPUs (FlexAttention has no backward pass on CPU): on CPU write auto or sdpa"
 
 
 def parallel_layout(config: BroRLConfig) -> Iterator[str]:
@@ -175,10 +174,12 @@ def lengths(config: BroRLConfig) -> Iterator[str]:
             f"write generation.max_model_len={prompt + response} or shorten rollouts.max_response_tokens"
         )
     trained = prompt + config.rollouts.max_response_tokens
-    if trained > config.policy.tokens_per_micro_batch:
+    ranks = config.policy.context_parallel_size
+    if trained > config.policy.tokens_per_micro_batch * ranks:
+        on_ranks = f" on each of {ranks} context-parallel ranks" if ranks > 1 else ""
         yield (
-            f"policy.tokens_per_micro_batch={config.policy.tokens_per_micro_batch} cannot hold one prompt and response of "
-            f"{trained} tokens: write {trained} or more"
+            f"policy.tokens_per_micro_batch={config.policy.tokens_per_micro_batch}{on_ranks} cannot hold one prompt and response of "
+            f"{trained} tokens: write {-(-trained // ranks)} or more"
         )
 
 
@@ -232,7 +233,7 @@ CROSS_FIELD: tuple[Rule, ...] = (
     *ROLLOUT_RULES,
     world_size,
     engines_fit,
-    not_wired_up,
+    attention_backend,
     parallel_layout,
     expert_parallel,
     wandb_is_usable,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from nemo_brorl.config.derived import data_parallel_size
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,8 @@ class ParallelLayout:
 
 
 def layout_of(config: BroRLConfig) -> ParallelLayout:
-    """The layout a config asks for. Raises ConfigError where the degrees do not fit the devices or are not supported."""
+    """The layout a config asks for."""
     policy = config.policy
-    if policy.context_parallel_size != 1:
-        raise ConfigError(
-            f"policy.context_parallel_size={policy.context_parallel_size} is not supported: write policy.context_parallel_size=1"
-        )
     on_gpu = config.trainer.gpus_per_node > 0
     return ParallelLayout(
         tensor=policy.tensor_model_parallel_size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +14,7 @@ from megatron.core import parallel_state
 from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy import saving
+from nemo_brorl.policy.attention_flex import ROW_MULTIPLE, uses_flex
 from nemo_brorl.policy.background_save import BackgroundSave
 from nemo_brorl.policy.device import Device
 from nemo_brorl.policy.fp8_check import Fp8Check
@@ -22,10 +24,11 @@ from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model import build_model
 from nemo_brorl.policy.offload import Offload
 from nemo_brorl.policy.optimizer import build_optimizer, clear_state, wrap_model
-from nemo_brorl.policy.packed_rows import PackedSegment, Response, Row, build_row
+from nemo_brorl.policy.packed_rows import PackedSegment, Response, Row
 from nemo_brorl.policy.precision import fp8_off, param_dtype, row_multiple
 from nemo_brorl.policy.rank_report import RankReport
 from nemo_brorl.policy.reference import ReferenceWeights
+from nemo_brorl.policy.row_builder import RowSettings, build_row
 from nemo_brorl.policy.schedule import score_rows
 from nemo_brorl.policy.update import Update
 from nemo_brorl.policy.weight_stream import BUCKET_BYTES, buckets, weight_manifest
@@ -49,7 +52,14 @@ class Learner:
         self.pending_save: BackgroundSave | None = None
         self.has_saved = False
         self.hf_export = HfExport(self.models, self.shape, device.torch_device)
-        self.row_multiple = row_multiple(config.policy, layout)
+        is_flex = uses_flex(config.policy, layout)
+        self.row_settings = RowSettings(
+            device.torch_device,
+            math.lcm(row_multiple(config.policy, layout), ROW_MULTIPLE if is_flex else 1),
+            parallel_state.get_context_parallel_rank(),
+            layout.context,
+            with_sight=is_flex,
+        )
         self.fp8_check = Fp8Check(config.policy, self.models, self.chunks)
 
     def row(self, segments: Sequence[PackedSegment], temperature: float) -> Row:
@@ -60,12 +70,12 @@ class Learner:
         """Rows to run together; under a virtual pipeline all as long as the longest (`schedule._row_length`)."""
 
         def build(at_least: int) -> list[Row]:
-            return [build_row(part, temperature, self.row_multiple, self.device.torch_device, at_least) for part in segments]
+            return [build_row(part, temperature, self.row_settings, at_least) for part in segments]
 
         rows = build(at_least=1)
         if self.layout.virtual_pipeline is None:
             return rows
-        return build(at_least=max((row.token_ids.size(1) * self.layout.context for row in rows), default=1))
+        return build(at_least=max((row.token_ids.size(1) for row in rows), default=1))
 
     def update(self, plan: UpdatePlan) -> RankReport:
         """Collective: every mini-batch of the plan."""
@@ -85,19 +95,21 @@ class Learner:
             scores = score_rows(self.chunks, rows)
         if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
             return None
-        results: list[Float32] = [np.empty(0, np.float32) for _ in response_ids]
+        starts = np.cumsum([0, *(len(token_ids) for token_ids in response_ids)])
+        flat = torch.zeros(int(starts[-1]), device=self.device.torch_device)
         for row, row_numbers, row_scores in zip(rows, numbers, scores, strict=True):
-            parts = row_scores.log_probs.cpu().split([len(response.token_ids) for response in row.responses])
-            for response, part in zip(row.responses, parts, strict=True):
-                results[row_numbers[response.segment]] = part.numpy().copy()
-        return results
+            firsts = starts[np.array([row_numbers[response.segment] for response in row.responses], np.int64)]
+            flat[torch.from_numpy(firsts[row.response_index] + row.token_index)] = row_scores.log_probs
+        if self.layout.context > 1:  # each rank has the tokens that it predicts
+            torch.distributed.all_reduce(flat, group=parallel_state.get_context_parallel_group())
+        return np.split(flat.cpu().numpy(), starts[1:-1])
 
     def _rows_within_budget(
         self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]
     ) -> tuple[list[Row], list[list[int]]]:
-        """Rows of at most tokens_per_micro_batch tokens, and which sequences are in each."""
+        """Rows of at most tokens_per_micro_batch tokens per context-parallel rank, and which sequences are in each."""
         numbers: list[list[int]] = []
-        num_tokens = budget = self.config.policy.tokens_per_micro_batch
+        num_tokens = budget = self.config.policy.tokens_per_micro_batch * self.layout.context
         for number, (prompt, response) in enumerate(zip(prompt_ids, response_ids, strict=True)):
             length = len(prompt) + len(response)
             if num_tokens + length > budget:

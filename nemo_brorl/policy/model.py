@@ -14,13 +14,14 @@ from torch import Tensor
 
 from nemo_brorl.config.model_shape import ModelShape, Rope
 from nemo_brorl.config.schema import PolicyConfig
-from nemo_brorl.policy.attention import PackedRotary, Packing
 from nemo_brorl.policy.layer_specs import layer_specs
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.log_probs import token_scores, vocab_slice
 from nemo_brorl.policy.moe import freeze_routers, moe_settings
 from nemo_brorl.policy.precision import follow_forwards, precision_settings, with_fp8_emulated
 from nemo_brorl.policy.rope import inverse_frequencies
+from nemo_brorl.policy.rotary import PackedRotary
+from nemo_brorl.policy.row_layout import Packing
 
 _RECOMPUTE: dict[str | None, dict[str, Any]] = {
     None: {},
@@ -80,6 +81,7 @@ def transformer_config(policy: PolicyConfig, shape: ModelShape, layout: Parallel
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
         virtual_pipeline_model_parallel_size=layout.virtual_pipeline,
+        context_parallel_size=layout.context,
         sequence_parallel=layout.sequence_parallel,
         variable_seq_lengths=layout.pipeline > 1 and layout.virtual_pipeline is None,  # rows differ in length (schedule._row_length)
         # batched, two messages to the same rank are swapped without a word: over Gloo, and where two stages are interleaved

@@ -93,7 +93,7 @@ def warm_up(
             batch,
             num_mini_batches=block,
             data_parallel_size=policy.data_parallel_size,
-            token_budget=config.policy.tokens_per_micro_batch,
+            token_budget=config.policy.tokens_per_micro_batch * config.policy.context_parallel_size,
             shared_prompt=True,
             version=version + 1,
             learning_rate=learning_rate(config, step),

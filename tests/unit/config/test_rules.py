@@ -39,7 +39,8 @@ WRONG = [
     ),
     (["generation.tensor_parallel_size=2"], "generation.tensor_parallel_size=2 needs GPUs"),
     (["generation.placement=disaggregated"], "on CPU write colocated"),
-    (["policy.context_parallel_size=2"], "policy.context_parallel_size=2 is not supported yet"),
+    (["policy.attention=flex"], "policy.attention=flex needs GPUs (FlexAttention has no backward pass on CPU)"),
+    (["policy.context_parallel_size=2", "policy.tokens_per_micro_batch=90"], "on each of 2 context-parallel ranks cannot hold"),
     (["policy.expert_model_parallel_size=3"], "must divide the TP × CP × DP = 2 ranks of a pipeline stage"),
     (["policy.moe.freeze_router=true", "policy.moe.aux_loss_coefficient=0.01"], "write policy.moe.aux_loss_coefficient=0 or"),
     (["policy.sequence_parallel=true"], "write policy.sequence_parallel=false"),
@@ -76,10 +77,10 @@ def test_a_wrong_combination_is_refused(overrides: list[str], fragment: str) -> 
 
 def test_all_violated_rules_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config("brorl_cpu", ["rollouts.top_p=0.9", "generation.block_size=16", "policy.context_parallel_size=2"])
+        load_config("brorl_cpu", ["rollouts.top_p=0.9", "generation.block_size=16", "policy.attention=flex"])
     message = str(caught.value)
     assert message.startswith("3 settings are wrong:")
-    assert all(name in message for name in ("top_p", "block_size", "context_parallel_size"))
+    assert all(name in message for name in ("top_p", "block_size", "attention"))
 
 
 RIGHT = [

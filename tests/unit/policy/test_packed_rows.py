@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_brorl.policy.attention import Block
-from nemo_brorl.policy.packed_rows import GroupArrays, PackedSegment, Response, Row, build_row
+from nemo_brorl.policy.packed_rows import GroupArrays, PackedSegment, Response, Row
+from nemo_brorl.policy.row_builder import RowSettings, build_row
+from nemo_brorl.policy.row_layout import Block, Span
 from nemo_brorl.types import ChunkArrays
 
 CPU = torch.device("cpu")
@@ -22,14 +23,14 @@ def segment(number: int, prompt: list[int], responses: list[list[int]]) -> Packe
 
 
 def row(*segments: PackedSegment, multiple: int = 1) -> Row:
-    return build_row(segments, 1.0, multiple, CPU)
+    return build_row(segments, 1.0, RowSettings(CPU, multiple))
 
 
 def test_a_shared_prompt_stands_once_and_predicts_the_first_token_of_each_response() -> None:
     laid = row(segment(0, [1, 2, 3], [[10, 11], [20], [30, 31]]))
     assert laid.token_ids.tolist() == [[1, 2, 3, 20, 10, 11, 30, 31]]  # responses by length
     assert laid.positions.tolist() == [[0, 1, 2, 3, 3, 4, 3, 4]]
-    assert laid.packing.blocks == (Block(1, 3), Block(1, 1, 0), Block(2, 2, 0))
+    assert laid.packing.blocks == (Block(1, 3), Block(1, 1, (Span(0, 3),)), Block(2, 2, (Span(0, 3),)))
     assert laid.packing.targets.tolist() == [20, 10, 11, 30, 31]
     assert laid.packing.source_rows.tolist() == [2, 2, 4, 2, 6]
     assert laid.advantages.tolist() == [1.5, 0.5, 0.5, 2.5, 2.5]

@@ -36,17 +36,6 @@ def test_on_gpus_replicas_fill_what_engines_leave() -> None:
     assert layout_of(config).data == 4
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"context_parallel_size": 2}, "write policy.context_parallel_size=1"),
-    ],
-)
-def test_unsupported_parallelism_is_refused(settings: dict[str, int], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        layout_of(make_config(**settings))
-
-
 def test_heads_and_layers_must_divide(model_folder: Path) -> None:
     check_policy_fits(make_config(tensor_model_parallel_size=2, pipeline_model_parallel_size=4), model_folder)
     with pytest.raises(ConfigError, match="tensor_model_parallel_size=4 is more than the model's 2 key-value heads"):

@@ -1,0 +1,70 @@
+"""Attention over the whole row by one FlexAttention kernel (arXiv 2412.05496), which skips the blocks of the mask that are empty.
+
+For GPUs: FlexAttention has no backward on CPU. The kernel is compiled once; rows are padded to a multiple of ROW_MULTIPLE
+tokens and shapes are dynamic, so that rows of other lengths do not compile it again.
+
+Legend: T tokens of the row, S keys (context, then row), H heads, K key-value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.policy.row_layout import Packing, Sight
+
+ROW_MULTIPLE = 128  # tokens: FlexAttention's block size
+
+
+def uses_flex(policy: PolicyConfig, layout: ParallelLayout) -> bool:
+    """Whether rows are attended to with FlexAttention: `auto` is flex on GPU."""
+    return policy.attention == "flex" or (policy.attention == "auto" and layout.on_gpu)
+
+
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def attend_with_flex(
+    query: Tensor, key: Tensor, value: Tensor, context: tuple[Tensor, Tensor] | None, packing: Packing, scale: float
+) -> Tensor:
+    """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None; [T, H, D]."""
+    if context is not None:
+        key, value = torch.cat([context[0], key]), torch.cat([context[1], value])
+    query, key, value = (heads.transpose(0, 1)[None] for heads in (query, key, value))
+    mask = block_mask(packing, query.device)
+    attended = _kernel(query.device.type)(query, key, value, block_mask=mask, scale=scale, enable_gqa=query.size(1) != key.size(1))
+    return attended[0].transpose(0, 1)
+
+
+def block_mask(packing: Packing, device: torch.device) -> BlockMask:
+    """Built once per row, for all layers and passes."""
+    if "flex" not in packing.caches:
+        sight = packing.sight
+        assert sight is not None, "the row was built for FlexAttention"
+        sizes = (len(sight.query_stretch), len(sight.key_stretch))
+        packing.caches["flex"] = create_block_mask(mask_mod(sight), None, None, *sizes, device=device, _compile=device.type != "cpu")
+    return packing.caches["flex"]
+
+
+def mask_mod(sight: Sight) -> MaskMod:
+    """Whether query `q` sees key `k`: its own stretch up to itself, and all of its prompt."""
+
+    def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        stretch = sight.key_stretch[k]
+        is_past = (stretch == sight.query_stretch[q]) & (sight.key_position[k] <= sight.query_position[q])
+        return is_past | (stretch == sight.query_prompt[q])
+
+    return sees
+
+
+@cache
+def _kernel(device_type: str) -> Any:
+    """Compiled on GPU; the eager form on CPU is for tests of the mask."""
+    return flex_attention if device_type == "cpu" else torch.compile(flex_attention, dynamic=True)

@@ -1,0 +1,95 @@
+"""Context parallelism computes what one rank does, over Gloo: losses, norms, log-probs and checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nemo_brorl.policy.layout import layout_of
+from nemo_brorl.types import UpdatePlan
+from tests.model_factory import VOCAB_SIZE, make_config, make_group, make_model, micro_batch
+from tests.policy_ranks import Outcome, Scenario, run_scenario
+
+NUM_UPDATES = 3
+PIECES = 2  # micro-batches of a mini-batch, over all data-parallel ranks
+CP2 = {"context_parallel_size": 2}
+TP2 = {"tensor_model_parallel_size": 2}
+LAYOUTS = {
+    "CP2": CP2,
+    "TP2 x CP2 with sequence parallelism": {**CP2, **TP2, "sequence_parallel": True},
+    "PP2 x CP2": {**CP2, "pipeline_model_parallel_size": 2},
+    "DP2 x CP2": {**CP2, "data_parallel_size": 2},
+    "CP2 with full recompute": {**CP2, "recompute": "full"},
+}
+
+
+def make_plan(data_parallel_size: int, seed: int, shared: bool = True) -> UpdatePlan:
+    """Three groups: many short responses, which are given to ranks whole, two long ones, which are cut, and a single one."""
+    rng = np.random.default_rng(seed)
+    groups = (
+        make_group(rng, 9, rng.integers(1, 6, 14).tolist()),
+        make_group(rng, 5, [33, 47, 2, 3]),
+        make_group(rng, 4, [7, 1]),
+    )
+    segments = [[(0, range(14)), (2, [0])], [(1, range(4)), (2, [1])]]
+    micros = [micro_batch(groups, segment, shared) for segment in segments]
+    size = PIECES // data_parallel_size
+    ranks = tuple(tuple(micros[rank * size : (rank + 1) * size]) for rank in range(data_parallel_size))
+    return UpdatePlan(1, "ppo_clip", 1e-3, groups, (ranks, ranks))
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+def scenario(model_folder: Path, policy: dict, first: int = 0, num: int = NUM_UPDATES, shared: bool = True, **parts: object) -> Scenario:
+    config = make_config(**policy)
+    plans = tuple(make_plan(layout_of(config).data, seed, shared) for seed in range(first, first + num))
+    return Scenario(config, model_folder, plans=plans, **parts)
+
+
+def check_equal(case: Scenario, outcomes: list[Outcome], expected: list[dict[str, float]]) -> None:
+    """Metrics of every update, at a relative tolerance of 1e-4."""
+    metrics = outcomes[layout_of(case.config).report_rank].metrics
+    assert len(metrics) == len(expected)
+    for mine, single in zip(metrics, expected, strict=True):
+        assert mine == pytest.approx(single, rel=1e-4, abs=1e-7)
+
+
+@pytest.fixture(scope="module")
+def single(model_folder: Path) -> list[Outcome]:
+    return run_scenario(scenario(model_folder, {}))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_a_layout_gives_the_metrics_of_a_single_rank(layout: dict, model_folder: Path, single: list[Outcome]) -> None:
+    case = scenario(model_folder, layout)
+    check_equal(case, run_scenario(case), single[0].metrics)
+
+
+def test_plain_packing_gives_them_too(model_folder: Path, single: list[Outcome]) -> None:
+    case = scenario(model_folder, CP2, shared=False)
+    check_equal(case, run_scenario(case), single[0].metrics)
+
+
+def test_a_checkpoint_of_two_context_ranks_continues_on_one(model_folder: Path, single: list[Outcome], tmp_path: Path) -> None:
+    run_scenario(scenario(model_folder, CP2, num=1, save_to=tmp_path / "checkpoint"))
+    other = make_model(tmp_path / "other", seed=9)  # everything must come from the checkpoint
+    case = scenario(other, {}, first=1, num=2, load_from=tmp_path / "checkpoint")
+    check_equal(case, run_scenario(case), single[0].metrics[1:])
+
+
+@pytest.mark.parametrize("layout", [CP2, {**CP2, "pipeline_model_parallel_size": 2}], ids=["CP2", "PP2 x CP2"])
+def test_log_probs_are_put_together_from_all_ranks(layout: dict, model_folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    prompts, responses = ([rng.integers(0, VOCAB_SIZE, length).tolist() for length in lengths] for lengths in ((1, 5, 9, 2), (40, 1, 6, 0)))
+    case = scenario(model_folder, layout, num=0, score=(prompts, responses))
+    rank = layout_of(case.config).report_rank
+    mine = run_scenario(case)[rank].log_probs
+    expected = run_scenario(scenario(model_folder, {}, num=0, score=(prompts, responses)))[0].log_probs
+    assert mine is not None and expected is not None
+    for own, other in zip(mine, expected, strict=True):
+        np.testing.assert_allclose(own, other, atol=1e-5)
