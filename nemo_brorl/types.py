@@ -176,6 +176,10 @@ class UpdatePlan:
         """Response tokens of one mini-batch over all ranks: the denominator of the token mean."""
         return sum(micro.num_loss_tokens for rank in self.mini_batches[mini_batch] for micro in rank)
 
+    def num_responses(self, mini_batch: int) -> int:
+        """Responses of one mini-batch over all ranks."""
+        return sum(len(segment.rollouts) for rank in self.mini_batches[mini_batch] for micro in rank for segment in micro.segments)
+
 
 @dataclass(frozen=True)
 class UpdateReport:

@@ -101,6 +101,8 @@ RANGES: dict[str, Range] = {
     "algorithm.reference_reset.kl_above": POSITIVE,
     "algorithm.reference_reset.patience": AT_LEAST_0,
     "algorithm.importance_correction.cap": POSITIVE,
+    "algorithm.importance_correction.low": Range(0, 1),
+    "algorithm.importance_correction.high": Range(1),
     "data.max_prompt_tokens": AT_LEAST_1,
     "data.held_out_fraction": SHARE,
     "data.tasks[].weight": POSITIVE,
@@ -141,7 +143,7 @@ RANGES: dict[str, Range] = {
 }
 
 ADVANTAGES = ("reinforce_plus_plus_baseline", "reinforce_plus_plus", "grpo", "dr_grpo", "rloo", "maxrl", "pass_at_k")
-REINFORCEMENT_LOSSES = ("ppo_clip",)  # those of losses.LOSSES that learn from advantages
+REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "cispo")  # those of losses.LOSSES that learn from advantages
 KL_ESTIMATORS = ("k1", "k2", "k3")
 
 CHOICES: dict[str, tuple[str | None, ...]] = {
@@ -158,7 +160,10 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "generation.placement": ("colocated", "disaggregated"),
     "algorithm.advantage": ADVANTAGES,
     "algorithm.loss": REINFORCEMENT_LOSSES,
+    "algorithm.aggregation": ("token_mean", "sequence_mean", "constant"),
     "algorithm.kl.estimator": KL_ESTIMATORS,
+    "algorithm.kl.placement": ("loss", "reward"),
+    "algorithm.importance_correction.kind": ("tis", "icepop", "sequence_mask"),
     "data.source": ("reasoning_gym", "jsonl"),
 }
 

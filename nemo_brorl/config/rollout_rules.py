@@ -80,6 +80,22 @@ def pass_at_k_fits_the_group(config: BroRLConfig) -> Iterator[str]:
         yield f"algorithm.pass_at_k={k} is more than N = {num} rollouts of a group: write {num} or less"
 
 
+def loss_fits_its_settings(config: BroRLConfig) -> Iterator[str]:
+    algorithm = config.algorithm
+    if algorithm.loss == "gspo" and algorithm.aggregation == "token_mean":
+        yield (
+            "algorithm.loss=gspo clips whole responses and algorithm.aggregation=token_mean weighs them by length: write "
+            "algorithm.aggregation=sequence_mean"
+        )
+    if algorithm.loss == "gspo" and algorithm.clip_high > 0.05:
+        yield (
+            f"algorithm.clip_high={algorithm.clip_high} is a bound for single tokens; ratios of whole responses (algorithm.loss=gspo) "
+            "stay much closer to 1: write for example algorithm.clip_low=3e-4 algorithm.clip_high=4e-4"
+        )
+    if algorithm.kl.placement == "reward" and algorithm.kl.coefficient == 0:
+        yield "algorithm.kl.placement=reward with algorithm.kl.coefficient=0 takes nothing off: write a coefficient, or placement=loss"
+
+
 def overlong_buffer_fits(config: BroRLConfig) -> Iterator[str]:
     buffer, limit = config.rewards.shaping.overlong_buffer, config.rollouts.max_response_tokens
     if buffer >= limit:
@@ -96,5 +112,6 @@ ROLLOUT_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     carried_groups_are_used,
     dual_clip,
     pass_at_k_fits_the_group,
+    loss_fits_its_settings,
     overlong_buffer_fits,
 )

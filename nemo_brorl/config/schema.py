@@ -94,6 +94,7 @@ class KLConfig:
 
     coefficient: float = 1e-4
     estimator: str = "k2"  # k1, k2, k3
+    placement: str = "loss"  # loss: a term with its own gradient; reward: taken off a response's advantage
     log_ratio_clamp: float = 10.0
 
 
@@ -109,10 +110,13 @@ class ReferenceResetConfig:
 
 @dataclass
 class ImportanceCorrectionConfig:
-    """Truncated importance sampling between vLLM's and Megatron's log-probs."""
+    """Weights for the difference between vLLM's and Megatron's probabilities w = p_Megatron / p_vLLM of a token."""
 
     enabled: bool = True
+    kind: str = "tis"  # tis: min(w, cap); icepop: w within [low, high], else 0; sequence_mask: tis, and 0 for responses outside
     cap: float = 2.0
+    low: float = 0.5
+    high: float = 5.0
 
 
 @dataclass
@@ -122,7 +126,8 @@ class AlgorithmConfig:
     advantage: str = "reinforce_plus_plus_baseline"  # also reinforce_plus_plus, grpo, dr_grpo, rloo, maxrl, pass_at_k
     pass_at_k: int = 8  # k of the advantage pass_at_k
     rare_success_exponent: float = 0.0  # weight groups by (1 - share of correct rollouts) ** this; 0: off
-    loss: str = "ppo_clip"
+    loss: str = "ppo_clip"  # ppo_clip, gspo, cispo
+    aggregation: str = "token_mean"  # token_mean, sequence_mean, constant (sum over rollouts.max_response_tokens)
     clip_low: float = 0.2
     clip_high: float = 0.28
     dual_clip: float = 10.0  # 0: off

@@ -13,12 +13,13 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor
 
-from nemo_brorl.losses import LOSSES, SUPERVISED, TokenBatch
+from nemo_brorl.losses import LOSSES, SUPERVISED, MiniBatchSize
 from nemo_brorl.policy.log_probs import TokenScores
 from nemo_brorl.policy.optimizer import guarded_step
 from nemo_brorl.policy.packed_rows import Row, fetch_groups, segments_of
 from nemo_brorl.policy.rank_report import RankReport
 from nemo_brorl.policy.schedule import score_rows, train_rows
+from nemo_brorl.policy.token_batch import token_batch
 from nemo_brorl.types import UpdatePlan
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Update:
             old = self._old_log_probs(mini_batches)
             reference = self._reference_log_probs(mini_batches)
         with self._timed("update"):
-            norms = [self._learn(*arguments) for arguments in zip(mini_batches, old, reference, strict=True)]
+            norms = [self._learn(index, *parts) for index, parts in enumerate(zip(mini_batches, old, reference, strict=True))]
         is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         num_updates = sum(norm is not None for norm in norms)
         return RankReport(self._metrics(norms) if is_last else {}, self.seconds, num_updates, len(norms) - num_updates)
@@ -139,10 +140,14 @@ class Update:
         self.mismatch.largest = max(self.mismatch.largest, float(mismatch.max()) if len(mismatch) else 0.0)
         self.drift.add({"policy/log_prob_drift_of_carried": drift.double().sum()}, len(drift))
 
-    def _learn(self, rows: list[Row], old: Sequence[Tensor | None], reference: Sequence[Tensor | None]) -> float | None:
+    def _learn(
+        self, mini_batch: int, rows: list[Row], old: Sequence[Tensor | None], reference: Sequence[Tensor | None]
+    ) -> float | None:
         """One optimizer step on a mini-batch; its gradient norm, or None when all ranks skipped it."""
-        learner = self.learner
+        learner, algorithm = self.learner, self.learner.config.algorithm
         loss_of = LOSSES[self.plan.objective]
+        max_tokens = learner.config.rollouts.max_response_tokens
+        size = MiniBatchSize(self.plan.num_loss_tokens(mini_batch), self.plan.num_responses(mini_batch), max_tokens)
 
         def loss(index: int, row: Row, scores: TokenScores) -> tuple[Tensor, dict[str, Tensor]]:
             old_log_probs = old[index]
@@ -150,8 +155,8 @@ class Update:
                 current = TokenScores(*(score.detach() for score in scores))
                 old_log_probs = current.log_probs
                 self._record(row, current)
-            batch = TokenBatch(scores.log_probs, scores.entropies, old_log_probs, row.sampled_log_probs, reference[index], row.advantages)
-            result = loss_of(batch, learner.config.algorithm)
+            batch = token_batch(row, scores, old_log_probs, reference[index], size, algorithm.aggregation)
+            result = loss_of(batch, algorithm)
             return result.loss, {"policy/loss": result.loss.detach(), **result.metrics}
 
         values = train_rows(learner.chunks, rows, loss)
