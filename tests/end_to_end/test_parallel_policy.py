@@ -144,7 +144,8 @@ def test_ray_actors_compute_what_plain_processes_do(cluster: None, model_folder:
     try:
         reports = [policy.update(make_plan(1, micro_batches=PIECES, seed=seed)) for seed in range(2)]
         buckets = ray.get(list(policy.weight_stream()))
-        policy.save(tmp_path / "checkpoint")
+        policy.begin_save(tmp_path / "checkpoint")
+        assert policy.finish_save(wait=True) is not None
         policy.load(tmp_path / "checkpoint")
         again = ray.get(list(policy.weight_stream()))
     finally:

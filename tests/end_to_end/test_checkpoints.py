@@ -1,0 +1,119 @@
+"""Checkpoints move between layouts bit for bit, are written while training goes on, and survive a crash in the middle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.checkpoint import Checkpoints, RunState
+from nemo_brorl.policy.layout import layout_of
+from tests.checkpoint_ranks import die_while_writing, lose_one_ranks_files, save_while_training
+from tests.model_factory import make_config, make_model, make_plan
+from tests.policy_ranks import Outcome, Scenario, run_ranks, run_scenario
+
+pytestmark = pytest.mark.end_to_end
+
+PIECES = 4  # micro-batches of a mini-batch, over all data-parallel ranks
+TP2 = {"tensor_model_parallel_size": 2}
+PP2 = {"pipeline_model_parallel_size": 2}
+DP2 = {"data_parallel_size": 2}
+FP32, BF16 = {"precision": "fp32"}, {"precision": "bf16"}
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another model of the same shape: whoever loads a checkpoint starts from it, so everything must come from the files."""
+    return make_model(tmp_path_factory.mktemp("other"), seed=9)
+
+
+def scenario(model_folder: Path, policy: dict, seeds: range = range(0), **parts: object) -> Scenario:
+    config = make_config(**policy)
+    data = layout_of(config).data
+    plans = tuple(make_plan(data, micro_batches=PIECES // data, seed=seed) for seed in seeds)
+    return Scenario(config, model_folder, plans=plans, **parts)
+
+
+def last_metrics(case: Scenario, outcomes: list[Outcome]) -> dict[str, float]:
+    return outcomes[layout_of(case.config).report_rank].metrics[-1]
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16], ids=["fp32", "bf16"])
+def test_2x1_to_1x2_to_2x2_to_1x1_and_back_changes_no_bit(precision: dict, model_folder: Path, other_weights: Path, tmp_path: Path) -> None:
+    layouts = [TP2, PP2, {**TP2, **PP2}, {}]
+    saved = [tmp_path / str(number) for number in range(len(layouts))]
+    begun = run_scenario(scenario(model_folder, {**TP2, **precision}, range(2), save_to=saved[0]))
+    for number, layout in enumerate(layouts[1:], start=1):
+        moved = scenario(other_weights, {**layout, **precision}, load_from=saved[number - 1], save_to=saved[number])
+        assert {outcome.checksum for outcome in run_scenario(moved)} == {begun[0].checksum}
+
+    # The next step: where the run began, bit for bit that of a run which was never saved; that is also proof of the optimizer.
+    whole = run_scenario(scenario(model_folder, {**TP2, **precision}, range(3)))
+    back = run_scenario(scenario(other_weights, {**TP2, **precision}, range(2, 3), load_from=saved[-1]))
+    assert [outcome.metrics[-1] for outcome in back] == [outcome.metrics[-1] for outcome in whole]
+    assert [outcome.checksum for outcome in back] == [outcome.checksum for outcome in whole]
+
+
+def test_the_next_steps_after_the_chain_are_those_without_it(model_folder: Path, other_weights: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    run_scenario(scenario(model_folder, TP2, range(2), save_to=first))
+    run_scenario(scenario(other_weights, {**TP2, **PP2}, load_from=first, save_to=second))
+    whole = scenario(model_folder, TP2, range(4))
+    expected = last_metrics(whole, run_scenario(whole))
+    for layout in ({}, PP2):
+        case = scenario(other_weights, layout, range(2, 4), load_from=second)
+        metrics = last_metrics(case, run_scenario(case))
+        for name in ("policy/loss", "policy/grad_norm", "policy/kl_to_reference"):
+            assert metrics[name] == pytest.approx(expected[name], rel=1e-5), (layout, name)
+
+
+def test_data_parallel_ranks_come_and_go_with_bf16_weights_and_fp32_masters(
+    model_folder: Path, other_weights: Path, tmp_path: Path
+) -> None:
+    two, one = tmp_path / "two", tmp_path / "one"
+    begun = run_scenario(scenario(model_folder, {**DP2, **BF16}, range(2), save_to=two))
+    alone = run_scenario(scenario(other_weights, BF16, load_from=two, save_to=one))
+    assert alone[0].checksum == begun[0].checksum
+    whole = run_scenario(scenario(model_folder, {**DP2, **BF16}, range(3)))
+    back = run_scenario(scenario(other_weights, {**DP2, **BF16}, range(2, 3), load_from=one))
+    assert [outcome.checksum for outcome in back] == [outcome.checksum for outcome in whole]
+    assert [outcome.metrics[-1] for outcome in back] == [outcome.metrics[-1] for outcome in whole]
+
+
+@pytest.mark.parametrize("layout", [DP2, {**TP2, **PP2}], ids=["DP2", "TP2xPP2"])
+def test_a_save_in_the_background_of_training_is_of_the_moment_it_began(
+    layout: dict, model_folder: Path, other_weights: Path, tmp_path: Path
+) -> None:
+    case = scenario(model_folder, layout, range(3), save_to=tmp_path / "background")
+    while_saving = run_ranks(case.config, save_while_training, case)
+    resumed = run_scenario(scenario(other_weights, layout, range(1, 3), load_from=tmp_path / "background"))
+    assert [outcome.metrics for outcome in resumed] == while_saving
+
+
+def test_ranks_killed_while_writing_leave_the_checkpoint_before(
+    model_folder: Path, other_weights: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path, 2)
+    first = run_scenario(scenario(model_folder, TP2, range(1), save_to=checkpoints.begin(RunState(1, {}, ()))))
+    checkpoints.commit(1)
+    case = scenario(model_folder, TP2, range(2), save_to=checkpoints.begin(RunState(2, {}, ())))
+    with pytest.raises(AssertionError, match=r"exit codes of the ranks: \[-9, -9\]"):
+        run_ranks(case.config, die_while_writing, case)
+    loaded: list[Outcome] = []
+    run = Checkpoints(tmp_path, 2).load_newest(lambda folder: loaded.extend(run_scenario(scenario(other_weights, TP2, load_from=folder))))
+    assert run is not None and run.step == 1
+    assert loaded[0].checksum == first[0].checksum
+    assert "step_2.partial was not finished" in caplog.text
+
+
+def test_every_rank_learns_that_one_ran_out_of_space(model_folder: Path, tmp_path: Path) -> None:
+    case = scenario(model_folder, {**TP2}, save_to=tmp_path)
+    messages = run_ranks(case.config, lose_one_ranks_files, case, 1)
+    assert len(set(messages)) == 1
+    assert str(tmp_path / "lost") in messages[0] and "rank 1: OSError: [Errno 28] No space left on device" in messages[0]
+    assert (tmp_path / "next" / "metadata.json").exists() and not (tmp_path / "lost" / "metadata.json").exists()
