@@ -15,7 +15,7 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from nemo_brorl.types import Int32, MicroBatch, PlannedGroup, Segment, TrainBatch, UpdatePlan
+from nemo_brorl.types import Int32, Int64, MicroBatch, PlannedGroup, Segment, TrainBatch, UpdatePlan
 
 Item = tuple[int, int]  # (group, rollout)
 
@@ -36,13 +36,11 @@ def plan_update(
     )
     lengths = [scored.group.lengths for scored in batch.groups]
     packer = Packer([len(group.prompt_ids) for group in groups], lengths, token_budget, shared_prompt)
-    mini_batches = tuple(
-        packer.pack(items, data_parallel_size) for items in stratify([len(group) for group in lengths], num_mini_batches, seed)
-    )
+    mini_batches = tuple(packer.pack(items, data_parallel_size) for items in stratify(batch.rollouts, num_mini_batches, seed))
     return UpdatePlan(version, objective, learning_rate, groups, mini_batches)
 
 
-def stratify(group_sizes: Sequence[int], num_parts: int, seed: int) -> list[list[Item]]:
+def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: int) -> list[list[Item]]:
     """Split every group's rollouts, shuffled, into `num_parts` parts of nearly equal size.
 
     The remainders of different groups go to different parts, so the parts stay balanced.
@@ -50,10 +48,10 @@ def stratify(group_sizes: Sequence[int], num_parts: int, seed: int) -> list[list
     parts: list[list[Item]] = [[] for _ in range(num_parts)]
     random = np.random.default_rng(seed)
     start = 0
-    for group, size in enumerate(group_sizes):
-        for position, rollout in enumerate(random.permutation(size).tolist()):
-            parts[(start + position) % num_parts].append((group, rollout))
-        start += size
+    for group, members in enumerate(rollouts):
+        for position, index in enumerate(random.permutation(len(members)).tolist()):
+            parts[(start + position) % num_parts].append((group, int(members[index])))
+        start += len(members)
     return [sorted(part) for part in parts]
 
 

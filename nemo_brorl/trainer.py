@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.advantages import advantages_of
 from nemo_brorl.checkpoint import Checkpoints, RunState, Saver
 from nemo_brorl.clock import StopRequest, Stopwatch
 from nemo_brorl.config.schema import BroRLConfig
@@ -17,6 +16,7 @@ from nemo_brorl.console import Console
 from nemo_brorl.dynamic_sampling import DynamicSampling
 from nemo_brorl.errors import CheckpointError, StarvationError, TrainingError
 from nemo_brorl.evaluation import EvaluationResult, Evaluator
+from nemo_brorl.learning_batch import learning_batch
 from nemo_brorl.logs import get_logger
 from nemo_brorl.metrics.rollouts import generation_metrics, reward_metrics
 from nemo_brorl.packing import plan_update
@@ -24,7 +24,6 @@ from nemo_brorl.parity import alarms
 from nemo_brorl.ports import Generator, MetricSink, Policy, PromptSource
 from nemo_brorl.reference_reset import ReferenceResets
 from nemo_brorl.report_tables import step_line
-from nemo_brorl.rewards.shaping import shaped_rewards
 from nemo_brorl.rollouts.schedule import RolloutSchedule, learning_rate
 from nemo_brorl.sampling import Sampler, write_samples
 from nemo_brorl.sinks import EventLog
@@ -108,7 +107,7 @@ class BroRLTrainer:
         with self.room_for_engines(watch), watch.measure("collect"):
             batch, sampled = self.collect(watch)
         generated = generation_metrics(before, self.parts.generator.stats(), max(watch.seconds["generate"], 1e-9))
-        self.parts.console.stage(f"update on {sum(group.group.num_rollouts for group in batch.groups):,} rollouts")
+        self.parts.console.stage(f"update on {sum(map(len, batch.rollouts)):,} rollouts")
         update = self.parts.policy.update(self.plan(batch))
         with watch.measure("sync"):
             publish(self.parts.policy, self.parts.generator, version=update.version)
@@ -155,10 +154,7 @@ class BroRLTrainer:
             self.dynamic_sampling.offer(result.groups)
             sampled += result.groups
         groups = tuple(self.dynamic_sampling.take(wanted))
-        shaping, limit = self.config.rewards.shaping, self.sampling.max_tokens
-        rewards = [shaped_rewards(group, shaping, limit, self.step_number + 1) for group in groups]
-        advantages = advantages_of(rewards, self.config.algorithm)
-        return TrainBatch(groups, tuple(advantages)), sampled
+        return learning_batch(groups, self.config, self.step_number + 1), sampled
 
     def plan(self, batch: TrainBatch) -> UpdatePlan:
         """The update's layout for the policy's data-parallel ranks."""

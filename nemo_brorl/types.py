@@ -132,7 +132,8 @@ class TrainBatch:
     """The informative groups of one step with one advantage per rollout."""
 
     groups: tuple[ScoredGroup, ...]
-    advantages: tuple[Float32, ...]  # per group [N]
+    advantages: tuple[Float32, ...]  # per group [N]; 0 for rollouts that are not trained
+    rollouts: tuple[Int64, ...]  # per group the rollouts that are trained, ascending indices into N
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ SHELVES: tuple[tuple[str, ...], ...] = (
     ("ports", "kl", "tokenizer", "cluster", "run_folder", "theory"),
     ("rollouts", "rewards", "dynamic_sampling", "advantages", "losses", "packing", "metrics", "reference_reset"),
     ("prompts", "policy", "generation", "weight_sync", "checkpoint", "sinks", "nemo_app"),
-    ("sampling", "parity", "report_tables", "report"),
+    ("sampling", "learning_batch", "parity", "report_tables", "report"),
     ("evaluation",),
     ("trainer", "warm_up"),
     ("wiring",),

@@ -92,6 +92,7 @@ RANGES: dict[str, Range] = {
     "algorithm.clip_high": POSITIVE,
     "algorithm.dual_clip": AT_LEAST_0,
     "algorithm.pass_at_k": AT_LEAST_1,
+    "algorithm.train_rollouts": Range(2),
     "algorithm.rare_success_exponent": AT_LEAST_0,
     "algorithm.entropy_coefficient": AT_LEAST_0,
     "algorithm.num_mini_batches": AT_LEAST_1,

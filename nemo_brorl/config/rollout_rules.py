@@ -10,8 +10,11 @@ from nemo_brorl.config.schema import BroRLConfig
 
 def group_fills_mini_batches(config: BroRLConfig) -> Iterator[str]:
     mini_batches, replicas = config.algorithm.num_mini_batches, data_parallel_size(config)
-    for num, prompts in stage_sizes(config):
-        samples, shape = num * prompts, f"rollouts.num_per_prompt × rollouts.prompts_per_step = {num} × {prompts} = {num * prompts}"
+    trained = config.algorithm.train_rollouts
+    for sampled, prompts in stage_sizes(config):
+        num = sampled if trained is None else min(sampled, trained)
+        name = "rollouts.num_per_prompt" if num == sampled else "algorithm.train_rollouts"
+        samples, shape = num * prompts, f"{name} × rollouts.prompts_per_step = {num} × {prompts} = {num * prompts}"
         if samples % mini_batches:
             fitting = max(divisor for divisor in range(1, mini_batches + 1) if samples % divisor == 0)
             yield f"algorithm.num_mini_batches={mini_batches} does not divide {shape}: write algorithm.num_mini_batches={fitting}"
@@ -75,7 +78,8 @@ def dual_clip(config: BroRLConfig) -> Iterator[str]:
 
 
 def pass_at_k_fits_the_group(config: BroRLConfig) -> Iterator[str]:
-    k, num = config.algorithm.pass_at_k, min((num for num, _ in stage_sizes(config)), default=config.rollouts.num_per_prompt)
+    k, trained = config.algorithm.pass_at_k, config.algorithm.train_rollouts
+    num = min([num for num, _ in stage_sizes(config)] + ([] if trained is None else [trained]), default=config.rollouts.num_per_prompt)
     if config.algorithm.advantage == "pass_at_k" and k > num:
         yield f"algorithm.pass_at_k={k} is more than N = {num} rollouts of a group: write {num} or less"
 

@@ -125,6 +125,7 @@ class AlgorithmConfig:
 
     advantage: str = "reinforce_plus_plus_baseline"  # also reinforce_plus_plus, grpo, dr_grpo, rloo, maxrl, pass_at_k
     pass_at_k: int = 8  # k of the advantage pass_at_k
+    train_rollouts: int | None = None  # of a group, those with the largest variance of rewards (PODS); null: all N
     rare_success_exponent: float = 0.0  # weight groups by (1 - share of correct rollouts) ** this; 0: off
     loss: str = "ppo_clip"  # ppo_clip, gspo, cispo
     aggregation: str = "token_mean"  # token_mean, sequence_mean, constant (sum over rollouts.max_response_tokens)

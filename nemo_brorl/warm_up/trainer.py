@@ -73,7 +73,7 @@ def supervised_batch(demonstrations: Sequence[Demonstration]) -> TrainBatch:
         )
         chunk = RolloutChunk(request, np.asarray([length], np.int32), np.asarray([True]), version=0, engine=-1, data=arrays)
         groups.append(ScoredGroup(RolloutGroup(prompt, (chunk,)), np.ones(1, np.float32), 0))
-    return TrainBatch(tuple(groups), tuple(np.ones(1, np.float32) for _ in groups))
+    return TrainBatch(tuple(groups), tuple(np.ones(1, np.float32) for _ in groups), tuple(np.zeros(1, np.int64) for _ in groups))
 
 
 def warm_up(

@@ -15,7 +15,7 @@ def make_plan(sizes: list[int], **settings: object) -> UpdatePlan:
     groups = [
         make_group([0.0] * size, uid=f"train/{index}", lengths=random.integers(1, 30, size).tolist()) for index, size in enumerate(sizes)
     ]
-    batch = TrainBatch(tuple(groups), tuple(np.zeros(size, np.float32) for size in sizes))
+    batch = TrainBatch(tuple(groups), tuple(np.zeros(size, np.float32) for size in sizes), tuple(np.arange(size) for size in sizes))
     defaults = dict(num_mini_batches=4, data_parallel_size=2, token_budget=200, shared_prompt=True, version=1, learning_rate=1.0,
                     objective="ppo_clip", seed=3)  # fmt: skip
     return plan_update(batch, **(defaults | settings))  # type: ignore[arg-type]
@@ -62,12 +62,12 @@ def test_ranks_get_nearly_equal_tokens() -> None:
 
 
 def test_every_mini_batch_takes_an_equal_share_of_every_group() -> None:
-    for part in stratify([16, 8], 4, seed=0):
+    for part in stratify([range(16), range(8)], 4, seed=0):
         assert Counter(group for group, _ in part) == {0: 4, 1: 2}
 
 
 def test_groups_of_one_spread_over_all_mini_batches() -> None:
-    assert [len(part) for part in stratify([1] * 12, 4, seed=0)] == [3, 3, 3, 3]
+    assert [len(part) for part in stratify([range(1)] * 12, 4, seed=0)] == [3, 3, 3, 3]
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
