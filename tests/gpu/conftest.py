@@ -1,0 +1,51 @@
+"""One rank on the first GPU: `pytest tests/gpu` in a process of its own, because the CPU tests prepare Megatron for the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_brorl.config.schema import BroRLConfig
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder needs a GPU that torch can use; skipped, visibly, where there is none."""
+    import torch
+
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker("gpu")
+            if not torch.cuda.is_available():
+                item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def gpu_device() -> Iterator[Any]:
+    """With process groups of a single rank open."""
+    import torch.distributed as dist
+
+    from nemo_brorl.policy.device import open_device
+
+    device = open_device(on_gpu=True, num_threads=1)
+    from nemo_brorl.policy import parallel
+    from nemo_brorl.policy.layout import ParallelLayout
+
+    parallel.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
+    yield device
+    parallel.close_groups()
+
+
+@pytest.fixture(scope="session")
+def new_gpu_learner(gpu_device: Any) -> Callable[[Path, BroRLConfig], Any]:
+    """A function that makes the Learner of a model folder and a config on the GPU."""
+    from nemo_brorl.policy.layout import layout_of
+    from nemo_brorl.policy.learner import Learner
+
+    def new(folder: Path, config: BroRLConfig) -> Learner:
+        config.trainer.gpus_per_node = 1
+        return Learner(config, layout_of(config), folder, gpu_device)
+
+    return new
