@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,10 +10,12 @@ from torch import Tensor
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.layout import layout_of
-from nemo_brorl.types import UpdatePlan
+from nemo_brorl.types import Float32, UpdatePlan
 from tests import policy_ranks
 
 from nemo_brorl.policy.learner import Learner  # isort: skip - imports megatron, after policy_ranks has opened the device
+
+Scored = Sequence[Sequence[int]]
 
 
 def emulated_linear(config: BroRLConfig, kind: str, x: Tensor, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -60,3 +63,9 @@ def histories(model_folder: Path, config: BroRLConfig, plans: tuple[UpdatePlan, 
         learner.log_probs([[1, 2, 3]], [[4, 5]], with_fp8=False)
     recipes = [linear.recipe for model in learner.models for chunk in chunks_of(model) for linear in chunk.linears]
     return [state for recipe in recipes if (state := recipe.extra_state()) is not None]
+
+
+def score_twice(config: BroRLConfig, model_folder: Path, prompts: Scored, responses: Scored) -> tuple[list[Float32], list[Float32]]:
+    """Log-probs with FP8 and without, under the same weights."""
+    learner = Learner(config, layout_of(config), model_folder, policy_ranks._DEVICE)
+    return learner.log_probs(prompts, responses), learner.log_probs(prompts, responses, with_fp8=False)

@@ -100,7 +100,8 @@ class EmulatedLinear:
         if not self.chunk.is_on:
             return super()._forward_impl(input, weight, *args, **kwargs)  # type: ignore[misc]
         group = kwargs["tp_group"] if kwargs["sequence_parallel"] or kwargs["allreduce_dgrad"] else None
-        return _Fp8Linear.apply(input, weight, kwargs["bias"], self, group, kwargs["sequence_parallel"])
+        phase = self.chunk.enter(self)  # not in the function's forward, where gradients are always off
+        return _Fp8Linear.apply(input, weight, kwargs["bias"], self, phase, group, kwargs["sequence_parallel"])
 
 
 class EmulatedColumnParallelLinear(EmulatedLinear, ColumnParallelLinear):
@@ -124,14 +125,22 @@ class _Fp8Linear(torch.autograd.Function):
     input; its gradient is then summed over them, or, under sequence parallelism, the input gathered and its gradient scattered."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, linear: EmulatedLinear, group: Any, is_gathered: bool) -> Tensor:
-        phase = linear.chunk.enter(linear)
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        linear: EmulatedLinear,
+        phase: Phase,
+        group: Any,
+        is_gathered: bool,
+    ) -> Tensor:
         whole = _gather_along_first_dim(x, group) if is_gathered else x
         operands, quantised_weight = linear.recipe.inputs(whole.flatten(0, -2), weight, phase)
         ctx.linear, ctx.group, ctx.is_gathered, ctx.has_bias = linear, group, is_gathered, bias is not None
         ctx.shape, ctx.dtype, ctx.weight_dtype = whole.shape, x.dtype, weight.dtype
         _save(ctx, operands.by_column, quantised_weight)
-        y = product(operands.by_row, quantised_weight.transposed(), x.dtype).view(*whole.shape[:-1], -1)
+        y = product(operands.by_row, quantised_weight.transposed(), x.dtype).view(*whole.shape[:-1], weight.size(0))
         return y if bias is None else y + bias
 
     @staticmethod
@@ -150,7 +159,7 @@ class _Fp8Linear(torch.autograd.Function):
             dw = product(operands.by_column.transposed(), x, ctx.weight_dtype)
         bias_grad = flat.sum(0) if ctx.has_bias else None  # of the gradient before quantising, as Transformer Engine's
         ctx.linear.chunk.leave_backward(ctx.linear)
-        return dx, dw, bias_grad, None, None, None
+        return dx, dw, bias_grad, None, None, None, None
 
 
 def _save(ctx: Any, x: Quantised, weight: Quantised) -> None:

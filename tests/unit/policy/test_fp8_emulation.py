@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from nemo_brorl.policy.fp8_emulation import ChunkEmulation
 from nemo_brorl.policy.fp8_recipes import Phase, make_recipe
 from nemo_brorl.policy.quantise import E4M3, E5M2, TILE, Fp8Format, per_tile
 from tests.fp8_ranks import emulated_linear
@@ -122,3 +124,33 @@ def test_an_expert_without_tokens_gets_a_gradient_of_zeros() -> None:
 def test_the_tiles_of_a_weight_do_not_depend_on_the_direction() -> None:
     w = tensors(torch.float32)[1]
     assert torch.equal(per_tile(w, E4M3, TILE, TILE).values.t(), per_tile(w.t(), E4M3, TILE, TILE).values)
+
+
+def test_phases_follow_from_where_gradients_are_on() -> None:
+    block, chunk, seen = torch.nn.Linear(1, 1), ChunkEmulation(), []
+    chunk.attach(block)
+    block.register_forward_pre_hook(lambda *_: seen.append(chunk.enter(block)))
+    x = torch.ones(1, 1)
+    block(x)
+    with torch.no_grad():
+        block(x)
+    checkpointed = torch.nn.Sequential()
+    chunk = ChunkEmulation()
+    chunk.attach(checkpointed)
+
+    def part(x: Tensor) -> Tensor:
+        seen.append(chunk.enter(block))
+        return 2 * x
+
+    checkpointed.append(_Checkpointed(part))
+    checkpointed(x.requires_grad_()).sum().backward()
+    assert seen == [Phase.FORWARD, Phase.FORWARD, Phase.CHECKPOINTED, Phase.RECOMPUTED]
+
+
+class _Checkpointed(torch.nn.Module):
+    def __init__(self, part: Rounding) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.part, x, use_reentrant=True)
