@@ -26,6 +26,11 @@ def row(*segments: PackedSegment, multiple: int = 1) -> Row:
     return build_row(segments, 1.0, RowSettings(CPU, multiple))
 
 
+def ranks(*segments: PackedSegment, num: int = 2, multiple: int = 1) -> list[Row]:
+    """The row of every context-parallel rank."""
+    return [build_row(segments, 1.0, RowSettings(CPU, multiple, rank, num)) for rank in range(num)]
+
+
 def test_a_shared_prompt_stands_once_and_predicts_the_first_token_of_each_response() -> None:
     laid = row(segment(0, [1, 2, 3], [[10, 11], [20], [30, 31]]))
     assert laid.token_ids.tolist() == [[1, 2, 3, 20, 10, 11, 30, 31]]  # responses by length
@@ -72,3 +77,56 @@ def test_rollouts_are_found_across_chunks() -> None:
     group = GroupArrays([first, second])
     assert [group.response(rollout)[0].tolist() for rollout in range(3)] == [[1, 2], [3], [4, 5]]
     assert group.response(2)[1].tolist() == pytest.approx([0.4, 0.5])
+
+
+def test_a_long_stretch_is_cut_into_an_early_and_a_late_piece_for_every_rank() -> None:
+    first, second = ranks(segment(0, [1, 2], [[3, 4, 5, 6, 7]]))  # 7 tokens, padded to 4 pieces of 2
+    assert first.token_ids.tolist() == [[1, 2, 7, 0]]
+    assert second.token_ids.tolist() == [[3, 4, 5, 6]]
+    assert first.positions.tolist() == [[0, 1, 6, 7]]
+    assert first.packing.blocks == (Block(1, 2), Block(1, 2, (Span(0, 6, 8),)))
+    assert second.packing.blocks == (Block(1, 2, (Span(0, 2, 8),)), Block(1, 2, (Span(0, 4, 8),)))
+    gathered = torch.cat([first.token_ids[0], second.token_ids[0]])
+    assert gathered[first.packing.context_order].tolist() == [1, 2, 3, 4, 5, 6, 7, 0]
+    # a token counts where the token before it is: 2 predicts 3 on the first rank, 4 predicts 5 on the second
+    assert first.packing.targets.tolist() == [3]
+    assert second.packing.targets.tolist() == [4, 5, 6, 7]
+    assert second.packing.source_rows.tolist() == [0, 1, 2, 3]
+
+
+def test_short_responses_go_to_one_rank_each_and_only_their_prompt_is_cut() -> None:
+    made = ranks(segment(0, [1, 2, 3], [[10, 11], [20, 21], [30], [40]] * 4))
+    assert [laid.packing.num_cut for laid in made] == [2, 2]  # the prompt: 4 pieces of 1
+    assert [laid.token_ids.size(1) for laid in made] == [14, 14]
+    for laid in made:
+        assert {span for block in laid.packing.blocks for span in block.sees if not span.stride} == {Span(0, 3)}
+    # the last prompt token, piece 2 of 4 and so on the second rank, predicts the first token of all 16 responses
+    assert [laid.num_loss_tokens for laid in made] == [4, 20]
+
+
+@pytest.mark.parametrize("num", [2, 3])
+def test_ranks_together_have_every_response_token_once(num: int) -> None:
+    random = np.random.default_rng(0)
+    segments = [segment(n, [1] * 5, [[7] * length for length in random.integers(0, 30, 6)]) for n in range(3)]
+    segments.append(segment(3, [1, 2], [[5] * 100]))
+    seen = []
+    for laid in ranks(*segments, num=num, multiple=4):
+        assert laid.token_ids.size(1) % 4 == 0
+        seen += [
+            (laid.responses[i].segment, laid.responses[i].index, t) for i, t in zip(laid.response_index, laid.token_index, strict=True)
+        ]
+    expected = [(r.segment, r.index, t) for part in segments for r in part.responses for t in range(len(r.token_ids))]
+    assert sorted(seen) == sorted(expected)
+
+
+def test_context_ranks_get_nearly_equal_tokens() -> None:
+    random = np.random.default_rng(0)
+    made = ranks(segment(0, [1] * 200, [[7] * length for length in random.integers(8, 57, 128)]), num=4)
+    tokens = [laid.token_ids.size(1) for laid in made]
+    assert max(tokens) - min(tokens) <= 8  # the shortest response
+
+
+def test_a_micro_batch_without_work_for_a_rank_still_gives_it_a_row() -> None:
+    first, second = ranks(segment(0, [1], [[2]]), segment(1, [1], [[2, 3]]), num=2, multiple=2)
+    assert first.token_ids.size(1) and second.token_ids.size(1)
+    assert first.num_loss_tokens + second.num_loss_tokens == 3
