@@ -14,6 +14,7 @@ from torch import Tensor
 from nemo_brorl.config.schema import OptimConfig
 from nemo_brorl.policy.device import Device
 from nemo_brorl.policy.model import PolicyModel
+from nemo_brorl.policy.optimizer_state import copy_state_once
 
 
 def wrap_model(models: Sequence[PolicyModel]) -> list[DistributedDataParallel]:
@@ -56,6 +57,7 @@ def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) 
     optimizer = get_megatron_optimizer(settings, chunks, use_gloo_process_groups=False)
     for part in optimizer.chained_optimizers:
         part.init_state_fn(part.optimizer, part.config)  # moments exist from now on, so a run can be saved before its first step
+    copy_state_once(optimizer)
     return optimizer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -58,6 +59,7 @@ class PolicyRank:
             self.store = parallel.join_store(*address, self.layout.world_size)
         parallel.open_groups(self.layout, self.rank, self.store, self.device, self.config.trainer.seed)
         self.learner = Learner(self.config, self.layout, self.model_folder, self.device)
+        gc.freeze()  # imports and model stay: Megatron collects garbage in every save, and looks at all of them otherwise
         _log.info("model loaded from %s", self.model_folder)
 
     def update(self, plan: UpdatePlan) -> RankReport:
