@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--responses", type=int, default=512)
     parser.add_argument("--prompts", type=int, nargs="+", default=[20, 200])
     parser.add_argument("--repeats", type=int, default=3, help="of the fast sides; the slow ones at long prompts are run less often")
-    parser.add_argument("--shared-micro-batch", type=int, default=128, help="responses of a shared-prompt row")
+    parser.add_argument("--shared-micro-batch", type=int, default=MICRO_BATCH, help="responses of a shared-prompt row")
     parser.add_argument("--skip-hf", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
 """Attention over the whole row by one FlexAttention kernel (arXiv 2412.05496), which skips the blocks of the mask that are empty.
 
-For GPUs: FlexAttention has no backward on CPU. The kernel is compiled once; rows are padded to a multiple of ROW_MULTIPLE
-tokens and shapes are dynamic, so that rows of other lengths do not compile it again.
+For GPUs: FlexAttention has no backward on CPU. Kernel and mask are compiled with dynamic shapes, and rows padded to a multiple of
+ROW_MULTIPLE tokens, so rows of any length share what is compiled (once more for a row of a single block).
 
 Legend: T tokens of the row, S keys (context, then row), H heads, K key-value heads, D head size.
 """
@@ -38,9 +38,9 @@ def attend_with_flex(
     if context is not None:
         key, value = torch.cat([context[0], key]), torch.cat([context[1], value])
     query, key, value = (heads.transpose(0, 1)[None] for heads in (query, key, value))
+    attend = _compiled(flex_attention, query.device.type)
     mask = block_mask(packing, query.device)
-    attended = _kernel(query.device.type)(query, key, value, block_mask=mask, scale=scale, enable_gqa=query.size(1) != key.size(1))
-    return attended[0].transpose(0, 1)
+    return attend(query, key, value, block_mask=mask, scale=scale, enable_gqa=query.size(1) != key.size(1))[0].transpose(0, 1)
 
 
 def block_mask(packing: Packing, device: torch.device) -> BlockMask:
@@ -48,23 +48,24 @@ def block_mask(packing: Packing, device: torch.device) -> BlockMask:
     if "flex" not in packing.caches:
         sight = packing.sight
         assert sight is not None, "the row was built for FlexAttention"
-        sizes = (len(sight.query_stretch), len(sight.key_stretch))
-        packing.caches["flex"] = create_block_mask(mask_mod(sight), None, None, *sizes, device=device, _compile=device.type != "cpu")
+        create, sizes = _compiled(create_block_mask, device.type), (len(sight.query_stretch), len(sight.key_stretch))
+        packing.caches["flex"] = create(mask_mod(sight), None, None, *sizes, device=str(device))
     return packing.caches["flex"]
 
 
 def mask_mod(sight: Sight) -> MaskMod:
     """Whether query `q` sees key `k`: its own stretch up to itself, and all of its prompt."""
+    query_stretch, query_prompt, query_position = sight.query_stretch, sight.query_prompt, sight.query_position
+    key_stretch, key_position = sight.key_stretch, sight.key_position
 
     def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        stretch = sight.key_stretch[k]
-        is_past = (stretch == sight.query_stretch[q]) & (sight.key_position[k] <= sight.query_position[q])
-        return is_past | (stretch == sight.query_prompt[q])
+        is_past = (key_stretch[k] == query_stretch[q]) & (key_position[k] <= query_position[q])
+        return is_past | (key_stretch[k] == query_prompt[q])
 
     return sees
 
 
 @cache
-def _kernel(device_type: str) -> Any:
-    """Compiled on GPU; the eager form on CPU is for tests of the mask."""
-    return flex_attention if device_type == "cpu" else torch.compile(flex_attention, dynamic=True)
+def _compiled(function: Any, device_type: str) -> Any:
+    """Compiled on GPU, where the mask would else be written down for all pairs of tokens; as it is on CPU, for tests of the mask."""
+    return function if device_type == "cpu" else torch.compile(function, dynamic=True)

@@ -1,0 +1,67 @@
+"""FlexAttention against the block loop on the GPU, forward and backward, for rows of several lengths. megatron is imported late, as
+CPU tests of the same run prepare it for the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = ((20, [30, 12, 30, 7]), (300, [40] * 24), (33, [5, 90, 700]), (5, []))  # prompt and response lengths
+NUM_HEADS, NUM_KV, HEAD_SIZE = 8, 2, 64
+
+
+def make_row(prompt_length: int, lengths: list[int]) -> Any:
+    """A shared segment and a document, padded for FlexAttention."""
+    from nemo_brorl.policy.attention_flex import ROW_MULTIPLE
+    from nemo_brorl.policy.packed_rows import PackedSegment, Response
+    from nemo_brorl.policy.row_builder import RowSettings, build_row
+
+    def segment(prompt: int, responses: list[int]) -> PackedSegment:
+        made = [Response(0, i, np.ones(n, np.int32), np.zeros(n, np.float32), 0.0, True) for i, n in enumerate(responses)]
+        return PackedSegment(np.ones(prompt, np.int32), tuple(made))
+
+    settings = RowSettings(torch.device("cuda"), ROW_MULTIPLE, with_sight=True)
+    return build_row([segment(prompt_length, lengths), segment(11, [17])], 1.0, settings)
+
+
+def outputs_and_gradients(attend: Any, row: Any, dtype: torch.dtype) -> list[torch.Tensor]:
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def random(num_heads: int) -> torch.Tensor:
+        return torch.randn(row.token_ids.size(1), num_heads, HEAD_SIZE, device="cuda", dtype=dtype, generator=generator)
+
+    heads = [random(num).requires_grad_() for num in (NUM_HEADS, NUM_KV, NUM_KV)]
+    output = attend(*heads, None, row.packing, HEAD_SIZE**-0.5)
+    output.backward(random(NUM_HEADS))
+    return [output.detach(), *(part.grad for part in heads)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-3), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])
+def test_flex_equals_the_block_loop(dtype: torch.dtype, tolerance: float) -> None:
+    from nemo_brorl.policy.attention_flex import attend_with_flex
+    from nemo_brorl.policy.attention_sdpa import attend_by_blocks
+
+    for shape in SHAPES:
+        row = make_row(*shape)
+        for mine, expected in zip(
+            outputs_and_gradients(attend_with_flex, row, dtype), outputs_and_gradients(attend_by_blocks, row, dtype), strict=True
+        ):
+            assert (mine - expected).abs().max() <= tolerance * expected.abs().max(), shape
+
+
+def test_rows_of_other_lengths_compile_nothing_new() -> None:
+    from torch._dynamo.utils import counters
+
+    from nemo_brorl.policy.attention_flex import attend_with_flex
+
+    for num in (4, 9):  # the first lengths, of more than one block
+        outputs_and_gradients(attend_with_flex, make_row(64, [100] * num), torch.bfloat16)
+    compiled = counters["stats"]["unique_graphs"]
+    for num in (5, 14, 23):
+        outputs_and_gradients(attend_with_flex, make_row(64, [100] * num), torch.bfloat16)
+    assert counters["stats"]["unique_graphs"] == compiled
