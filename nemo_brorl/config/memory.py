@@ -23,6 +23,7 @@ ENGINE_GIB = 1.3
 REWARD_WORKER_GIB = 0.15
 
 BYTES_PER_PARAMETER = 20  # weights, gradients and two Adam moments in fp32, and the reference's weights
+SAVE_BYTES_PER_PARAMETER = 26  # copies of weights, optimizer and reference while a checkpoint is written, some of them twice
 ACTIVATIONS_PER_TOKEN = 40  # fp32 numbers per token, layer and hidden unit kept for the backward pass
 LOGITS_COPIES = 3  # of a chunk of fp32 logits
 
@@ -50,7 +51,7 @@ def check_memory(config: BroRLConfig) -> None:
 def needed_gib(config: BroRLConfig, shape: ModelShape) -> float:
     """An estimate of all processes' memory on a CPU machine, in GiB."""
     policy, replicas, size = config.policy, data_parallel_size(config), num_parameters(shape)
-    state = size * BYTES_PER_PARAMETER
+    state = size * (BYTES_PER_PARAMETER + SAVE_BYTES_PER_PARAMETER)
     tokens_per_layer = policy.tokens_per_micro_batch * shape.num_layers * shape.hidden_size
     activations = 4 * ACTIVATIONS_PER_TOKEN * tokens_per_layer
     logits = 4 * LOGITS_COPIES * policy.log_prob_chunk_tokens * shape.vocab_size * model_parallel_size(config)

@@ -52,22 +52,16 @@ def test_2x1_to_1x2_to_2x2_to_1x1_and_back_changes_no_bit(precision: dict, model
         moved = scenario(other_weights, {**layout, **precision}, load_from=saved[number - 1], save_to=saved[number])
         assert {outcome.checksum for outcome in run_scenario(moved)} == {begun[0].checksum}
 
-    # The next step: where the run began, bit for bit that of a run which was never saved; that is also proof of the optimizer.
-    whole = run_scenario(scenario(model_folder, {**TP2, **precision}, range(3)))
-    back = run_scenario(scenario(other_weights, {**TP2, **precision}, range(2, 3), load_from=saved[-1]))
-    assert [outcome.metrics[-1] for outcome in back] == [outcome.metrics[-1] for outcome in whole]
+    # The next two steps: where the run began, bit for bit those of a run that was never saved, which also proves the optimizer.
+    whole = run_scenario(scenario(model_folder, {**TP2, **precision}, range(4)))
+    back = run_scenario(scenario(other_weights, {**TP2, **precision}, range(2, 4), load_from=saved[-1]))
+    assert [outcome.metrics for outcome in back] == [outcome.metrics[2:] for outcome in whole]
     assert [outcome.checksum for outcome in back] == [outcome.checksum for outcome in whole]
-
-
-def test_the_next_steps_after_the_chain_are_those_without_it(model_folder: Path, other_weights: Path, tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    run_scenario(scenario(model_folder, TP2, range(2), save_to=first))
-    run_scenario(scenario(other_weights, {**TP2, **PP2}, load_from=first, save_to=second))
-    whole = scenario(model_folder, TP2, range(4))
-    expected = last_metrics(whole, run_scenario(whole))
+    if precision is BF16:  # rounds differently under every layout
+        return
     for layout in ({}, PP2):
-        case = scenario(other_weights, layout, range(2, 4), load_from=second)
-        metrics = last_metrics(case, run_scenario(case))
+        case = scenario(other_weights, layout, range(2, 4), load_from=saved[-1])
+        expected, metrics = last_metrics(case, whole), last_metrics(case, run_scenario(case))
         for name in ("policy/loss", "policy/grad_norm", "policy/kl_to_reference"):
             assert metrics[name] == pytest.approx(expected[name], rel=1e-5), (layout, name)
 
