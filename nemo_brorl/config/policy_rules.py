@@ -41,7 +41,7 @@ def offload_frees_something(config: BroRLConfig) -> Iterator[str]:
 
 def fp8_weights_have_no_reference(config: BroRLConfig) -> Iterator[str]:
     """A reference is exchanged with the weights bit for bit, and writing into FP8 weights rounds."""
-    if config.policy.fp8_params and config.algorithm.kl.coefficient > 0:
+    if config.policy.fp8 is not None and config.policy.fp8_params and config.algorithm.kl.coefficient > 0:
         yield (
             "policy.fp8_params=true keeps weights in FP8, which cannot be exchanged with a KL reference without rounding: write "
             "policy.fp8_params=false, or algorithm.kl.coefficient=0"

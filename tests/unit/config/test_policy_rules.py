@@ -48,6 +48,8 @@ def test_offload_is_refused_where_it_frees_nothing() -> None:
 def test_fp8_weights_train_without_a_reference() -> None:
     config = BroRLConfig()
     config.policy.fp8_params = True
+    assert list(fp8_weights_have_no_reference(config)) == []  # does nothing without policy.fp8
+    config.policy.fp8 = "hybrid"
     (message,) = fp8_weights_have_no_reference(config)
     assert "algorithm.kl.coefficient=0" in message
     config.algorithm.kl.coefficient = 0.0
