@@ -79,6 +79,18 @@ def test_data_parallel_ranks_come_and_go_with_bf16_weights_and_fp32_masters(
     assert [outcome.metrics[-1] for outcome in back] == [outcome.metrics[-1] for outcome in whole]
 
 
+def test_experts_move_between_layouts_with_their_optimizer(tmp_path: Path) -> None:
+    mixture, other = make_model(tmp_path / "model", "qwen3_moe"), make_model(tmp_path / "other", "qwen3_moe", seed=9)
+    two, one = tmp_path / "two", tmp_path / "one"
+    expert = {**DP2, "expert_model_parallel_size": 2}
+    begun = run_scenario(scenario(mixture, expert, range(2), save_to=two))
+    assert run_scenario(scenario(other, PP2, load_from=two, save_to=one))[0].checksum == begun[0].checksum
+    whole = run_scenario(scenario(mixture, expert, range(4)))
+    back = run_scenario(scenario(other, expert, range(2, 4), load_from=one))
+    assert [outcome.metrics for outcome in back] == [outcome.metrics[2:] for outcome in whole]
+    assert [outcome.checksum for outcome in back] == [outcome.checksum for outcome in whole]
+
+
 @pytest.mark.parametrize("layout", [DP2, {**TP2, **PP2}], ids=["DP2", "TP2xPP2"])
 def test_a_save_in_the_background_of_training_is_of_the_moment_it_began(
     layout: dict, model_folder: Path, other_weights: Path, tmp_path: Path
