@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 
 def run_command(command: str, description: str | None, argv: Sequence[str]) -> int:
-    """Run `train`, `evaluate` or `sft`. Returns the exit code; a `BroRLError` is one message, anything else a traceback."""
+    """Run `train`, `evaluate`, `convert` or `sft`. Returns the exit code; a `BroRLError` is one message, anything else a traceback."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every actor compiles every module it imports, each time
     line = parse_command_line(argv, command, (description or "").strip())
     setup_logging()

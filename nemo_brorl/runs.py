@@ -8,11 +8,13 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from nemo_brorl.checkpoint import Checkpoints
 from nemo_brorl.clock import Stopwatch
 from nemo_brorl.config.derived import sft_precision
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
+from nemo_brorl.errors import CheckpointError
 from nemo_brorl.evaluation import Evaluator, result_header, result_rows
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.report_tables import change_rows, sampling_line, time_rows
@@ -22,7 +24,7 @@ from nemo_brorl.warm_up.demonstrations import Demonstrations, tokenizer_texts
 from nemo_brorl.warm_up.initial_model import write_initial_model
 from nemo_brorl.warm_up.tokenizer import build_tokenizer
 from nemo_brorl.warm_up.trainer import finish, is_cached, warm_up
-from nemo_brorl.wiring import Launch, evaluating, launching, read_inputs, ready_trainer, start_actors, wait_ready
+from nemo_brorl.wiring import Launch, converting, evaluating, launching, read_inputs, ready_trainer, start_actors, wait_ready
 
 TOKENIZER_QUESTIONS = 4000  # that the small tokenizer learns its merges from
 DEMONSTRATION_SEED_OFFSET = 1000  # other questions than those that training begins with
@@ -73,6 +75,32 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> None:
     folder = Path(config.exp_manager.explicit_log_dir)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "evaluation.json").write_text(json.dumps({"model": config.policy.model, **asdict(result)}, indent=1))
+
+
+def convert(config: BroRLConfig, line: CommandLine) -> None:
+    """Write the weights of a checkpoint as a Hugging Face folder."""
+    console, start = Console(), time.monotonic()
+    checkpoint, output = conversion(config)
+    with converting(config) as policy:
+        policy.load(checkpoint / "policy")
+        policy.export(output)
+    console.line(f"{checkpoint} written to {output} in {time.monotonic() - start:.0f} s")
+
+
+def conversion(config: BroRLConfig) -> tuple[Path, Path]:
+    """Which checkpoint is converted, and where to. Raises CheckpointError when it is not there, or when the output is."""
+    run_folder = Path(config.exp_manager.explicit_log_dir)
+    folder = Path(config.convert.checkpoint) if config.convert.checkpoint else run_folder / "checkpoints"
+    if config.convert.checkpoint:
+        complete = [found for found in Checkpoints(folder.parent, 1).complete() if found.name == folder.name]
+    else:
+        complete = Checkpoints(folder, 1).complete()
+    if not complete:
+        raise CheckpointError(f"{folder} holds no complete checkpoint: write convert.checkpoint=RUN/checkpoints/step_K")
+    output = Path(config.convert.output) if config.convert.output else run_folder / f"hf_{complete[0].name}"
+    if output.exists() and any(output.iterdir()):
+        raise CheckpointError(f"convert.output={output} is there and not empty: delete it or write another folder")
+    return complete[0], output
 
 
 def sft(config: BroRLConfig, line: CommandLine) -> None:

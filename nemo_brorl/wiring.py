@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,18 @@ def evaluating(config: BroRLConfig, console: Console) -> Iterator[Evaluator]:
         wait_ready(actors, Stopwatch())
         sampler = Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)
         yield Evaluator(config, inputs.held_out, sampler)
+
+
+@contextlib.contextmanager
+def converting(config: BroRLConfig) -> Iterator[MegatronPolicy]:
+    """The policy alone, for its weights: no reference."""
+    without_reference = replace(config, algorithm=replace(config.algorithm, kl=replace(config.algorithm.kl, coefficient=0.0)))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(RayCluster(config))
+        policy = MegatronPolicy(without_reference, resolve_model(config))
+        stack.callback(policy.close)
+        policy.wait_ready()
+        yield policy
 
 
 def resolve_model(config: BroRLConfig) -> Path:

@@ -37,7 +37,7 @@ SHELVES: tuple[tuple[str, ...], ...] = (
     ("runs", "simulations"),
     ("commands",),
 )
-ENTRY_POINTS = ("train", "evaluate", "sft", "simulate", "plateau", "__main__")
+ENTRY_POINTS = ("train", "evaluate", "sft", "simulate", "plateau", "convert", "__main__")
 
 # Heavy libraries have one owner each.
 OWNERS = {

@@ -18,6 +18,7 @@ from nemo_brorl.config.rollout_schema import DynamicSamplingConfig, PlateauConfi
 __all__ = [
     "AlgorithmConfig",
     "BroRLConfig",
+    "ConvertConfig",
     "CosineLengthConfig",
     "DataConfig",
     "DynamicSamplingConfig",
@@ -184,6 +185,14 @@ class ParityConfig:
 
 
 @dataclass
+class ConvertConfig:
+    """From a training checkpoint to a Hugging Face folder."""
+
+    checkpoint: str | None = None  # a step_K folder; null: the newest complete one of the run folder
+    output: str | None = None  # null: hf_step_K in the run folder
+
+
+@dataclass
 class SftConfig:
     """The warm-up of a small model on generated demonstrations, for machines that cannot download one."""
 
@@ -222,4 +231,5 @@ class BroRLConfig:
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     parity: ParityConfig = field(default_factory=ParityConfig)
+    convert: ConvertConfig = field(default_factory=ConvertConfig)
     sft: SftConfig = field(default_factory=SftConfig)

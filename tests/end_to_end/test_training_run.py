@@ -13,6 +13,8 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
 
 pytestmark = pytest.mark.end_to_end
 
@@ -163,6 +165,18 @@ def test_evaluation_reports_the_exported_model(whole: tuple[Path, str]) -> None:
     assert "all tasks" in output
     result = json.loads((folder / "evaluation.json").read_text())
     assert result["overall"]["pass_at_1"] == pytest.approx(rows(whole[0])[4]["validation/pass_at_1"])
+
+
+def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tuple[Path, str], tmp_path: Path) -> None:
+    layout = ["policy.data_parallel_size=1", "policy.tensor_model_parallel_size=2"]  # another one than trained it
+    output = run("convert", whole[0], f"convert.output={tmp_path / 'hf'}", *layout)
+    assert "step_4 written to" in output
+    exported, converted = (load_file(folder / "model.safetensors") for folder in (whole[0] / "hf", tmp_path / "hf"))
+    assert exported.keys() == converted.keys()
+    assert all(torch.equal(exported[name], converted[name]) for name in exported)
+    again = subprocess.run(command("convert", whole[0], f"convert.output={tmp_path / 'hf'}"), capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "is there and not empty" in again.stderr
 
 
 @pytest.mark.parametrize(
