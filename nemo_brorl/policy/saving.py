@@ -67,26 +67,31 @@ def _live_on_host(learner: Learner) -> Iterator[Tensor]:
         yield from learner.reference.copies.values()
 
 
-def _sharded_state(learner: Learner, is_loading: bool) -> dict[str, Any]:
-    metadata = {
+def metadata() -> dict[str, Any]:
+    """How Megatron is to lay a checkpoint out, for `sharded_state_dict`: the same under every layout."""
+    return {
         "distrib_optim_sharding_type": "fully_reshardable",
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+        "chained_optim_avoid_prefix": True,  # experts have an optimizer of their own, and not on every pipeline stage
     }
-    state: dict[str, Any] = {f"model{i}": model.sharded_state_dict(metadata=metadata) for i, model in enumerate(learner.models)}
+
+
+def _sharded_state(learner: Learner, is_loading: bool) -> dict[str, Any]:
+    state: dict[str, Any] = {f"model{i}": model.sharded_state_dict(metadata=metadata()) for i, model in enumerate(learner.models)}
     models = {"model": state["model0"]} if len(learner.models) == 1 else {key: state[key] for key in state}
-    optimizer = learner.optimizer.sharded_state_dict(models, is_loading, metadata=metadata)
+    optimizer = learner.optimizer.sharded_state_dict(models, is_loading, metadata=metadata())
     state["optimizer"] = optimizer
     if learner.reference:
-        state |= _reference_state(learner, metadata)
+        state |= _reference_state(learner)
     return state
 
 
-def _reference_state(learner: Learner, metadata: dict[str, Any]) -> dict[str, Any]:
+def _reference_state(learner: Learner) -> dict[str, Any]:
     """The model's sharded tensors under other names, holding the reference's copies."""
     assert learner.reference is not None
     state = {}
     for index, model in enumerate(learner.models):
-        sharded = model.sharded_state_dict(prefix=_REFERENCE, metadata=metadata)
+        sharded = model.sharded_state_dict(prefix=_REFERENCE, metadata=metadata())
         for name, _ in model.named_parameters():
             tensor = sharded[_REFERENCE + name]
             key = f"chunk{index}.{name}"

@@ -58,6 +58,23 @@ def test_training_that_goes_on_does_not_leak_into_the_files(
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(saved, state_of(other), strict=True))
 
 
+def test_the_optimizers_state_is_what_megatron_would_gather(new_learner: NewLearner, model_folder: Path) -> None:
+    from nemo_brorl.policy import saving
+
+    learner = new_learner(model_folder, make_config())
+    learner.update(make_plan())
+    model_state = learner.models[0].sharded_state_dict(metadata=saving.metadata())
+    for part in learner.optimizer.chained_optimizers:
+        own = part.sharded_param_state_fully_reshardable(model_state, False, saving.metadata())
+        megatrons = type(part).sharded_param_state_fully_reshardable(part, model_state, False, saving.metadata())
+        assert own.keys() == megatrons.keys() and len(own) > 10
+        for number, states in megatrons.items():
+            for key, expected in states.items():
+                found = own[number][key]
+                assert (found.key, type(found), found.replica_id) == (expected.key, type(expected), expected.replica_id)
+                assert torch.equal(found.data, expected.data)
+
+
 def test_a_save_that_cannot_be_written_names_its_folder_and_the_next_one_works(
     held_writer: threading.Event, new_learner: NewLearner, model_folder: Path, tmp_path: Path
 ) -> None:
