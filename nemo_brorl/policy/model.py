@@ -17,7 +17,7 @@ from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.policy.layer_specs import layer_specs
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.log_probs import token_scores, vocab_slice
-from nemo_brorl.policy.moe import freeze_routers, moe_settings
+from nemo_brorl.policy.moe import moe_settings, prepare_experts
 from nemo_brorl.policy.precision import follow_forwards, precision_settings, with_fp8_emulated
 from nemo_brorl.policy.rope import inverse_frequencies
 from nemo_brorl.policy.rotary import PackedRotary
@@ -116,8 +116,7 @@ def build_model(policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout)
     config = transformer_config(policy, shape, layout)
     stages = range(layout.virtual_pipeline) if layout.virtual_pipeline else [None]
     models = [_build_chunk(policy, shape, layout, config, stage) for stage in stages]
-    if policy.moe.freeze_router:
-        freeze_routers(models)
+    prepare_experts(policy.moe, models)
     return models
 
 

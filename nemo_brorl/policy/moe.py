@@ -1,4 +1,4 @@
-"""Mixture-of-experts layers: Megatron's settings for them, and routers that are not trained."""
+"""Mixture-of-experts layers: Megatron's settings for them, and what of them is trained where."""
 
 from __future__ import annotations
 
@@ -39,9 +39,15 @@ def moe_settings(config: MoeConfig, shape: ModelShape, layout: ParallelLayout) -
     }
 
 
-def freeze_routers(models: Sequence[torch.nn.Module]) -> None:
-    """Keep routers out of training. Call it before gradient buffers are made; the weights are saved and exported all the same."""
+def prepare_experts(config: MoeConfig, models: Sequence[torch.nn.Module]) -> None:
+    """Set which buffers the gradients of experts and routers go to. Call it before gradient buffers are made.
+
+    Megatron gives experts buffers and an optimizer of their own only where expert parallelism is on. With them always, the
+    checkpoint of one layout has the parts that another one looks for. A frozen router is saved and exported all the same.
+    """
     for model in models:
         for name, param in model.named_parameters():
-            if name.endswith("mlp.router.weight"):
-                param.requires_grad_(False)
+            if ".mlp.experts." in name:
+                param.allreduce = False  # Megatron's word for: not over the ranks that dense parameters are reduced over
+            elif name.endswith(".mlp.router.weight"):
+                param.requires_grad_(not config.freeze_router)

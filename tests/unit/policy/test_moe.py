@@ -1,0 +1,114 @@
+"""Mixture-of-experts layers: gradients of transformers, a balancing loss worked by hand, routers that stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.policy.hf_layout import unpack
+from tests.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
+
+TOKENS = np.random.default_rng(2).integers(0, VOCAB_SIZE, 20).astype(np.int32)
+NUM_PROMPT = 8
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["renormalised", "not renormalised"])
+def moe_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = {"norm_topk_prob": request.param, "mlp_only_layers": [1], "tie_word_embeddings": False}
+    return make_model(tmp_path_factory.mktemp("moe"), "qwen3_moe", **sizes)
+
+
+def gradients(learner: Any, weight: float) -> dict[str, Tensor]:
+    """Of the mean of -weight * log-prob over the response tokens, by Hugging Face name."""
+    from nemo_brorl.policy.hf_weights import local_slots
+    from nemo_brorl.policy.packed_rows import PackedSegment, Response
+    from nemo_brorl.policy.schedule import train_rows
+
+    response = Response(0, 0, TOKENS[NUM_PROMPT:], np.zeros(len(TOKENS) - NUM_PROMPT, np.float32), 0.0, is_fresh=True)
+    row = learner.row([PackedSegment(TOKENS[:NUM_PROMPT], (response,))], 1.0)
+    train_rows(learner.chunks, [row], lambda index, row, scores: (-weight * scores.log_probs.sum(), {}))
+    found: dict[str, Tensor] = {}
+    for slot, param in local_slots(learner.models, learner.shape):
+        if param.requires_grad:
+            found |= zip(slot.names, unpack(slot.kind, [param.main_grad.clone()], learner.shape), strict=True)
+    return found
+
+
+def hf_gradients(folder: Path) -> dict[str, Tensor]:
+    """The same from transformers, whose experts are stacked: gate and up rows [E, 2f, h], down [E, h, f]."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    token_ids = torch.tensor(TOKENS[None].astype(np.int64))
+    log_probs = model(token_ids).logits[0, NUM_PROMPT - 1 : -1].log_softmax(-1).gather(1, token_ids[0, NUM_PROMPT:, None])
+    (-log_probs.mean()).backward()
+    found: dict[str, Tensor] = {}
+    for name, param in model.named_parameters():
+        assert param.grad is not None, name
+        stem, _, part = name.rpartition(".")
+        if not stem.endswith("experts"):
+            found[name] = param.grad
+            continue
+        for expert, grad in enumerate(param.grad):
+            parts = {"gate_proj": grad.chunk(2)[0], "up_proj": grad.chunk(2)[1]} if part == "gate_up_proj" else {"down_proj": grad}
+            found |= {f"{stem}.{expert}.{key}.weight": value for key, value in parts.items()}
+    return found
+
+
+def test_gradients_are_those_of_transformers(moe_folder: Path, new_learner: Callable[[Path, BroRLConfig], Any]) -> None:
+    mine, theirs = gradients(new_learner(moe_folder, make_config()), 1.0), hf_gradients(moe_folder)
+    assert mine.keys() == theirs.keys()
+    for name, grad in theirs.items():
+        assert (mine[name] - grad).abs().max() <= 1e-5 * max(1.0, float(grad.abs().max())), name
+
+
+def router_gradient_of_balancing(folder: Path, coefficient: float) -> Tensor:
+    """Of the last layer's router: coefficient · E · Σ f_e P_e, times the row's tokens over the response tokens.
+
+    Switch Transformer (arXiv 2101.03961), equation 4: f the share of (token, choice) pairs that went to an expert, P its mean
+    probability. Nothing after the last router depends on its weights but the balancing loss itself.
+    """
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    gate = model.model.layers[-1].mlp.gate
+    inputs: list[Tensor] = []
+    gate.register_forward_hook(lambda module, arguments, output: inputs.append(arguments[0].detach()))
+    with torch.no_grad():
+        model(torch.tensor(TOKENS[None].astype(np.int64)))
+    weight = gate.weight.detach().clone().requires_grad_()
+    probabilities = (inputs[0].reshape(len(TOKENS), -1) @ weight.T).softmax(-1)
+    chosen = probabilities.topk(gate.top_k).indices
+    share = torch.bincount(chosen.flatten(), minlength=gate.num_experts) / chosen.numel()
+    loss = coefficient * gate.num_experts * (share * probabilities.mean(0)).sum()
+    (loss * len(TOKENS) / (len(TOKENS) - NUM_PROMPT)).backward()
+    assert weight.grad is not None
+    return weight.grad
+
+
+def test_the_balancing_loss_pulls_the_router_towards_equal_shares(
+    moe_folder: Path, new_learner: Callable[[Path, BroRLConfig], Any]
+) -> None:
+    config = make_config()
+    config.policy.moe.aux_loss_coefficient = 0.01
+    found = gradients(new_learner(moe_folder, config), 0.0)["model.layers.3.mlp.gate.weight"]
+    expected = router_gradient_of_balancing(moe_folder, 0.01)
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "trained"])
+def test_a_frozen_router_is_exported_as_it_was_while_experts_learn(
+    is_frozen: bool, moe_folder: Path, new_learner: Callable[[Path, BroRLConfig], Any]
+) -> None:
+    config = make_config()
+    config.policy.moe.freeze_router = is_frozen
+    learner = new_learner(moe_folder, config)
+    before = {name: tensor.clone() for name, tensor in learner.hf_export.stream()}
+    learner.update(make_plan())
+    after = dict(learner.hf_export.stream())
+    assert torch.equal(before["model.layers.0.mlp.gate.weight"], after["model.layers.0.mlp.gate.weight"]) == is_frozen
+    assert not torch.equal(before["model.layers.0.mlp.experts.0.down_proj.weight"], after["model.layers.0.mlp.experts.0.down_proj.weight"])
