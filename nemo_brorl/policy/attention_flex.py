@@ -1,7 +1,7 @@
 """Attention over the whole row by one FlexAttention kernel (arXiv 2412.05496), which skips the blocks of the mask that are empty.
 
 For GPUs: FlexAttention has no backward on CPU. Kernel and mask are compiled with dynamic shapes, and rows padded to a multiple of
-ROW_MULTIPLE tokens, so rows of any length share what is compiled (once more for a row of a single block).
+ROW_MULTIPLE tokens, so that rows of any length share what is compiled.
 
 Legend: T tokens of the row, S keys (context, then row), H heads, K key-value heads, D head size.
 """
@@ -20,7 +20,7 @@ from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.row_layout import Packing, Sight
 
-ROW_MULTIPLE = 128  # tokens: FlexAttention's block size
+ROW_MULTIPLE = 256  # tokens: two of FlexAttention's blocks, because a row of a single one is compiled apart
 
 
 def uses_flex(policy: PolicyConfig, layout: ParallelLayout) -> bool:

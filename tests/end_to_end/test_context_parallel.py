@@ -20,6 +20,7 @@ LAYOUTS = {
     "CP2": CP2,
     "TP2 x CP2 with sequence parallelism": {**CP2, **TP2, "sequence_parallel": True},
     "PP2 x CP2": {**CP2, "pipeline_model_parallel_size": 2},
+    "PP2 x CP2, interleaved": {**CP2, "pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2},
     "DP2 x CP2": {**CP2, "data_parallel_size": 2},
     "CP2 with full recompute": {**CP2, "recompute": "full"},
 }

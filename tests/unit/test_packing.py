@@ -78,3 +78,36 @@ def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
 def test_the_denominator_counts_response_tokens_over_all_ranks() -> None:
     plan = make_plan([8], num_mini_batches=1)
     assert plan.num_loss_tokens(0) == int(np.random.default_rng(0).integers(1, 30, 8).sum())
+
+
+def test_a_group_above_the_budget_is_cut_over_ranks_and_micro_batches() -> None:
+    lengths = np.random.default_rng(0).integers(8, 57, 512).astype(np.int32)
+    packer = Packer([200], [lengths], token_budget=2000, shared_prompt=True)
+    ranks = packer.pack([(0, rollout) for rollout in range(512)], 4)
+    counts = {len(rank) for rank in ranks}
+    # 16.4k response tokens over 4 ranks are 4.1k each, in at least 3 pieces of 1,800 beside a prompt of 200
+    assert counts == {3}
+    assert all(len(micro.segments) == 1 and micro.num_tokens <= 2000 for rank in ranks for micro in rank)
+    tokens = [micro.num_tokens for rank in ranks for micro in rank]
+    assert max(tokens) - min(tokens) <= 2 * 56  # each of the two cuts is within one response
+    assert [rollout for rank in ranks for micro in rank for rollout in micro.segments[0].rollouts] == list(range(512))
+
+
+def test_unequal_groups_still_give_every_rank_as_many_micro_batches_and_tokens() -> None:
+    lengths = [np.full(64, length, np.int32) for length in (4, 60, 12, 200)]
+    packer = Packer([30, 5, 80, 20], lengths, token_budget=1000, shared_prompt=True)
+    ranks = packer.pack([(group, rollout) for group in range(4) for rollout in range(64)], 3)
+    assert len({len(rank) for rank in ranks}) == 1
+    tokens = [sum(micro.num_tokens for micro in rank) for rank in ranks]
+    assert max(tokens) - min(tokens) <= 200 + len(ranks[0]) * 20  # a response, and a copy of the prompt per micro-batch
+    assert max(micro.num_tokens for rank in ranks for micro in rank) <= 1000
+
+
+def test_a_shared_prompt_counts_once_in_the_balance_and_unshared_every_time() -> None:
+    # 8 responses of 10 tokens with a prompt of 100, then 8 of 10 with a prompt of 2: shared the costs are 180 and 82,
+    # unshared 880 and 96, so the first of two ranks takes fewer of the first group where its prompt is repeated
+    items = [(group, rollout) for group in range(2) for rollout in range(8)]
+    lengths = [np.full(8, 10, np.int32)] * 2
+    shared, unshared = (Packer([100, 2], lengths, 10_000, is_shared).pack(items, 2) for is_shared in (True, False))
+    assert [len(rank[0].segments[0].rollouts) for rank in shared] == [6, 2]
+    assert [len(rank[0].segments) for rank in unshared] == [5, 11]
