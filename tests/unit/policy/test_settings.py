@@ -14,7 +14,6 @@ from nemo_brorl.config.model_shape import read_model_shape
 from nemo_brorl.errors import ConfigError, ModelError, ResourceError
 from nemo_brorl.policy.device import open_device
 from nemo_brorl.policy.layout import ParallelLayout, layout_of
-from nemo_brorl.policy.precision import precision_settings
 from tests.model_factory import make_config
 
 
@@ -42,11 +41,6 @@ def test_heads_and_layers_must_divide(model_folder: Path) -> None:
         check_policy_fits(make_config(tensor_model_parallel_size=4), model_folder)
     with pytest.raises(ConfigError, match="pipeline_model_parallel_size=3 does not divide the model's 4 layers"):
         check_policy_fits(make_config(pipeline_model_parallel_size=3), model_folder)
-
-
-def test_an_unknown_number_format_is_refused() -> None:
-    with pytest.raises(ConfigError, match="write one of fp32, bf16"):
-        precision_settings(make_config(precision="fp16").policy, on_gpu=False)
 
 
 @pytest.mark.parametrize(
