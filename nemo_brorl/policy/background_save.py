@@ -26,6 +26,7 @@ from megatron.core.dist_checkpointing.strategies.common import COMMON_STATE_FNAM
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from torch import Tensor
+from torch.serialization import set_crc32_options
 
 from nemo_brorl.errors import CheckpointError
 from nemo_brorl.policy.device import host_like, wait_for_copies
@@ -84,6 +85,7 @@ class BackgroundSave:
 
     def _write(self) -> None:
         start = time.perf_counter()
+        set_crc32_options(False)  # sums that torch does not check when it loads, for half of the processor time
         try:
             if dist.get_rank() == 0:
                 self._write_common()
