@@ -194,9 +194,10 @@ def _emulated(part: Any, policy: PolicyConfig, chunk: ChunkEmulation) -> Any:
     if isinstance(module, type) and module in _EMULATED:
         return ModuleSpec(module=_EMULATED[module], params={"policy": policy, "chunk": chunk})
     if isinstance(part, ModuleSpec) and dataclasses.is_dataclass(part.submodules):
-        inner = {field.name: getattr(part.submodules, field.name) for field in dataclasses.fields(part.submodules)}
-        changed = {name: _emulated(value, policy, chunk) for name, value in inner.items()}
-        return dataclasses.replace(part, submodules=dataclasses.replace(part.submodules, **changed))
+        submodules: Any = part.submodules
+        names = [field.name for field in dataclasses.fields(submodules)]
+        changed = {name: _emulated(getattr(submodules, name), policy, chunk) for name in names}
+        return dataclasses.replace(part, submodules=dataclasses.replace(submodules, **changed))
     return part
 
 

@@ -167,4 +167,6 @@ def make_recipe(policy: PolicyConfig) -> LinearRecipe:
     formats = FORMATS[policy.fp8]
     if policy.fp8_recipe == "delayed":
         return Delayed(formats, policy.fp8_amax_history)
-    return {"tensorwise": Tensorwise, "blockwise": Blockwise}[policy.fp8_recipe](formats)
+    if policy.fp8_recipe == "blockwise":
+        return Blockwise(formats)
+    return Tensorwise(formats)

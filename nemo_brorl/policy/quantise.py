@@ -87,11 +87,11 @@ def per_tile(matrix: Tensor, to: Fp8Format, rows: int, columns: int) -> Quantise
     if matrix.numel() == 0:
         return Quantised(matrix.bfloat16())
     down, across = math.ceil(num_rows / rows), math.ceil(num_columns / columns)
-    padded = F.pad(matrix.float(), (0, across * columns - num_columns, 0, down * rows - num_rows))
-    tiles = padded.view(down, rows, across, columns)
+    padded = F.pad(matrix, (0, across * columns - num_columns, 0, down * rows - num_rows))
+    tiles = padded.reshape(down, rows, across, columns)
     scale = scale_for(tiles.abs().amax(dim=(1, 3), keepdim=True), to.largest, power_of_two=True)
-    values = round_to(tiles * scale, to).float() * scale.reciprocal()
-    return Quantised(values.view(padded.shape)[:num_rows, :num_columns].bfloat16())
+    values = round_to(tiles * scale, to) * scale.reciprocal().bfloat16()  # exact
+    return Quantised(values.view(padded.shape)[:num_rows, :num_columns])
 
 
 def product(left: Quantised, right: Quantised, dtype: torch.dtype) -> Tensor:
