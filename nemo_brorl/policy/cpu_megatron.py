@@ -160,6 +160,12 @@ def _use_own_adam(module: types.ModuleType) -> None:
     module.USING_APEX_OPTIMIZER = module.HAVE_APEX_OR_TE = True
 
 
+def _use_own_swiglu(module: types.ModuleType) -> None:
+    from nemo_brorl.policy.swiglu import SwiGLU  # its docstring says why
+
+    module.SwiGLUFunction = SwiGLU
+
+
 def _skip_compiler(module: types.ModuleType) -> None:
     module.jit_fuser = lambda function: function  # torch.compile would double the import time
 
@@ -169,6 +175,7 @@ def _fill_missing_name(module: types.ModuleType) -> None:
 
 
 _AFTER_IMPORT: dict[str, Callable[[types.ModuleType], None]] = {
+    "megatron.core.fusions.fused_bias_swiglu": _use_own_swiglu,
     "megatron.core.jit": _skip_compiler,
     "megatron.core.transformer.moe.moe_utils": _fill_missing_name,
     "megatron.core.optimizer": _use_own_adam,

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-import torch.nn.functional as F
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_layer_with_transformer_engine_spec
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
-from torch import Tensor
 
 from nemo_brorl.policy.attention import PackedAttention
-
-
-class RMSNorm(torch.nn.Module):
-    """RMSNorm for CPU that may stand in a sequence-parallel region, which Megatron's wrapper of torch's refuses."""
-
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **kwargs: Any) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
-        self.weight.sequence_parallel = config.sequence_parallel  # finalize_model_grads then sums its gradient
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return F.rms_norm(hidden, self.weight.shape, self.weight, self.eps)
+from nemo_brorl.policy.rms_norm import RMSNorm
 
 
 def layer_specs(config: TransformerConfig, on_gpu: bool, stage: int | None) -> TransformerBlockSubmodules:

@@ -69,7 +69,7 @@ class PolicyModel(GPTModel):
 
 
 def transformer_config(policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout) -> TransformerConfig:
-    """Megatron's view of the settings. Fused kernels are left to Transformer Engine, so on CPU all are off."""
+    """Megatron's view of the settings. Fused kernels are left to Transformer Engine; on CPU all but SwiGLU are off."""
     return TransformerConfig(
         num_layers=shape.num_layers,
         hidden_size=shape.hidden_size,
@@ -97,7 +97,7 @@ def transformer_config(policy: PolicyConfig, shape: ModelShape, layout: Parallel
         attention_dropout=0.0,
         use_cpu_initialization=not layout.on_gpu,
         masked_softmax_fusion=False,
-        bias_activation_fusion=layout.on_gpu,
+        bias_activation_fusion=True,
         bias_dropout_fusion=False,
         gradient_accumulation_fusion=False,
         apply_rope_fusion=False,

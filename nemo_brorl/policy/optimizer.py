@@ -25,6 +25,7 @@ def wrap_model(models: Sequence[PolicyModel]) -> list[DistributedDataParallel]:
     chunks = [DistributedDataParallel(model.config, settings, model, disable_bucketing=index > 0) for index, model in enumerate(models)]
     for chunk in chunks:
         _count_padding_in(chunk)
+        _skip_exchange_with_oneself(chunk)
     return chunks
 
 
@@ -36,6 +37,14 @@ def _count_padding_in(chunk: DistributedDataParallel) -> None:
         buffer.numel_unpadded = buffer.numel
         for bucket in buffer.buckets:
             bucket.numel_unpadded = bucket.grad_data.numel()
+
+
+def _skip_exchange_with_oneself(chunk: DistributedDataParallel) -> None:
+    """Where one rank has all of a buffer, Gloo would copy gradients and then parameters onto themselves: 2 % of a small step."""
+    for group in (*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups):
+        if group.intra_distributed_optimizer_instance_size == 1:
+            assert all(bucket.gradient_scaling_factor == 1.0 for bucket in group.buckets), "reducing would also scale"
+            group.start_grad_sync = group.start_param_sync = lambda *args, **kwargs: None
 
 
 def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) -> MegatronOptimizer:
