@@ -180,7 +180,7 @@ def save_groups(path: Path, groups: Sequence[ScoredGroup]) -> None:
     """Write scored groups with their tokens: small fields as JSON, arrays beside them."""
     arrays: dict[str, Any] = {}
     for index, scored in enumerate(groups):
-        arrays[f"{index}/rewards"] = scored.rewards
+        arrays |= {f"{index}/rewards": scored.rewards, f"{index}/repetition": scored.repetition}
         for number, (chunk, data) in enumerate(zip(scored.group.chunks, fetch_all([c.data for c in scored.group.chunks]), strict=True)):
             key = f"{index}/{number}"
             arrays |= {f"{key}/lengths": chunk.lengths, f"{key}/is_stopped": chunk.is_stopped}
@@ -208,7 +208,7 @@ def _group_record(scored: ScoredGroup) -> dict[str, Any]:
 def _group_from(record: dict[str, Any], key: str, arrays: Any) -> ScoredGroup:
     prompt = Prompt(**{**record["prompt"], "token_ids": tuple(record["prompt"]["token_ids"])})
     chunks = tuple(_chunk_from(prompt, chunk, f"{key}/{number}", arrays) for number, chunk in enumerate(record["chunks"]))
-    return ScoredGroup(RolloutGroup(prompt, chunks), arrays[f"{key}/rewards"], record["num_failed"])
+    return ScoredGroup(RolloutGroup(prompt, chunks), arrays[f"{key}/rewards"], record["num_failed"], arrays[f"{key}/repetition"])
 
 
 def _chunk_from(prompt: Prompt, record: dict[str, Any], key: str, arrays: Any) -> RolloutChunk:

@@ -87,6 +87,7 @@ class ScoredChunk:
     chunk: RolloutChunk
     rewards: Float32  # [n] raw, before any shaping
     num_failed: int  # responses whose verifier timed out or crashed (reward 0)
+    repetition: Float32  # [n] share of repeated n-grams; 0 where shaping does not ask for it
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class ScoredGroup:
     group: RolloutGroup
     rewards: Float32  # [N] raw
     num_failed: int
+    repetition: Float32  # [N], as in ScoredChunk
 
     @property
     def prompt(self) -> Prompt:

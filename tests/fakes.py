@@ -48,7 +48,7 @@ def make_group(
 ) -> ScoredGroup:
     prompt = make_prompt(uid, prompt_tokens)
     chunk = make_chunk(RolloutRequest(prompt, 0, len(rewards), 0, SAMPLING), lengths or [2] * len(rewards), version)
-    return ScoredGroup(RolloutGroup(prompt, (chunk,)), np.asarray(rewards, np.float32), 0)
+    return ScoredGroup(RolloutGroup(prompt, (chunk,)), np.asarray(rewards, np.float32), 0, np.zeros(len(rewards), np.float32))
 
 
 class FakePrompts:
@@ -105,7 +105,7 @@ class FakeVerifier:
         for chunk in chunks:
             key = int(chunk.request.prompt.uid.rsplit("/", 1)[1]) % self.period + 1
             indices = np.arange(chunk.request.first_index, chunk.request.first_index + chunk.request.num_rollouts)
-            yield ScoredChunk(chunk, (indices % key == 0).astype(np.float32), 0)
+            yield ScoredChunk(chunk, (indices % key == 0).astype(np.float32), 0, np.zeros(len(indices), np.float32))
 
     def close(self) -> None:
         pass

@@ -25,6 +25,8 @@ class ShapingConfig:
     truncated_factor: float = 1.0  # rewards of truncated responses are multiplied by it; ProRLv2 and BroRL: 0 to 0.1
     overlong_buffer: int = 0  # tokens before the limit over which DAPO's penalty grows; 0: off
     overlong_penalty: float = 1.0  # at the limit
+    repetition_penalty: float = 0.0  # times the share of n-grams that a response has said before
+    repetition_ngram: int = 16  # tokens of such an n-gram
     cosine: CosineLengthConfig = field(default_factory=CosineLengthConfig)
 
 

@@ -29,7 +29,9 @@ class VerifierPool:
 
         load_tokenizer(model_folder)  # a wrong folder is refused here, with its own message, and not by a dead actor
         actor: Any = ray.remote(num_cpus=CPUS_PER_WORKER, max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS)(VerifierWorker)
-        arguments = (str(Path(model_folder).absolute()), config.rewards.timeout_s, tuple(plugins))
+        shaping = config.rewards.shaping
+        ngram = shaping.repetition_ngram if shaping.repetition_penalty > 0 else 0
+        arguments = (str(Path(model_folder).absolute()), config.rewards.timeout_s, tuple(plugins), ngram)
         self.workers: list[Any] = [actor.remote(*arguments) for _ in range(config.rewards.num_workers)]
         self._load = [0] * len(self.workers)  # responses submitted and not yet scored, per worker
 
@@ -73,8 +75,8 @@ class VerifierPool:
     def _collect(self, reference: Any, pending: dict[Any, tuple[RolloutChunk, int]]) -> ScoredChunk:
         chunk, index = pending.pop(reference)
         self._load[index] -= len(chunk.lengths)
-        rewards, num_failed = self._get(reference)
-        return ScoredChunk(chunk=chunk, rewards=rewards, num_failed=num_failed)
+        rewards, num_failed, repetition = self._get(reference)
+        return ScoredChunk(chunk=chunk, rewards=rewards, num_failed=num_failed, repetition=repetition)
 
     def _get(self, references: Any) -> Any:
         import ray

@@ -23,6 +23,8 @@ def shaped_rewards(scored: ScoredGroup, config: ShapingConfig, max_tokens: int, 
         rewards = cosine_length(rewards, lengths, max_tokens, config.cosine)
     if config.overlong_buffer > 0:
         rewards = rewards + config.overlong_penalty * overlong(lengths, max_tokens, config.overlong_buffer)
+    if config.repetition_penalty > 0:
+        rewards = rewards - config.repetition_penalty * scored.repetition
     if config.truncated_factor != 1.0:
         rewards = stop_properly(rewards, is_stopped, config.truncated_factor)
     return rewards.astype(np.float32)

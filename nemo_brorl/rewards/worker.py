@@ -19,6 +19,7 @@ import numpy as np
 from nemo_brorl.errors import ResourceError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.rewards.child import READY
+from nemo_brorl.rewards.repetition import repetition_of
 from nemo_brorl.tokenizer import load_tokenizer
 from nemo_brorl.types import ChunkArrays, Float32
 
@@ -31,22 +32,24 @@ MAX_LOGGED = 20  # failures written to the log in full, per worker
 class VerifierWorker:
     """Owns one child process. Not thread-safe: one chunk at a time."""
 
-    def __init__(self, model_folder: str, timeout_s: float, plugins: Sequence[str] = ()) -> None:
+    def __init__(self, model_folder: str, timeout_s: float, plugins: Sequence[str], repetition_ngram: int) -> None:
+        """`repetition_ngram` tokens make an n-gram; 0: repetition is not looked for."""
         self.tokenizer = load_tokenizer(model_folder)
         self.timeout_s = timeout_s
         self.plugins = tuple(plugins)
+        self.repetition_ngram = repetition_ngram
         self.num_failures = 0
         self.is_ready = False
         self._start_child()
 
-    def score(self, verifier: str, payload: Mapping[str, Any], data: ChunkArrays) -> tuple[Float32, int]:
-        """Rewards [n] and how many responses failed. Equal texts are scored once (a failing one counts once for each response)."""
+    def score(self, verifier: str, payload: Mapping[str, Any], data: ChunkArrays) -> tuple[Float32, int, Float32]:
+        """Rewards [n], how many responses failed, repetition [n]. Equal texts are scored once; a failing one counts for each response."""
         bounds = data.offsets.tolist()
         ids = [data.token_ids[start:end].tolist() for start, end in pairwise(bounds)]
         texts = [self.tokenizer.decode(response) for response in ids]
         scores = self._score_texts(verifier, payload, list(dict.fromkeys(texts)))
         rewards = np.array([scores[text] or 0.0 for text in texts], dtype=np.float32)
-        return rewards, sum(scores[text] is None for text in texts)
+        return rewards, sum(scores[text] is None for text in texts), repetition_of(data, self.repetition_ngram)
 
     def wait_ready(self) -> None:
         """Return once the child can score. Raises ResourceError when it cannot start."""

@@ -29,4 +29,5 @@ def close_group(prompt: Prompt, parts: Iterable[ScoredChunk]) -> ScoredGroup:
         group=RolloutGroup(prompt, tuple(part.chunk for part in ordered)),
         rewards=np.concatenate([part.rewards for part in ordered]),
         num_failed=sum(part.num_failed for part in ordered),
+        repetition=np.concatenate([part.repetition for part in ordered]),
     )

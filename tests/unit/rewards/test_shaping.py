@@ -10,11 +10,13 @@ from nemo_brorl.rewards.shaping import cosine_length, is_on, overlong, shaped_re
 from nemo_brorl.types import Prompt, RolloutChunk, RolloutGroup, RolloutRequest, Sampling, ScoredGroup
 
 
-def group(rewards: list[float], lengths: list[int], is_stopped: list[bool]) -> ScoredGroup:
+def group(rewards: list[float], lengths: list[int], is_stopped: list[bool], repetition: list[float] | None = None) -> ScoredGroup:
     prompt = Prompt("p", "task", "exact_match", (1, 2), {})
     request = RolloutRequest(prompt, 0, len(rewards), 0, Sampling(1.0, 1.0, 100))
     chunk = RolloutChunk(request, np.array(lengths, np.int32), np.array(is_stopped), 0, 0, None)
-    return ScoredGroup(RolloutGroup(prompt, (chunk,)), np.array(rewards, np.float32), 0)
+    return ScoredGroup(
+        RolloutGroup(prompt, (chunk,)), np.array(rewards, np.float32), 0, np.array(repetition or [0.0] * len(rewards), np.float32)
+    )
 
 
 def test_without_settings_rewards_stay_as_they_are() -> None:
@@ -44,6 +46,11 @@ def test_the_length_reward_follows_its_on_and_off_steps() -> None:
     config = CosineLengthConfig(enabled=True, on_steps=2, off_steps=3)
     assert [is_on(config, step) for step in range(1, 8)] == [True, True, False, False, False, True, True]
     assert is_on(CosineLengthConfig(enabled=True, on_steps=2, off_steps=0), 99)
+
+
+def test_repetition_costs_its_share_of_the_penalty() -> None:
+    scored = group([1, 1], [10, 10], [True, True], repetition=[0.0, 0.5])
+    assert shaped_rewards(scored, ShapingConfig(repetition_penalty=0.4), 100, 1) == pytest.approx([1.0, 0.8])
 
 
 def test_shaping_combines_and_leaves_the_raw_reward_alone() -> None:

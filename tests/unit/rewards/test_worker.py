@@ -25,7 +25,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def worker(model_folder: Path) -> Iterator[VerifierWorker]:
-    made = VerifierWorker(str(model_folder), timeout_s=0.5, plugins=["tests.bad_verifiers"])
+    made = VerifierWorker(str(model_folder), timeout_s=0.5, plugins=["tests.bad_verifiers"], repetition_ngram=0)
     yield made
     made.close()
 
@@ -40,7 +40,7 @@ def test_a_hanging_and_a_crashing_response_cost_only_themselves(worker: Verifier
     worker.wait_ready()
     first_child = worker.child_pid()
     texts = ("fine", "hang", "good", "crash", "raise", "nan", "good one")
-    rewards, num_failed = worker.score("misbehave", {"log": str(tmp_path / "log")}, arrays(model_folder, *texts))
+    rewards, num_failed, _ = worker.score("misbehave", {"log": str(tmp_path / "log")}, arrays(model_folder, *texts))
     assert rewards.tolist() == [1, 0, 1, 0, 0, 0, 1]
     assert rewards.dtype == np.float32
     assert num_failed == 4
@@ -51,7 +51,7 @@ def test_a_hanging_and_a_crashing_response_cost_only_themselves(worker: Verifier
 
 def test_equal_responses_are_scored_once(worker: VerifierWorker, model_folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    rewards, num_failed = worker.score(
+    rewards, num_failed, _ = worker.score(
         "misbehave", {"log": str(log)}, arrays(model_folder, "fine", "good", "fine", "raise", "fine", "raise")
     )
     assert rewards.tolist() == [1, 1, 1, 0, 1, 0]
@@ -60,7 +60,7 @@ def test_equal_responses_are_scored_once(worker: VerifierWorker, model_folder: P
 
 
 def test_a_child_that_cannot_start_is_an_error(model_folder: Path) -> None:
-    worker = VerifierWorker(str(model_folder), timeout_s=1.0, plugins=["no.such.module"])
+    worker = VerifierWorker(str(model_folder), timeout_s=1.0, plugins=["no.such.module"], repetition_ngram=0)
     with pytest.raises(ResourceError, match="ended while starting"):
         worker.wait_ready()
     worker.close()
