@@ -41,7 +41,7 @@ class PolicyConfig:
     fp8: str | None = None  # null, hybrid (forward e4m3, backward e5m2), e4m3; Transformer Engine on Hopper, emulated on CPU
     fp8_recipe: str = "tensorwise"  # delayed, tensorwise, blockwise
     fp8_params: bool = False  # keep the weights of FP8 layers in FP8 between steps (GPU)
-    fp8_amax_history: int = 1024  # steps of the delayed recipe's history of largest values
+    fp8_amax_history: int = 1024  # micro-batches in the delayed recipe's history of largest values
     fp8_bf16_first_layers: int = 0  # layers at the start that stay in bf16
     fp8_bf16_last_layers: int = 0  # layers at the end that stay in bf16
     tokens_per_micro_batch: int = 8192
