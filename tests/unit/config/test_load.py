@@ -32,6 +32,15 @@ def test_the_arms_draw_equal_samples_per_step() -> None:
     assert broad.num_per_prompt * broad.prompts_per_step == narrow.num_per_prompt * narrow.prompts_per_step
 
 
+def test_brorl_is_prorl_v2_with_another_n_batch_and_learning_rate() -> None:
+    old, new = load_config("prorl_v2"), load_config("brorl")
+    assert (old.rollouts.num_per_prompt, old.rollouts.prompts_per_step, new.rollouts.num_per_prompt) == (16, 512, 512)
+    assert new.policy.optim.lr == pytest.approx(old.policy.optim.lr * 8**0.5, rel=1e-3)
+    new.rollouts, new.policy.optim.lr, new.trainer.max_steps = old.rollouts, old.policy.optim.lr, old.trainer.max_steps
+    new.exp_manager = old.exp_manager
+    assert old == new
+
+
 def test_the_paper_recipe_has_the_papers_numbers() -> None:
     config = load_config("brorl_64gpu")
     assert config.trainer.num_nodes * config.trainer.gpus_per_node == 64
@@ -117,7 +126,7 @@ def test_a_file_without_the_schema_in_its_defaults_is_still_typed(tmp_path: Path
 
 
 def test_a_missing_file_is_answered_with_the_names_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"brorl_64gpu, brorl_cpu, prorl_n16_cpu"):
+    with pytest.raises(ConfigError, match=r"brorl, brorl_32b, brorl_64gpu, .*brorl_cpu, .*prorl_v2"):
         load_config("brorl_gpu")
 
 
