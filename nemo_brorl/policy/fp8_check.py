@@ -28,9 +28,10 @@ class Fp8Check:
 
     def first_scales(self, row: Row) -> None:
         """Give the delayed recipe a history before anything is scored: its first scales are 1, which rounds weights of 0.01 to
-        a few numbers and many gradients to zero. One forward and backward pass on a row does it; nothing is learnt from it."""
+        a few numbers and many gradients to zero. Two forward and backward passes on a row do it (what comes after the first layer
+        is only seen rightly in the second); nothing is learnt from them."""
         if self.needs_scales:
-            train_rows(self.chunks, [row], _likelihood)
+            train_rows(self.chunks, [row, row], _likelihood)
         self.needs_scales = False
 
     def loaded(self) -> None:
