@@ -3,9 +3,8 @@
     python bench/policy_packing.py [--responses 512] [--prompts 20 200] [--repeats 3] [--json FILE]
 
 All three compute the gradient of the mean −log p of the response tokens with the same weights, in fp32, on one thread, 64
-responses at a time; every gradient is compared. The Hugging Face side is `transformers` with its sdpa attention, batches padded
-on the right, and logits of the response tokens only. The shared side takes all responses at once: without copies of
-the prompt there is nothing to gain from less.
+responses at a time; every gradient is compared. The Hugging Face side is `transformers` with its sdpa attention, batches in the
+order of sampling, padded on the right, and logits of the response tokens only.
 """
 
 from __future__ import annotations
@@ -84,7 +83,8 @@ def make_group(prompt_length: int, num_responses: int) -> tuple[np.ndarray, list
 
 
 def make_rows(learner: Learner, prompt: np.ndarray, responses: Sequence[np.ndarray], is_shared: bool, micro_batch: int) -> list[Row]:
-    """Rows of `micro_batch` responses each."""
+    """Rows of `micro_batch` responses each, by length as `packing.Packer` deals them out."""
+    responses = sorted(responses, key=len)
     made = [Response(0, index, tokens, np.zeros(len(tokens), np.float32), 0.0, True) for index, tokens in enumerate(responses)]
     parts = [made[start : start + micro_batch] for start in range(0, len(made), micro_batch)]
     if is_shared:

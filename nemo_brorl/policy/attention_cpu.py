@@ -11,6 +11,7 @@ key-value heads, G = H / K, D head size.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,27 +32,26 @@ def attend_on_cpu(
     The kernel's backward is four times slower in bf16 than in fp32, so bf16 goes through fp32.
     """
     keys, values = context if context is not None else (None, None)
-    plan = packing.caches.setdefault("cpu", None) or _plan(packing)
-    packing.caches["cpu"] = plan
+    if "cpu" not in packing.caches:
+        packing.caches["cpu"] = _plan(packing)
     parts = [part if part is None else part.float() for part in (query, key, value, keys, values)]
-    return _Attention.apply(*parts, plan, scale).to(query.dtype)
+    return _Attention.apply(*parts, packing.caches["cpu"], scale).to(query.dtype)
 
 
 @dataclass(frozen=True)
 class _Plan:
     """The blocks sorted by what is done with them."""
 
-    own: list[tuple[slice, Block]]
+    blocks: tuple[Block, ...]
     shared: list[tuple[slice, Span]]  # rows whose queries all see the same span
     past: list[tuple[slice, Block, Span]]  # every stretch its own
 
 
 def _plan(packing: Packing) -> _Plan:
-    own, past, start = [], [], 0
+    past, start = [], 0
     shared: list[tuple[slice, Span]] = []
     for block in packing.blocks:
         rows = slice(start, start + block.num_tokens)
-        own.append((rows, block))
         for span in block.sees:
             if span.stride:
                 past.append((rows, block, span))
@@ -60,7 +60,7 @@ def _plan(packing: Packing) -> _Plan:
             else:
                 shared.append((rows, span))
         start = rows.stop
-    return _Plan(own, shared, past)
+    return _Plan(packing.blocks, shared, past)
 
 
 class _Attention(torch.autograd.Function):
@@ -70,16 +70,16 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         context = (key, value) if keys is None or values is None else (keys, values)
         output, log_sums = torch.empty_like(query), query.new_empty(query.shape[:2])
-        for rows, block in plan.own:
-            part, part_sums = _flash(*(_stretches(heads, rows, block) for heads in (query, key, value)), 0.0, True, scale=scale)
-            _stretches(output, rows, block).copy_(part)
-            _stretches(log_sums, rows, block).copy_(part_sums)
+        for *heads, to_output, to_sums in _by_block(plan, query, key, value, output, log_sums):
+            part, part_sums = _flash(*heads, 0.0, True, scale=scale)
+            to_output.copy_(part)
+            to_sums.copy_(part_sums)
         for rows, span in plan.shared:
-            heads = (_queries(query, rows, key.size(1)), *(_span(part, span, query.size(1)) for part in context))
+            heads = [_queries(query, rows, key.size(1)), *(_span(part, span, query.size(1)) for part in context)]
             part, part_sums = _flash(*heads, 0.0, False, scale=scale)
             _merge(_queries(output, rows, key.size(1)), _queries(log_sums, rows, key.size(1)), part, part_sums)
         for rows, block, span in plan.past:
-            heads = (_stretches(query, rows, block), *(_spans(part, span, block) for part in context))
+            heads = [_stretches(query, rows, block), *(_spans(part, span, block) for part in context)]
             part, part_sums = _flash(*heads, 0.0, False, scale=scale)
             _merge(_stretches(output, rows, block), _stretches(log_sums, rows, block), part, part_sums)
         ctx.save_for_backward(query, key, value, keys, values, output, log_sums)
@@ -92,10 +92,11 @@ class _Attention(torch.autograd.Function):
         plan, scale = ctx.settings
         grad = grad.contiguous()
         grads = [torch.empty_like(part) for part in (query, key, value)]
-        for rows, block in plan.own:
-            whole = (_stretches(part, rows, block) for part in (grad, query, key, value, output, log_sums))
-            for total, part in zip(grads, _flash_backward(*whole, 0.0, True, scale=scale), strict=True):
-                _stretches(total, rows, block).copy_(part)
+        for *whole, to_query, to_key, to_value in _by_block(plan, grad, query, key, value, output, log_sums, *grads):
+            part = _flash_backward(*whole, 0.0, True, scale=scale)
+            to_query.copy_(part[0])
+            to_key.copy_(part[1])
+            to_value.copy_(part[2])
         context, context_grads = (key, value), grads[1:]
         if keys is not None:
             context, context_grads = (keys, values), [torch.zeros_like(keys), torch.zeros_like(values)]
@@ -116,6 +117,13 @@ class _Attention(torch.autograd.Function):
                 _spans(total, span, block).add_(part)
         own_context = (None, None) if keys is None else context_grads
         return (*grads, *own_context, None, None)
+
+
+def _by_block(plan: _Plan, *tensors: Tensor) -> Iterator[list[Tensor]]:
+    """Per block the views [B, H, L, ...] of tensors [T, H, ...]; one split of each, because there are many blocks."""
+    sizes = [block.num_tokens for block in plan.blocks]
+    for block, *parts in zip(plan.blocks, *(tensor.split(sizes) for tensor in tensors), strict=True):
+        yield [part.view(block.num, block.length, *part.shape[1:]).transpose(1, 2) for part in parts]
 
 
 def _stretches(heads: Tensor, rows: slice, block: Block) -> Tensor:

@@ -48,7 +48,8 @@ class _Rotate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _turn(grad, *ctx.saved_tensors, -1.0), None, None
+        cosine, sine = ctx.saved_tensors
+        return _turn(grad, cosine, sine, -1.0), None, None
 
 
 def _turn(heads: Tensor, cosine: Tensor, sine: Tensor, direction: float) -> Tensor:
