@@ -18,14 +18,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nemo_brorl.clock import Stopwatch
 from nemo_brorl.errors import CheckpointError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.object_store import fetch_all
@@ -129,24 +130,22 @@ class Saver:
 
         Raises CheckpointError.
         """
-        watch = Stopwatch()
-        with watch.measure("save"):
-            self.finish(wait=True)
-            if (self.checkpoints.folder / f"step_{run.step}") not in self.checkpoints.complete():
-                self._begin(run, may_fail=not wait)
-                if wait or not self.in_background:
-                    self.finish(wait=True, may_fail=not wait)
-        self.seconds["time/save_s"] = watch.seconds["save"]
+        self.finish(wait=True)
+        if (self.checkpoints.folder / f"step_{run.step}") not in self.checkpoints.complete():
+            self._begin(run, may_fail=not wait)
+            if wait or not self.in_background:
+                self.finish(wait=True, may_fail=not wait)
 
     def finish(self, wait: bool, may_fail: bool = True) -> None:
         """Complete the checkpoint under way, where there is one and its files are written. Raises CheckpointError."""
         if self.pending is None:
             return
         try:
-            seconds = self.policy.finish_save(wait)
-            if seconds is None:
-                return
-            folder = self.checkpoints.commit(self.pending)
+            with self._step_waits():
+                seconds = self.policy.finish_save(wait)
+                if seconds is None:
+                    return
+                folder = self.checkpoints.commit(self.pending)
         except (CheckpointError, OSError) as error:
             self._failed(error, may_fail)
         else:
@@ -160,9 +159,16 @@ class Saver:
         seconds, self.seconds = self.seconds, {}
         return seconds
 
+    @contextmanager
+    def _step_waits(self) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds["time/save_s"] = self.seconds.get("time/save_s", 0.0) + time.monotonic() - start
+
     def _begin(self, run: RunState, may_fail: bool) -> None:
         try:
-            self.policy.begin_save(self.checkpoints.begin(run))
+            with self._step_waits():
+                self.policy.begin_save(self.checkpoints.begin(run))
         except (CheckpointError, OSError) as error:
             self._failed(error, may_fail)
         else:
