@@ -1,9 +1,9 @@
-"""What policy ranks do with one model after another: log-probs of the whole vocabulary, an export, an update."""
+"""What policy ranks do with a model: log-probs of the whole vocabulary and an export; updates on rows of a given length."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.device import open_device
 from nemo_brorl.policy.layout import layout_of
+from nemo_brorl.types import UpdatePlan
 
 _DEVICE = open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
 
@@ -59,3 +60,10 @@ def _log_probs_of_all_tokens(learner: Learner, token_ids: Sequence[int]) -> torc
     for answered, value in zip(row.responses, scores[0].log_probs, strict=True):
         table[answered.segment, answered.index] = value
     return table
+
+
+def update_on_padded_rows(config: BroRLConfig, folder: Path, plans: Sequence[UpdatePlan], multiple: int) -> list[dict[str, float]]:
+    """The metrics of every plan, from rows padded to a multiple of `multiple` tokens as sequence parallelism pads them."""
+    learner = Learner(config, layout_of(config), folder, _DEVICE)
+    learner.row_settings = replace(learner.row_settings, multiple=multiple)
+    return [learner.update(plan).metrics for plan in plans]

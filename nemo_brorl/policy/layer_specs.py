@@ -9,6 +9,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 
 from nemo_brorl.policy.attention import PackedAttention
+from nemo_brorl.policy.moe import BalancedRouter
 from nemo_brorl.policy.rms_norm import RMSNorm
 
 
@@ -46,4 +47,6 @@ def _layer_spec(config: TransformerConfig, on_gpu: bool, is_moe: bool) -> Module
             attention = layer.submodules.self_attention.submodules
             attention.q_layernorm = attention.k_layernorm = RMSNorm
     layer.submodules.self_attention.submodules.core_attention = PackedAttention
+    if is_moe:
+        layer.submodules.mlp.submodules.router = BalancedRouter
     return layer

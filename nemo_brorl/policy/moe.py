@@ -6,10 +6,37 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from megatron.core.transformer.moe.router import TopKRouter
+from torch import Tensor
 
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import MoeConfig
 from nemo_brorl.policy.layout import ParallelLayout
+
+
+class BalancedRouter(TopKRouter):
+    """Megatron's router, whose balancing loss weighs the same however its tokens are spread over ranks.
+
+    The loss of one rank is its part of a sum over `reduce_group`. Megatron 0.16.1 multiplies it by the tokens of the rank alone
+    where gradients are later divided by all tokens, so sequence parallelism over two ranks would halve it.
+    """
+
+    def attach_and_log_load_balancing_loss(
+        self,
+        activation: Tensor,
+        aux_loss_coeff: float,
+        aux_loss: Tensor,
+        aux_loss_name: str,
+        reduce_group: dist.ProcessGroup,
+        reduce_group_has_dp: bool = False,
+        valid_token_count: int | Tensor | None = None,
+    ) -> Tensor:
+        """`activation` [tokens of this rank, experts], unchanged; its gradient carries the loss along."""
+        num_tokens = activation.shape[0] * reduce_group.size()
+        return super().attach_and_log_load_balancing_loss(
+            activation, aux_loss_coeff, aux_loss, aux_loss_name, reduce_group, reduce_group_has_dp, num_tokens
+        )
 
 
 def moe_settings(config: MoeConfig, shape: ModelShape, layout: ParallelLayout) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from nemo_brorl.policy.layout import layout_of
-from tests.family_ranks import FamilyCase, score_families
+from tests.family_ranks import FamilyCase, score_families, update_on_padded_rows
 from tests.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
 from tests.policy_ranks import Scenario, run_ranks, run_scenario
 
@@ -109,11 +109,9 @@ TRAINED: dict[str, dict[str, Any]] = {
 }
 
 
-def three_updates(folder: Path, layout: dict[str, Any], moe: dict[str, Any]) -> dict[str, list[float]]:
+def three_updates(folder: Path, layout: dict[str, Any]) -> dict[str, list[float]]:
     """Loss, gradient norm and KL of three updates by name."""
     config = make_config(**layout)
-    for name, value in moe.items():
-        setattr(config.policy.moe, name, value)
     data = layout_of(config).data
     plans = tuple(make_plan(data, micro_batches=4 // data, seed=seed) for seed in range(3))
     outcome = run_scenario(Scenario(config, folder, plans=plans))[layout_of(config).report_rank]
@@ -123,13 +121,42 @@ def three_updates(folder: Path, layout: dict[str, Any], moe: dict[str, Any]) -> 
 
 @pytest.fixture(scope="module")
 def single(folders: dict[str, Path]) -> dict[str, list[float]]:
-    return three_updates(folders["qwen3-moe with a dense layer"], {}, {})
+    return three_updates(folders["qwen3-moe with a dense layer"], {})
 
 
 @pytest.mark.parametrize("layout", TRAINED.values(), ids=TRAINED.keys())
 def test_a_mixture_of_experts_learns_the_same_under_every_layout(
     layout: dict[str, Any], folders: dict[str, Path], single: dict[str, list[float]]
 ) -> None:
-    curves = three_updates(folders["qwen3-moe with a dense layer"], layout, {})
+    curves = three_updates(folders["qwen3-moe with a dense layer"], layout)
     for name, curve in curves.items():
         assert curve == pytest.approx(single[name], rel=1e-4), name
+
+
+def test_the_balancing_loss_does_not_depend_on_how_tokens_are_spread_over_ranks(folders: dict[str, Path]) -> None:
+    """Two sequence-parallel ranks against one that sees the same padding, which counts as tokens to balance."""
+    curves = []
+    for layout in ({}, {**TP2, **SEQUENCE, **EP2}):
+        config = make_config(**layout)
+        config.policy.moe.aux_loss_coefficient = 0.5
+        plans = [make_plan(seed=seed) for seed in range(2)]
+        reports = run_ranks(config, update_on_padded_rows, config, folders["qwen3-moe"], plans, 2)[0]
+        curves.append([(metrics["policy/loss"], metrics["policy/grad_norm"]) for metrics in reports])
+    for one, two in zip(*curves, strict=True):
+        assert two == pytest.approx(one, rel=1e-4)
+
+
+def test_a_checkpoint_of_a_mixture_continues_under_another_layout(
+    folders: dict[str, Path], single: dict[str, list[float]], tmp_path: Path
+) -> None:
+    folder = folders["qwen3-moe with a dense layer"]
+    begun = make_config(**DP2, **EP2)
+    plans = tuple(make_plan(2, micro_batches=2, seed=seed) for seed in range(2))
+    run_scenario(Scenario(begun, folder, plans=plans, save_to=tmp_path / "checkpoint"))
+    other_weights = make_model(tmp_path / "other", seed=9, **FAMILIES["qwen3-moe with a dense layer"])
+    for layout in (PP2, {**TP2, **SEQUENCE}):
+        config = make_config(**layout)
+        case = Scenario(config, other_weights, load_from=tmp_path / "checkpoint", plans=(make_plan(1, micro_batches=4, seed=2),))
+        metrics = run_scenario(case)[layout_of(config).report_rank].metrics[0]
+        for name, curve in single.items():
+            assert metrics[name] == pytest.approx(curve[2], rel=1e-4), (name, layout)
