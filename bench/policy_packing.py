@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,6 @@ MICRO_BATCH = 64  # responses
 VOCAB_SIZE = 128
 TOLERANCE = 1e-5  # largest difference of a gradient over its largest entry
 Gradients = dict[str, torch.Tensor]  # under Hugging Face names
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Medians over the repeats, seconds."""
-
-    cpu_s: float
-    wall_s: float
 
 
 def make_model_folder(folder: Path) -> Path:
@@ -83,8 +75,7 @@ def make_group(prompt_length: int, num_responses: int) -> tuple[np.ndarray, list
 
 
 def make_rows(learner: Learner, prompt: np.ndarray, responses: Sequence[np.ndarray], is_shared: bool, micro_batch: int) -> list[Row]:
-    """Rows of `micro_batch` responses each, by length as `packing.Packer` deals them out."""
-    responses = sorted(responses, key=len)
+    """Rows of `micro_batch` responses each."""
     made = [Response(0, index, tokens, np.zeros(len(tokens), np.float32), 0.0, True) for index, tokens in enumerate(responses)]
     parts = [made[start : start + micro_batch] for start in range(0, len(made), micro_batch)]
     if is_shared:
@@ -146,15 +137,21 @@ class PaddedHuggingFace:
         return {name: param.grad for name, param in self.model.named_parameters()}
 
 
-def timed(work: Callable[[], Any], repeats: int) -> Timing:
-    """Medians of `repeats` runs after a short warm-up of the allocator in the first one, which counts too."""
-    cpu, wall = [], []
-    for _ in range(repeats):
+class Side:
+    """One way to compute the gradients, with the times of its runs."""
+
+    def __init__(self, work: Callable[[], Any], gradients: Callable[[], Gradients], repeats: int) -> None:
+        self.work, self.gradients, self.repeats = work, gradients, repeats
+        self.cpu: list[float] = []
+        self.wall: list[float] = []
+
+    def run(self) -> None:
+        if len(self.cpu) == self.repeats:
+            return
         cpu_start, wall_start = time.process_time(), time.perf_counter()
-        work()
-        cpu.append(time.process_time() - cpu_start)
-        wall.append(time.perf_counter() - wall_start)
-    return Timing(statistics.median(cpu), statistics.median(wall))
+        self.work()
+        self.cpu.append(time.process_time() - cpu_start)
+        self.wall.append(time.perf_counter() - wall_start)
 
 
 def largest_difference(first: Gradients, second: Gradients) -> float:
@@ -163,28 +160,31 @@ def largest_difference(first: Gradients, second: Gradients) -> float:
 
 
 def measure(learner: Learner, folder: Path, prompt_length: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One prompt length: the three sides and their ratios."""
+    """One prompt length: the sides take turns, so that a busy machine is busy for all; medians and their ratios."""
     prompt, responses = make_group(prompt_length, arguments.responses)
-    shared = make_rows(learner, prompt, responses, True, arguments.shared_micro_batch)
-    plain = make_rows(learner, prompt, responses, False, MICRO_BATCH)
-    slow_repeats = max(1, arguments.repeats * 40 // (40 + prompt_length))
-    timings, gradients = {}, {}
-    for name, rows, repeats in (("shared", shared, arguments.repeats), ("plain", plain, slow_repeats)):
-        timings[name] = timed(lambda rows=rows: train_rows(learner.chunks, rows, cross_entropy), repeats)
-        gradients[name] = megatron_gradients(learner)
+    few = max(1, arguments.repeats * 40 // (40 + prompt_length))
+    sides = {}
+    for name, is_shared, repeats in (("shared", True, arguments.repeats), ("plain", False, few)):
+        rows = make_rows(learner, prompt, responses, is_shared, arguments.shared_micro_batch if is_shared else MICRO_BATCH)
+        sides[name] = Side(partial(train_rows, learner.chunks, rows, cross_entropy), partial(megatron_gradients, learner), repeats)
     if not arguments.skip_hf:
         padded = PaddedHuggingFace(folder, prompt, responses)
-        timings["padded"] = timed(padded.train, slow_repeats)
-        gradients["padded"] = padded.gradients()
+        sides["padded"] = Side(padded.train, padded.gradients, few)
+    gradients = {}
+    for _ in range(arguments.repeats):
+        for name, side in sides.items():
+            side.run()
+            gradients.setdefault(name, side.gradients())
     differences = {name: largest_difference(gradients["shared"], other) for name, other in gradients.items() if name != "shared"}
+    cpu = {name: statistics.median(side.cpu) for name, side in sides.items()}
     return {
         "prompt_tokens": prompt_length,
         "responses": len(responses),
         "response_tokens": sum(len(response) for response in responses),
-        "cpu_s": {name: timing.cpu_s for name, timing in timings.items()},
-        "wall_s": {name: timing.wall_s for name, timing in timings.items()},
-        "responses_per_cpu_s": {name: len(responses) / timing.cpu_s for name, timing in timings.items()},
-        "shared_over": {name: timings[name].cpu_s / timings["shared"].cpu_s for name in differences},
+        "cpu_s": cpu,
+        "wall_s": {name: statistics.median(side.wall) for name, side in sides.items()},
+        "responses_per_cpu_s": {name: len(responses) / seconds for name, seconds in cpu.items()},
+        "shared_over": {name: cpu[name] / cpu["shared"] for name in differences},
         "largest_gradient_difference": differences,
     }
 

@@ -67,7 +67,7 @@ class Packer:
     def pack(self, items: Sequence[Item], data_parallel_size: int) -> tuple[tuple[MicroBatch, ...], ...]:
         """[rank][micro-batch] of one mini-batch, equally many for every rank, none above the budget unless a single
         rollout is."""
-        shares = [sorted(share, key=self._length_in_group) for share in self._cut(items, data_parallel_size)]
+        shares = self._cut(items, data_parallel_size)
         tokens = max(sum(int(self.response_lengths[group][rollout]) for group, rollout in share) for share in shares)
         most = min(len(share) for share in shares)
         for num in range(min(most, max(1, -(-tokens // self.token_budget))), most + 1):
@@ -88,10 +88,6 @@ class Packer:
             marks[index] = min(max(marks[index], low), len(items) - (num_parts - 1 - index))
         bounds = [0, *marks.tolist(), len(items)]
         return [items[low:high] for low, high in pairwise(bounds)]
-
-    def _length_in_group(self, item: Item) -> tuple[int, int]:
-        """Responses of similar length come into one micro-batch, where those of equal length are one batch for the attention."""
-        return item[0], int(self.response_lengths[item[0]][item[1]])
 
     def _cost(self, group: int, rollout: int, sharers: int) -> float:
         return float(self.response_lengths[group][rollout]) + self.prompt_lengths[group] / sharers

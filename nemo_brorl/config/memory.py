@@ -52,7 +52,7 @@ def needed_gib(config: BroRLConfig, shape: ModelShape) -> float:
     """An estimate of all processes' memory on a CPU machine, in GiB."""
     policy, replicas, size = config.policy, data_parallel_size(config), num_parameters(shape)
     state = size * (BYTES_PER_PARAMETER + SAVE_BYTES_PER_PARAMETER)
-    tokens_per_layer = policy.tokens_per_micro_batch * shape.num_layers * shape.hidden_size
+    tokens_per_layer = policy.tokens_per_micro_batch * policy.context_parallel_size * shape.num_layers * shape.hidden_size
     activations = 4 * ACTIVATIONS_PER_TOKEN * tokens_per_layer
     logits = 4 * LOGITS_COPIES * policy.log_prob_chunk_tokens * shape.vocab_size * model_parallel_size(config)
     engine = 4 * size / GIB + config.generation.kv_cache_gib + ENGINE_GIB
