@@ -2,7 +2,8 @@
 
 Everything under Megatron is a view of something larger: parameters of DDP's buffers, master weights in fp32 of parameters,
 gradients of the buffers again. So storages move, not tensors: a storage is copied out and shrunk to nothing, and later grown and
-filled again, and every view of it, whoever holds it, is valid again bit for bit.
+filled again, and every view of it, whoever holds it, is valid again bit for bit. (On the CPU, where only tests do this, storages
+that numpy has seen cannot shrink: those of weights once they were streamed.)
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -139,13 +140,17 @@ def cluster() -> Iterator[None]:
 
 
 def test_ray_actors_compute_what_plain_processes_do(cluster: None, model_folder: Path, single: list[Outcome], tmp_path: Path) -> None:
-    policy = MegatronPolicy(make_config(**TP2), model_folder)
+    """Also while a checkpoint is written and the policy makes room for engines."""
+    policy = MegatronPolicy(make_config(**TP2, offload="optimizer"), model_folder)
     policy.wait_ready()
     try:
         reports = [policy.update(make_plan(1, micro_batches=PIECES, seed=seed)) for seed in range(2)]
         buckets = ray.get(list(policy.weight_stream()))
         policy.begin_save(tmp_path / "checkpoint")
-        assert policy.finish_save(wait=True) is not None
+        policy.offload()
+        while policy.finish_save(wait=False) is None:
+            time.sleep(0.01)
+        policy.onload()
         policy.load(tmp_path / "checkpoint")
         again = ray.get(list(policy.weight_stream()))
     finally:
