@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nemo_brorl.config.derived import longest_response
 from nemo_brorl.config.fp8_rules import fp8_misfits
-from nemo_brorl.config.model_shape import ModelShape, read_model_shape
+from nemo_brorl.config.model_shape import ModelShape, MoeShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ConfigError, ModelError
 
@@ -119,7 +119,7 @@ def _experts(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
     policy = config.policy
     size, moe = policy.expert_model_parallel_size, shape.moe
     if moe is None:
-        settings = {"expert_model_parallel_size": (size, 1)}
+        settings: dict[str, tuple[float, float]] = {"expert_model_parallel_size": (size, 1)}
         settings["moe.aux_loss_coefficient"] = (policy.moe.aux_loss_coefficient, 0)
         settings["moe.freeze_router"] = (policy.moe.freeze_router, False)
         for name, (value, neutral) in settings.items():
@@ -132,10 +132,24 @@ def _experts(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
             f"policy.expert_model_parallel_size={size} does not divide the model's {moe.num_experts} experts: write "
             f"{_divisor(size, moe.num_experts)}"
         )
+    yield from _stages_without_experts(config, moe)
     if policy.tensor_model_parallel_size > 1 and not policy.sequence_parallel:
         yield (
             f"policy.tensor_model_parallel_size={policy.tensor_model_parallel_size} without policy.sequence_parallel would send every "
             "token of a mixture-of-experts model to its experts once per rank: write policy.sequence_parallel=true"
+        )
+
+
+def _stages_without_experts(config: BroRLConfig, moe: MoeShape) -> Iterator[str]:
+    """Optimizers differ between such a stage and the others, and Megatron 0.16.1 then restores Adam's step on one of them only."""
+    stages = config.policy.pipeline_model_parallel_size
+    chunks = stages * (config.policy.virtual_pipeline_model_parallel_size or 1)
+    per_chunk = max(1, len(moe.is_moe_layer) // chunks)
+    with_experts = {layer // per_chunk % stages for layer, is_moe in enumerate(moe.is_moe_layer) if is_moe}
+    if len(with_experts) < stages:
+        yield (
+            f"policy.pipeline_model_parallel_size={stages} leaves a pipeline stage with dense layers only, whose optimizer a checkpoint "
+            "would not restore: write a smaller policy.pipeline_model_parallel_size"
         )
 
 

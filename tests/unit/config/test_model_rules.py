@@ -69,6 +69,7 @@ TP2 = "policy.tensor_model_parallel_size=2"
 MOE_MISFITS = [
     (["policy.expert_model_parallel_size=3", "policy.data_parallel_size=3"], "does not divide the model's 8 experts: write 2"),
     ([TP2], "write policy.sequence_parallel=true"),
+    (["policy.pipeline_model_parallel_size=4"], "leaves a pipeline stage with dense layers only"),  # layer 0 is dense
     (
         ["policy.tensor_model_parallel_size=4", "policy.sequence_parallel=true"],
         "does not divide the model's moe_intermediate_size of 90: write 3",
