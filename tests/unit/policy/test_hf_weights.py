@@ -162,3 +162,13 @@ def test_a_folder_without_weights_is_refused(model_folder: Path, tmp_path: Path,
     (tmp_path / "config.json").write_bytes((model_folder / "config.json").read_bytes())
     with pytest.raises(ModelError, match="holds neither model.safetensors nor"):
         round_trip(tmp_path, device)
+
+
+def test_a_missing_expert_and_one_too_many_are_named(tmp_path: Path, device: Device) -> None:
+    folder = make_model(tmp_path, "qwen3_moe", num_experts=2)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.experts.2.up_proj.weight"] = tensors.pop("model.layers.1.mlp.experts.1.up_proj.weight")
+    save_file(tensors, folder / "model.safetensors")
+    names = r"missing model\.layers\.1\.mlp\.experts\.1\.up_proj\.weight; left over model\.layers\.1\.mlp\.experts\.2\.up_proj\.weight"
+    with pytest.raises(ModelError, match=names):
+        round_trip(folder, device)
