@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from nemo_brorl.console import Console
 from nemo_brorl.errors import ConfigError
 from nemo_brorl.report.simulation import draw_equal_draws, draw_q, draw_three_panels
@@ -82,7 +84,7 @@ _HEADER = ("", "Q at 0", "Q", "gained %", "worst Δp", "steps with ΔQ < 0")
 def _rows(labels: Sequence[str], curves: Sequence[Measurement]) -> list[list[str]]:
     """One row per rollout size: its last measurement, and how many steps lost mass."""
     first, last = curves[0], curves[-1]
-    num_falls = sum((after.q_pos < before.q_pos).astype(int) for before, after in pairwise(curves))
+    num_falls = np.sum([after.q_pos < before.q_pos for before, after in pairwise(curves)], axis=0)
     return [
         [
             label,

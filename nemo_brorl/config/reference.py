@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import io
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import yaml
@@ -131,7 +131,7 @@ def _fields() -> dict[tuple[str, str], tuple[str, str]]:
     """(class, field) to its annotation and the comment behind it."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for module in (schema, policy_schema, rollout_schema, reward_schema):
-        source = Path(module.__file__).read_text(encoding="utf-8")
+        source = inspect.getsource(module)
         comments = _comments_by_line(source)
         for section, field in _declarations(source):
             found[section, ast.unparse(field.target)] = (ast.unparse(field.annotation), comments.get(field.lineno, ""))
