@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,24 @@ def single(model_folder: Path) -> list[Outcome]:
 def test_a_layout_gives_the_metrics_of_a_single_rank(layout: dict, model_folder: Path, single: list[Outcome]) -> None:
     case = scenario(model_folder, layout)
     check_equal(case, run_scenario(case), single[0].metrics)
+
+
+def sequence_level(model_folder: Path, layout: dict) -> Scenario:
+    """Everything that looks at whole responses, whose tokens lie on two ranks."""
+    case = scenario(model_folder, layout, num=2)
+    algorithm = case.config.algorithm
+    algorithm.aggregation, algorithm.kl.placement, algorithm.kl.coefficient = "sequence_mean", "reward", 0.1
+    algorithm.importance_correction.kind, algorithm.importance_correction.low = "sequence_mask", 0.1
+    algorithm.clip_low = algorithm.clip_high = 0.01
+    return replace(case, plans=tuple(replace(plan, objective="gspo") for plan in case.plans))
+
+
+@pytest.mark.parametrize("layout", [CP2, {"data_parallel_size": 2}], ids=["CP2", "DP2"])
+def test_losses_of_whole_responses_do_not_depend_on_the_layout(layout: dict, model_folder: Path) -> None:
+    expected = run_scenario(sequence_level(model_folder, {}))[0].metrics
+    assert 0 < expected[1]["policy/importance_masked"] < 1
+    case = sequence_level(model_folder, layout)
+    check_equal(case, run_scenario(case), expected)
 
 
 def test_plain_packing_gives_them_too(model_folder: Path, single: list[Outcome]) -> None:
