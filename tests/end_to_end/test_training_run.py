@@ -26,6 +26,7 @@ SMALL = [
     "rollouts.num_per_prompt=32", "rollouts.prompts_per_step=3", "rollouts.chunk_size=8", "rollouts.max_response_tokens=12",
     "evaluation.num_prompts=8", "evaluation.samples_per_prompt=4", "algorithm.num_mini_batches=2",
     "trainer.max_steps=4", "trainer.val_interval=0", "trainer.save_interval=2",
+    "algorithm.reference_reset.interval=3", "algorithm.reference_reset.clear_optimizer=true",
 ]  # fmt: skip
 EXPECTED_METRICS = (
     "dynamic_sampling/keep_rate", "generation/samples_per_s", "generation/prefix_cache_hit_rate", "policy/log_prob_mismatch", "reward/mean",
@@ -122,6 +123,7 @@ def test_a_run_killed_in_step_four_and_resumed_equals_the_uninterrupted_one(whol
     output = run("train", folder)
     assert "resumed after step 2" in output
     assert rows(folder) == rows(whole[0])
+    assert json.loads((folder / "events.jsonl").read_text()) == {"step": 3, "event": "reference_reset", "reason": "interval", "value": 3.0}
     state = "checkpoints/step_4/state.json"
     assert json.loads((folder / state).read_text())["prompts"] == json.loads((whole[0] / state).read_text())["prompts"]
     for step in (1, 2, 3, 4):
