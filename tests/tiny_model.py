@@ -37,11 +37,12 @@ def make_tiny_model(folder: Path, seed: int = 0, is_tied: bool = True, scale: fl
                 parameter.uniform_(0.5, 1.5)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
-    _make_tokenizer(folder)
+    make_tokenizer(folder)
     return folder
 
 
-def _make_tokenizer(folder: Path) -> None:
+def make_tokenizer(folder: Path) -> None:
+    """Write a tokenizer of single characters beside a model with the vocabulary of `VOCAB_SIZE`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""Two repairs of vLLM 0.32's CPU build, kept together so that they can be dropped together. Not used on GPUs."""
+"""Three repairs of vLLM 0.32's CPU build, kept together so that they can be dropped together. Not used on GPUs."""
 
 from __future__ import annotations
 
@@ -49,3 +49,17 @@ def repack_heads(model: nn.Module, is_tied: bool) -> None:
             assert len(embeddings) == 1, f"a tied head needs one embedding, the model has {len(embeddings)}"
             head.weight = embeddings[0].weight
         head.quant_method.process_weights_after_loading(head)
+
+
+def pack_experts_again(model: nn.Module) -> None:
+    """Make the next layerwise reload pack the weights of mixture-of-experts layers. Call it before the reload.
+
+    The CPU build packs them when it first makes their kernel, and at no later load: without an error, the kernel would read
+    plain weights as packed ones. Without a kernel, the load makes a new one.
+    """
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if isinstance(method, UnquantizedFusedMoEMethod):
+            method.moe_kernel = None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from nemo_brorl.generation.cpu_fixes import fix_seeded_prefill, repack_heads
+from nemo_brorl.generation.cpu_fixes import fix_seeded_prefill, pack_experts_again, repack_heads
 from nemo_brorl.types import WeightBucket
 
 
@@ -53,6 +53,8 @@ class WeightReceiver:
 
     def start_load(self) -> None:
         """Take the model apart for loading."""
+        if self.device.type == "cpu":
+            pack_experts_again(self._model())
         with set_current_vllm_config(self.vllm_config):
             initialize_layerwise_reload(self._model())
 
