@@ -25,12 +25,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the ranks are those of the tests
 
-from tests.policy_ranks import Learner, run_ranks  # noqa: E402
-
 from nemo_brorl.config.schema import BroRLConfig  # noqa: E402
 from nemo_brorl.policy.layout import layout_of  # noqa: E402
 from nemo_brorl.types import UpdatePlan  # noqa: E402
 from tests.model_factory import make_config, make_model, make_plan  # noqa: E402
+from tests.policy_ranks import Learner, run_ranks  # noqa: E402
 
 
 def measure(config: BroRLConfig, model_folder: Path, plan: UpdatePlan, repeats: int) -> dict[str, list[float]]:
