@@ -57,9 +57,7 @@ class MegatronPolicy:
         seconds = {name: max(report.seconds[name] for report in reports) for name in chosen.seconds}
         return UpdateReport(plan.version, chosen.metrics, seconds, chosen.num_updates, chosen.num_skipped)
 
-    def log_probs(
-        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
-    ) -> list[Float32]:
+    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True) -> list[Float32]:
         """At the rollouts' temperature, as vLLM's are."""
         return self._on_all("log_probs", prompt_ids, response_ids, with_fp8)[self.layout.report_rank]
 

@@ -65,9 +65,7 @@ class PolicyRank:
     def update(self, plan: UpdatePlan) -> RankReport:
         return self.learner.update(plan)
 
-    def log_probs(
-        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool
-    ) -> list[Float32] | None:
+    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool) -> list[Float32] | None:
         return self.learner.log_probs(prompt_ids, response_ids, with_fp8)
 
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:

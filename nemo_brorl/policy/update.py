@@ -140,9 +140,7 @@ class Update:
         self.mismatch.largest = max(self.mismatch.largest, float(mismatch.max()) if len(mismatch) else 0.0)
         self.drift.add({"policy/log_prob_drift_of_carried": drift.double().sum()}, len(drift))
 
-    def _learn(
-        self, mini_batch: int, rows: list[Row], old: Sequence[Tensor | None], reference: Sequence[Tensor | None]
-    ) -> float | None:
+    def _learn(self, mini_batch: int, rows: list[Row], old: Sequence[Tensor | None], reference: Sequence[Tensor | None]) -> float | None:
         """One optimizer step on a mini-batch; its gradient norm, or None when all ranks skipped it."""
         learner, algorithm = self.learner, self.learner.config.algorithm
         loss_of = LOSSES[self.plan.objective]

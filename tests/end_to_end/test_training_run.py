@@ -170,7 +170,7 @@ def test_evaluation_reports_the_exported_model(whole: tuple[Path, str]) -> None:
 
 
 def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tuple[Path, str], tmp_path: Path) -> None:
-    layout = ["policy.data_parallel_size=1", "policy.tensor_model_parallel_size=2"]  # another one than trained it
+    layout = ["policy.data_parallel_size=1", "policy.pipeline_model_parallel_size=2"]  # another one than trained it
     output = run("convert", whole[0], f"convert.output={tmp_path / 'hf'}", *layout)
     assert "step_4 written to" in output
     exported, converted = (load_file(folder / "model.safetensors") for folder in (whole[0] / "hf", tmp_path / "hf"))
