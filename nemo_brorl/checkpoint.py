@@ -31,7 +31,7 @@ from nemo_brorl.errors import CheckpointError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.object_store import fetch_all
 from nemo_brorl.ports import Policy
-from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutGroup, RolloutRequest, Sampling, ScoredGroup
+from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutGroup, RolloutRequest, SampledMass, Sampling, ScoredGroup
 
 log = get_logger(__name__)
 
@@ -208,13 +208,14 @@ def _group_record(scored: ScoredGroup) -> dict[str, Any]:
          "sampling": asdict(chunk.request.sampling)}
         for chunk in scored.group.chunks
     ]  # fmt: skip
-    return {"prompt": asdict(scored.prompt), "num_failed": scored.num_failed, "chunks": chunks}
+    return {"prompt": asdict(scored.prompt), "num_failed": scored.num_failed, "mass": asdict(scored.mass), "chunks": chunks}
 
 
 def _group_from(record: dict[str, Any], key: str, arrays: Any) -> ScoredGroup:
     prompt = Prompt(**{**record["prompt"], "token_ids": tuple(record["prompt"]["token_ids"])})
     chunks = tuple(_chunk_from(prompt, chunk, f"{key}/{number}", arrays) for number, chunk in enumerate(record["chunks"]))
-    return ScoredGroup(RolloutGroup(prompt, chunks), arrays[f"{key}/rewards"], record["num_failed"], arrays[f"{key}/repetition"])
+    group, mass = RolloutGroup(prompt, chunks), SampledMass(**record["mass"])
+    return ScoredGroup(group, arrays[f"{key}/rewards"], record["num_failed"], arrays[f"{key}/repetition"], mass)
 
 
 def _chunk_from(prompt: Prompt, record: dict[str, Any], key: str, arrays: Any) -> RolloutChunk:

@@ -18,6 +18,7 @@ from nemo_brorl.errors import CheckpointError, StarvationError, TrainingError
 from nemo_brorl.evaluation import EvaluationResult, Evaluator
 from nemo_brorl.learning_batch import learning_batch
 from nemo_brorl.logs import get_logger
+from nemo_brorl.metrics.mass_balance import mass_balance_metrics
 from nemo_brorl.metrics.rollouts import generation_metrics, reward_metrics
 from nemo_brorl.packing import plan_update
 from nemo_brorl.parity import alarms
@@ -117,7 +118,7 @@ class BroRLTrainer:
         samples = self.parts.run_folder / "rollouts" / f"step_{self.step_number}.jsonl"
         write_samples(samples, batch, self.config.rollouts.save_samples, self.parts.decode)
         metrics = {
-            **(reward_metrics(sampled) if sampled else {}),
+            **(reward_metrics(sampled) | mass_balance_metrics(sampled) if sampled else {}),
             **generated,
             **self.dynamic_sampling.metrics(),
             **update.metrics,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+UInt64 = NDArray[np.uint64]
 Float32 = NDArray[np.float32]
 Bool = NDArray[np.bool_]
 
@@ -88,6 +89,20 @@ class ScoredChunk:
     rewards: Float32  # [n] raw, before any shaping
     num_failed: int  # responses whose verifier timed out or crashed (reward 0)
     repetition: Float32  # [n] share of repeated n-grams; 0 where shaping does not ask for it
+    keys: UInt64  # [n] of the tokens: equal responses have equal keys
+    log_probs: Float32  # [n] of the whole responses under the distribution they were drawn from
+
+
+@dataclass(frozen=True)
+class SampledMass:
+    """How much of the distribution over whole responses a group has seen. Every different response counts once."""
+
+    num_distinct: int
+    num_singletons: int  # drawn exactly once
+    correct: float  # probability of the correct ones
+    wrong: float
+    correct_squares: float  # Σ p² of the correct ones
+    wrong_squares: float
 
 
 @dataclass(frozen=True)
@@ -123,6 +138,7 @@ class ScoredGroup:
     rewards: Float32  # [N] raw
     num_failed: int
     repetition: Float32  # [N], as in ScoredChunk
+    mass: SampledMass
 
     @property
     def prompt(self) -> Prompt:

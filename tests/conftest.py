@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -20,3 +21,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("end_to_end")
         if item.get_closest_marker("gpu") and not has_gpu:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device, this machine has none"))
+
+
+@pytest.fixture(autouse=True)
+def records_reach_caplog() -> None:
+    """Undo what an earlier test's `logs.setup_logging` and NeMo, which raises the level of every handler, did to this process."""
+    logger = logging.getLogger("nemo_brorl")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.NOTSET)

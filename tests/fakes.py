@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.errors import CheckpointError
+from nemo_brorl.rollouts.assemble import close_group
 from nemo_brorl.types import (
     ChunkArrays,
     EngineStats,
     Float32,
     Prompt,
     RolloutChunk,
-    RolloutGroup,
     RolloutRequest,
     Sampling,
     ScoredChunk,
@@ -48,7 +48,14 @@ def make_group(
 ) -> ScoredGroup:
     prompt = make_prompt(uid, prompt_tokens)
     chunk = make_chunk(RolloutRequest(prompt, 0, len(rewards), 0, SAMPLING), lengths or [2] * len(rewards), version)
-    return ScoredGroup(RolloutGroup(prompt, (chunk,)), np.asarray(rewards, np.float32), 0, np.zeros(len(rewards), np.float32))
+    return close_group(prompt, [score_chunk(chunk, rewards)])
+
+
+def score_chunk(chunk: RolloutChunk, rewards: Sequence[float]) -> ScoredChunk:
+    """Every response another one, of probability 1/8."""
+    num, first = len(rewards), chunk.request.first_index
+    keys, log_probs = np.arange(first, first + num, dtype=np.uint64), np.full(num, -np.log(8), np.float32)
+    return ScoredChunk(chunk, np.asarray(rewards, np.float32), 0, np.zeros(num, np.float32), keys, log_probs)
 
 
 class FakePrompts:
@@ -105,7 +112,7 @@ class FakeVerifier:
         for chunk in chunks:
             key = int(chunk.request.prompt.uid.rsplit("/", 1)[1]) % self.period + 1
             indices = np.arange(chunk.request.first_index, chunk.request.first_index + chunk.request.num_rollouts)
-            yield ScoredChunk(chunk, (indices % key == 0).astype(np.float32), 0, np.zeros(len(indices), np.float32))
+            yield score_chunk(chunk, (indices % key == 0).tolist())
 
     def close(self) -> None:
         pass

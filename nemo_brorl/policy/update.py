@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nemo_brorl.losses import LOSSES, SUPERVISED, MiniBatchSize
 from nemo_brorl.policy.log_probs import TokenScores
+from nemo_brorl.policy.measured_gain import MeasuredGain
 from nemo_brorl.policy.optimizer import guarded_step
 from nemo_brorl.policy.packed_rows import Row, fetch_groups, segments_of
 from nemo_brorl.policy.rank_report import RankReport
@@ -67,6 +68,7 @@ class Update:
         self.seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
         self.losses, self.scores, self.mismatch, self.drift = _Sums(), _Sums(), _Sums(), _Sums()
         self.fp8_mismatch: dict[str, float] = {}
+        self.gain = MeasuredGain()
 
     def run(self) -> RankReport:
         """Fetch, score, learn. All ranks call it together."""
@@ -91,7 +93,18 @@ class Update:
             mismatch = self.mismatch.over_data_ranks()
             metrics |= {"policy/log_prob_mismatch": math.nan} | mismatch.means() | {"policy/log_prob_mismatch_max": mismatch.largest}
             metrics |= self.scores.over_data_ranks().means() | self.drift.over_data_ranks().means()
+            metrics |= self._gain_over_data_ranks().metrics()
         return metrics | self.fp8_mismatch
+
+    def _gain_over_data_ranks(self) -> MeasuredGain:
+        """Context-parallel ranks have all counted the same responses, so one of them speaks for all."""
+        group = parallel_state.get_data_parallel_group()
+        every = [MeasuredGain() for _ in range(group.size())]
+        dist.all_gather_object(every, self.gain, group=group)
+        merged = MeasuredGain()
+        for gain in every:
+            merged.merge(gain)
+        return merged
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
@@ -144,6 +157,7 @@ class Update:
         """One optimizer step on a mini-batch; its gradient norm, or None when all ranks skipped it."""
         learner, algorithm = self.learner, self.learner.config.algorithm
         loss_of = LOSSES[self.plan.objective]
+        is_last = 0 < mini_batch == len(self.plan.mini_batches) - 1
         max_tokens = learner.config.rollouts.max_response_tokens
         size = MiniBatchSize(self.plan.num_loss_tokens(mini_batch), self.plan.num_responses(mini_batch), max_tokens)
 
@@ -154,6 +168,8 @@ class Update:
                 old_log_probs = current.log_probs
                 self._record(row, current)
             batch = token_batch(row, scores, old_log_probs, reference[index], size, algorithm.aggregation)
+            if is_last and not self.is_supervised:
+                self.gain.add(batch)
             result = loss_of(batch, algorithm)
             return result.loss, {"policy/loss": result.loss.detach(), **result.metrics}
 

@@ -75,8 +75,7 @@ class VerifierPool:
     def _collect(self, reference: Any, pending: dict[Any, tuple[RolloutChunk, int]]) -> ScoredChunk:
         chunk, index = pending.pop(reference)
         self._load[index] -= len(chunk.lengths)
-        rewards, num_failed, repetition = self._get(reference)
-        return ScoredChunk(chunk=chunk, rewards=rewards, num_failed=num_failed, repetition=repetition)
+        return ScoredChunk(chunk, *self._get(reference))
 
     def _get(self, references: Any) -> Any:
         import ray

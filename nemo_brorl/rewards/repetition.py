@@ -1,4 +1,5 @@
-"""How much a response repeats itself: the share of its n-grams of tokens that it has said before (arXiv 2502.03373 section 5.2)."""
+"""Keys of token sequences: which responses are the same, and how much one repeats itself (the share of its n-grams that it has said
+before, arXiv 2502.03373 section 5.2)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from nemo_brorl.types import ChunkArrays, Float32, Int32
+from nemo_brorl.types import ChunkArrays, Float32, Int32, UInt64
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying by it loses nothing modulo 2^64
 
@@ -17,6 +18,17 @@ def repetition_of(data: ChunkArrays, ngram: int) -> Float32:
     if ngram == 0:
         return np.zeros(len(bounds) - 1, np.float32)
     return np.array([repeated_share(data.token_ids[start:end], ngram) for start, end in pairwise(bounds)], np.float32)
+
+
+def response_keys(data: ChunkArrays) -> UInt64:
+    """[n] per response of a chunk: a hash of its tokens and their number."""
+    lengths = np.diff(data.offsets)
+    keys = lengths.astype(np.uint64)
+    ids = data.token_ids.astype(np.uint64)
+    for position in range(int(lengths.max(initial=0))):
+        is_there = lengths > position
+        keys[is_there] = keys[is_there] * _BASE + ids[data.offsets[:-1][is_there] + position] + np.uint64(1)
+    return keys
 
 
 def repeated_share(token_ids: Int32, ngram: int) -> float:

@@ -12,21 +12,31 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from multiprocessing.connection import Pipe
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nemo_brorl.errors import ResourceError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.rewards.child import READY
-from nemo_brorl.rewards.repetition import repetition_of
+from nemo_brorl.rewards.repetition import repetition_of, response_keys
 from nemo_brorl.tokenizer import load_tokenizer
-from nemo_brorl.types import ChunkArrays, Float32
+from nemo_brorl.types import ChunkArrays, Float32, UInt64
 
 log = get_logger(__name__)
 
 START_LIMIT_S = 120.0  # a child imports its verifiers' libraries; that is not the response's fault
 MAX_LOGGED = 20  # failures written to the log in full, per worker
+
+
+class ResponseScores(NamedTuple):
+    """What is found out about the responses of a chunk; fields as in `types.ScoredChunk`."""
+
+    rewards: Float32
+    num_failed: int
+    repetition: Float32
+    keys: UInt64
+    log_probs: Float32
 
 
 class VerifierWorker:
@@ -42,14 +52,16 @@ class VerifierWorker:
         self.is_ready = False
         self._start_child()
 
-    def score(self, verifier: str, payload: Mapping[str, Any], data: ChunkArrays) -> tuple[Float32, int, Float32]:
-        """Rewards [n], how many responses failed, repetition [n]. Equal texts are scored once; a failing one counts for each response."""
+    def score(self, verifier: str, payload: Mapping[str, Any], data: ChunkArrays) -> ResponseScores:
+        """Equal texts are scored once; a failing one counts for each response."""
         bounds = data.offsets.tolist()
         ids = [data.token_ids[start:end].tolist() for start, end in pairwise(bounds)]
         texts = [self.tokenizer.decode(response) for response in ids]
         scores = self._score_texts(verifier, payload, list(dict.fromkeys(texts)))
         rewards = np.array([scores[text] or 0.0 for text in texts], dtype=np.float32)
-        return rewards, sum(scores[text] is None for text in texts), repetition_of(data, self.repetition_ngram)
+        num_failed = sum(scores[text] is None for text in texts)
+        log_probs = np.array([data.log_probs[start:end].sum() for start, end in pairwise(bounds)], np.float32)
+        return ResponseScores(rewards, num_failed, repetition_of(data, self.repetition_ngram), response_keys(data), log_probs)
 
     def wait_ready(self) -> None:
         """Return once the child can score. Raises ResourceError when it cannot start."""

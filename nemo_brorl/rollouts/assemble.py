@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from nemo_brorl.rollouts.sampled_mass import sampled_mass
 from nemo_brorl.types import Prompt, RolloutGroup, ScoredChunk, ScoredGroup
 
 
@@ -30,4 +31,5 @@ def close_group(prompt: Prompt, parts: Iterable[ScoredChunk]) -> ScoredGroup:
         rewards=np.concatenate([part.rewards for part in ordered]),
         num_failed=sum(part.num_failed for part in ordered),
         repetition=np.concatenate([part.repetition for part in ordered]),
+        mass=sampled_mass(*(np.concatenate([getattr(part, name) for part in ordered]) for name in ("keys", "log_probs", "rewards"))),
     )

@@ -23,13 +23,14 @@ from nemo_brorl.errors import TrainingError
 from nemo_brorl.evaluation import EvaluationResult, Evaluator
 from nemo_brorl.packing import plan_update
 from nemo_brorl.ports import Generator, Policy
-from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutGroup, RolloutRequest, Sampling, ScoredGroup, TrainBatch
+from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutGroup, RolloutRequest, SampledMass, Sampling, ScoredGroup, TrainBatch
 from nemo_brorl.warm_up.demonstrations import Demonstration, Demonstrations
 from nemo_brorl.weight_sync.publish import publish
 
 RECORD = "warm_up.json"  # in the output folder: what made it
 LR_WARM_UP_STEPS = 20
 NO_SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=1)
+NO_MASS = SampledMass(0, 0, 0.0, 0.0, 0.0, 0.0)  # nothing was drawn
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def supervised_batch(demonstrations: Sequence[Demonstration]) -> TrainBatch:
             np.asarray(demonstration.response_ids, np.int32), np.zeros(length, np.float32), np.asarray([0, length], np.int64)
         )
         chunk = RolloutChunk(request, np.asarray([length], np.int32), np.asarray([True]), version=0, engine=-1, data=arrays)
-        groups.append(ScoredGroup(RolloutGroup(prompt, (chunk,)), np.ones(1, np.float32), 0, np.zeros(1, np.float32)))
+        groups.append(ScoredGroup(RolloutGroup(prompt, (chunk,)), np.ones(1, np.float32), 0, np.zeros(1, np.float32), NO_MASS))
     return TrainBatch(tuple(groups), tuple(np.ones(1, np.float32) for _ in groups), tuple(np.zeros(1, np.int64) for _ in groups))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_brorl.rewards.repetition import repeated_share, repetition_of
+from nemo_brorl.rewards.repetition import repeated_share, repetition_of, response_keys
 from nemo_brorl.types import ChunkArrays
 
 
@@ -28,3 +28,11 @@ def test_every_response_of_a_chunk_is_measured_alone() -> None:
     data = ChunkArrays(np.array([5, 5, 5, 1, 2, 3], np.int32), np.zeros(6, np.float32), np.array([0, 3, 6]))
     np.testing.assert_allclose(repetition_of(data, 1), [2 / 3, 0])
     assert not repetition_of(data, 0).any()
+
+
+def test_keys_are_equal_exactly_for_equal_responses() -> None:
+    data = ChunkArrays(np.array([1, 2, 1, 2, 2, 1, 1, 0, 0], np.int32), np.zeros(9, np.float32), np.array([0, 2, 4, 6, 7, 8, 9, 9]))
+    first, same, reversed_, short, zero, zero_again, empty = response_keys(data).tolist()
+    assert first == same
+    assert zero == zero_again
+    assert len({first, reversed_, short, zero, empty}) == 5

@@ -7,16 +7,17 @@ import pytest
 
 from nemo_brorl.config.schema import CosineLengthConfig, ShapingConfig
 from nemo_brorl.rewards.shaping import cosine_length, is_on, overlong, shaped_rewards, stop_properly
-from nemo_brorl.types import Prompt, RolloutChunk, RolloutGroup, RolloutRequest, Sampling, ScoredGroup
+from nemo_brorl.types import Prompt, RolloutChunk, RolloutGroup, RolloutRequest, SampledMass, Sampling, ScoredGroup
+
+MASS = SampledMass(2, 2, 0.0, 0.0, 0.0, 0.0)
 
 
 def group(rewards: list[float], lengths: list[int], is_stopped: list[bool], repetition: list[float] | None = None) -> ScoredGroup:
     prompt = Prompt("p", "task", "exact_match", (1, 2), {})
     request = RolloutRequest(prompt, 0, len(rewards), 0, Sampling(1.0, 1.0, 100))
     chunk = RolloutChunk(request, np.array(lengths, np.int32), np.array(is_stopped), 0, 0, None)
-    return ScoredGroup(
-        RolloutGroup(prompt, (chunk,)), np.array(rewards, np.float32), 0, np.array(repetition or [0.0] * len(rewards), np.float32)
-    )
+    group = RolloutGroup(prompt, (chunk,))
+    return ScoredGroup(group, np.array(rewards, np.float32), 0, np.array(repetition or [0.0] * len(rewards), np.float32), MASS)
 
 
 def test_without_settings_rewards_stay_as_they_are() -> None:

@@ -40,7 +40,7 @@ def test_a_hanging_and_a_crashing_response_cost_only_themselves(worker: Verifier
     worker.wait_ready()
     first_child = worker.child_pid()
     texts = ("fine", "hang", "good", "crash", "raise", "nan", "good one")
-    rewards, num_failed, _ = worker.score("misbehave", {"log": str(tmp_path / "log")}, arrays(model_folder, *texts))
+    rewards, num_failed, *_ = worker.score("misbehave", {"log": str(tmp_path / "log")}, arrays(model_folder, *texts))
     assert rewards.tolist() == [1, 0, 1, 0, 0, 0, 1]
     assert rewards.dtype == np.float32
     assert num_failed == 4
@@ -51,7 +51,7 @@ def test_a_hanging_and_a_crashing_response_cost_only_themselves(worker: Verifier
 
 def test_equal_responses_are_scored_once(worker: VerifierWorker, model_folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    rewards, num_failed, _ = worker.score(
+    rewards, num_failed, *_ = worker.score(
         "misbehave", {"log": str(log)}, arrays(model_folder, "fine", "good", "fine", "raise", "fine", "raise")
     )
     assert rewards.tolist() == [1, 1, 1, 0, 1, 0]
