@@ -25,7 +25,6 @@ REWARD_WORKER_GIB = 0.15
 BYTES_PER_PARAMETER = 20  # weights, gradients and two Adam moments in fp32, and the reference's weights
 SAVE_BYTES_PER_PARAMETER = 26  # copies of weights, optimizer and reference while a checkpoint is written, some of them twice
 ACTIVATIONS_PER_TOKEN = 40  # fp32 numbers per token, layer and hidden unit kept for the backward pass
-LOGITS_COPIES = 3  # of a chunk of fp32 logits
 
 
 def check_memory(config: BroRLConfig) -> None:
@@ -54,12 +53,12 @@ def needed_gib(config: BroRLConfig, shape: ModelShape) -> float:
     state = size * (BYTES_PER_PARAMETER + SAVE_BYTES_PER_PARAMETER)
     tokens_per_layer = policy.tokens_per_micro_batch * policy.context_parallel_size * shape.num_layers * shape.hidden_size
     activations = 4 * ACTIVATIONS_PER_TOKEN * tokens_per_layer
-    logits = 4 * LOGITS_COPIES * policy.log_prob_chunk_tokens * shape.vocab_size * model_parallel_size(config)
+    output_gradient = 4 * shape.vocab_size * shape.hidden_size * model_parallel_size(config)  # in fp32; logits are tiles of a few MiB
     engine = 4 * size / GIB + config.generation.kv_cache_gib + ENGINE_GIB
     return (
         DRIVER_GIB
         + num_policy_ranks(config) * POLICY_RANK_GIB
-        + replicas * (state + activations + logits) / GIB
+        + replicas * (state + activations + output_gradient) / GIB
         + num_engines(config) * engine
         + config.rewards.num_workers * REWARD_WORKER_GIB
     )

@@ -45,7 +45,7 @@ class PolicyConfig:
     fp8_bf16_first_layers: int = 0  # layers at the start that stay in bf16
     fp8_bf16_last_layers: int = 0  # layers at the end that stay in bf16
     tokens_per_micro_batch: int = 8192  # on each context-parallel rank
-    log_prob_chunk_tokens: int = 1024  # rows of logits that exist in fp32 at once
+    log_prob_chunk_tokens: int = 1024  # tokens whose logits are computed together, some columns of the vocabulary at a time
     shared_prompt: bool = True  # compute a prompt once for the responses of its group in a micro-batch
     attention: str = "auto"  # auto, sdpa, flex (GPU)
     recompute: str | None = None  # null, selective, full
