@@ -181,7 +181,7 @@ class ParityConfig:
     responses_per_prompt: int = 4
     max_mean_abs_diff: float = 1e-3  # nats; bf16 needs about 0.05
     max_step_mismatch: float = 0.05  # mean |Megatron - vLLM| per step above which a warning is logged
-    max_fp8_mismatch: float = 0.05  # mean |FP8 - bf16| log-prob per step above which a warning is logged
+    max_fp8_mismatch: float = 0.02  # mean |FP8 - bf16| log-prob per step above which a warning is logged
 
 
 @dataclass
