@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 from megatron.core import parallel_state
@@ -26,6 +26,8 @@ from nemo_brorl.types import UpdatePlan
 if TYPE_CHECKING:
     from nemo_brorl.policy.learner import Learner
 
+Counted = TypeVar("Counted")
+
 
 @dataclass
 class _Sums:
@@ -43,8 +45,7 @@ class _Sums:
     def over_data_ranks(self) -> _Sums:
         """Summed in the order of the data-parallel ranks, so that repeats are bit-identical."""
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-        every: list[_Sums] = [_Sums() for _ in range(group.size())]
-        dist.all_gather_object(every, self, group=group)
+        every = _of_all_ranks(self, group)
         merged = _Sums(largest=max(sums.largest for sums in every))
         for sums in every:
             merged.add(sums.values, sums.tokens)
@@ -98,11 +99,8 @@ class Update:
 
     def _gain_over_data_ranks(self) -> MeasuredGain:
         """Context-parallel ranks have all counted the same responses, so one of them speaks for all."""
-        group = parallel_state.get_data_parallel_group()
-        every = [MeasuredGain() for _ in range(group.size())]
-        dist.all_gather_object(every, self.gain, group=group)
         merged = MeasuredGain()
-        for gain in every:
+        for gain in _of_all_ranks(self.gain, parallel_state.get_data_parallel_group()):
             merged.merge(gain)
         return merged
 
@@ -180,6 +178,13 @@ class Update:
             for row, row_values in zip(rows, values, strict=False):  # no values except on the last stage
                 self.losses.add(row_values, row.num_loss_tokens)
         return norm
+
+
+def _of_all_ranks(mine: Counted, group: dist.ProcessGroup) -> list[Counted]:
+    """What every rank of a group has counted, in their order. Collective."""
+    every = [mine] * group.size()
+    dist.all_gather_object(every, mine, group=group)
+    return every
 
 
 def _cut_like(mini_batches: Sequence[Sequence[Row]], scores: Sequence[Tensor]) -> list[list[Tensor | None]]:
