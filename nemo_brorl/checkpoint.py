@@ -189,7 +189,7 @@ def save_groups(path: Path, groups: Sequence[ScoredGroup]) -> None:
         arrays |= {f"{index}/rewards": scored.rewards, f"{index}/repetition": scored.repetition}
         for number, (chunk, data) in enumerate(zip(scored.group.chunks, fetch_all([c.data for c in scored.group.chunks]), strict=True)):
             key = f"{index}/{number}"
-            arrays |= {f"{key}/lengths": chunk.lengths, f"{key}/is_stopped": chunk.is_stopped}
+            arrays |= {f"{key}/{name}": getattr(chunk, name) for name in ("indices", "lengths", "is_stopped")}
             arrays |= {f"{key}/{name}": getattr(data, name) for name in ("token_ids", "log_probs", "offsets")}
     records = json.dumps([_group_record(scored) for scored in groups])
     np.savez(path, records=np.frombuffer(records.encode(), np.uint8), **arrays)
@@ -204,7 +204,8 @@ def load_groups(path: Path) -> tuple[ScoredGroup, ...]:
 
 def _group_record(scored: ScoredGroup) -> dict[str, Any]:
     chunks = [
-        {"version": chunk.version, "engine": chunk.engine, "first_index": chunk.request.first_index, "seed": chunk.request.seed,
+        {"version": chunk.version, "newest_version": chunk.newest_version, "engine": chunk.engine, "first_index": chunk.request.first_index,
+         "num_rollouts": chunk.request.num_rollouts, "seed": chunk.request.seed,
          "sampling": asdict(chunk.request.sampling)}
         for chunk in scored.group.chunks
     ]  # fmt: skip
@@ -219,10 +220,10 @@ def _group_from(record: dict[str, Any], key: str, arrays: Any) -> ScoredGroup:
 
 
 def _chunk_from(prompt: Prompt, record: dict[str, Any], key: str, arrays: Any) -> RolloutChunk:
-    lengths = arrays[f"{key}/lengths"]
-    request = RolloutRequest(prompt, record["first_index"], len(lengths), record["seed"], Sampling(**record["sampling"]))
+    request = RolloutRequest(prompt, record["first_index"], record["num_rollouts"], record["seed"], Sampling(**record["sampling"]))
     data = ChunkArrays(arrays[f"{key}/token_ids"], arrays[f"{key}/log_probs"], arrays[f"{key}/offsets"])
-    return RolloutChunk(request, lengths, arrays[f"{key}/is_stopped"], record["version"], record["engine"], data)
+    indices, lengths, is_stopped = (arrays[f"{key}/{name}"] for name in ("indices", "lengths", "is_stopped"))
+    return RolloutChunk(request, indices, lengths, is_stopped, record["version"], record["newest_version"], record["engine"], data)
 
 
 def _inventory(folder: Path) -> dict[str, int]:

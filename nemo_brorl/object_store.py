@@ -20,3 +20,13 @@ def fetch_all(items: Sequence[Any]) -> list[ChunkArrays]:
 
     arrays = iter(ray.get(references))
     return [item if isinstance(item, ChunkArrays) else next(arrays) for item in items]
+
+
+def wait_any(references: Sequence[Any], timeout_s: float) -> None:
+    """Return when one of the references has resolved, or after `timeout_s` seconds. Without references, at once: whoever has
+    nothing pending has its results ready."""
+    if not references:
+        return
+    import ray
+
+    ray.wait(list(references), num_returns=1, timeout=max(timeout_s, 0.0), fetch_local=False)

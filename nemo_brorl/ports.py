@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,20 +32,54 @@ class PromptSource(Protocol):
         """Continue where `state` was taken."""
 
 
+class GenerationSession(Protocol):
+    """Sampling under way. Requests may be added while others are sampled; nothing here waits, except `close`."""
+
+    def submit(self, requests: Sequence[RolloutRequest]) -> None:
+        """Queue more. Raises ConfigError for a request that does not fit `generation.max_model_len`."""
+
+    def cut(self, uids: Collection[str]) -> None:
+        """End all unfinished requests of these prompts now. Each still arrives through `poll`: what had ended, which may be
+        nothing, and the rest as `unfinished`."""
+
+    def poll(self) -> list[RolloutChunk]:
+        """What has finished since the last poll, one chunk per request, in any order. Raises GenerationError when an engine
+        cannot be brought back."""
+
+    def pending(self) -> list[Any]:
+        """References, one of which resolves when `poll` may have news; for `object_store.wait_any`."""
+
+    def close(self) -> None:
+        """Drop what is unfinished and wait until the engines are idle."""
+
+
 class Generator(Protocol):
     """Engines that sample responses under a known policy version."""
+
+    def open_session(self) -> GenerationSession:
+        """Begin to sample; one session at a time."""
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
         """Chunks as they finish, in any order, one per request. Closing the iterator early aborts what is unfinished."""
 
     def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> None:
-        """Load a stream of WeightBucket references into every engine and stamp it; drops stale prefix caches.
+        """Load a stream of WeightBucket references into every engine and stamp it; drops stale prefix caches. What an open session
+        has in flight is gone on with under the new weights.
 
         Raises WeightSyncError, before an engine is touched, when the manifest does not fit the engines' model.
         """
 
     def stats(self) -> list[EngineStats]:
         """A snapshot of every engine's counters."""
+
+    def sleep(self) -> None:
+        """Give the devices to the policy, as far as `generation.sleep` says; only `wake_weights` may be called then."""
+
+    def wake_weights(self) -> None:
+        """Make room for weights again; `load_weights` may follow, and `wake_cache` must before anything is sampled."""
+
+    def wake_cache(self) -> None:
+        """Make room for the KV cache again."""
 
     def close(self) -> None:
         """Stop all engines."""
@@ -110,6 +144,15 @@ class Verifier(Protocol):
 
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
         """Scored chunks in any order; consumes `chunks` as they come."""
+
+    def submit(self, chunk: RolloutChunk) -> None:
+        """Begin to score a chunk, without waiting."""
+
+    def poll(self) -> list[ScoredChunk]:
+        """Chunks that were submitted and have been scored since the last poll, in any order."""
+
+    def pending(self) -> list[Any]:
+        """References, one of which resolves when `poll` may have news."""
 
     def close(self) -> None:
         """Stop all workers."""

@@ -50,14 +50,32 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class PartialRollouts:
+    """Rollouts of a group that were cut off in mid-sentence, to be gone on with later, maybe under newer weights."""
+
+    indices: Int32  # [n] places in the group, ascending
+    lengths: Int32  # [n] tokens sampled so far; 0 for one that had not begun
+    version: int  # oldest policy version that sampled one of the tokens
+    data: Any  # as RolloutChunk.data: the n beginnings
+
+
+@dataclass(frozen=True)
 class RolloutRequest:
-    """Ask one engine for rollouts [first_index, first_index + num_rollouts) of a prompt's group."""
+    """Ask one engine for n rollouts of a prompt's group: those from `first_index` on, or the ones to resume."""
 
     prompt: Prompt
     first_index: int
     num_rollouts: int  # n
     seed: int  # of the group; rollout i of the group is drawn with seed + i, whatever chunk it falls into
     sampling: Sampling
+    resumed: PartialRollouts | None = None  # n of them, first_index is the first of their indices
+
+    @property
+    def indices(self) -> Int32:  # [n]
+        """Places in the group, ascending."""
+        if self.resumed is not None:
+            return self.resumed.indices
+        return np.arange(self.first_index, self.first_index + self.num_rollouts, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -71,14 +89,20 @@ class ChunkArrays:
 
 @dataclass(frozen=True)
 class RolloutChunk:
-    """What one engine sampled for one request: decisions need the small fields, workers fetch `data`."""
+    """What one engine sampled for one request: decisions need the small fields, workers fetch `data`.
+
+    m = n rollouts, or fewer when the request was cut short; then the others are in `unfinished`.
+    """
 
     request: RolloutRequest
-    lengths: Int32  # [n] response tokens
-    is_stopped: Bool  # [n] ended by a stop token (False: cut at max_tokens)
-    version: int  # policy version all tokens were sampled under
+    indices: Int32  # [m] places in the group, ascending
+    lengths: Int32  # [m] response tokens
+    is_stopped: Bool  # [m] ended by a stop token (False: cut at max_tokens)
+    version: int  # oldest policy version that sampled one of the tokens
+    newest_version: int  # differs where a rollout was resumed, or weights changed while it was sampled
     engine: int  # index of the engine
     data: Any  # ray.ObjectRef of ChunkArrays, or ChunkArrays
+    unfinished: PartialRollouts | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +131,7 @@ class SampledMass:
 
 @dataclass(frozen=True)
 class RolloutGroup:
-    """All N rollouts of one prompt, chunks in order of first_index."""
+    """The rollouts of one prompt, all N or those that had ended when the group was closed; chunks in order of first_index."""
 
     prompt: Prompt
     chunks: tuple[RolloutChunk, ...]
@@ -120,6 +144,10 @@ class RolloutGroup:
     def version(self) -> int:
         """The oldest policy version in the group."""
         return min(chunk.version for chunk in self.chunks)
+
+    @property
+    def newest_version(self) -> int:
+        return max(chunk.newest_version for chunk in self.chunks)
 
     @cached_property
     def lengths(self) -> Int32:  # [N]

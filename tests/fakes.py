@@ -40,7 +40,7 @@ def make_chunk(request: RolloutRequest, lengths: Sequence[int], version: int = 0
     arrays = ChunkArrays(
         np.asarray(tokens, np.int32), np.full(len(tokens), -0.5, np.float32), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     )
-    return RolloutChunk(request, sizes, np.ones(len(sizes), bool), version, engine=0, data=arrays)
+    return RolloutChunk(request, request.indices, sizes, np.ones(len(sizes), bool), version, version, engine=0, data=arrays)
 
 
 def make_group(

@@ -106,9 +106,11 @@ class SamplingRun:
         self._dispatch()  # before the consumer gets its turn: the engine should not wait for it
         yield RolloutChunk(
             request=self._requests[flight.chunk],
+            indices=self._requests[flight.chunk].indices,
             lengths=meta.lengths,
             is_stopped=meta.is_stopped,
             version=meta.version,
+            newest_version=meta.version,
             engine=flight.engine,
             data=flight.data,
         )

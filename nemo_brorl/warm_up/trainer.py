@@ -72,7 +72,16 @@ def supervised_batch(demonstrations: Sequence[Demonstration]) -> TrainBatch:
         arrays = ChunkArrays(
             np.asarray(demonstration.response_ids, np.int32), np.zeros(length, np.float32), np.asarray([0, length], np.int64)
         )
-        chunk = RolloutChunk(request, np.asarray([length], np.int32), np.asarray([True]), version=0, engine=-1, data=arrays)
+        chunk = RolloutChunk(
+            request,
+            request.indices,
+            np.asarray([length], np.int32),
+            np.asarray([True]),
+            version=0,
+            newest_version=0,
+            engine=-1,
+            data=arrays,
+        )
         groups.append(ScoredGroup(RolloutGroup(prompt, (chunk,)), np.ones(1, np.float32), 0, np.zeros(1, np.float32), NO_MASS))
     return TrainBatch(tuple(groups), tuple(np.ones(1, np.float32) for _ in groups), tuple(np.zeros(1, np.int64) for _ in groups))
 

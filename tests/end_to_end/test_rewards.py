@@ -44,7 +44,7 @@ def make_chunk(folder: Path, prompt: Prompt, texts: list[str], index: int) -> Ro
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     data = ChunkArrays(np.concatenate(ids).astype(np.int32), np.zeros(int(offsets[-1]), np.float32), offsets)
     request = RolloutRequest(prompt, index, len(texts), 0, SAMPLING)
-    return RolloutChunk(request, lengths, np.ones(len(texts), bool), version=0, engine=0, data=ray.put(data))
+    return RolloutChunk(request, request.indices, lengths, np.ones(len(texts), bool), 0, 0, engine=0, data=ray.put(data))
 
 
 def test_reasoning_gym_responses_are_scored_where_the_arrays_are(pool: VerifierPool, model_folder: Path) -> None:

@@ -15,7 +15,7 @@ MASS = SampledMass(2, 2, 0.0, 0.0, 0.0, 0.0)
 def group(rewards: list[float], lengths: list[int], is_stopped: list[bool], repetition: list[float] | None = None) -> ScoredGroup:
     prompt = Prompt("p", "task", "exact_match", (1, 2), {})
     request = RolloutRequest(prompt, 0, len(rewards), 0, Sampling(1.0, 1.0, 100))
-    chunk = RolloutChunk(request, np.array(lengths, np.int32), np.array(is_stopped), 0, 0, None)
+    chunk = RolloutChunk(request, request.indices, np.array(lengths, np.int32), np.array(is_stopped), 0, 0, 0, None)
     group = RolloutGroup(prompt, (chunk,))
     return ScoredGroup(group, np.array(rewards, np.float32), 0, np.array(repetition or [0.0] * len(rewards), np.float32), MASS)
 
