@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from nemo_brorl.types import (
     ChunkArrays,
     EngineStats,
     Float32,
+    PartialRollouts,
     Prompt,
     RolloutChunk,
     RolloutRequest,
@@ -36,11 +38,14 @@ def make_prompt(uid: str = "train/0", num_tokens: int = 3, task: str = "toy") ->
 def make_chunk(request: RolloutRequest, lengths: Sequence[int], version: int = 0) -> RolloutChunk:
     """Tokens are 10 · rollout + position, so a test can tell whose they are."""
     sizes = np.asarray(lengths, np.int32)
-    tokens = [10 * (request.first_index + index) + position for index, size in enumerate(lengths) for position in range(size)]
-    arrays = ChunkArrays(
-        np.asarray(tokens, np.int32), np.full(len(tokens), -0.5, np.float32), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    )
+    arrays = make_arrays(request.indices.tolist(), lengths)
     return RolloutChunk(request, request.indices, sizes, np.ones(len(sizes), bool), version, version, engine=0, data=arrays)
+
+
+def make_arrays(indices: Sequence[int], lengths: Sequence[int]) -> ChunkArrays:
+    tokens = [10 * index + position for index, size in zip(indices, lengths, strict=True) for position in range(size)]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return ChunkArrays(np.asarray(tokens, np.int32), np.full(len(tokens), -0.5, np.float32), offsets)
 
 
 def make_group(
@@ -85,11 +90,31 @@ class FakeGenerator:
         self.version = 0
         self.num_samples = 0
         self.loads: list[tuple[int, list[Any]]] = []
+        self.calls: list[str] = []  # sleep, wake_weights, wake_cache: in order
+
+    def open_session(self) -> FakeSession:
+        return FakeSession(self)
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
         for request in reversed(requests):
-            self.num_samples += request.num_rollouts
-            yield make_chunk(request, [2] * request.num_rollouts, self.version)
+            yield self.answer(request, request.num_rollouts)
+
+    def answer(self, request: RolloutRequest, num_ended: int) -> RolloutChunk:
+        """The first `num_ended` rollouts have two tokens; the others are unfinished after one."""
+        self.num_samples += num_ended
+        oldest = self.version if request.resumed is None else min(self.version, request.resumed.version)
+        chunk = make_chunk(request, [2] * request.num_rollouts, oldest)
+        chunk = replace(chunk, newest_version=self.version, indices=request.indices[:num_ended])
+        if num_ended == request.num_rollouts:
+            return chunk
+        ended, rest = request.indices[:num_ended], request.indices[num_ended:]
+        return replace(
+            chunk,
+            lengths=chunk.lengths[:num_ended],
+            is_stopped=chunk.is_stopped[:num_ended],
+            data=make_arrays(ended.tolist(), [2] * len(ended)),
+            unfinished=PartialRollouts(rest, np.ones(len(rest), np.int32), oldest, make_arrays(rest.tolist(), [1] * len(rest))),
+        )
 
     def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> None:
         self.loads.append((version, list(buckets)))
@@ -98,8 +123,54 @@ class FakeGenerator:
     def stats(self) -> list[EngineStats]:
         return [EngineStats(0, self.version, 100 * self.num_samples, 90 * self.num_samples, 0, 2 * self.num_samples, self.num_samples)]
 
+    def sleep(self) -> None:
+        self.calls.append("sleep")
+
+    def wake_weights(self) -> None:
+        self.calls.append("wake_weights")
+
+    def wake_cache(self) -> None:
+        self.calls.append("wake_cache")
+
     def close(self) -> None:
         pass
+
+
+class FakeSession:
+    """Last request first, `num_per_poll` chunks at a time; requests of `held` prompts end only when they are cut."""
+
+    num_per_poll: int | None = None  # None: all there are
+    held: frozenset[str] = frozenset()
+    num_ended_when_cut = 0  # rollouts of a request that had ended when it was cut
+
+    def __init__(self, generator: FakeGenerator) -> None:
+        self.generator = generator
+        self.waiting: list[RolloutRequest] = []
+        self.was_cut: list[RolloutChunk] = []
+        self.submitted: list[RolloutRequest] = []
+        self.is_closed = False
+
+    def submit(self, requests: Sequence[RolloutRequest]) -> None:
+        assert not self.is_closed
+        self.waiting += requests
+        self.submitted += requests
+
+    def cut(self, uids: Collection[str]) -> None:
+        for request in [request for request in self.waiting if request.prompt.uid in uids]:
+            self.waiting.remove(request)
+            self.was_cut.append(self.generator.answer(request, self.num_ended_when_cut))
+
+    def poll(self) -> list[RolloutChunk]:
+        free = [request for request in reversed(self.waiting) if request.prompt.uid not in self.held][: self.num_per_poll]
+        self.waiting = [request for request in self.waiting if not any(request is taken for taken in free)]
+        cut, self.was_cut = self.was_cut, []
+        return cut + [self.generator.answer(request, request.num_rollouts) for request in free]
+
+    def pending(self) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        self.waiting, self.is_closed = [], True
 
 
 class FakeVerifier:
