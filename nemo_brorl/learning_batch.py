@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nemo_brorl.advantages import advantages_of
+from nemo_brorl.advantages.base import GroupRewards
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.rewards.shaping import shaped_rewards
 from nemo_brorl.rollouts.down_sampling import max_variance_subset
@@ -18,7 +19,10 @@ def learning_batch(groups: Sequence[ScoredGroup], config: BroRLConfig, step: int
     rewards = [shaped_rewards(group, config.rewards.shaping, config.rollouts.max_response_tokens, step) for group in groups]
     num_trained = config.algorithm.train_rollouts
     chosen = [np.arange(len(values)) if num_trained is None else max_variance_subset(values, num_trained) for values in rewards]
-    advantages = advantages_of([values[rollouts] for values, rollouts in zip(rewards, chosen, strict=True)], config.algorithm)
+    trained = [
+        GroupRewards(group.rewards[rollouts], values[rollouts]) for group, values, rollouts in zip(groups, rewards, chosen, strict=True)
+    ]
+    advantages = advantages_of(trained, config.algorithm)
     spread = [_spread(values, rollouts, len(all_)) for values, rollouts, all_ in zip(advantages, chosen, rewards, strict=True)]
     return TrainBatch(tuple(groups), tuple(spread), tuple(chosen))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nemo_brorl.advantages.base import Advantage
+from nemo_brorl.advantages.base import Advantage, GroupRewards
 from nemo_brorl.advantages.grpo import dr_grpo, grpo
 from nemo_brorl.advantages.maxrl import maxrl
 from nemo_brorl.advantages.pass_at_k import pass_at_k
@@ -25,9 +25,9 @@ ADVANTAGES: dict[str, Advantage] = {
 }
 
 
-def advantages_of(rewards: Sequence[Float32], config: AlgorithmConfig) -> list[Float32]:
+def advantages_of(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
     """One [N] array per group: the chosen algorithm, then the weight of rare successes."""
-    advantages = ADVANTAGES[config.advantage](rewards, config)
+    advantages = ADVANTAGES[config.advantage](groups, config)
     if config.rare_success_exponent > 0:
-        advantages = weigh_rare_successes(advantages, rewards, config.rare_success_exponent)
+        advantages = weigh_rare_successes(advantages, groups, config.rare_success_exponent)
     return advantages

@@ -24,6 +24,15 @@ def test_advantages_of_a_subset_compare_within_it() -> None:
     assert batch.advantages[0].tolist() == [-0.5, 0, 0.5, 0]  # mean of one right and one wrong
 
 
+def test_success_of_chosen_rollouts_is_judged_by_their_raw_rewards() -> None:
+    config = BroRLConfig()
+    config.algorithm.train_rollouts, config.algorithm.advantage, config.algorithm.pass_at_k = 2, "pass_at_k", 1
+    config.rollouts.max_response_tokens, config.rewards.shaping.overlong_buffer = 8, 4
+    batch = learning_batch([make_group([0, 1, 0], lengths=[2, 6, 2])], config, 1)  # the only right answer is shaped to 1/2
+    assert batch.rollouts[0].tolist() == [0, 1]
+    np.testing.assert_allclose(batch.advantages[0], [-1, 1, 0], rtol=1e-6)
+
+
 def test_the_choice_sees_shaped_rewards_and_groups_keep_the_raw_ones() -> None:
     config = BroRLConfig()
     config.algorithm.train_rollouts, config.rollouts.max_response_tokens = 2, 8

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from nemo_brorl.advantages import ADVANTAGES, advantages_of
+from nemo_brorl.advantages.base import GroupRewards
 from nemo_brorl.config.ranges import ADVANTAGES as NAMES
 from nemo_brorl.config.schema import AlgorithmConfig
 
 
-def rewards(*groups: list[float]) -> list[np.ndarray]:
-    return [np.asarray(group, np.float32) for group in groups]
+def rewards(*groups: list[float]) -> list[GroupRewards]:
+    """Of groups without shaping."""
+    return [GroupRewards(np.asarray(group, np.float32), np.asarray(group, np.float32)) for group in groups]
 
 
 def advantage(name: str, *groups: list[float], **settings: float) -> list[np.ndarray]:
@@ -86,6 +88,16 @@ def test_a_rare_success_weighs_more_than_a_common_one() -> None:
     # (1 − 1/4)² = 9/16 and (1 − 3/4)² = 1/16 times Dr. GRPO's 3/4 and 1/4
     hard, easy = advantage("dr_grpo", [1, 0, 0, 0], [1, 1, 1, 0], rare_success_exponent=2.0)
     assert (hard[0], easy[0]) == (pytest.approx(9 / 16 * 0.75), pytest.approx(1 / 16 * 0.25))
+
+
+def test_success_is_judged_by_the_raw_reward() -> None:
+    # the cosine length reward of a correct answer lies below 1: 0.9 when short, 0.5 when long
+    shaped = [GroupRewards(np.array([1, 1, 0, 0], np.float32), np.array([0.9, 0.5, -1, -0.5], np.float32))]
+    (result,) = advantages_of(shaped, AlgorithmConfig(advantage="pass_at_k", pass_at_k=1))
+    np.testing.assert_allclose(result, [1, 1, -1, -1], rtol=1e-5)
+    # shaped mean −0.025, and half are correct: weight (1 − 1/2)¹
+    (result,) = advantages_of(shaped, AlgorithmConfig(advantage="dr_grpo", rare_success_exponent=1.0))
+    np.testing.assert_allclose(result, 0.5 * np.array([0.925, 0.525, -0.975, -0.475]), rtol=1e-6)
 
 
 def test_the_only_success_of_512_gets_the_largest_advantage() -> None:
