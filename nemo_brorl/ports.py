@@ -143,16 +143,19 @@ class Verifier(Protocol):
     """Scores chunks while later ones are still being sampled."""
 
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
-        """Scored chunks in any order; consumes `chunks` as they come."""
+        """Scored chunks in any order; consumes `chunks` as they come. What was submitted before is forgotten."""
 
     def submit(self, chunk: RolloutChunk) -> None:
-        """Begin to score a chunk, without waiting."""
+        """Begin to score a chunk, without waiting. One without responses comes back with the next `poll`."""
 
     def poll(self) -> list[ScoredChunk]:
         """Chunks that were submitted and have been scored since the last poll, in any order."""
 
     def pending(self) -> list[Any]:
         """References, one of which resolves when `poll` may have news."""
+
+    def forget(self) -> None:
+        """Give up what was submitted and not polled: no later `poll` returns it."""
 
     def close(self) -> None:
         """Stop all workers."""

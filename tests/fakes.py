@@ -58,8 +58,8 @@ def make_group(
 
 def score_chunk(chunk: RolloutChunk, rewards: Sequence[float]) -> ScoredChunk:
     """Every response another one, of probability 1/8."""
-    num, first = len(rewards), chunk.request.first_index
-    keys, log_probs = np.arange(first, first + num, dtype=np.uint64), np.full(num, -np.log(8), np.float32)
+    num = len(rewards)
+    keys, log_probs = chunk.indices.astype(np.uint64), np.full(num, -np.log(8), np.float32)
     return ScoredChunk(chunk, np.asarray(rewards, np.float32), 0, np.zeros(num, np.float32), keys, log_probs)
 
 
@@ -178,12 +178,27 @@ class FakeVerifier:
 
     def __init__(self, period: int = 3) -> None:
         self.period = period
+        self.submitted: list[RolloutChunk] = []
+
+    def submit(self, chunk: RolloutChunk) -> None:
+        self.submitted.append(chunk)
+
+    def poll(self) -> list[ScoredChunk]:
+        chunks, self.submitted = self.submitted, []
+        return [self.scored(chunk) for chunk in chunks]
+
+    def pending(self) -> list[Any]:
+        return []
+
+    def forget(self) -> None:
+        self.submitted = []
 
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
-        for chunk in chunks:
-            key = int(chunk.request.prompt.uid.rsplit("/", 1)[1]) % self.period + 1
-            indices = np.arange(chunk.request.first_index, chunk.request.first_index + chunk.request.num_rollouts)
-            yield score_chunk(chunk, (indices % key == 0).tolist())
+        return map(self.scored, chunks)
+
+    def scored(self, chunk: RolloutChunk) -> ScoredChunk:
+        key = int(chunk.request.prompt.uid.rsplit("/", 1)[1]) % self.period + 1
+        return score_chunk(chunk, (chunk.indices % key == 0).tolist())
 
     def close(self) -> None:
         pass

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ResourceError
+from nemo_brorl.object_store import wait_any
 from nemo_brorl.tokenizer import load_tokenizer
 from nemo_brorl.types import RolloutChunk, ScoredChunk
 
 CPUS_PER_WORKER = 0.1  # placement only: scoring takes turns with sampling on a small machine
 MAX_RESTARTS = 3  # of a worker that died as a whole
+WAIT_S = 10.0  # `score` looks again after this long
+NO_SCORES = (np.zeros(0, np.float32), 0, np.zeros(0, np.float32), np.zeros(0, np.uint64), np.zeros(0, np.float32))  # of no responses
+
+
+class Submission(NamedTuple):
+    """A chunk that is being scored, or waits for its worker."""
+
+    chunk: RolloutChunk
+    worker: int
 
 
 class VerifierPool:
     """Scores chunks on `rewards.num_workers` workers while later chunks are still being sampled.
 
-    The constructor starts the workers and returns at once; `wait_ready` waits for them. `plugins` are modules that every
-    verifier process imports; they add to `nemo_brorl.rewards.VERIFIERS`. Raises ModelError when the tokenizer is unusable.
+    The constructor starts the workers and returns at once; `wait_ready` waits for them. Then `submit` and `poll` in any order, or
+    `score`, which does both. `plugins` are modules that every verifier process imports; they add to
+    `nemo_brorl.rewards.VERIFIERS`. Raises ModelError when the tokenizer is unusable.
     """
 
     def __init__(self, config: BroRLConfig, model_folder: Path | str, plugins: Sequence[str] = ()) -> None:
@@ -34,27 +48,74 @@ class VerifierPool:
         arguments = (str(Path(model_folder).absolute()), config.rewards.timeout_s, tuple(plugins), ngram)
         self.workers: list[Any] = [actor.remote(*arguments) for _ in range(config.rewards.num_workers)]
         self._load = [0] * len(self.workers)  # responses submitted and not yet scored, per worker
+        self._moved_at = [time.monotonic()] * len(self.workers)  # when each began to have work, or finished a chunk
+        self._scoring: dict[Any, Submission] = {}  # by reference to the scores, oldest first
+        self._empty: list[ScoredChunk] = []
 
     def wait_ready(self) -> None:
         """Return once every worker can score. Raises ResourceError when one cannot start."""
         self._get([worker.wait_ready.remote() for worker in self.workers])
 
-    def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
-        """Scored chunks in the order they finish; each is submitted as soon as `chunks` gives it."""
+    def submit(self, chunk: RolloutChunk) -> None:
+        """Hand a chunk to the worker with the least to do, in one Ray call. One without responses goes to no worker: the next
+        `poll` returns it."""
+        if not len(chunk.lengths):
+            self._empty.append(ScoredChunk(chunk, *NO_SCORES))
+            return
+        index = min(range(len(self.workers)), key=self._load.__getitem__)
+        prompt = chunk.request.prompt
+        # As an argument of its own the reference is resolved on the worker's side.
+        reference = self.workers[index].score.remote(prompt.verifier, dict(prompt.payload), chunk.data)
+        self._scoring[reference] = Submission(chunk, index)
+        if not self._load[index]:
+            self._moved_at[index] = time.monotonic()
+        self._load[index] += len(chunk.lengths)
+
+    def poll(self) -> list[ScoredChunk]:
+        """What was submitted and has been scored since the last poll: at most two Ray calls. Raises ResourceError when a worker
+        cannot be kept alive."""
         import ray
 
-        pending: dict[Any, tuple[RolloutChunk, int]] = {}
+        scored, self._empty = self._empty, []
+        if not self._scoring:
+            return scored
+        finished, _ = ray.wait(list(self._scoring), num_returns=len(self._scoring), timeout=0)
+        scores = self._get(finished) if finished else []
+        return scored + [ScoredChunk(self._end(reference).chunk, *values) for reference, values in zip(finished, scores, strict=True)]
+
+    def pending(self) -> list[Any]:
+        """References, one of which resolves when `poll` may have news."""
+        return list(self._scoring)
+
+    def late(self, seconds: float) -> list[str]:
+        """Workers that have finished no chunk for longer than this although they have some, as a message names them. May be
+        called from another thread."""
+        import ray
+
+        scoring = dict(self._scoring)
+        _, unfinished = ray.wait(list(scoring), num_returns=len(scoring), timeout=0) if scoring else ([], [])
+        waited = {worker: time.monotonic() - self._moved_at[worker] for worker in sorted({scoring[item].worker for item in unfinished})}
+        return [f"verifier {worker} for {since:.0f} s" for worker, since in waited.items() if since > seconds]
+
+    def forget(self) -> None:
+        """Give up what was submitted and not polled: no later `poll` returns it."""
+        self._empty = []
+        for reference in list(self._scoring):
+            self._end(reference)
+
+    def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
+        """Scored chunks in the order they finish; each is submitted as soon as `chunks` gives it. Nothing else may be submitted
+        meanwhile, and what was before is forgotten."""
+        self.forget()
         try:
             for chunk in chunks:
-                self._submit(chunk, pending)
-                finished, _ = ray.wait(list(pending), num_returns=len(pending), timeout=0)
-                yield from [self._collect(reference, pending) for reference in finished]
-            while pending:
-                finished, _ = ray.wait(list(pending), num_returns=1)
-                yield from [self._collect(reference, pending) for reference in finished]
-        finally:  # closed early: what was submitted is still scored, by workers that must not count as busy for ever
-            for chunk, index in pending.values():
-                self._load[index] -= len(chunk.lengths)
+                self.submit(chunk)
+                yield from self.poll()
+            while self.pending() or self._empty:
+                wait_any(self.pending(), WAIT_S)
+                yield from self.poll()
+        finally:
+            self.forget()
 
     def close(self) -> None:
         """Stop all workers; their children go with them."""
@@ -64,18 +125,12 @@ class VerifierPool:
             ray.kill(worker)
         self.workers = []
 
-    def _submit(self, chunk: RolloutChunk, pending: dict[Any, tuple[RolloutChunk, int]]) -> None:
-        index = min(range(len(self.workers)), key=self._load.__getitem__)
-        prompt = chunk.request.prompt
-        # As an argument of its own the reference is resolved on the worker's side.
-        reference = self.workers[index].score.remote(prompt.verifier, dict(prompt.payload), chunk.data)
-        pending[reference] = (chunk, index)
-        self._load[index] += len(chunk.lengths)
-
-    def _collect(self, reference: Any, pending: dict[Any, tuple[RolloutChunk, int]]) -> ScoredChunk:
-        chunk, index = pending.pop(reference)
-        self._load[index] -= len(chunk.lengths)
-        return ScoredChunk(chunk, *self._get(reference))
+    def _end(self, reference: Any) -> Submission:
+        """Take a chunk off the books."""
+        submission = self._scoring.pop(reference)
+        self._moved_at[submission.worker] = time.monotonic()
+        self._load[submission.worker] -= len(submission.chunk.lengths)
+        return submission
 
     def _get(self, references: Any) -> Any:
         import ray

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import ray
 
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig, TaskConfig
 from nemo_brorl.errors import ModelError
+from nemo_brorl.object_store import wait_any
 from nemo_brorl.prompts.sources import ReasoningGymSource
 from nemo_brorl.rewards.pool import VerifierPool
 from nemo_brorl.tokenizer import load_tokenizer
@@ -67,6 +69,37 @@ def test_a_hang_and_a_crash_cost_their_own_samples_only(pool: VerifierPool, mode
     scored = {item.chunk.request.first_index: item for item in pool.score(chunks)}
     assert [scored[index].rewards.tolist() for index in range(4)] == [[1, 0, 1], [1, 1], [0, 1], [1]]
     assert [scored[index].num_failed for index in range(4)] == [1, 0, 1, 0]
+
+
+def test_chunks_are_submitted_and_polled_one_by_one_and_an_empty_one_comes_back(
+    pool: VerifierPool, model_folder: Path, tmp_path: Path
+) -> None:
+    prompt = Prompt("train/0", "toy", "misbehave", (1,), {"log": str(tmp_path / "log")})
+    empty = make_chunk(model_folder, prompt, ["x"], 7)
+    empty = replace(empty, indices=empty.indices[:0], lengths=empty.lengths[:0], is_stopped=empty.is_stopped[:0], data=None)
+    pool.submit(empty)
+    assert pool.pending() == []
+    assert [(item.chunk.request.first_index, item.rewards.tolist(), item.keys.tolist()) for item in pool.poll()] == [(7, [], [])]
+    for index in range(3):
+        pool.submit(make_chunk(model_folder, prompt, [f"fine {index}"], index))
+    scored = []
+    while pool.pending():
+        wait_any(pool.pending(), 60.0)
+        scored += pool.poll()
+    assert sorted(item.chunk.request.first_index for item in scored) == [0, 1, 2]
+    assert pool.poll() == []
+
+
+def test_a_slow_verifier_is_named_and_its_chunk_can_be_forgotten(pool: VerifierPool, model_folder: Path, tmp_path: Path) -> None:
+    prompt = Prompt("train/0", "toy", "misbehave", (1,), {"log": str(tmp_path / "log")})
+    pool.submit(make_chunk(model_folder, prompt, ["hang"], 0))
+    (late,) = pool.late(0.0)
+    assert late.startswith("verifier ")
+    assert pool.late(3600.0) == []
+    pool.forget()
+    assert pool.pending() == []
+    scored = list(pool.score([make_chunk(model_folder, prompt, ["fine"], 1)]))
+    assert [item.chunk.request.first_index for item in scored] == [1]
 
 
 def test_a_tokenizer_that_is_not_there_is_a_model_error(pool: VerifierPool, tmp_path: Path) -> None:
