@@ -69,6 +69,7 @@ class RolloutRequest:
     seed: int  # of the group; rollout i of the group is drawn with seed + i, whatever chunk it falls into
     sampling: Sampling
     resumed: PartialRollouts | None = None  # n of them, first_index is the first of their indices
+    deadline_s: float | None = None  # from when an engine begins with it until it is cut there, as by `GenerationSession.cut`
 
     @property
     def indices(self) -> Int32:  # [n]
@@ -159,6 +160,15 @@ class RolloutGroup:
 
 
 @dataclass(frozen=True)
+class Wave:
+    """Rollouts of a group that were asked for together: its next `num_rollouts` places, in order (`rollouts/waves.py`)."""
+
+    num_rollouts: int  # asked for; fewer may be there
+    probability: float  # with which they were asked for, given the earlier waves; 1 for the first
+    weight: float  # of their mean in the group's estimate of its gradient; may be negative
+
+
+@dataclass(frozen=True)
 class ScoredGroup:
     """A group with raw rewards; filters and advantages work on this."""
 
@@ -167,6 +177,7 @@ class ScoredGroup:
     num_failed: int
     repetition: Float32  # [N], as in ScoredChunk
     mass: SampledMass
+    waves: tuple[Wave, ...] = ()  # none: all rollouts were asked for at once
 
     @property
     def prompt(self) -> Prompt:
