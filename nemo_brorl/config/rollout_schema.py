@@ -37,6 +37,15 @@ class ScheduleConfig:
 
 
 @dataclass
+class PlacementConfig:
+    """Which engine samples which chunk. Work is counted in decoded tokens."""
+
+    prefill_cost: float = 0.2  # of computing one prompt token, relative to decoding one; what a prompt on one more engine costs
+    cached_prompt_tokens: int = 200_000  # prompts an engine is believed to keep in its prefix cache, last used ones first
+    steal: bool = True  # idle engines take over chunks that others have not begun
+
+
+@dataclass
 class RolloutsConfig:
     """How many, and how they are drawn."""
 
@@ -47,7 +56,13 @@ class RolloutsConfig:
     top_p: float = 1.0
     max_response_tokens: int = 32
     save_samples: int = 4  # rollouts per step written as text to the run folder; 0: none
+    deadline_s: float | None = None  # from when an engine begins with a chunk until what is unfinished of it is cut; null: never
+    step_deadline_s: float | None = None  # of filling a batch: then everything is cut, and the step learns from what there is
+    min_fraction: float = 1.0  # of a group's rollouts that must have ended for it to close when the others were cut
+    unfinished: str = "drop"  # drop, resume: what was cut is gone on with in the next step, under its newer weights
+    overlap: bool = False  # the next batch is sampled while the policy learns from this one (one step off-policy)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
 
 
 @dataclass
@@ -55,6 +70,9 @@ class DynamicSamplingConfig:
     """Keep informative groups only; refill until the batch is full."""
 
     enabled: bool = True
-    max_rounds: int = 10
+    max_sampled: float = 10.0  # groups of a step at most, times the groups it wants; then it counts as starved
+    order: str = "prompt"  # prompt: groups are judged in the order of their prompts, reproducibly; completion: as they close
+    oversample: float = 1.0  # groups in flight, times what the keep rate says is needed
+    in_flight: str = "finish"  # of a full batch's surplus: finish, resume (next step, partial), restart (next step, anew), drop
     carry_over: bool = True  # surplus informative groups serve the next step
     max_staleness: int = 1  # updates a carried group may lag behind

@@ -13,7 +13,14 @@ from omegaconf import MISSING
 
 from nemo_brorl.config.policy_schema import MoeConfig, OptimConfig, PolicyConfig
 from nemo_brorl.config.reward_schema import CosineLengthConfig, RewardsConfig, ShapingConfig
-from nemo_brorl.config.rollout_schema import DynamicSamplingConfig, PlateauConfig, RolloutsConfig, ScheduleConfig, StageConfig
+from nemo_brorl.config.rollout_schema import (
+    DynamicSamplingConfig,
+    PlacementConfig,
+    PlateauConfig,
+    RolloutsConfig,
+    ScheduleConfig,
+    StageConfig,
+)
 
 __all__ = [
     "AlgorithmConfig",
@@ -30,6 +37,7 @@ __all__ = [
     "MoeConfig",
     "OptimConfig",
     "ParityConfig",
+    "PlacementConfig",
     "PlateauConfig",
     "PolicyConfig",
     "ReferenceResetConfig",

@@ -5,97 +5,263 @@ Seeds belong to rollouts, so placement never changes what is sampled, only how f
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.rollouts.engine_load import EngineLoad, HeldChunk
+from nemo_brorl.rollouts.waiting_chunks import WaitingChunks, WaitingPrompt
 from nemo_brorl.types import RolloutRequest
 
+Forecast = Callable[[RolloutRequest], float]
 
-@dataclass
-class _Load:
-    """What one available engine holds."""
 
-    chunks: set[int] = field(default_factory=set)
-    rollouts: int = 0
-    tokens: int = 0
+@dataclass(frozen=True)
+class Steal:
+    """Ask `victim` to give back `chunk` if it has not begun it: `thief` could begin at once."""
+
+    victim: int
+    chunk: int
+    thief: int
+
+
+def at_full_length(request: RolloutRequest) -> float:
+    """The forecast of someone who knows nothing: every response takes all tokens it may have."""
+    return float(request.sampling.max_tokens)
 
 
 class ChunkPlacement:
-    """Hands chunks to engines until all are finished.
+    """Hands chunks to engines; chunks and engines come and go meanwhile.
 
-    Life of a chunk: waiting ──assign──► assigned to an engine ──finish──► finished; `lose` puts the chunks of a dead
-    engine back to waiting, first in line. `assign` charges the engine with the chunk's rollouts and tokens, `finish` and
-    `lose` free them. An engine has room while it holds at most `max_rollouts` rollouts, that is one chunk more than its
-    batch, so that the next chunk is there when a slot of the batch falls free. Engines are unavailable until `add_engine`.
+    Life of a chunk: waiting ──assign──► held by an engine ──progress──► begun ──finish──► gone.
+    Ways back: `lose` puts the unfinished chunks of a dead engine to waiting, first in line; `withdrawn` a chunk that an engine gave
+    back before it began. `cancel` ends a waiting chunk. Chunks are numbered in the order of submission, from 0.
 
-    Whose turn: the engine with room and the fewest outstanding tokens (lowest number first). What it gets: the next chunk
-    of a prompt it has sampled before (the prompt is in its prefix cache); else of a prompt no engine has; else it steals
-    from the prompt with the most waiting chunks.
+    The unit of work is one decoded token. A chunk costs its rollouts times the tokens forecast for one of them, and its prompt
+    times `prefill_cost` on an engine that does not hold the prompt. `assign` charges the engine with that; `progress`, `finish`
+    and `lose` free it.
 
-    Two engines, prompts A and B of two chunks each: A0→0, B0→1, A1→0, B1→1.
+    Whose turn: of the engines with room, the one with the least work. An engine has room while it holds at most `max_rollouts`
+    rollouts that have not ended, that is one chunk more than its batch, so that the next rollouts are there when slots fall free.
+    What it gets: the chunk with the most work, because what is long must not begin last; a prompt that another engine holds, and
+    this one does not, counts for less by the price of computing it once more. Of equal chunks, one of a prompt it holds.
+
+    At the end nothing waits, and some engines have free slots while others have chunks they have not begun. `steals` says who could
+    take over what. The caller asks the victim and answers with `withdrawn` or `kept`. No chunk is proposed twice at a time.
+
+    Two engines, prompts A and B of two chunks each, all of the same length: A0→0, B0→1, A1→0, B1→1.
     """
 
-    def __init__(self, requests: Sequence[RolloutRequest], max_rollouts: int) -> None:
-        self._requests = tuple(requests)
+    def __init__(
+        self,
+        requests: Sequence[RolloutRequest],
+        max_rollouts: int,
+        config: PlacementConfig | None = None,
+        forecast: Forecast = at_full_length,
+    ) -> None:
+        """`forecast` says how many tokens one response of a request will take; it is asked again when a chunk of its prompt finishes."""
         self._max_rollouts = max_rollouts
-        self._waiting: dict[str, deque[int]] = {}  # prompt uid → its chunks, in order
-        for chunk, request in enumerate(self._requests):
-            self._waiting.setdefault(request.prompt.uid, deque()).append(chunk)
-        self._loads: dict[int, _Load] = {}  # by available engine
-        self._holders: dict[str, set[int]] = {uid: set() for uid in self._waiting}  # engines that have sampled the prompt
-        self._num_unfinished = len(self._requests)
+        self._config = config if config is not None else PlacementConfig()
+        self._forecast = forecast
+        self._requests: dict[int, RolloutRequest] = {}  # not finished, by chunk
+        self._num_submitted = 0
+        self._waiting = WaitingChunks()
+        self._loads: dict[int, EngineLoad] = {}  # by available engine
+        self._holders: dict[str, set[int]] = {}  # prompt uid → engines that are believed to hold it
+        self._claimed: dict[int, int] = {}  # chunk → victim, of proposals that are not answered
+        self._turns: list[tuple[float, int, int]] = []  # heap of (work, engine, stamp); old stamps are void
+        self.submit(requests)
 
     @property
     def is_finished(self) -> bool:
-        """Whether every chunk is finished."""
-        return self._num_unfinished == 0
+        """Whether every chunk is finished or cancelled."""
+        return not self._requests
+
+    @property
+    def num_waiting(self) -> int:
+        """Chunks that no engine holds."""
+        return self._waiting.num_chunks + len(self._waiting.first_in_line)
+
+    def submit(self, requests: Sequence[RolloutRequest]) -> range:
+        """More chunks. Returns their numbers, in order."""
+        first = self._num_submitted
+        self._num_submitted += len(requests)
+        for chunk, request in enumerate(requests, start=first):
+            self._requests[chunk] = request
+            self._wait(chunk)
+        return range(first, self._num_submitted)
 
     def add_engine(self, engine: int) -> None:
         """An engine is ready, with an empty prefix cache."""
-        self._loads[engine] = _Load()
+        self._loads[engine] = EngineLoad(self._config.cached_prompt_tokens)
+        self._take_turn(engine)
 
     def assign(self) -> tuple[int, int] | None:
         """(engine, chunk) of the next assignment; None when nothing waits or no engine has room."""
-        with_room = [engine for engine, load in self._loads.items() if load.rollouts <= self._max_rollouts]
-        if not self._waiting or not with_room:
+        engine = self._next_engine() if self.num_waiting else None
+        if engine is None:
             return None
-        engine = min(with_room, key=lambda candidate: (self._loads[candidate].tokens, candidate))
-        uid = self._choose_prompt(engine)
-        chunk = self._waiting[uid].popleft()
-        if not self._waiting[uid]:
-            del self._waiting[uid]
-        self._holders[uid].add(engine)
-        self._loads[engine].chunks.add(chunk)
-        self._charge(engine, chunk, sign=1)
+        first = self._waiting.first_in_line
+        chunk = first.popleft() if first else self._waiting.pop(self._choose_prompt(engine))
+        self._give(engine, chunk)
         return engine, chunk
+
+    def progress(self, engine: int, chunk: int, num_begun: int, num_ended: int) -> None:
+        """How many rollouts of a chunk its engine has begun and ended so far; slots of ended ones are free for others.
+
+        News about a chunk the engine does not hold any more is ignored.
+        """
+        load = self._loads.get(engine)
+        if load is not None and chunk in load.chunks:
+            load.advance(chunk, num_begun, num_ended)
+            self._take_turn(engine)
 
     def finish(self, engine: int, chunk: int) -> None:
         """A chunk arrived from an engine, which has room again."""
-        self._loads[engine].chunks.remove(chunk)
-        self._charge(engine, chunk, sign=-1)
-        self._num_unfinished -= 1
+        self._loads[engine].remove(chunk)
+        self._take_turn(engine)
+        self._claimed.pop(chunk, None)
+        request = self._requests.pop(chunk)
+        self._look_again(request.prompt.uid)
+
+    def cancel(self, chunk: int) -> bool:
+        """End a chunk that waits. False: an engine holds it, and must be asked; then it ends by `finish` as any other."""
+        if any(chunk in load.chunks for load in self._loads.values()):
+            return False
+        request = self._requests.pop(chunk)
+        if chunk in self._waiting.first_in_line:
+            self._waiting.first_in_line.remove(chunk)
+        else:
+            self._waiting.remove(request.prompt.uid, chunk)
+        return True
 
     def lose(self, engine: int) -> None:
         """An engine died: it is unavailable until `add_engine`, its cache is gone, and what it held waits again."""
         load = self._loads.pop(engine)
-        for chunk in sorted(load.chunks, reverse=True):
-            self._waiting.setdefault(self._requests[chunk].prompt.uid, deque()).appendleft(chunk)
-        for holders in self._holders.values():
-            holders.discard(engine)
+        self._waiting.first_in_line.extendleft(sorted(load.chunks, reverse=True))
+        for chunk in load.chunks:
+            self._claimed.pop(chunk, None)
+        for uid in load.cache.uids():
+            self._forget(engine, uid)
+
+    def steals(self) -> list[Steal]:
+        """Chunks that should change engines, when nothing waits. Each stays with its engine until it is answered."""
+        if not self._config.steal or self.num_waiting:
+            return []
+        thieves = sorted((load.work, engine) for engine, load in self._loads.items() if load.num_rollouts < self._max_rollouts)
+        victims = [(-load.work, engine) for engine, load in self._loads.items() if load.stealable() is not None]
+        heapq.heapify(victims)
+        proposed: list[Steal] = []
+        for _, thief in thieves:
+            steal = self._propose(thief, victims)
+            if steal is not None:
+                proposed.append(steal)
+        return proposed
+
+    def withdrawn(self, chunk: int) -> None:
+        """A victim gave a chunk back that it had not begun: it waits again, first in line."""
+        engine = self._claimed.pop(chunk, None)
+        if engine is not None:
+            self._loads[engine].remove(chunk)
+            self._take_turn(engine)
+            self._waiting.first_in_line.append(chunk)
+
+    def kept(self, chunk: int) -> None:
+        """A victim had begun a chunk when it was asked: it stays where it is."""
+        engine = self._claimed.pop(chunk, None)
+        if engine is not None:
+            self._loads[engine].advance(chunk, 1, 0)
+
+    def _propose(self, thief: int, victims: list[tuple[float, int]]) -> Steal | None:
+        """The most loaded victim gives the last chunk it was given, unless the thief would be no earlier with it."""
+        while victims:
+            negative, victim = heapq.heappop(victims)
+            chunk = self._loads[victim].stealable()
+            if chunk is None or victim == thief:
+                continue
+            request = self._requests[chunk]
+            if -negative <= self._loads[thief].work + self._prefill_work(thief, request):
+                return None
+            self._loads[victim].chunks[chunk].is_claimed = True
+            self._claimed[chunk] = victim
+            heapq.heappush(victims, (negative + self._loads[victim].chunks[chunk].work, victim))
+            return Steal(victim, chunk, thief)
+        return None
+
+    def _next_engine(self) -> int | None:
+        """Of the engines with room the one with the least work, lowest number first. It keeps its turn until its work changes."""
+        while self._turns:
+            _, engine, stamp = self._turns[0]
+            load = self._loads.get(engine)
+            if load is not None and load.stamp == stamp and load.num_rollouts <= self._max_rollouts:
+                return engine
+            heapq.heappop(self._turns)
+        return None
+
+    def _take_turn(self, engine: int) -> None:
+        load = self._loads[engine]
+        heapq.heappush(self._turns, (load.work, engine, load.stamp))
+
+    def _give(self, engine: int, chunk: int) -> None:
+        request = self._requests[chunk]
+        load = self._loads[engine]
+        expected = self._forecast(request)
+        load.add(chunk, HeldChunk(request.prompt.uid, request.num_rollouts, expected, self._prefill_work(engine, request)))
+        self._hold(engine, request)
+        self._take_turn(engine)
+
+    def _wait(self, chunk: int) -> None:
+        request = self._requests[chunk]
+        uid = request.prompt.uid
+        holders = self._holders.get(uid, ())
+        self._waiting.add(uid, len(request.prompt.token_ids), chunk, self._forecast(request), is_fresh=not holders)
+        for engine in holders:
+            self._loads[engine].own[uid] = None
+
+    def _hold(self, engine: int, request: RolloutRequest) -> None:
+        """The prompt of a request is in an engine's cache from now on, and what had to go for it is not."""
+        uid, load = request.prompt.uid, self._loads[engine]
+        self._holders.setdefault(uid, set()).add(engine)
+        load.own[uid] = None
+        for gone in load.cache.use(uid, len(request.prompt.token_ids)):
+            self._forget(engine, gone)
+            load.own.pop(gone, None)
+
+    def _forget(self, engine: int, uid: str) -> None:
+        holders = self._holders[uid]
+        holders.discard(engine)
+        if not holders:
+            del self._holders[uid]
+            self._waiting.note_fresh(uid)
+
+    def _look_again(self, uid: str) -> None:
+        """Something of a prompt arrived: the forecast of what waits may have changed."""
+        if uid in self._waiting:
+            request = self._requests[self._waiting[uid].chunks[0]]
+            self._waiting.expect(uid, self._forecast(request), is_fresh=uid not in self._holders)
+
+    def _prefill_work(self, engine: int, request: RolloutRequest) -> float:
+        """What it costs to have the prompt on an engine, in decoded tokens."""
+        if request.prompt.uid in self._loads[engine].cache:
+            return 0.0
+        return self._config.prefill_cost * len(request.prompt.token_ids)
 
     def _choose_prompt(self, engine: int) -> str:
-        for uid in self._waiting:
-            if engine in self._holders[uid]:
-                return uid
-        for uid in self._waiting:
-            if not self._holders[uid]:
-                return uid
-        return max(self._waiting, key=lambda uid: len(self._waiting[uid]))
+        """The most work, less what is wasted by computing a prompt that another engine has."""
+        own = self._longest_own(engine)
+        candidates = [own, self._waiting.longest_fresh(self._holders), self._waiting.longest()]
+        values = [(self._value(engine, prompt), -order, prompt.uid) for order, prompt in enumerate(candidates) if prompt is not None]
+        return max(values)[2]
 
-    def _charge(self, engine: int, chunk: int, sign: int) -> None:
-        """Add or remove what a chunk may cost: its prompt, and its responses at full length."""
-        request = self._requests[chunk]
-        tokens = len(request.prompt.token_ids) + request.num_rollouts * request.sampling.max_tokens
-        self._loads[engine].rollouts += sign * request.num_rollouts
-        self._loads[engine].tokens += sign * tokens
+    def _longest_own(self, engine: int) -> WaitingPrompt | None:
+        load = self._loads[engine]
+        load.own = {uid: None for uid in load.own if uid in self._waiting}
+        own = [self._waiting[uid] for uid in load.own]
+        return max(own, key=lambda prompt: (prompt.expected_tokens, -prompt.order), default=None)
+
+    def _value(self, engine: int, prompt: WaitingPrompt) -> float:
+        request = self._requests[prompt.chunks[0]]
+        is_wasted = bool(self._holders.get(prompt.uid)) and prompt.uid not in self._loads[engine].cache
+        waste = self._config.prefill_cost * prompt.num_tokens if is_wasted else 0.0
+        return request.num_rollouts * prompt.expected_tokens - waste

@@ -46,14 +46,13 @@ def test_the_engine_with_fewer_outstanding_tokens_is_served_first() -> None:
     assert assign_all(placement) == [(0, 0), (1, 1), (1, 2), (1, 3)]
 
 
-def test_an_engine_without_own_prompts_steals_where_most_waits() -> None:
-    placement = ChunkPlacement(chunks_of("A", 3) + chunks_of("B", 4), max_rollouts=0)
+def test_an_engine_without_own_prompts_takes_what_is_longest() -> None:
+    short, long = chunks_of("A", 3, max_tokens=10), chunks_of("B", 4, max_tokens=30)
+    placement = ChunkPlacement(short + long, max_rollouts=0)
     placement.add_engine(0)
-    assert placement.assign() == (0, 0)
+    assert placement.assign() == (0, 3)
     placement.add_engine(1)
-    assert placement.assign() == (1, 3)
-    placement.add_engine(2)
-    assert placement.assign() == (2, 4), "A has two waiting chunks, B three"
+    assert placement.assign() == (1, 4), "computing B's 10 tokens once more costs 2, A is 64 × 20 less work"
 
 
 def test_chunks_of_a_lost_engine_go_to_another_before_anything_else() -> None:
