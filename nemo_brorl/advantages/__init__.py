@@ -8,11 +8,14 @@ from nemo_brorl.advantages.base import Advantage, GroupRewards
 from nemo_brorl.advantages.grpo import dr_grpo, grpo
 from nemo_brorl.advantages.maxrl import maxrl
 from nemo_brorl.advantages.pass_at_k import pass_at_k
+from nemo_brorl.advantages.per_wave import advantages_by_wave
 from nemo_brorl.advantages.rare_success import weigh_rare_successes
 from nemo_brorl.advantages.reinforce_plus_plus import reinforce_plus_plus, reinforce_plus_plus_baseline
 from nemo_brorl.advantages.rloo import rloo
 from nemo_brorl.config.schema import AlgorithmConfig
 from nemo_brorl.types import Float32
+
+__all__ = ["ADVANTAGES", "advantages_by_wave", "advantages_of"]
 
 ADVANTAGES: dict[str, Advantage] = {
     "reinforce_plus_plus": reinforce_plus_plus,

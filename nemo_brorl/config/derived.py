@@ -53,6 +53,16 @@ def num_engines(config: BroRLConfig) -> int:
     return max(1, gpus // config.generation.tensor_parallel_size)
 
 
+def weight_transport(config: BroRLConfig) -> str:
+    """How weights reach the engines; auto: through memory of the GPU they share, by broadcast between GPUs, else shared memory."""
+    chosen = config.generation.weight_transport
+    if chosen != "auto":
+        return chosen
+    if num_gpus(config) == 0:
+        return "object_store"
+    return "cuda_ipc" if config.generation.placement == "colocated" else "collective"
+
+
 def stage_sizes(config: BroRLConfig) -> list[tuple[int, int]]:
     """(N, prompts per step) of every stage of `rollouts.schedule`. Under a sample budget, prompts shrink as N grows."""
     rollouts, schedule = config.rollouts, config.rollouts.schedule

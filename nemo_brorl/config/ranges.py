@@ -44,6 +44,8 @@ RANGES: dict[str, Range] = {
     "trainer.val_interval": AT_LEAST_0,
     "trainer.save_interval": AT_LEAST_0,
     "trainer.keep_checkpoints": AT_LEAST_1,
+    "trainer.stall_warning_s": POSITIVE,
+    "trainer.stall_timeout_s": POSITIVE,
     "trainer.max_skipped_updates": AT_LEAST_0,
     "policy.tensor_model_parallel_size": AT_LEAST_1,
     "policy.pipeline_model_parallel_size": AT_LEAST_1,
@@ -71,6 +73,9 @@ RANGES: dict[str, Range] = {
     "generation.kv_cache_gib": POSITIVE,
     "generation.block_size": AT_LEAST_1,
     "generation.timeout_s": POSITIVE,
+    "generation.max_residual_gib": POSITIVE,
+    "generation.weight_bucket_mib": POSITIVE,
+    "generation.weight_timeout_s": POSITIVE,
     "generation.max_restarts": AT_LEAST_0,
     "rollouts.num_per_prompt": Range(2),
     "rollouts.prompts_per_step": AT_LEAST_1,
@@ -78,6 +83,13 @@ RANGES: dict[str, Range] = {
     "rollouts.temperature": POSITIVE,
     "rollouts.top_p": Range(0, 1, is_open=True),
     "rollouts.max_response_tokens": AT_LEAST_1,
+    "rollouts.waves.first_wave": Range(2),
+    "rollouts.waves.growth": Range(1.01, 64),
+    "rollouts.waves.half_signal": POSITIVE,
+    "rollouts.waves.min_probability": Range(0.001, 1),
+    "rollouts.posterior.memory": Range(0, 1, is_open=True),
+    "rollouts.posterior.prior_groups": POSITIVE,
+    "rollouts.posterior.max_prompts": AT_LEAST_1,
     "rollouts.save_samples": AT_LEAST_0,
     "rollouts.placement.prefill_cost": AT_LEAST_0,
     "rollouts.placement.cached_prompt_tokens": AT_LEAST_0,
@@ -153,9 +165,13 @@ RANGES: dict[str, Range] = {
 
 ADVANTAGES = ("reinforce_plus_plus_baseline", "reinforce_plus_plus", "grpo", "dr_grpo", "rloo", "maxrl", "pass_at_k")
 REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "cispo")  # those of losses.LOSSES that learn from advantages
+ADVANTAGES_BY_WAVE = ("reinforce_plus_plus_baseline", "dr_grpo", "rloo")  # those that rollouts.allocation=waves may use
 KL_ESTIMATORS = ("k1", "k2", "k3")
 
 CHOICES: dict[str, tuple[str | None, ...]] = {
+    "rollouts.unfinished": ("drop", "resume"),
+    "dynamic_sampling.order": ("prompt", "completion"),
+    "dynamic_sampling.in_flight": ("finish", "resume", "restart", "drop"),
     "policy.precision": ("fp32", "bf16"),
     "sft.precision": ("auto", "fp32", "bf16"),
     "policy.fp8": (None, "hybrid", "e4m3"),
@@ -163,10 +179,13 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "policy.recompute": (None, "selective", "full"),
     "policy.attention": ("auto", "sdpa", "flex"),
     "policy.offload": ("none", "optimizer", "all"),
+    "rollouts.allocation": ("fixed", "waves"),
     "rollouts.schedule.kind": ("constant", "staged", "on_plateau"),
     "rollouts.schedule.learning_rate_scaling": ("sqrt", "linear", "constant"),
     "generation.precision": ("fp32", "bf16"),
     "generation.placement": ("colocated", "disaggregated"),
+    "generation.sleep": ("off", "cache", "offload", "discard"),
+    "generation.weight_transport": ("auto", "object_store", "collective", "cuda_ipc"),
     "algorithm.advantage": ADVANTAGES,
     "algorithm.loss": REINFORCEMENT_LOSSES,
     "algorithm.aggregation": ("token_mean", "sequence_mean", "constant"),

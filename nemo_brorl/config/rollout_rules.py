@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from nemo_brorl.config.derived import data_parallel_size, stage_sizes
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.wave_rules import WAVE_RULES
 
 
 def group_fills_mini_batches(config: BroRLConfig) -> Iterator[str]:
@@ -118,4 +119,5 @@ ROLLOUT_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     pass_at_k_fits_the_group,
     loss_fits_its_settings,
     overlong_buffer_fits,
+    *WAVE_RULES,
 )

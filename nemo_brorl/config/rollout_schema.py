@@ -46,6 +46,25 @@ class PlacementConfig:
 
 
 @dataclass
+class WavesConfig:
+    """How a group grows under allocation waves (`rollouts/waves.py`)."""
+
+    first_wave: int = 64  # rollouts that every prompt gets
+    growth: float = 2.0  # how many times as large a group is after another wave; N at most
+    half_signal: float = 64.0  # rollouts at which half of a group's squared gradient estimate is signal
+    min_probability: float = 0.1  # of another wave that is not worth its tokens; lower: fewer tokens, larger weights
+
+
+@dataclass
+class PosteriorConfig:
+    """What is remembered of how often prompts were answered correctly."""
+
+    memory: float = 0.95  # kept of older counts at each update; 1: nothing is forgotten
+    prior_groups: float = 8.0  # groups that a task must have shown to count as much as the prior above it
+    max_prompts: int = 50_000  # the least recently seen are dropped
+
+
+@dataclass
 class RolloutsConfig:
     """How many, and how they are drawn."""
 
@@ -55,6 +74,9 @@ class RolloutsConfig:
     temperature: float = 1.0
     top_p: float = 1.0
     max_response_tokens: int = 32
+    allocation: str = "fixed"  # fixed: N rollouts of every prompt (the paper); waves: more where they teach more, up to N
+    waves: WavesConfig = field(default_factory=WavesConfig)
+    posterior: PosteriorConfig = field(default_factory=PosteriorConfig)
     save_samples: int = 4  # rollouts per step written as text to the run folder; 0: none
     deadline_s: float | None = None  # from when an engine begins with a chunk until what is unfinished of it is cut; null: never
     step_deadline_s: float | None = None  # of filling a batch: then everything is cut, and the step learns from what there is

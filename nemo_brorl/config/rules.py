@@ -68,6 +68,12 @@ def time_limit_format(config: BroRLConfig) -> Iterator[str]:
         yield f'trainer.time_limit={limit} is not HH:MM:SS: write "04:00:00" for four hours (with quotes in YAML)'
 
 
+def stall_times(config: BroRLConfig) -> Iterator[str]:
+    warning, timeout = config.trainer.stall_warning_s, config.trainer.stall_timeout_s
+    if timeout is not None and timeout < warning:
+        yield f"trainer.stall_timeout_s={timeout:g} is before trainer.stall_warning_s={warning:g}: write at least {warning:g}, or null"
+
+
 def world_size(config: BroRLConfig) -> Iterator[str]:
     gpus, model_size, ranks = num_gpus(config), model_parallel_size(config), num_policy_ranks(config)
     if gpus == 0 and config.trainer.num_nodes > 1:

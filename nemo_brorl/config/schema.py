@@ -11,15 +11,18 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from nemo_brorl.config.generation_schema import GenerationConfig
 from nemo_brorl.config.policy_schema import MoeConfig, OptimConfig, PolicyConfig
 from nemo_brorl.config.reward_schema import CosineLengthConfig, RewardsConfig, ShapingConfig
 from nemo_brorl.config.rollout_schema import (
     DynamicSamplingConfig,
     PlacementConfig,
     PlateauConfig,
+    PosteriorConfig,
     RolloutsConfig,
     ScheduleConfig,
     StageConfig,
+    WavesConfig,
 )
 
 __all__ = [
@@ -40,6 +43,7 @@ __all__ = [
     "PlacementConfig",
     "PlateauConfig",
     "PolicyConfig",
+    "PosteriorConfig",
     "ReferenceResetConfig",
     "RewardsConfig",
     "RolloutsConfig",
@@ -49,6 +53,7 @@ __all__ = [
     "StageConfig",
     "TaskConfig",
     "TrainerConfig",
+    "WavesConfig",
 ]
 
 
@@ -65,6 +70,8 @@ class TrainerConfig:
     async_save: bool = True  # files are written while training goes on
     keep_checkpoints: int = 2
     time_limit: str | None = None  # "HH:MM:SS"; save and stop before it
+    stall_warning_s: float = 120.0  # without any progress for so long, warn and say who is late
+    stall_timeout_s: float | None = None  # end the run after so long without progress; null: never
     max_skipped_updates: int = 10  # non-finite mini-batches in the whole run before it stops
 
 
@@ -77,24 +84,6 @@ class ExpManagerConfig:
     create_tensorboard_logger: bool = True
     create_wandb_logger: bool = False
     wandb_logger_kwargs: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class GenerationConfig:
-    """vLLM engines."""
-
-    num_engines: int | None = None  # null: one per tensor_parallel_size GPUs; 2 on CPU
-    tensor_parallel_size: int = 1
-    max_model_len: int = 256
-    max_num_seqs: int = 512
-    gpu_memory_utilization: float = 0.6
-    kv_cache_gib: float = 0.25  # per engine, on CPU
-    precision: str = "fp32"  # fp32, bf16
-    block_size: int = 32  # tokens; a prompt needs more than one block for the prefix cache to hit
-    enforce_eager: bool = True
-    placement: str = "colocated"  # colocated: engines and policy take turns; disaggregated: separate devices
-    timeout_s: float = 600.0  # a chunk that takes longer is an error
-    max_restarts: int = 3  # of a dead engine, per run
 
 
 @dataclass

@@ -68,6 +68,16 @@ class SuccessPrior:
     def mean(self) -> float:
         return self.a / (self.a + self.b)
 
+    @property
+    def reward_variance(self) -> float:
+        """Expected variance of a 0/1 reward, E[x (1 − x)]: what one rollout of the prompt has to teach."""
+        total = self.a + self.b
+        return self.a * self.b / (total * (total + 1))
+
+    def after(self, successes: float, failures: float) -> SuccessPrior:
+        """What is believed after more rollouts: the posterior of these is the prior of the next."""
+        return SuccessPrior(self.a + successes, self.b + failures)
+
     def keep_rate(self, num_rollouts: int) -> float:
         """Share of prompts with 0 < successes < N: 1 − E[x^N] − E[(1 − x)^N]. Grows with N, towards 1 for a proper prior."""
         log_norm = betaln(self.a, self.b)

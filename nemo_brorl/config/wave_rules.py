@@ -1,0 +1,58 @@
+"""Cross-field rules of `rollouts.allocation=waves` (`rules.py` says how rules work)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from nemo_brorl.config.derived import data_parallel_size, stage_sizes
+from nemo_brorl.config.ranges import ADVANTAGES_BY_WAVE
+from nemo_brorl.config.schema import BroRLConfig
+
+
+def advantage_by_wave(config: BroRLConfig) -> Iterator[str]:
+    advantage = config.algorithm.advantage
+    if config.rollouts.allocation == "waves" and advantage not in ADVANTAGES_BY_WAVE:
+        yield (
+            f"rollouts.allocation=waves compares each wave with its own mean and algorithm.advantage={advantage} means something else "
+            f"for every size of a group, which would bias the gradient: write one of {', '.join(ADVANTAGES_BY_WAVE)}, or "
+            "rollouts.allocation=fixed"
+        )
+
+
+def nothing_else_couples_waves(config: BroRLConfig) -> Iterator[str]:
+    if config.rollouts.allocation != "waves":
+        return
+    algorithm = config.algorithm
+    if algorithm.train_rollouts is not None:
+        yield (
+            f"algorithm.train_rollouts={algorithm.train_rollouts} chooses rollouts by their rewards and rollouts.allocation=waves weighs "
+            "all of them by how they came to be sampled: write algorithm.train_rollouts=null or rollouts.allocation=fixed"
+        )
+    if algorithm.rare_success_exponent > 0:
+        yield (
+            f"algorithm.rare_success_exponent={algorithm.rare_success_exponent} weighs a group by its share of correct rollouts, which "
+            "rollouts.allocation=waves makes depend on its size: write algorithm.rare_success_exponent=0 or rollouts.allocation=fixed"
+        )
+
+
+def first_wave_fits(config: BroRLConfig) -> Iterator[str]:
+    first, sizes = config.rollouts.waves.first_wave, stage_sizes(config)
+    if config.rollouts.allocation != "waves" or not sizes:
+        return
+    largest = max(num for num, _ in sizes)
+    if first >= largest:
+        yield (
+            f"rollouts.waves.first_wave={first} leaves nothing to decide with N = {largest}: write for example "
+            f"rollouts.waves.first_wave={max(2, largest // 8)}, or rollouts.allocation=fixed"
+        )
+    needed = config.algorithm.num_mini_batches * data_parallel_size(config)
+    fewest = min(min(first, num) * prompts for num, prompts in sizes)
+    if fewest < needed:
+        yield (
+            f"a step may sample no more than its first waves, {fewest} rollouts, which cannot fill algorithm.num_mini_batches="
+            f"{config.algorithm.num_mini_batches} on {data_parallel_size(config)} data-parallel ranks: raise rollouts.waves.first_wave "
+            "or rollouts.prompts_per_step"
+        )
+
+
+WAVE_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (advantage_by_wave, nothing_else_couples_waves, first_wave_fits)
