@@ -71,7 +71,8 @@ class EngineLoad:
         self.own: dict[str, None] = {}  # prompts it holds that had waiting chunks when last looked at
         self.num_rollouts = 0  # that have not ended
         self.work = 0.0  # decoded tokens that are expected to be left
-        self.stamp = 0  # changes with the work: entries of a heap with an older one are void
+        self.is_promised = False  # a chunk of another engine, which has not answered
+        self.stamp = 0  # of its newest place in the placement's heaps
 
     def add(self, chunk: int, held: HeldChunk) -> None:
         """Charge the engine with a chunk."""
@@ -103,4 +104,3 @@ class EngineLoad:
     def _charge(self, num_rollouts: int, work: float) -> None:
         self.num_rollouts += num_rollouts
         self.work = self.work + work if self.chunks else 0.0  # no rounding is left behind when all is done
-        self.stamp += 1

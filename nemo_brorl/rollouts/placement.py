@@ -69,8 +69,11 @@ class ChunkPlacement:
         self._waiting = WaitingChunks()
         self._loads: dict[int, EngineLoad] = {}  # by available engine
         self._holders: dict[str, set[int]] = {}  # prompt uid → engines that are believed to hold it
-        self._claimed: dict[int, int] = {}  # chunk → victim, of proposals that are not answered
-        self._turns: list[tuple[float, int, int]] = []  # heap of (work, engine, stamp); old stamps are void
+        self._claimed: dict[int, Steal] = {}  # by chunk, not answered
+        # Heaps of (work, engine, stamp); entries with old stamps are void.
+        self._turns: list[tuple[float, int, int]] = []  # engines with room, least work first
+        self._thieves: list[tuple[float, int, int]] = []  # engines with free slots, least work first
+        self._victims: list[tuple[float, int, int]] = []  # engines with chunks not begun, most work first
         self.submit(requests)
 
     @property
@@ -99,7 +102,7 @@ class ChunkPlacement:
 
     def assign(self) -> tuple[int, int] | None:
         """(engine, chunk) of the next assignment; None when nothing waits or no engine has room."""
-        engine = self._next_engine() if self.num_waiting else None
+        engine = self._top(self._turns) if self.num_waiting else None
         if engine is None:
             return None
         first = self._waiting.first_in_line
@@ -121,7 +124,7 @@ class ChunkPlacement:
         """A chunk arrived from an engine, which has room again."""
         self._loads[engine].remove(chunk)
         self._take_turn(engine)
-        self._claimed.pop(chunk, None)
+        self._answer(chunk)
         request = self._requests.pop(chunk)
         self._look_again(request.prompt.uid)
 
@@ -141,67 +144,73 @@ class ChunkPlacement:
         load = self._loads.pop(engine)
         self._waiting.first_in_line.extendleft(sorted(load.chunks, reverse=True))
         for chunk in load.chunks:
-            self._claimed.pop(chunk, None)
+            self._answer(chunk)
         for uid in load.cache.uids():
             self._forget(engine, uid)
 
     def steals(self) -> list[Steal]:
-        """Chunks that should change engines, when nothing waits. Each stays with its engine until it is answered."""
-        if not self._config.steal or self.num_waiting:
-            return []
-        thieves = sorted((load.work, engine) for engine, load in self._loads.items() if load.num_rollouts < self._max_rollouts)
-        victims = [(-load.work, engine) for engine, load in self._loads.items() if load.stealable() is not None]
-        heapq.heapify(victims)
+        """Chunks that should change engines, when nothing waits. Each stays with its engine until it is answered.
+
+        The engine with the least work among those with free slots takes from the one with the most work, if it comes out ahead with
+        the prompt computed once more. An engine waits for one answer at a time.
+        """
         proposed: list[Steal] = []
-        for _, thief in thieves:
-            steal = self._propose(thief, victims)
-            if steal is not None:
-                proposed.append(steal)
+        while self._config.steal and not self.num_waiting:
+            thief, victim = self._top(self._thieves), self._top(self._victims)
+            chunk = None if victim is None else self._loads[victim].stealable()
+            if thief is None or victim is None or chunk is None or thief == victim:
+                break
+            if self._loads[victim].work <= self._loads[thief].work + self._prefill_work(thief, self._requests[chunk]):
+                break
+            self._claimed[chunk] = Steal(victim, chunk, thief)
+            self._loads[victim].chunks[chunk].is_claimed = True
+            self._loads[thief].is_promised = True
+            self._take_turn(thief)
+            self._take_turn(victim)
+            proposed.append(self._claimed[chunk])
         return proposed
 
     def withdrawn(self, chunk: int) -> None:
         """A victim gave a chunk back that it had not begun: it waits again, first in line."""
-        engine = self._claimed.pop(chunk, None)
-        if engine is not None:
-            self._loads[engine].remove(chunk)
-            self._take_turn(engine)
+        steal = self._answer(chunk)
+        if steal is not None:
+            self._loads[steal.victim].remove(chunk)
+            self._take_turn(steal.victim)
             self._waiting.first_in_line.append(chunk)
 
     def kept(self, chunk: int) -> None:
         """A victim had begun a chunk when it was asked: it stays where it is."""
-        engine = self._claimed.pop(chunk, None)
-        if engine is not None:
-            self._loads[engine].advance(chunk, 1, 0)
+        steal = self._answer(chunk)
+        if steal is not None:
+            self.progress(steal.victim, chunk, num_begun=1, num_ended=0)
 
-    def _propose(self, thief: int, victims: list[tuple[float, int]]) -> Steal | None:
-        """The most loaded victim gives the last chunk it was given, unless the thief would be no earlier with it."""
-        while victims:
-            negative, victim = heapq.heappop(victims)
-            chunk = self._loads[victim].stealable()
-            if chunk is None or victim == thief:
-                continue
-            request = self._requests[chunk]
-            if -negative <= self._loads[thief].work + self._prefill_work(thief, request):
-                return None
-            self._loads[victim].chunks[chunk].is_claimed = True
-            self._claimed[chunk] = victim
-            heapq.heappush(victims, (negative + self._loads[victim].chunks[chunk].work, victim))
-            return Steal(victim, chunk, thief)
-        return None
-
-    def _next_engine(self) -> int | None:
-        """Of the engines with room the one with the least work, lowest number first. It keeps its turn until its work changes."""
-        while self._turns:
-            _, engine, stamp = self._turns[0]
-            load = self._loads.get(engine)
-            if load is not None and load.stamp == stamp and load.num_rollouts <= self._max_rollouts:
-                return engine
-            heapq.heappop(self._turns)
-        return None
+    def _answer(self, chunk: int) -> Steal | None:
+        """The proposal about a chunk, which is settled with this; None when there is none any more."""
+        steal = self._claimed.pop(chunk, None)
+        if steal is not None and steal.thief in self._loads:
+            self._loads[steal.thief].is_promised = False
+            self._take_turn(steal.thief)
+        return steal
 
     def _take_turn(self, engine: int) -> None:
+        """Put an engine where it belongs now; where it was before is void."""
         load = self._loads[engine]
-        heapq.heappush(self._turns, (load.work, engine, load.stamp))
+        load.stamp += 1
+        if load.num_rollouts <= self._max_rollouts:
+            heapq.heappush(self._turns, (load.work, engine, load.stamp))
+        if load.num_rollouts < self._max_rollouts and not load.is_promised:
+            heapq.heappush(self._thieves, (load.work, engine, load.stamp))
+        if load.stealable() is not None:
+            heapq.heappush(self._victims, (-load.work, engine, load.stamp))
+
+    def _top(self, heap: list[tuple[float, int, int]]) -> int | None:
+        """The first engine of a heap; it stays there."""
+        while heap:
+            _, engine, stamp = heap[0]
+            if engine in self._loads and self._loads[engine].stamp == stamp:
+                return engine
+            heapq.heappop(heap)
+        return None
 
     def _give(self, engine: int, chunk: int) -> None:
         request = self._requests[chunk]

@@ -1,0 +1,193 @@
+"""A driver and its engines in discrete events: who is given what, when, and what it comes to."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from nemo_brorl.cluster_model.curve import EngineCurve
+from nemo_brorl.cluster_model.engine import Chunk, EngineModel
+from nemo_brorl.rollouts.engine_load import PrefixCache
+from nemo_brorl.rollouts.placement import Steal
+
+
+@dataclass(frozen=True)
+class ClusterShape:
+    """Engines that are all alike, and what it takes to talk to them."""
+
+    num_engines: int
+    curve: EngineCurve
+    max_batch: int = 256  # rollouts an engine decodes at a time
+    cached_prompt_tokens: int = 200_000  # that an engine's prefix cache holds
+    latency_s: float = 0.01  # of a message between driver and engine
+    report_every: int = 16  # rollouts that end before an engine tells the driver; chunks that are done are told at once
+
+
+@dataclass(frozen=True)
+class Load:
+    """Groups to sample: response lengths by prompt, and the prompts' own."""
+
+    prompt_tokens: Sequence[int]
+    lengths: Sequence[Sequence[int]]  # [prompt][rollout]
+    tasks: Sequence[str]  # [prompt]
+
+
+class Dispatcher(Protocol):
+    """Decides which engine samples what. It hears of ends, never of lengths that are still to come."""
+
+    def assign(self) -> tuple[int, Chunk] | None:
+        """The next assignment, None for now."""
+
+    def progress(self, engine: int, number: int, num_begun: int, num_ended: int) -> None:
+        """Where an engine is with a chunk."""
+
+    def finish(self, engine: int, chunk: Chunk) -> None:
+        """A chunk is done."""
+
+    def steals(self) -> list[Steal]:
+        """Who should give back what to whom."""
+
+    def withdrawn(self, number: int) -> None:
+        """An engine gave a chunk back."""
+
+    def kept(self, number: int) -> None:
+        """An engine had begun a chunk it was asked for."""
+
+
+@dataclass(frozen=True)
+class ClusterResult:
+    """What sampling a load took. Shares are of engines × makespan."""
+
+    makespan_s: float
+    bound_s: float  # no schedule is faster: work spread evenly, or the longest rollout alone
+    idle_share: float  # engines without any rollout
+    prefill_tokens: int
+    prefill_ratio: float  # over computing every prompt once
+    num_messages: int  # between driver and engines
+    num_stolen: int
+
+    @property
+    def over_bound(self) -> float:
+        """Makespan over the lower bound."""
+        return self.makespan_s / self.bound_s
+
+
+def lower_bound_s(load: Load, shape: ClusterShape) -> float:
+    """max(total work / engines, longest rollout alone). Work counts every prompt once and the fixed cost of a step at a full batch."""
+    curve, total, longest = shape.curve, 0.0, 0.0
+    per_token = curve.step_s / shape.max_batch + curve.rollout_s
+    for num_prompt, lengths in zip(load.prompt_tokens, load.lengths, strict=True):
+        prefill = num_prompt / curve.prefill_tokens_per_s
+        contexts = sum(length * num_prompt + length * (length - 1) / 2 for length in lengths)
+        total += prefill + per_token * sum(lengths) + curve.context_s * contexts
+        longest = max(longest, prefill + curve.decode_s(1, num_prompt, max(lengths)))
+    return max(total / shape.num_engines, longest)
+
+
+class Cluster:
+    """One load on one cluster under one dispatcher. Used once."""
+
+    def __init__(self, shape: ClusterShape, dispatcher: Dispatcher) -> None:
+        self._shape = shape
+        self._dispatcher = dispatcher
+        self._engines = [EngineModel(shape.curve, shape.max_batch, PrefixCache(shape.cached_prompt_tokens)) for _ in range(shape.num_engines)]
+        self._news: list[dict[int, Chunk]] = [{} for _ in range(shape.num_engines)]  # chunks with ends that were not reported
+        self._num_unreported = [0] * shape.num_engines
+        self._stamps = [0] * shape.num_engines  # an engine's event with an older stamp is void
+        self._events: list[tuple[float, int, str, int, object]] = []  # heap of (time, order, kind, engine, what)
+        self._num_events = 0
+        self._now_s = 0.0
+        self._num_messages = 0
+        self._num_stolen = 0
+
+    def run(self, load: Load) -> ClusterResult:
+        """Sample everything the dispatcher hands out."""
+        handlers = {"end": self._end, "arrive": self._arrive, "hear": self._hear, "ask": self._ask, "answer": self._answer}
+        self._dispatch()
+        while self._events:
+            self._now_s, _, kind, engine, what = heapq.heappop(self._events)
+            handlers[kind](engine, what)
+        makespan = max(engine.time_s for engine in self._engines)
+        busy = sum(engine.busy_s for engine in self._engines)
+        prefill = sum(engine.prefill_tokens for engine in self._engines)
+        return ClusterResult(
+            makespan_s=makespan,
+            bound_s=lower_bound_s(load, self._shape),
+            idle_share=1 - busy / (makespan * self._shape.num_engines),
+            prefill_tokens=prefill,
+            prefill_ratio=prefill / sum(load.prompt_tokens),
+            num_messages=self._num_messages,
+            num_stolen=self._num_stolen,
+        )
+
+    def _post(self, time_s: float, kind: str, engine: int, what: object) -> None:
+        self._num_events += 1
+        heapq.heappush(self._events, (time_s, self._num_events, kind, engine, what))
+
+    def _send(self, kind: str, engine: int, what: object) -> None:
+        self._num_messages += 1
+        self._post(self._now_s + self._shape.latency_s, kind, engine, what)
+
+    def _reschedule(self, engine: int) -> None:
+        self._stamps[engine] += 1
+        if self._engines[engine].batch:
+            self._post(self._engines[engine].next_end_s, "end", engine, self._stamps[engine])
+
+    # ---- at an engine ----
+
+    def _end(self, engine: int, stamp: object) -> None:
+        if stamp != self._stamps[engine]:
+            return
+        model, news = self._engines[engine], self._news[engine]
+        before = model.num_ended
+        ended = model.run_to_next_end()
+        self._num_unreported[engine] += model.num_ended - before
+        news.update((chunk.number, chunk) for chunk in ended)
+        if self._num_unreported[engine] >= self._shape.report_every or any(chunk.is_done for chunk in ended):
+            self._send("hear", engine, [(chunk, chunk.num_begun, chunk.num_ended) for chunk in news.values()])
+            news.clear()
+            self._num_unreported[engine] = 0
+        self._reschedule(engine)
+
+    def _arrive(self, engine: int, chunk: object) -> None:
+        assert isinstance(chunk, Chunk)
+        model = self._engines[engine]
+        was_full = model.batch == model.max_batch
+        model.add(chunk, self._now_s)
+        if not was_full:
+            self._reschedule(engine)
+
+    def _ask(self, engine: int, number: object) -> None:
+        assert isinstance(number, int)
+        chunk = self._engines[engine].withdraw(number)
+        self._send("answer", engine, (number, chunk is not None))
+
+    # ---- at the driver ----
+
+    def _hear(self, engine: int, news: object) -> None:
+        assert isinstance(news, Iterable)
+        for chunk, num_begun, num_ended in news:
+            if num_ended == len(chunk.lengths):
+                self._dispatcher.finish(engine, chunk)
+            else:
+                self._dispatcher.progress(engine, chunk.number, num_begun, num_ended)
+        self._dispatch()
+
+    def _answer(self, engine: int, what: object) -> None:
+        assert isinstance(what, tuple)
+        number, was_given = what
+        if was_given:
+            self._num_stolen += 1
+            self._dispatcher.withdrawn(number)
+        else:
+            self._dispatcher.kept(number)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        while (assignment := self._dispatcher.assign()) is not None:
+            engine, chunk = assignment
+            self._send("arrive", engine, chunk)
+        for steal in self._dispatcher.steals():
+            self._send("ask", steal.victim, steal.chunk)
