@@ -1,8 +1,8 @@
-"""Checkpoints of a run: the policy's own files, the run state, and the groups carried over to the next step.
+"""Checkpoints of a run: the policy's own files, the run state, and the groups between two steps.
 
     checkpoints/step_K/policy/      Megatron dist_checkpointing (weights, optimizer, reference)
                        state.json   step, prompt stream, counters
-                       carried.npz  rollouts of carried groups
+                       under_way.npz  groups between two steps, with their rollouts
                        COMPLETE     written last: names and sizes of all files above
 
 A folder is written under another name and renamed; without a marker that fits its files it does not count as a checkpoint.
@@ -19,19 +19,18 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from nemo_brorl.carrier_files import load_carriers, save_carriers
 from nemo_brorl.errors import CheckpointError
 from nemo_brorl.logs import get_logger
-from nemo_brorl.object_store import fetch_all
 from nemo_brorl.ports import Policy
-from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutGroup, RolloutRequest, SampledMass, Sampling, ScoredGroup
+from nemo_brorl.rollouts.ledger import OpenGroup
+from nemo_brorl.types import ScoredGroup
 
 log = get_logger(__name__)
 
@@ -41,12 +40,21 @@ MAX_FAILED_SAVES = 2  # in a row
 
 
 @dataclass(frozen=True)
+class UnderWay:
+    """Groups between two steps."""
+
+    kept: tuple[ScoredGroup, ...] = ()  # closed, informative, not learnt from yet
+    held: tuple[OpenGroup, ...] = ()  # cut, to be sampled on
+    tails: tuple[OpenGroup, ...] = ()  # learnt from without their cut rollouts, which are sampled on
+
+
+@dataclass(frozen=True)
 class RunState:
     """What a run needs besides the policy to go on exactly where it was."""
 
     step: int
     state: dict[str, Any]  # JSON-able, by owner
-    carried: tuple[ScoredGroup, ...]
+    under_way: UnderWay
 
 
 class Checkpoints:
@@ -63,7 +71,7 @@ class Checkpoints:
         partial = self.folder / f"step_{run.step}{_PARTIAL}"
         (partial / "policy").mkdir(parents=True)
         (partial / "state.json").write_text(json.dumps({"step": run.step, **run.state}, indent=1))
-        save_groups(partial / "carried.npz", run.carried)
+        save_carriers(partial / "under_way.npz", [run.under_way])
         return partial / "policy"
 
     def commit(self, step: int) -> Path:
@@ -109,7 +117,7 @@ class Checkpoints:
 
     def _read(self, folder: Path) -> RunState:
         state = json.loads((folder / "state.json").read_text())
-        return RunState(step=state.pop("step"), state=state, carried=load_groups(folder / "carried.npz"))
+        return RunState(step=state.pop("step"), state=state, under_way=load_carriers(folder / "under_way.npz", UnderWay, OpenGroup)[0])
 
 
 class Saver:
@@ -180,50 +188,6 @@ class Saver:
         if not may_fail or self.num_failed >= MAX_FAILED_SAVES:
             raise CheckpointError(f"{error}; older checkpoints in {self.checkpoints.folder} are as they were") from error
         log.warning("%s; older checkpoints are as they were, and training goes on without this one", error)
-
-
-def save_groups(path: Path, groups: Sequence[ScoredGroup]) -> None:
-    """Write scored groups with their tokens: small fields as JSON, arrays beside them."""
-    arrays: dict[str, Any] = {}
-    for index, scored in enumerate(groups):
-        arrays |= {f"{index}/rewards": scored.rewards, f"{index}/repetition": scored.repetition}
-        for number, (chunk, data) in enumerate(zip(scored.group.chunks, fetch_all([c.data for c in scored.group.chunks]), strict=True)):
-            key = f"{index}/{number}"
-            arrays |= {f"{key}/{name}": getattr(chunk, name) for name in ("indices", "lengths", "is_stopped")}
-            arrays |= {f"{key}/{name}": getattr(data, name) for name in ("token_ids", "log_probs", "offsets")}
-    records = json.dumps([_group_record(scored) for scored in groups])
-    np.savez(path, records=np.frombuffer(records.encode(), np.uint8), **arrays)
-
-
-def load_groups(path: Path) -> tuple[ScoredGroup, ...]:
-    """Read what `save_groups` wrote; the arrays are held by the chunks themselves."""
-    with np.load(path) as arrays:
-        records = json.loads(arrays["records"].tobytes())
-        return tuple(_group_from(record, f"{index}", arrays) for index, record in enumerate(records))
-
-
-def _group_record(scored: ScoredGroup) -> dict[str, Any]:
-    chunks = [
-        {"version": chunk.version, "newest_version": chunk.newest_version, "engine": chunk.engine, "first_index": chunk.request.first_index,
-         "num_rollouts": chunk.request.num_rollouts, "seed": chunk.request.seed,
-         "sampling": asdict(chunk.request.sampling)}
-        for chunk in scored.group.chunks
-    ]  # fmt: skip
-    return {"prompt": asdict(scored.prompt), "num_failed": scored.num_failed, "mass": asdict(scored.mass), "chunks": chunks}
-
-
-def _group_from(record: dict[str, Any], key: str, arrays: Any) -> ScoredGroup:
-    prompt = Prompt(**{**record["prompt"], "token_ids": tuple(record["prompt"]["token_ids"])})
-    chunks = tuple(_chunk_from(prompt, chunk, f"{key}/{number}", arrays) for number, chunk in enumerate(record["chunks"]))
-    group, mass = RolloutGroup(prompt, chunks), SampledMass(**record["mass"])
-    return ScoredGroup(group, arrays[f"{key}/rewards"], record["num_failed"], arrays[f"{key}/repetition"], mass)
-
-
-def _chunk_from(prompt: Prompt, record: dict[str, Any], key: str, arrays: Any) -> RolloutChunk:
-    request = RolloutRequest(prompt, record["first_index"], record["num_rollouts"], record["seed"], Sampling(**record["sampling"]))
-    data = ChunkArrays(arrays[f"{key}/token_ids"], arrays[f"{key}/log_probs"], arrays[f"{key}/offsets"])
-    indices, lengths, is_stopped = (arrays[f"{key}/{name}"] for name in ("indices", "lengths", "is_stopped"))
-    return RolloutChunk(request, indices, lengths, is_stopped, record["version"], record["newest_version"], record["engine"], data)
 
 
 def _inventory(folder: Path) -> dict[str, int]:

@@ -4,14 +4,19 @@ A group where every rollout earned the same raw reward has zero advantage everyw
 are kept or dropped, never single rollouts: at N = 512 a row filter would throw away the only success of a hard prompt. The
 test is max − min of the raw reward, because a standard deviation in floating point is not zero for 512 equal rewards of 0.3.
 
-Life of a group: offered → kept or dropped (with a reason, counted) → taken by a step, oldest first → or, as surplus, carried to
-the next step until it is older than `max_staleness` updates, then dropped as stale.
+Groups are admitted one by one as others close: there are always as many in flight as the running keep rate says are needed to fill
+the batch. With `order: prompt` a group is judged when all admitted before it have been, so that which groups make the batch does not
+depend on which engine was faster; with `order: completion` it is judged as it closes.
+
+Life of a group: admitted → closed and offered (or withdrawn) → kept or dropped (with a reason, counted) → taken by a step, oldest
+first → or, as surplus, carried to the next step until it is older than `max_staleness` updates, then dropped as stale.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nemo_brorl.config.schema import DynamicSamplingConfig
@@ -19,8 +24,8 @@ from nemo_brorl.errors import StarvationError
 from nemo_brorl.types import ScoredGroup
 
 MIN_REWARD_RANGE = 1e-6
-KEEP_RATE_DECAY = 0.8  # of the running keep rate that sizes refill rounds, per round
-MIN_KEEP_RATE = 0.25  # a refill asks for at most 1 / this times what is missing
+KEEP_RATE_DECAY = 0.95  # of the running keep rate, per group
+MIN_KEEP_RATE = 0.25  # at most 1 / this times what is missing is in flight
 
 
 @dataclass(frozen=True)
@@ -49,70 +54,128 @@ class DynamicSampling:
     def __init__(self, config: DynamicSamplingConfig) -> None:
         self.config = config
         self.kept: list[ScoredGroup] = []
-        self.keep_rate = 1.0  # running estimate; part of the run state, since it sizes the refill rounds
-        self.counts: Counter[str] = Counter()  # decisions of the current step, by reason
+        self.keep_rate = 1.0  # running estimate; part of the run state, since it decides how many groups are admitted
+        self.wanted = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.counts: Counter[str] = Counter()  # groups of the current step, by what became of them
+        self.rollouts: Counter[str] = Counter()  # their rollouts
         self.num_carried = 0
-        self.num_rounds = 0
+        self._in_flight: dict[str, ScoredGroup | None] = {}  # admitted and not judged, in order; the group once it has closed
+        self._num_admitted = 0
+        self._num_done = 0  # judged or withdrawn
+        self._target = 0  # groups to be admitted so far
 
-    def begin_step(self, version: int) -> None:
-        """Drop carried groups that are too old for an update of `version`; start counting afresh."""
-        self.counts, self.num_rounds = Counter(), 0
-        fresh = [group for group in self.kept if version - group.group.version <= self.config.max_staleness]
-        self.counts["stale"] = len(self.kept) - len(fresh)
-        self.kept = fresh
-        self.num_carried = len(fresh)
+    def begin_step(self, version: int, wanted: int) -> None:
+        """Start to fill a batch of `wanted` groups for an update of weights `version`; carried groups that are too old are dropped."""
+        self._reset()
+        self.wanted = wanted
+        is_fresh = [version - group.group.version <= self.config.max_staleness for group in self.kept]
+        self._count("stale", [group for group, fresh in zip(self.kept, is_fresh, strict=True) if not fresh])
+        self.kept = [group for group, fresh in zip(self.kept, is_fresh, strict=True) if fresh]
+        self.num_carried = len(self.kept)
+        self._raise_target()
 
-    def num_to_request(self, wanted: int) -> int:
-        """Prompts to ask for next, 0 when `wanted` groups are there. A refill asks for more than is missing when the keep
-        rate says that some will be dropped.
+    @property
+    def is_full(self) -> bool:
+        """Whether the batch can be taken."""
+        return len(self.kept) >= self.wanted
 
-        Raises StarvationError after max_rounds rounds without a full batch.
-        """
-        missing = wanted - len(self.kept)
-        if missing <= 0:
+    def num_to_admit(self) -> int:
+        """How many more groups to begin now. Raises StarvationError when `max_sampled` times the batch did not fill it."""
+        if self.is_full:
             return 0
-        if self.num_rounds == self.config.max_rounds:
-            raise StarvationError(self._starvation_message(wanted))
-        self.num_rounds += 1
-        return math.ceil(missing / max(self.keep_rate, MIN_KEEP_RATE) - 1e-9)
+        limit = math.ceil(self.wanted * self.config.max_sampled)
+        if not self._in_flight and self._num_admitted >= limit:
+            raise StarvationError(self._starvation_message())
+        return max(min(self._target, limit) - self._num_admitted, 0)
 
-    def offer(self, groups: list[ScoredGroup]) -> list[Decision]:
-        """Judge the groups of one round, in order; the kept ones wait to be taken."""
-        decisions = [judge(group, self.config) for group in groups]
-        self.kept += [group for group, decision in zip(groups, decisions, strict=True) if decision.keep]
-        self.counts.update(decision.reason for decision in decisions)
-        rate = sum(decision.keep for decision in decisions) / max(len(decisions), 1)
-        self.keep_rate = KEEP_RATE_DECAY * self.keep_rate + (1 - KEEP_RATE_DECAY) * rate
-        return decisions
+    def admit(self, uids: Iterable[str]) -> None:
+        """Groups that have begun, in order."""
+        for uid in uids:
+            self._in_flight[uid] = None
+            self._num_admitted += 1
 
-    def take(self, wanted: int) -> list[ScoredGroup]:
-        """The oldest `wanted` kept groups; the rest is carried over, or dropped as surplus when carrying is off."""
-        batch, rest = self.kept[:wanted], self.kept[wanted:]
+    def offer(self, group: ScoredGroup) -> None:
+        """A group that was admitted has closed."""
+        self._in_flight[group.prompt.uid] = group
+        if self.config.order == "completion":
+            self._judge(group)
+        else:
+            self._judge_in_order()
+
+    def withdraw(self, uid: str, reason: str, num_rollouts: int) -> None:
+        """A group that was admitted does not close in this step: it is counted under `reason`, with rollouts that are wasted if so."""
+        del self._in_flight[uid]
+        self.counts[reason] += 1
+        self.rollouts[reason] += num_rollouts
+        self._num_done += 1
+        self._raise_target()
+        self._judge_in_order()
+
+    def take(self) -> list[ScoredGroup]:
+        """The oldest of the kept groups, as many as wanted; the rest is carried over, or dropped as surplus when carrying is off."""
+        batch, rest = self.kept[: self.wanted], self.kept[self.wanted :]
         self.kept = rest if self.config.carry_over else []
-        self.counts["surplus"] = len(rest) - len(self.kept)
+        if not self.config.carry_over:
+            self._count("surplus", rest)
         return batch
 
     def metrics(self) -> dict[str, float]:
-        """Of the current step. `keep_rate` counts the groups sampled in this step, not the carried ones."""
+        """Of the current step. `keep_rate` counts the groups sampled in this step, not the carried ones; rollouts are wasted when no
+        step learns from them."""
         judged = {reason: self.counts[reason] for reason in ("informative", "disabled", "all_correct", "all_wrong", "all_equal")}
         total = sum(judged.values())
         kept = judged["informative"] + judged["disabled"]
+        dropped = ("all_correct", "all_wrong", "all_equal", "stale", "surplus", "timed_out", "dropped")
+        wasted = sum(self.rollouts[reason] for reason in dropped)
+        names = (*dropped, "held", "restarted")
         return {
             "dynamic_sampling/keep_rate": kept / total if total else math.nan,
             "dynamic_sampling/num_groups": float(total),
-            "dynamic_sampling/num_rounds": float(self.num_rounds),
             "dynamic_sampling/num_carried_in": float(self.num_carried),
             "dynamic_sampling/num_carried_out": float(len(self.kept)),
-            **{f"dynamic_sampling/{reason}": float(self.counts[reason]) for reason in ("all_correct", "all_wrong", "all_equal", "stale")},
+            "dynamic_sampling/wasted_rollouts": float(wasted + self.rollouts["restarted"]),
+            **{f"dynamic_sampling/{reason}": float(self.counts[reason]) for reason in names},
         }
 
-    def _starvation_message(self, wanted: int) -> str:
-        dropped = ", ".join(
-            f"{self.counts[reason]} {reason}" for reason in ("all_correct", "all_wrong", "all_equal") if self.counts[reason]
-        )
+    def _judge_in_order(self) -> None:
+        while self.config.order == "prompt" and self._in_flight:
+            group = next(iter(self._in_flight.values()))
+            if group is None:
+                return
+            self._judge(group)
+
+    def _judge(self, group: ScoredGroup) -> None:
+        del self._in_flight[group.prompt.uid]
+        decision = judge(group, self.config)
+        self._count(decision.reason, [group])
+        if decision.keep:
+            self.kept.append(group)
+        self.keep_rate = KEEP_RATE_DECAY * self.keep_rate + (1 - KEEP_RATE_DECAY) * decision.keep
+        self._num_done += 1
+        self._raise_target()
+
+    def _raise_target(self) -> None:
+        """Evaluated after every single group, so that the number admitted does not depend on how many close at a time."""
+        missing = self.wanted - len(self.kept)
+        if missing > 0:
+            needed = math.ceil(missing * self.config.oversample / max(self.keep_rate, MIN_KEEP_RATE) - 1e-9)
+            self._target = max(self._target, self._num_done + needed)
+
+    def _count(self, reason: str, groups: Iterable[ScoredGroup]) -> None:
+        for group in groups:
+            self.counts[reason] += 1
+            self.rollouts[reason] += group.group.num_rollouts
+
+    def _starvation_message(self) -> str:
+        reasons = ("all_correct", "all_wrong", "all_equal", "timed_out")
+        dropped = ", ".join(f"{self.counts[reason]} {reason}" for reason in reasons if self.counts[reason])
         return (
-            f"dynamic sampling found {len(self.kept)} of {wanted} informative groups in {self.config.max_rounds} rounds"
+            f"dynamic sampling found {len(self.kept)} of {self.wanted} informative groups among {self._num_admitted}"
             f" (dropped: {dropped or 'none'}). All wrong: the tasks are too hard or the verifier never accepts; choose easier data.tasks or"
-            " a larger rollouts.num_per_prompt. All correct: the tasks are solved; choose harder ones. Otherwise raise"
-            " dynamic_sampling.max_rounds, lower rollouts.prompts_per_step, or set dynamic_sampling.enabled=false"
+            " a larger rollouts.num_per_prompt. All correct: the tasks are solved; choose harder ones. Timed out: raise rollouts.deadline_s"
+            " or lower rollouts.min_fraction. Otherwise raise dynamic_sampling.max_sampled, lower rollouts.prompts_per_step, or set"
+            " dynamic_sampling.enabled=false"
         )

@@ -95,6 +95,12 @@ class Policy(Protocol):
     def update(self, plan: UpdatePlan) -> UpdateReport:
         """Run every mini-batch of the plan. Raises TrainingError when a rank is gone."""
 
+    def begin_update(self, plan: UpdatePlan) -> None:
+        """Start an update and return; only `finish_update` may be called until it is over."""
+
+    def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
+        """The report of the update under way; None when it is not over within `timeout_s`. Raises as `update`."""
+
     def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True) -> list[Float32]:
         """Log-probability of each response token under the current weights, per sequence [T]; `with_fp8=False` switches off
         what `policy.fp8` does to the matrix products."""
@@ -130,7 +136,7 @@ class Policy(Protocol):
         """Make the current weights the reference of the KL term; if asked, forget Adam's moments and step count."""
 
     def offload(self) -> None:
-        """Make room for engines on the same devices, as far as `policy.offload` says; only `onload` may be called then."""
+        """Make room for engines on the same devices, as far as `policy.offload` says; only `onload` and `finish_save` may be called then."""
 
     def onload(self) -> None:
         """Take the room again."""

@@ -5,16 +5,103 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_brorl.console import Console
-from nemo_brorl.object_store import fetch
-from nemo_brorl.ports import Generator, Verifier
-from nemo_brorl.rollouts.assemble import assemble
-from nemo_brorl.rollouts.requests import requests_for
-from nemo_brorl.types import Prompt, RolloutChunk, Sampling, ScoredGroup, TrainBatch
+from nemo_brorl.object_store import fetch, wait_any
+from nemo_brorl.ports import GenerationSession, Generator, Verifier
+from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
+from nemo_brorl.rollouts.requests import requests_for, requests_to_resume
+from nemo_brorl.types import Prompt, RolloutRequest, Sampling, ScoredGroup, TrainBatch
+
+TURN_S = 1.0  # a wait for news ends after this long, so that deadlines and stop requests are looked at
+
+
+class RolloutStream:
+    """Groups under way: requests go out, scored chunks come back, settled groups come out. Scoring overlaps sampling.
+
+    Only small objects pass through here. The order in which groups settle depends on which engine was faster; what is sampled
+    does not.
+    """
+
+    def __init__(self, generator: Generator, verifier: Verifier, chunk_size: int, seed: int) -> None:
+        self.session: GenerationSession = generator.open_session()
+        self.verifier = verifier
+        self.chunk_size = chunk_size
+        self.seed = seed
+        self.ledger = GroupLedger()
+        self.num_asked = 0  # rollouts, ever
+        self.num_settled = 0  # rollouts that came back
+        self._num_sampling = 0  # rollouts that no engine has answered for
+        self.sampled_at = time.monotonic()  # when the last of them was
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no rollout is out."""
+        return self.ledger.num_out == 0
+
+    def open(self, prompts: Sequence[Prompt], num: int, sampling: Sampling, deadline_s: float | None = None) -> None:
+        """Begin groups with their first `num` rollouts each."""
+        for prompt in prompts:
+            self.ledger.open(OpenGroup(prompt, sampling, deadline_s))
+            self.extend(prompt.uid, num)
+
+    def extend(self, uid: str, num: int) -> None:
+        """A further wave of a settled group."""
+        group = self.ledger.groups[uid]
+        start = group.num_rollouts
+        self.ledger.ask(uid, range(start, start + num))
+        self._submit(requests_for([group.prompt], num, self.chunk_size, group.sampling, self.seed, start, group.deadline_s))
+
+    def resume(self, group: OpenGroup) -> None:
+        """Go on with a group that was held: its beginnings are asked for again."""
+        self.ledger.open(group)
+        requests = requests_to_resume(group, self.seed)
+        for request in requests:
+            self.ledger.ask(group.uid, request.indices.tolist())
+        self._submit(requests)
+
+    def cut(self, uids: Collection[str]) -> None:
+        """End these groups' rollouts now; the groups settle soon."""
+        self.session.cut(uids)
+
+    def advance(self, timeout_s: float = TURN_S) -> list[OpenGroup]:
+        """Wait for news, at most `timeout_s`; groups that have settled since, in the order they did. They stay under way until
+        `release` or `extend`."""
+        wait_any([*self.session.pending(), *self.verifier.pending()], timeout_s)
+        settled: list[OpenGroup | None] = []
+        for chunk in self.session.poll():
+            self._note_sampled(len(chunk.request.indices))
+            if len(chunk.lengths):
+                self.verifier.submit(chunk)
+            else:
+                settled.append(self.ledger.receive(chunk, None))
+        for scored in self.verifier.poll():
+            self.num_settled += len(scored.rewards)
+            settled.append(self.ledger.receive(scored.chunk, scored))
+        return [group for group in settled if group is not None]
+
+    def release(self, uid: str) -> OpenGroup:
+        """Stop following a settled group."""
+        return self.ledger.release(uid)
+
+    def close(self) -> None:
+        """Drop what is under way."""
+        self.session.close()
+        self.verifier.forget()
+
+    def _submit(self, requests: Sequence[RolloutRequest]) -> None:
+        num = sum(len(request.indices) for request in requests)
+        self.num_asked += num
+        self._num_sampling += num
+        self.session.submit(requests)
+
+    def _note_sampled(self, num: int) -> None:
+        self._num_sampling -= num
+        if self._num_sampling == 0:
+            self.sampled_at = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -27,7 +114,7 @@ class Sampled:
 
 
 class Sampler:
-    """Draws and scores groups; scoring overlaps sampling."""
+    """Draws and scores whole groups of a fixed size."""
 
     def __init__(self, generator: Generator, verifier: Verifier, console: Console, chunk_size: int, seed: int) -> None:
         self.generator = generator
@@ -36,25 +123,25 @@ class Sampler:
         self.chunk_size = chunk_size
         self.seed = seed
 
+    def open_stream(self) -> RolloutStream:
+        """For groups that are begun, extended and cut one by one. One stream at a time."""
+        return RolloutStream(self.generator, self.verifier, self.chunk_size, self.seed)
+
     def sample(self, prompts: Sequence[Prompt], num_per_prompt: int, sampling: Sampling, stage: str) -> Sampled:
         """`num_per_prompt` rollouts of each prompt. The order of the result does not depend on which engine was faster."""
-        requests = requests_for(prompts, num_per_prompt, self.chunk_size, sampling, self.seed)
         start = time.monotonic()
-        generated_at = start
-
-        def note_end(chunks: Iterable[RolloutChunk]) -> Iterator[RolloutChunk]:
-            nonlocal generated_at
-            yield from chunks
-            generated_at = time.monotonic()
-
-        total = len(prompts) * num_per_prompt
-        chunks = self.console.track(stage, note_end(self.generator.generate(requests)), total, "rollouts", self.chunk_size)
-        closed = {scored.prompt.uid: scored for scored in assemble(prompts, num_per_prompt, self.verifier.score(chunks))}
-        return Sampled(
-            groups=[closed[prompt.uid] for prompt in prompts],
-            generate_s=generated_at - start,
-            reward_s=time.monotonic() - generated_at,
-        )
+        stream = self.open_stream()
+        try:
+            stream.open(prompts, num_per_prompt, sampling)
+            closed: dict[str, ScoredGroup] = {}
+            while not stream.is_idle:
+                for group in stream.advance():
+                    closed[group.uid] = stream.release(group.uid).close()
+                self.console.progress(stage, stream.num_settled, stream.num_asked, "rollouts", time.monotonic() - start)
+        finally:
+            stream.close()
+        self.console.clear()
+        return Sampled([closed[prompt.uid] for prompt in prompts], stream.sampled_at - start, time.monotonic() - stream.sampled_at)
 
 
 def write_samples(path: Path, batch: TrainBatch, num: int, decode: Callable[[Sequence[int]], str]) -> None:

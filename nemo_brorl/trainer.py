@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nemo_brorl.checkpoint import Checkpoints, RunState, Saver
 from nemo_brorl.clock import StopRequest, Stopwatch
+from nemo_brorl.collection import Collected, Collection, Collector
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
-from nemo_brorl.dynamic_sampling import DynamicSampling
 from nemo_brorl.errors import CheckpointError, StarvationError, TrainingError
 from nemo_brorl.evaluation import EvaluationResult, Evaluator
 from nemo_brorl.learning_batch import learning_batch
@@ -26,14 +25,16 @@ from nemo_brorl.ports import Generator, MetricSink, Policy, PromptSource
 from nemo_brorl.reference_reset import ReferenceResets
 from nemo_brorl.report_tables import step_line
 from nemo_brorl.rollouts.schedule import RolloutSchedule, learning_rate
-from nemo_brorl.sampling import Sampler, write_samples
+from nemo_brorl.sampling import TURN_S, Sampler, write_samples
 from nemo_brorl.sinks import EventLog
-from nemo_brorl.types import Sampling, ScoredGroup, TrainBatch, UpdatePlan
-from nemo_brorl.weight_sync.publish import publish
+from nemo_brorl.types import TrainBatch, UpdatePlan, UpdateReport
+from nemo_brorl.weight_sync.turns import DeviceTurns
 
 log = get_logger(__name__)
 
-STATE_KEYS = {"version", "prompts", "keep_rate", "num_skipped", "best_pass_at_1", "history", "reference", "schedule"}
+OVERLAP_TURN_S = 0.1  # while the policy learns: how late the end of its update may be noticed
+
+STATE_KEYS = {"version", "prompts", "collector", "num_skipped", "best_pass_at_1", "history", "reference", "schedule"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class StepReport:
 
 
 class BroRLTrainer:
-    """Owns the state of a run: step, weight version, stream position, carried groups, best validation."""
+    """Owns the state of a run: step, weight version, stream position, groups under way, best validation."""
 
     def __init__(self, config: BroRLConfig, parts: Parts, stop: StopRequest) -> None:
         self.config = config
@@ -78,11 +79,13 @@ class BroRLTrainer:
         self.schedule = RolloutSchedule(config)
         self.saver = Saver(parts.checkpoints, parts.policy, in_background=config.trainer.async_save)
         self.events = EventLog(parts.run_folder / "events.jsonl")
-        self.dynamic_sampling = DynamicSampling(config.dynamic_sampling)
-        self.sampling = Sampling(config.rollouts.temperature, config.rollouts.top_p, config.rollouts.max_response_tokens)
+        self.collector = Collector(config, parts.prompts, parts.sampler, parts.console)
+        self.next_collection: Collection | None = None  # with rollouts.overlap: under way while the policy learns
+        self.turns = DeviceTurns(parts.policy, parts.generator, sleep_discards_weights=False)
 
     def fit(self) -> None:
         """Train up to max_steps, or until asked to stop; the state is saved either way."""
+        self.turns.begin(self.version, is_published=self.version == 0)
         if not self.history:
             self.validate()
             self.write_row()
@@ -105,22 +108,26 @@ class BroRLTrainer:
         """One BroRL update: fill a batch with informative groups, learn from it, hand out the new weights."""
         watch = Stopwatch()
         before = self.parts.generator.stats()
-        with self.room_for_engines(watch), watch.measure("collect"):
-            batch, sampled = self.collect(watch)
-        generated = generation_metrics(before, self.parts.generator.stats(), max(watch.seconds["generate"], 1e-9))
+        with watch.measure("collect"):
+            collected = self.collect()
+        watch.seconds["generate"] += collected.generate_s
+        watch.seconds["reward"] += collected.reward_s
+        generated = generation_metrics(before, self.parts.generator.stats(), max(collected.generate_s, 1e-9))
+        batch = learning_batch(collected.batch, self.config, self.step_number + 1)
         self.parts.console.stage(f"update on {sum(map(len, batch.rollouts)):,} rollouts")
-        update = self.parts.policy.update(self.plan(batch))
-        with watch.measure("sync"):
-            publish(self.parts.policy, self.parts.generator, version=update.version)
+        with self.turns.policy_turn(watch) as turn:
+            update = self.learn(self.plan(batch))
+            turn.made(update.version)
         self.step_number += 1
         self.version = update.version
         self.num_skipped += update.num_skipped
         samples = self.parts.run_folder / "rollouts" / f"step_{self.step_number}.jsonl"
         write_samples(samples, batch, self.config.rollouts.save_samples, self.parts.decode)
+        sampled = collected.sampled
         metrics = {
             **(reward_metrics(sampled) | mass_balance_metrics(sampled) if sampled else {}),
             **generated,
-            **self.dynamic_sampling.metrics(),
+            **collected.metrics,
             **update.metrics,
             "policy/learning_rate": self.learning_rate(self.step_number),
             "rollouts/num_per_prompt": float(self.schedule.stage.num_per_prompt),
@@ -130,32 +137,34 @@ class BroRLTrainer:
         }
         return StepReport(self.step_number, metrics, {**watch.seconds, **update.seconds})
 
-    @contextmanager
-    def room_for_engines(self, watch: Stopwatch) -> Iterator[None]:
-        """Inside, engines generate and the policy computes nothing, so it may leave their devices."""
-        with watch.measure("offload"):
-            self.parts.policy.offload()
+    def collect(self) -> Collected:
+        """A full batch of informative groups. Raises StarvationError."""
+        collection, self.next_collection = self.next_collection or self.collector.begin(self.schedule.stage, self.version), None
         try:
-            yield
-        finally:
-            with watch.measure("offload"):
-                self.parts.policy.onload()
+            while not collection.is_done:
+                collection.advance()
+        except BaseException:
+            collection.close()
+            raise
+        return collection.finish()
 
-    def collect(self, watch: Stopwatch) -> tuple[TrainBatch, list[ScoredGroup]]:
-        """A full batch of informative groups, and all groups sampled for it. Raises StarvationError."""
-        stage = self.schedule.stage
-        wanted = stage.prompts_per_step
-        sampled: list[ScoredGroup] = []
-        self.dynamic_sampling.begin_step(self.version)
-        while num := self.dynamic_sampling.num_to_request(wanted):
-            prompts = self.parts.prompts.take(num)
-            result = self.parts.sampler.sample(prompts, stage.num_per_prompt, self.sampling, "generate")
-            watch.seconds["generate"] += result.generate_s
-            watch.seconds["reward"] += result.reward_s
-            self.dynamic_sampling.offer(result.groups)
-            sampled += result.groups
-        groups = tuple(self.dynamic_sampling.take(wanted))
-        return learning_batch(groups, self.config, self.step_number + 1), sampled
+    def learn(self, plan: UpdatePlan) -> UpdateReport:
+        """Run the update; with `rollouts.overlap`, sample the next batch meanwhile."""
+        if not self.config.rollouts.overlap or self.step_number + 1 >= self.config.trainer.max_steps:
+            return self.parts.policy.update(plan)
+        self.next_collection = self.collector.begin(self.schedule.stage, self.version)
+        self.parts.policy.begin_update(plan)
+        while (update := self.parts.policy.finish_update(timeout_s=0.0 if not self.next_collection.is_done else TURN_S)) is None:
+            if not self.next_collection.is_done:
+                self.next_collection.advance(OVERLAP_TURN_S)
+        return update
+
+    def complete_collection(self) -> None:
+        """Before engines validate, or a checkpoint is written: what is under way ends; its groups are taken by the next step."""
+        while self.next_collection is not None and not self.next_collection.is_done:
+            self.next_collection.advance()
+        if self.next_collection is not None:
+            self.next_collection.close()
 
     def plan(self, batch: TrainBatch) -> UpdatePlan:
         """The update's layout for the policy's data-parallel ranks."""
@@ -220,7 +229,8 @@ class BroRLTrainer:
         """Make the current weights the reference of the KL term when one of the settings asks for it."""
         reset = self.resets.due(self.step_number, self.row)
         if reset:
-            self.parts.policy.reset_reference(self.config.algorithm.reference_reset.clear_optimizer)
+            with self.turns.policy_turn(Stopwatch()):
+                self.parts.policy.reset_reference(self.config.algorithm.reference_reset.clear_optimizer)
             self.resets.note_reset(self.step_number)
             self.events.write(self.step_number, "reference_reset", reset.reason, reset.value)
             self.parts.console.line(f"reference reset after step {self.step_number} ({reset.reason}: {reset})")
@@ -234,7 +244,8 @@ class BroRLTrainer:
     def validate(self) -> EvaluationResult:
         """Evaluate on the held-out prompts; the best weights so far are exported as a Hugging Face folder."""
         watch = Stopwatch()
-        with self.room_for_engines(watch), watch.measure("validate"):
+        self.complete_collection()
+        with watch.measure("validate"):
             result = self.parts.evaluator.evaluate()
         self.resets.note_validation(result.overall.pass_at_1)
         metrics = {**result.metrics(), "time/validate_s": watch.seconds["validate"]}
@@ -245,22 +256,25 @@ class BroRLTrainer:
         )
         if self.step_number and result.overall.pass_at_1 > self.best_pass_at_1:
             self.best_pass_at_1 = result.overall.pass_at_1
-            self.parts.policy.export(self.parts.run_folder / "hf")
+            with self.turns.policy_turn(watch):
+                self.parts.policy.export(self.parts.run_folder / "hf")
         return result
 
     def save(self, wait: bool) -> None:
         """Write a checkpoint of this step; with `wait`, return once it is complete. Raises CheckpointError."""
+        self.complete_collection()
         state = {
             "version": self.version,
             "prompts": self.parts.prompts.state_dict(),
-            "keep_rate": self.dynamic_sampling.keep_rate,
+            "collector": self.collector.state_dict(),
             "num_skipped": self.num_skipped,
             "best_pass_at_1": self.best_pass_at_1,
             "history": self.history,
             "reference": self.resets.state_dict(),
             "schedule": self.schedule.state_dict(),
         }
-        self.saver.save(RunState(self.step_number, state, tuple(self.dynamic_sampling.kept)), wait)
+        with self.turns.policy_turn(Stopwatch()):
+            self.saver.save(RunState(self.step_number, state, self.collector.under_way()), wait)
 
     def resume(self) -> bool:
         """Continue from the newest usable checkpoint; False when there is none."""
@@ -275,9 +289,7 @@ class BroRLTrainer:
         self.resets.load_state_dict(run.state["reference"])
         self.schedule.load_state_dict(run.state["schedule"])
         self.parts.prompts.load_state_dict(run.state["prompts"])
-        self.dynamic_sampling.keep_rate = run.state["keep_rate"]
-        self.dynamic_sampling.kept = list(run.carried)
-        publish(self.parts.policy, self.parts.generator, version=self.version)
+        self.collector.load_state_dict(run.state["collector"], run.under_way)
         return True
 
 

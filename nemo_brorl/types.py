@@ -178,6 +178,7 @@ class ScoredGroup:
     repetition: Float32  # [N], as in ScoredChunk
     mass: SampledMass
     waves: tuple[Wave, ...] = ()  # none: all rollouts were asked for at once
+    learn_from: Int64 | None = None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
 
     @property
     def prompt(self) -> Prompt:
@@ -273,6 +274,39 @@ class WeightBucket:
 
 
 @dataclass(frozen=True)
+class BucketNotice:
+    """What Ray carries of a bucket whose bytes take another way: a broadcast, or memory of the same GPU."""
+
+    tensors: tuple[TensorInfo, ...]
+    checksum: int  # of the bytes, as `weight_wire.flat.checksum` counts on the device they are on
+    handles: Mapping[str, Any] | None = None  # by GPU: how another process maps the bytes there; None: they are broadcast
+
+
+@dataclass(frozen=True)
+class StreamedBucket:
+    """One bucket of the weight stream, as references."""
+
+    message: Any  # to a WeightBucket or BucketNotice: what engines get
+    copy: Any  # to a WeightBucket, for engines that are started later; None: not kept
+
+
+@dataclass(frozen=True)
+class WeightLink:
+    """Where the processes of a weight broadcast meet. Rank 0 sends; worker w of receiver r is rank 1 + r × workers + w."""
+
+    host: str
+    port: int
+    receivers: tuple[str, ...]  # names, another one for every process that is ever started
+    workers_per_receiver: int
+    backend: str  # gloo, nccl
+    timeout_s: float  # to join, and to move one bucket
+
+    @property
+    def world_size(self) -> int:
+        return 1 + len(self.receivers) * self.workers_per_receiver
+
+
+@dataclass(frozen=True)
 class EngineStats:
     """Counters of one engine since its start; differences of two snapshots are what a step did."""
 
@@ -283,3 +317,6 @@ class EngineStats:
     num_preemptions: int
     generated_tokens: int
     generated_samples: int
+    num_restarts: int = 0  # engines that were replaced here
+    num_garbage: int = 0  # of these, for what they had sampled
+    num_resampled: int = 0  # rollouts that were sampled again because their engine was lost

@@ -217,6 +217,7 @@ class FakePolicy:
         self.reference_resets: list[bool] = []  # whether the optimizer was cleared
         self.calls: list[str] = []  # offload, onload, update, publish: in order
         self.pending: tuple[Path, float] | None = None  # a save under way and the weight it is of
+        self.num_turns = 0  # of finish_update until an update that was begun is over
         self.num_polls = 1  # of finish_save until the files of a save are written
         self.write_errors: list[str] = []  # for the next saves, one each
 
@@ -227,6 +228,17 @@ class FakePolicy:
         metrics = {"policy/loss": 0.0, "policy/grad_norm": 1.0, "policy/log_prob_mismatch": 0.0}
         seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
         return UpdateReport(plan.version, metrics, seconds, len(plan.mini_batches) - self.num_skipped, self.num_skipped)
+
+    def begin_update(self, plan: UpdatePlan) -> None:
+        self.calls.append("begin_update")
+        self.started: tuple[UpdatePlan, int] = (plan, self.num_turns)
+
+    def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
+        plan, turns_left = self.started
+        if turns_left and timeout_s is not None:
+            self.started = (plan, turns_left - 1)
+            return None
+        return self.update(plan)
 
     def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True) -> list[Float32]:
         return [np.full(len(response), -0.5, np.float32) for response in response_ids]

@@ -25,13 +25,13 @@ MAX_NESTING = 3
 # Lower shelves first. A unit (module or folder) imports from lower shelves and from inside itself, never sideways.
 SHELVES: tuple[tuple[str, ...], ...] = (
     ("errors", "logs"),
-    ("types", "clock", "console"),
+    ("types", "clock", "console", "heartbeat"),
     ("object_store", "config"),
-    ("ports", "kl", "tokenizer", "cluster", "run_folder", "theory"),
+    ("ports", "kl", "tokenizer", "cluster", "run_folder", "theory", "carrier_files"),
     ("rollouts", "rewards", "dynamic_sampling", "advantages", "losses", "packing", "metrics", "reference_reset"),
     ("prompts", "policy", "generation", "weight_sync", "checkpoint", "sinks", "nemo_app"),
     ("sampling", "learning_batch", "parity", "report_tables", "report"),
-    ("evaluation",),
+    ("evaluation", "collection"),
     ("trainer", "warm_up"),
     ("wiring",),
     ("runs", "simulations"),

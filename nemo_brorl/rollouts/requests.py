@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling
 
 SEED_BITS = 48  # leaves room to add N and stay a positive signed 64-bit number
@@ -17,11 +18,28 @@ def group_seed(run_seed: int, prompt_uid: str) -> int:
 
 
 def requests_for(
-    prompts: Sequence[Prompt], num_per_prompt: int, chunk_size: int, sampling: Sampling, run_seed: int
+    prompts: Sequence[Prompt],
+    num_per_prompt: int,
+    chunk_size: int,
+    sampling: Sampling,
+    run_seed: int,
+    start: int = 0,
+    deadline_s: float | None = None,
 ) -> list[RolloutRequest]:
-    """Requests for `num_per_prompt` rollouts of each prompt, in order, the last chunk of a group possibly smaller."""
+    """Requests for `num_per_prompt` further rollouts of each prompt, which has `start` already; in order, the last chunk of a group
+    possibly smaller."""
+    end = start + num_per_prompt
     return [
-        RolloutRequest(prompt, first, min(chunk_size, num_per_prompt - first), group_seed(run_seed, prompt.uid), sampling)
+        RolloutRequest(prompt, first, min(chunk_size, end - first), group_seed(run_seed, prompt.uid), sampling, deadline_s=deadline_s)
         for prompt in prompts
-        for first in range(0, num_per_prompt, chunk_size)
+        for first in range(start, end, chunk_size)
+    ]
+
+
+def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
+    """Requests that go on with a group's beginnings, one for each block of them."""
+    seed = group_seed(run_seed, group.uid)
+    return [
+        RolloutRequest(group.prompt, int(partial.indices[0]), len(partial.indices), seed, group.sampling, partial, group.deadline_s)
+        for partial in group.unfinished
     ]

@@ -3,16 +3,15 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from nemo_brorl.checkpoint import MARKER, Checkpoints, RunState, Saver, load_groups, save_groups
+from nemo_brorl.checkpoint import MARKER, Checkpoints, RunState, Saver, UnderWay
 from nemo_brorl.errors import CheckpointError
 from tests.fakes import FakePolicy, make_group
 
 
 def run_state(step: int) -> RunState:
-    return RunState(step, {"version": step}, (make_group([0.0, 1.0], uid=f"train/{step}"),))
+    return RunState(step, {"version": step}, UnderWay(kept=(make_group([0.0, 1.0], uid=f"train/{step}"),)))
 
 
 def save_steps(folder: Path, steps: list[int], keep: int = 3) -> tuple[Checkpoints, FakePolicy]:
@@ -28,7 +27,7 @@ def test_the_newest_checkpoint_is_loaded_with_its_carried_groups(tmp_path: Path)
     run = checkpoints.load_newest(policy.load)
     assert run is not None
     assert (run.step, run.state, policy.weight) == (10, {"version": 10}, 10.0)
-    assert run.carried[0].prompt.uid == "train/10"
+    assert run.under_way.kept[0].prompt.uid == "train/10"
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
@@ -43,7 +42,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damag
     if damage == "no marker":
         (newest / MARKER).unlink()
     elif damage == "half a file":
-        (newest / "carried.npz").write_bytes((newest / "carried.npz").read_bytes()[:50])
+        (newest / "under_way.npz").write_bytes((newest / "under_way.npz").read_bytes()[:50])
     elif damage == "bad marker":
         (newest / MARKER).write_text("{")
     else:
@@ -68,7 +67,7 @@ def test_a_save_that_was_cut_short_is_written_anew(tmp_path: Path) -> None:
     (tmp_path / "step_4.partial" / "policy").mkdir(parents=True)
     checkpoints, _ = save_steps(tmp_path, [4])
     assert [path.name for path in checkpoints.complete()] == ["step_4"]
-    assert json.loads((tmp_path / "step_4" / MARKER).read_text()).keys() == {"policy/weight.json", "state.json", "carried.npz"}
+    assert json.loads((tmp_path / "step_4" / MARKER).read_text()).keys() == {"policy/weight.json", "state.json", "under_way.npz"}
 
 
 def test_a_crash_while_writing_leaves_the_older_checkpoints_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -123,15 +122,3 @@ def test_a_folder_that_cannot_be_made_is_a_warning_like_any_lost_save(tmp_path: 
     assert "a file in the way" not in caplog.text and "training goes on" in caplog.text
     with pytest.raises(CheckpointError, match="older checkpoints"):
         saver.save(run_state(4), wait=False)
-
-
-def test_groups_survive_a_round_trip_token_by_token(tmp_path: Path) -> None:
-    group = make_group([0.0, 1.0, 0.5], lengths=[1, 3, 2], version=7)
-    save_groups(tmp_path / "groups.npz", [group])
-    (loaded,) = load_groups(tmp_path / "groups.npz")
-    assert loaded.prompt == group.prompt
-    assert loaded.group.version == 7
-    assert loaded.group.chunks[0].request == group.group.chunks[0].request
-    np.testing.assert_array_equal(loaded.rewards, group.rewards)
-    for name in ("token_ids", "log_probs", "offsets"):
-        np.testing.assert_array_equal(getattr(loaded.group.chunks[0].data, name), getattr(group.group.chunks[0].data, name))

@@ -1,8 +1,6 @@
 """Groups are cut into requests and put together again whatever the order."""
 
-import pytest
-
-from nemo_brorl.rollouts.assemble import assemble
+from nemo_brorl.rollouts.assemble import close_group
 from nemo_brorl.rollouts.requests import group_seed, requests_for
 from tests.fakes import SAMPLING, FakeGenerator, FakeVerifier, make_prompt
 
@@ -19,17 +17,14 @@ def test_seeds_depend_on_run_and_prompt_alone() -> None:
     assert 0 <= group_seed(1, "train/0") < 2**48
 
 
-def test_groups_close_complete_and_in_the_order_of_their_rollouts() -> None:
-    prompts = [make_prompt("train/0"), make_prompt("train/1")]
-    chunks = FakeGenerator().generate(requests_for(prompts, 6, 4, SAMPLING, 1))  # arrives last first
-    groups = list(assemble(prompts, 6, FakeVerifier().score(chunks)))
-    assert [group.prompt.uid for group in groups] == ["train/1", "train/0"]
-    assert groups[0].rewards.tolist() == [1, 0, 1, 0, 1, 0]
-    assert groups[0].group.chunks[0].request.first_index == 0
+def test_further_rollouts_of_a_group_go_on_where_the_first_ended() -> None:
+    requests = requests_for([make_prompt()], 6, 4, SAMPLING, run_seed=1, start=10, deadline_s=2.5)
+    assert [(request.first_index, request.num_rollouts, request.deadline_s) for request in requests] == [(10, 4, 2.5), (14, 2, 2.5)]
 
 
-def test_a_lost_chunk_is_noticed() -> None:
-    prompts = [make_prompt()]
-    chunks = list(FakeGenerator().generate(requests_for(prompts, 6, 4, SAMPLING, 1)))[:1]
-    with pytest.raises(AssertionError, match="1 groups did not get all"):
-        list(assemble(prompts, 6, FakeVerifier().score(chunks)))
+def test_groups_are_put_together_in_the_order_of_their_rollouts() -> None:
+    prompt = make_prompt("train/1")
+    chunks = FakeGenerator().generate(requests_for([prompt], 6, 4, SAMPLING, 1))  # arrives last first
+    group = close_group(prompt, FakeVerifier().score(chunks))
+    assert group.rewards.tolist() == [1, 0, 1, 0, 1, 0]
+    assert [chunk.indices.tolist() for chunk in group.group.chunks] == [[0, 1, 2, 3], [4, 5]]

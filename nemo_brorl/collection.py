@@ -1,0 +1,248 @@
+"""Fill a batch with informative groups: prompts are admitted one by one as groups close, slow rollouts are cut, nothing is lost.
+
+A collection is *filling* until the batch is full or the step's deadline has passed, then *draining* until nothing is under way.
+
+A group whose slow rollouts were cut closes without them if at least `min_fraction` of it has ended. With `rollouts.unfinished: drop` the
+rest is gone; with `resume` it is the group's *tail*: sampled on in the next step and learnt from then, judged within the whole group. A
+group with less is dropped as timed out, or with `resume` *held*: it goes on as a whole in the next step.
+
+Surplus groups in flight when the batch is full are finished, held, restarted (their prompts come first in the next step) or dropped, as
+`dynamic_sampling.in_flight` says.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from nemo_brorl.checkpoint import UnderWay
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.console import Console
+from nemo_brorl.dynamic_sampling import DynamicSampling, judge
+from nemo_brorl.errors import GenerationError
+from nemo_brorl.logs import get_logger
+from nemo_brorl.ports import PromptSource
+from nemo_brorl.rollouts.ledger import OpenGroup, length_bias
+from nemo_brorl.rollouts.schedule import Stage
+from nemo_brorl.sampling import TURN_S, RolloutStream, Sampler
+from nemo_brorl.types import Prompt, Sampling, ScoredGroup
+
+log = get_logger(__name__)
+
+MIN_GROUP = 2  # rollouts: fewer cannot disagree
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a step's sampling came to."""
+
+    batch: tuple[ScoredGroup, ...]  # to learn from, tails of earlier groups last
+    sampled: tuple[ScoredGroup, ...]  # every group that closed, informative or not
+    metrics: Mapping[str, float]
+    generate_s: float  # until the last rollout was sampled
+    reward_s: float  # after that, until the last one was scored
+
+
+class Collector:
+    """Owns what outlives a step: dynamic sampling's surplus, held groups, tails, prompts to restart."""
+
+    def __init__(self, config: BroRLConfig, prompts: PromptSource, sampler: Sampler, console: Console) -> None:
+        self.config = config
+        self.prompts = prompts
+        self.sampler = sampler
+        self.console = console
+        self.dynamic_sampling = DynamicSampling(config.dynamic_sampling)
+        self.sampling = Sampling(config.rollouts.temperature, config.rollouts.top_p, config.rollouts.max_response_tokens)
+        self.held: list[OpenGroup] = []
+        self.tails: list[OpenGroup] = []
+        self.restarted: list[Prompt] = []
+        settings = (config.rollouts.unfinished, config.dynamic_sampling.in_flight)
+        self.may_mix_versions = config.rollouts.overlap or "resume" in settings
+
+    def begin(self, stage: Stage, version: int) -> Collection:
+        """Start to fill a batch under weights `version`."""
+        self.dynamic_sampling.begin_step(version, stage.prompts_per_step)
+        self._retire(version)
+        return Collection(self, stage, version)
+
+    def next_prompts(self, num: int) -> list[Prompt]:
+        """Restarted ones first; each is handed out once more."""
+        again, self.restarted = self.restarted[:num], self.restarted[num:]
+        return again + self.prompts.take(num - len(again))
+
+    def hold(self, group: OpenGroup) -> None:
+        """Keep a group for the next step; one without a token starts anew."""
+        if group.oldest_version is None:
+            self.restarted.append(group.prompt)
+        else:
+            self.held.append(group)
+
+    def under_way(self) -> UnderWay:
+        """The groups between two steps, for a checkpoint."""
+        return UnderWay(tuple(self.dynamic_sampling.kept), tuple(self.held), tuple(self.tails))
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able; the groups are in `under_way`."""
+        return {"keep_rate": self.dynamic_sampling.keep_rate, "restarted": [asdict(prompt) for prompt in self.restarted]}
+
+    def load_state_dict(self, state: Mapping[str, Any], under_way: UnderWay) -> None:
+        """Continue where `state` was taken."""
+        self.dynamic_sampling.kept, self.held, self.tails = list(under_way.kept), list(under_way.held), list(under_way.tails)
+        self.dynamic_sampling.keep_rate = state["keep_rate"]
+        self.restarted = [Prompt(**{**prompt, "token_ids": tuple(prompt["token_ids"])}) for prompt in state["restarted"]]
+
+    def _retire(self, version: int) -> None:
+        """Held groups that are too old start anew, tails that are too old are dropped."""
+        oldest = version - self.config.dynamic_sampling.max_staleness
+        for group in [group for group in self.held if (group.oldest_version or 0) < oldest]:
+            self.held.remove(group)
+            self.restarted.append(group.prompt)
+        self.tails = [group for group in self.tails if (group.oldest_version or 0) >= oldest]
+
+
+class Collection:
+    """One batch being filled. Call `advance` until `is_done`, then `finish`."""
+
+    def __init__(self, collector: Collector, stage: Stage, version: int) -> None:
+        self.collector = collector
+        self.stage = stage
+        self.version = version
+        self.settings = collector.config.rollouts
+        self.dynamic_sampling = collector.dynamic_sampling
+        self.stream: RolloutStream = collector.sampler.open_stream()
+        self.sampled: list[ScoredGroup] = []
+        self.late: list[ScoredGroup] = []
+        self.cut_groups: list[OpenGroup] = []
+        self.admitted: dict[str, int] = {}  # uid to place
+        self.cuts_surplus = False
+        self.is_filling = True
+        self.is_overdue = False
+        self.start = self.filled_since = time.monotonic()
+        self.done_at = self.start
+        tails, collector.tails = collector.tails, []
+        for group in tails:
+            self.stream.resume(group)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the batch can be taken and nothing is under way."""
+        return not self.is_filling and self.stream.is_idle
+
+    def advance(self, timeout_s: float = TURN_S) -> None:
+        """Admit what is missing, wait for news at most `timeout_s`, and act on it. Raises StarvationError, GenerationError."""
+        if self.is_filling:
+            self._admit()
+        for group in self.stream.advance(timeout_s):
+            self._settle(group)
+        if self.is_filling:
+            self._look_at_clock()
+            if self.is_overdue or self.dynamic_sampling.is_full:
+                self._drain()
+        if self.is_done and not self.dynamic_sampling.kept:
+            log.warning("no informative group within rollouts.step_deadline_s=%s: sampling goes on", self.settings.step_deadline_s)
+            self.is_filling, self.is_overdue, self.filled_since = True, False, time.monotonic()
+        self.done_at = time.monotonic()
+        self.collector.console.progress("generate", self.stream.num_settled, self.stream.num_asked, "rollouts", self.done_at - self.start)
+
+    def finish(self) -> Collected:
+        """Take the batch; the engines are idle then."""
+        self.close()
+        batch = (*self.dynamic_sampling.take(), *sorted(self.late, key=lambda group: group.prompt.uid))
+        self.sampled.sort(key=lambda group: self.admitted[group.prompt.uid])  # metrics do not depend on which closed first
+        metrics = {**self.dynamic_sampling.metrics(), **length_bias(self.cut_groups), "rollouts/late_groups": float(len(self.late))}
+        sampled_at = max(self.stream.sampled_at, self.start)
+        return Collected(batch, tuple(self.sampled), metrics, sampled_at - self.start, max(self.done_at - sampled_at, 0.0))
+
+    def close(self) -> None:
+        """Drop what is under way."""
+        self.stream.close()
+        self.collector.console.clear()
+
+    def _admit(self) -> None:
+        num = self.dynamic_sampling.num_to_admit()
+        held, self.collector.held = self.collector.held[:num], self.collector.held[num:]
+        prompts = self.collector.next_prompts(num - len(held))
+        uids = [group.uid for group in held] + [prompt.uid for prompt in prompts]
+        self.dynamic_sampling.admit(uids)
+        self.admitted |= {uid: len(self.admitted) + place for place, uid in enumerate(uids)}
+        for group in held:
+            self.stream.resume(group)
+        self.stream.open(prompts, self.stage.num_per_prompt, self.collector.sampling, self.settings.deadline_s)
+
+    def _settle(self, group: OpenGroup) -> None:
+        self._check_versions(group)
+        if group.unfinished:
+            self.cut_groups.append(group)
+        if group.num_learnt:
+            self._settle_tail(group)
+        elif not group.unfinished:
+            self._close(group)
+        elif self.cuts_surplus:
+            self._settle_surplus(group)
+        else:
+            self._settle_late(group)
+
+    def _settle_late(self, group: OpenGroup) -> None:
+        """Some of its rollouts missed a deadline."""
+        goes_on = self.settings.unfinished == "resume"
+        if group.num_finished >= max(MIN_GROUP, math.ceil(self.settings.min_fraction * group.num_rollouts)):
+            self._close(group)
+            group.num_learnt = len(group.parts)
+            if goes_on:
+                self.collector.tails.append(group)
+        elif goes_on:
+            self._withdraw(group, "held")
+            self.collector.hold(group)
+        else:
+            self._withdraw(group, "timed_out")
+
+    def _settle_surplus(self, group: OpenGroup) -> None:
+        """It was cut because the batch is full."""
+        fate = self.collector.config.dynamic_sampling.in_flight
+        self._withdraw(group, {"resume": "held", "restart": "restarted", "drop": "dropped"}[fate])
+        if fate == "resume":
+            self.collector.hold(group)
+        elif fate == "restart":
+            self.collector.restarted.append(group.prompt)
+
+    def _settle_tail(self, group: OpenGroup) -> None:
+        self.stream.release(group.uid)
+        if len(group.parts) > group.num_learnt:
+            scored = replace(group.close(), learn_from=group.tail())
+            if judge(scored, self.collector.config.dynamic_sampling).keep:
+                self.late.append(scored)
+            group.num_learnt = len(group.parts)
+        if group.unfinished and self.settings.unfinished == "resume":
+            self.collector.tails.append(group)
+
+    def _close(self, group: OpenGroup) -> None:
+        scored = self.stream.release(group.uid).close()
+        self.sampled.append(scored)
+        self.dynamic_sampling.offer(scored)
+
+    def _withdraw(self, group: OpenGroup, reason: str) -> None:
+        self.stream.release(group.uid)
+        self.dynamic_sampling.withdraw(group.uid, reason, group.num_finished)
+
+    def _look_at_clock(self) -> None:
+        limit = self.settings.step_deadline_s
+        self.is_overdue = limit is not None and time.monotonic() - self.filled_since > limit
+
+    def _drain(self) -> None:
+        self.is_filling = False
+        self.cuts_surplus = not self.is_overdue and self.collector.config.dynamic_sampling.in_flight != "finish"
+        if self.is_overdue or self.cuts_surplus:
+            self.stream.cut([uid for uid, group in self.stream.ledger.groups.items() if not group.is_settled])
+
+    def _check_versions(self, group: OpenGroup) -> None:
+        if self.collector.may_mix_versions:
+            return
+        for part in group.parts:
+            if part.chunk.version != self.version or part.chunk.newest_version != self.version:
+                raise GenerationError(
+                    f"engine {part.chunk.engine} sampled {group.uid} under version {part.chunk.version} to {part.chunk.newest_version}, "
+                    f"the step is of version {self.version}"
+                )
