@@ -45,7 +45,8 @@ def train(folder: Path, base: Path, size: int, seed: int, steps: int, options: a
         "train", "--config-name", "brorl_cpu", f"exp_manager.explicit_log_dir={folder}", f"policy.model={base}", f"trainer.seed={seed}",
         f"trainer.max_steps={steps}", f"trainer.val_interval={options.val_interval}", "trainer.save_interval=0",
         f"rollouts.num_per_prompt={size}", f"rollouts.prompts_per_step={options.rollouts_per_step // size}",
-        f"rollouts.chunk_size={min(size, CHUNK)}", "evaluation.samples_per_prompt=16", *options.overrides,
+        f"rollouts.chunk_size={min(size, CHUNK)}", "evaluation.samples_per_prompt=16",
+        "dynamic_sampling.max_sampled=40", *options.overrides,  # a saturated base leaves one group in ten at N = 16
     )  # fmt: skip
 
 

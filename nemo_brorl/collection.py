@@ -147,6 +147,16 @@ class Collection:
         self.done_at = time.monotonic()
         self.collector.console.progress("generate", self.stream.num_settled, self.stream.num_asked, "rollouts", self.done_at - self.start)
 
+    def complete(self) -> Collection:
+        """Advance until it is done. Raises as `advance`; nothing is under way then."""
+        try:
+            while not self.is_done:
+                self.advance()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
     def finish(self) -> Collected:
         """Take the batch; the engines are idle then."""
         self.close()

@@ -140,13 +140,7 @@ class BroRLTrainer:
     def collect(self) -> Collected:
         """A full batch of informative groups. Raises StarvationError."""
         collection, self.next_collection = self.next_collection or self.collector.begin(self.schedule.stage, self.version), None
-        try:
-            while not collection.is_done:
-                collection.advance()
-        except BaseException:
-            collection.close()
-            raise
-        return collection.finish()
+        return collection.complete().finish()
 
     def learn(self, plan: UpdatePlan) -> UpdateReport:
         """Run the update; with `rollouts.overlap`, sample the next batch meanwhile."""
@@ -161,10 +155,8 @@ class BroRLTrainer:
 
     def complete_collection(self) -> None:
         """Before engines validate, or a checkpoint is written: what is under way ends; its groups are taken by the next step."""
-        while self.next_collection is not None and not self.next_collection.is_done:
-            self.next_collection.advance()
         if self.next_collection is not None:
-            self.next_collection.close()
+            self.next_collection.complete().close()
 
     def plan(self, batch: TrainBatch) -> UpdatePlan:
         """The update's layout for the policy's data-parallel ranks."""

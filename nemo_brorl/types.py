@@ -1,3 +1,4 @@
+# long: every carrier on one page is what this page is for
 """The carriers that travel along the one direction of data, on one page.
 
 `Prompt → RolloutRequest → RolloutChunk → RolloutGroup → ScoredGroup → TrainBatch → UpdatePlan (of MicroBatch) → UpdateReport`
@@ -288,6 +289,7 @@ class StreamedBucket:
 
     message: Any  # to a WeightBucket or BucketNotice: what engines get
     copy: Any  # to a WeightBucket, for engines that are started later; None: not kept
+    num_bytes: int  # of its tensors
 
 
 @dataclass(frozen=True)

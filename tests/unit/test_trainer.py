@@ -5,47 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.checkpoint import Checkpoints
-from nemo_brorl.clock import StopRequest
 from nemo_brorl.config.schema import BroRLConfig, StageConfig
-from nemo_brorl.console import Console
 from nemo_brorl.errors import CheckpointError, StarvationError, TrainingError
-from nemo_brorl.evaluation import Evaluator
-from nemo_brorl.sampling import Sampler
-from nemo_brorl.trainer import BroRLTrainer, Parts
-from tests.fakes import FakeGenerator, FakePolicy, FakePrompts, FakeVerifier, ListSink, make_prompt
-
-
-def small_config(max_steps: int = 6) -> BroRLConfig:
-    config = BroRLConfig()
-    config.trainer.max_steps, config.trainer.val_interval, config.trainer.save_interval = max_steps, 3, 2
-    config.rollouts.num_per_prompt, config.rollouts.prompts_per_step, config.rollouts.chunk_size = 8, 2, 3
-    config.algorithm.num_mini_batches = 2
-    config.evaluation.samples_per_prompt = 4
-    return config
-
-
-def make_trainer(folder: Path, config: BroRLConfig, num_skipped: int = 0) -> BroRLTrainer:
-    generator, verifier, console = FakeGenerator(), FakeVerifier(), Console()
-    sampler = Sampler(generator, verifier, console, config.rollouts.chunk_size, config.trainer.seed)
-    parts = Parts(
-        prompts=FakePrompts(),
-        policy=FakePolicy(num_skipped),
-        generator=generator,
-        sampler=sampler,
-        evaluator=Evaluator(config, [make_prompt(f"held_out/{index}") for index in range(3)], sampler),
-        sink=ListSink(),
-        checkpoints=Checkpoints(folder / "checkpoints", config.trainer.keep_checkpoints),
-        console=console,
-        decode=lambda ids: " ".join(map(str, ids)),
-        run_folder=folder,
-    )
-    return BroRLTrainer(config, parts, StopRequest(None))
-
-
-def fake(trainer: BroRLTrainer) -> FakePolicy:
-    assert isinstance(trainer.parts.policy, FakePolicy)
-    return trainer.parts.policy
+from nemo_brorl.trainer import BroRLTrainer
+from tests.fakes import FakeVerifier, ListSink
+from tests.loop import fake, make_trainer, small_config
 
 
 def events(folder: Path) -> list[dict[str, object]]:
@@ -218,41 +182,6 @@ def test_the_policy_makes_room_while_engines_sample_and_is_back_to_learn_and_pub
     trainer.fit()
     export, save = ["onload", "offload"], ["onload", "offload"]
     assert fake(trainer).calls == ["offload", "onload", "update", "publish", "offload", *export, *save]
-
-
-def test_engines_sleep_while_the_policy_has_the_devices_and_wake_in_stages(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, small_config(max_steps=1))
-    trainer.fit()
-    assert trainer.parts.generator.calls == ["sleep", "wake_weights", "wake_cache"] * 3  # type: ignore[attr-defined]
-
-
-def overlapping_config() -> BroRLConfig:
-    config = small_config(max_steps=4)
-    config.rollouts.overlap = True
-    return config
-
-
-def test_with_overlap_the_next_batch_is_sampled_under_the_weights_before(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, overlapping_config())
-    fake(trainer).num_turns = 50
-    trainer.fit()
-    assert [[group.staleness for group in plan.groups] for plan in fake(trainer).plans] == [[0, 0], [1, 1], [1, 1], [1, 1]]
-
-
-def test_a_run_with_overlap_that_is_killed_after_a_checkpoint_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    whole = make_trainer(tmp_path / "whole", overlapping_config())
-    whole.fit()
-    first = make_trainer(tmp_path / "parts", overlapping_config())
-    for _ in range(3):
-        first.record(first.step())
-        first.after_step()
-    assert first.next_collection is not None  # of step 4, lost
-    second = make_trainer(tmp_path / "parts", overlapping_config())
-    assert second.resume()
-    assert second.step_number == 2
-    second.fit()
-    assert fake(second).weight == fake(whole).weight
-    assert second.parts.prompts.state_dict() == whole.parts.prompts.state_dict()
 
 
 def staged_config() -> BroRLConfig:
