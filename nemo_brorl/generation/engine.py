@@ -11,45 +11,25 @@ import asyncio
 import gc
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import ray
 
 from nemo_brorl.errors import WeightSyncError
+from nemo_brorl.generation.chunk_batch import ChunkBatch
+from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkWork, Reply
 from nemo_brorl.generation.device import EngineSettings, prepare_process
 from nemo_brorl.generation.incoming import IncomingWeights, LoadReport, check_manifest, has_tied_head, read_shapes
 from nemo_brorl.logs import get_logger, setup_logging
-from nemo_brorl.types import Bool, ChunkArrays, EngineStats, Int32, RolloutRequest, TensorInfo, WeightBucket
+from nemo_brorl.types import ChunkArrays, EngineStats, RolloutRequest, TensorInfo, WeightBucket
 
 T = TypeVar("T")
 
 logger = get_logger(__name__)
-
-_SEED_MASK = 2**62 - 1  # of the group's seed: adding a rollout's index stays below 2**63
-
-
-@dataclass(frozen=True)
-class ChunkMeta:
-    """The small part of a finished chunk; the driver fetches this and leaves the ChunkArrays where they are."""
-
-    lengths: Int32  # [n]
-    is_stopped: Bool  # [n]
-    version: int
-
-
-@dataclass(frozen=True)
-class ChunkFailure:
-    """What the driver gets instead when the engine can no longer sample."""
-
-    reason: str
-
-
-Chunk = tuple[ChunkMeta | ChunkFailure, ChunkArrays | None]
 
 
 @dataclass(frozen=True)
@@ -65,9 +45,8 @@ class EngineReady:
 class RolloutEngine:
     """One vLLM engine: rollouts in chunks, weight updates, counters.
 
-    Life of a chunk: `generate` adds its requests to the batch → steps sample it together with everything else in flight →
-    it is packed when its last rollout ends, or dropped by `abort`. Weights change only while nothing is in flight, so
-    that a chunk has one version.
+    `generate` puts a chunk into the batch and answers when the batch lets it go. While weights change no step is made; what is in
+    flight goes on under the new ones.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
@@ -83,34 +62,38 @@ class RolloutEngine:
         imported = time.perf_counter()
         self._engine = LLMEngine.from_engine_args(EngineArgs(**settings.arguments))
         self._workers("apply_device_fixes")
+        self._batch = ChunkBatch(self._engine)
         self._ready = EngineReady(settings.index, os.getpid(), imported - start, time.perf_counter() - imported)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
-        self._chunks: dict[str, Future[Chunk]] = {}  # by request id, in flight
-        self._num_requests = 0
         self._is_stepping = False
-        self._failure: ChunkFailure | None = None
-        self._version = 0
+        self._is_held = False  # no step now: the weights are half old, half new
         self._incoming: IncomingWeights | None = None
-        self._generated_tokens = 0
-        self._generated_samples = 0
 
     async def ready(self) -> EngineReady:
         """Answers once the engine is built."""
         return self._ready
 
-    @ray.method(num_returns=2)
-    async def generate(self, request: RolloutRequest) -> Chunk | tuple[None, None]:
-        """All rollouts of the request as two Ray returns, or two None when it was aborted."""
-        chunk: Future[Chunk] = Future()
-        await self._on_thread(lambda: self._add(request, chunk))
-        try:
-            return await asyncio.wrap_future(chunk)
-        except asyncio.CancelledError:
-            return None, None
+    @ray.method(num_returns=3)
+    async def generate(self, flight: int, request: RolloutRequest, beginnings: ChunkArrays | None) -> Reply:
+        """The rollouts of the request as three Ray returns: what to know, the ended ones, and the unfinished ones if it was cut.
 
-    async def abort(self) -> int:
-        """Drop everything in flight; returns the number of chunks dropped."""
-        return await self._on_thread(self._abort)
+        `flight` is a number of the caller's that was not used before; `beginnings` are those of `request.resumed`.
+        """
+        answer: Future[Reply] = Future()
+        await self._on_thread(lambda: self._add(ChunkWork(flight, request, beginnings, answer)))
+        return await asyncio.wrap_future(answer)
+
+    async def cut(self, flights: Collection[int]) -> None:
+        """End these chunks with what they have; those that are not here yet, as soon as they come."""
+        await self._on_thread(lambda: self._batch.cut(flights))
+
+    async def withdraw(self, flight: int) -> bool:
+        """Give a chunk back unless a token of it was sampled; whether it was. Its `generate` then answers Withdrawn."""
+        return await self._on_thread(lambda: self._batch.withdraw(flight))
+
+    async def abort(self, flights: Collection[int]) -> None:
+        """Drop these chunks, which is all there are, also those that are not here yet."""
+        await self._on_thread(lambda: self._batch.abort(flights))
 
     async def stats(self) -> EngineStats:
         """Counters since the engine was started."""
@@ -118,8 +101,6 @@ class RolloutEngine:
 
     async def begin_weights(self, manifest: Sequence[TensorInfo]) -> None:
         """Check an announced update against the model's folder. Raises WeightSyncError; nothing was touched then."""
-        if self._chunks:
-            raise WeightSyncError(f"{len(self._chunks)} chunks are in flight; finish or close `generate` before loading weights")
         folder = Path(self._settings.model_folder)
         check_manifest(manifest, read_shapes(folder), has_tied_head(folder))
         self._incoming = IncomingWeights(manifest)
@@ -129,7 +110,7 @@ class RolloutEngine:
         await self._on_thread(lambda: self._receive(bucket))
 
     async def finish_weights(self, version: int) -> LoadReport:
-        """Complete the update: prefixes cached under the old weights are forgotten, later chunks carry `version`."""
+        """Complete the update: what was computed under the old weights is forgotten, later tokens carry `version`."""
         return await self._on_thread(lambda: self._finish(version))
 
     async def restore(self, manifest: Sequence[TensorInfo], version: int, *buckets: WeightBucket) -> EngineReady:
@@ -148,78 +129,35 @@ class RolloutEngine:
 
     # ---- below: on the vLLM thread only ----
 
-    def _add(self, request: RolloutRequest, chunk: Future[Chunk]) -> None:
-        if self._failure is not None:
-            chunk.set_result((self._failure, None))
-            return
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+    def _add(self, chunk: ChunkWork) -> None:
+        self._batch.add(chunk)
+        self._step_if_needed()
 
-        params = SamplingParams(
-            n=request.num_rollouts,
-            # vLLM draws the i-th of n with seed + i, so a rollout's seed does not depend on how its group was cut.
-            seed=(request.seed & _SEED_MASK) + request.first_index,
-            temperature=request.sampling.temperature,
-            top_p=request.sampling.top_p,
-            max_tokens=request.sampling.max_tokens,
-            logprobs=0,  # of the sampled token only
-            flat_logprobs=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        self._num_requests += 1
-        name = str(self._num_requests)
-        self._engine.add_request(name, {"prompt_token_ids": list(request.prompt.token_ids)}, params)
-        self._chunks[name] = chunk
-        if not self._is_stepping:
-            self._step_again()
-
-    def _step_again(self) -> None:
-        self._is_stepping = True
-        self._thread.submit(self._step).add_done_callback(self._note_failure)
+    def _step_if_needed(self) -> None:
+        if not self._is_stepping and not self._is_held and not self._batch.is_idle:
+            self._is_stepping = True
+            self._thread.submit(self._step).add_done_callback(self._note_failure)
 
     def _step(self) -> None:
-        outputs = self._engine.step()
-        for output in outputs:
-            if output.finished and output.request_id in self._chunks:
-                self._chunks.pop(output.request_id).set_result(self._pack(output.outputs))
-        if self._engine.has_unfinished_requests():
-            self._step_again()
-        else:
-            self._is_stepping = False
+        self._is_stepping = False
+        if not self._is_held:
+            self._batch.step()
+            self._step_if_needed()
 
     def _note_failure(self, step: Future[None]) -> None:
         """A failed step leaves the batch in an unknown state: everything in flight fails, and so does what comes later."""
         cause = step.exception()
-        if cause is None:
-            return
-        logger.error("a step failed", exc_info=cause)
-        self._failure = ChunkFailure(f"{type(cause).__name__}: {cause}")
-        for chunk in self._chunks.values():
-            chunk.set_result((self._failure, None))
-        self._chunks.clear()
+        if cause is not None:
+            logger.error("a step failed", exc_info=cause)
+            self._batch.fail(ChunkFailure(f"{type(cause).__name__}: {cause}"))
 
-    def _pack(self, completions: Sequence[Any]) -> Chunk:
-        lengths = np.fromiter((len(completion.token_ids) for completion in completions), np.int32, len(completions))
-        offsets = np.zeros(len(completions) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        token_ids = np.empty(offsets[-1], np.int32)
-        log_probs = np.empty(offsets[-1], np.float32)
-        for start, end, completion in zip(offsets[:-1].tolist(), offsets[1:].tolist(), completions, strict=True):
-            token_ids[start:end] = completion.token_ids
-            log_probs[start:end] = completion.logprobs.logprobs
-        is_stopped = np.array([completion.finish_reason == "stop" for completion in completions])
-        self._generated_samples += len(completions)
-        self._generated_tokens += len(token_ids)
-        return ChunkMeta(lengths, is_stopped, self._version), ChunkArrays(token_ids, log_probs, offsets)
+    def _hold(self) -> None:
+        """No step until `_release`; what is in flight waits."""
+        self._is_held = True
 
-    def _abort(self) -> int:
-        self._engine.abort_request(list(self._chunks))
-        num_dropped = len(self._chunks)
-        for chunk in self._chunks.values():
-            chunk.cancel()
-        self._chunks.clear()
-        return num_dropped
+    def _release(self) -> None:
+        self._is_held = False
+        self._step_if_needed()
 
     def _receive(self, bucket: WeightBucket) -> None:
         if self._incoming is None:
@@ -227,6 +165,7 @@ class RolloutEngine:
         is_first = not self._incoming.has_started
         self._incoming.accept(bucket)
         if is_first:
+            self._hold()  # from here on the model is half old, half new
             self._workers("start_load")
         self._workers("load_bucket", bucket)
 
@@ -236,20 +175,22 @@ class RolloutEngine:
         report = self._incoming.finish(version)
         self._incoming = None
         self._workers("finish_load")
-        # Keys and values of the old weights are wrong under the new ones; vLLM would reuse them silently.
+        # Keys and values of the old weights are wrong under the new ones; vLLM would reuse them silently. Those of rollouts in
+        # flight are computed again.
         if not self._engine.reset_prefix_cache(reset_running_requests=True):
             raise WeightSyncError("the prefix cache could not be reset")
-        self._version = version
+        self._batch.set_version(version)
+        self._release()
         return report
 
     def _stats(self) -> EngineStats:
         counters = {metric.name: int(metric.value) for metric in self._engine.get_metrics() if hasattr(metric, "value")}
         return EngineStats(
             engine=self._settings.index,
-            version=self._version,
+            version=self._batch.version,
             prefix_cache_queries=counters["vllm:prefix_cache_queries"],
             prefix_cache_hits=counters["vllm:prefix_cache_hits"],
             num_preemptions=counters["vllm:num_preemptions"],
-            generated_tokens=self._generated_tokens,
-            generated_samples=self._generated_samples,
+            generated_tokens=self._batch.num_tokens,
+            generated_samples=self._batch.num_samples,
         )

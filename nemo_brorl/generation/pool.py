@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,31 +12,38 @@ import ray
 
 from nemo_brorl.config.derived import num_engines
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ConfigError, GenerationError, WeightSyncError
+from nemo_brorl.errors import GenerationError
 from nemo_brorl.generation import device
 from nemo_brorl.generation.broadcast import WeightBroadcast
 from nemo_brorl.generation.engine import EngineReady, RolloutEngine
 from nemo_brorl.generation.incoming import read_shapes
-from nemo_brorl.generation.sampling_run import SamplingRun
+from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.generation.slot import EngineSlot, PublishedWeights, get_or_failure
+from nemo_brorl.object_store import wait_any
+from nemo_brorl.rollouts.placement import ChunkPlacement
 from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, TensorInfo
+
+_POLL_S = 1.0  # how often silent engines are looked for
 
 
 class VllmPool:
     """`num_engines` engines with the same weights.
 
-    The constructor starts the actors and returns; `generate` uses each engine as soon as it is ready, `wait_ready` waits
-    for all. Engines may die at any time: they are replaced up to `generation.max_restarts` times each, get the last
-    published weights, and what they were sampling is sampled again with the same seeds. `generate` and `load_weights`
-    take turns. Needs an initialised Ray; raises ConfigError or ModelError before an actor is started.
+    The constructor starts the actors and returns; a session uses each engine as soon as it is ready, `wait_ready` waits
+    for all. Engines may die at any time: they are replaced, get the last published weights, and what they were sampling is
+    sampled again with the same seeds. An engine that is lost more than `generation.max_restarts` times before it returns a
+    chunk, and a chunk that is lost with more engines than that, end the run. Weights may be loaded while a session is open.
+    Needs an initialised Ray; raises ConfigError or ModelError before an actor is started.
     """
 
     def __init__(self, config: BroRLConfig, model_folder: Path) -> None:
         device.check(config)
         read_shapes(model_folder)  # a broken folder is refused here, not in an actor
         self._generation = config.generation
-        self._published: PublishedWeights | None = None
-        self._is_generating = False
+        self._placement = config.rollouts.placement
+        self._versions = {0}  # that were published, and the model folder's
+        self._numbers = itertools.count()
+        self._session: VllmSession | None = None
         actor_class: Any = ray.remote(**device.actor_options(config))(RolloutEngine)
         self._slots = [
             EngineSlot(
@@ -51,33 +59,41 @@ class VllmPool:
         """Block until all engines are ready. Raises GenerationError naming the engine that does not start."""
         return [slot.wait() for slot in self._slots]
 
+    def open_session(self) -> VllmSession:
+        """Begin to sample. Raises GenerationError while another session is open."""
+        if self._session is not None and self._session.is_open:
+            raise GenerationError("a session was opened while another is unfinished; close it, or exhaust `generate`, first")
+        placement = ChunkPlacement([], self._generation.max_num_seqs, self._placement)
+        self._session = VllmSession(self._slots, placement, self._generation, self._numbers, self._versions)
+        return self._session
+
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
         """Chunks as they finish, in any order, one per request. Closing the iterator aborts what is unfinished.
 
         Raises ConfigError for a request that does not fit `generation.max_model_len`, GenerationError when an engine
         cannot be brought back.
         """
-        self._check_lengths(requests)
-        if self._is_generating:
-            raise GenerationError("generate was called while another is unfinished; exhaust or close it first")
-        run = SamplingRun(self._slots, requests, self._published, self._generation.max_num_seqs, self._generation.timeout_s)
-        self._is_generating = True
+        session = self.open_session()
         try:
-            yield from run.chunks()
+            session.submit(requests)
+            num_left = len(requests)
+            while num_left:
+                wait_any(session.pending(), _POLL_S)
+                chunks = session.poll()
+                num_left -= len(chunks)
+                yield from chunks
         finally:
-            self._is_generating = False
-            run.abort()
+            session.close()
 
     def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> None:
         """Load a stream of WeightBucket references into every engine; prefix caches are dropped.
 
-        The next bucket is taken from the stream while the engines load the one before. Raises WeightSyncError naming the
-        engine: before an engine is touched when the manifest does not fit, else after all engines were given up, to be
-        replaced with the weights published before.
+        What an open session has in flight waits meanwhile and goes on under the new weights. The next bucket is taken from the
+        stream while the engines load the one before. Raises WeightSyncError naming the engine: before an engine is touched when
+        the manifest does not fit, else after all engines were given up, to be replaced with the weights published before.
         """
-        if self._is_generating:
-            raise WeightSyncError("weights were published during generate; exhaust or close it first")
-        self.wait_ready()
+        for slot in self._slots:
+            slot.wait_or_replace()
         broadcast = WeightBroadcast(self._slots, self._generation.timeout_s)
         broadcast.announce(manifest)
         is_whole = False
@@ -88,9 +104,12 @@ class VllmPool:
         finally:
             if not is_whole:
                 self._replace_all(f"weights of version {version} arrived in part")
-        self._published = PublishedWeights(tuple(manifest), references, version)
+        self._versions.add(version)
+        for slot in self._slots:
+            slot.published = PublishedWeights(tuple(manifest), references, version)
+            slot.touch()  # loading was no silence
         for engine, cause in broadcast.lost.items():
-            self._slots[engine].replace(cause, self._published)
+            self._slots[engine].replace(cause)
 
     def stats(self) -> list[EngineStats]:
         """Every engine's counters; they never fall, also when an engine was replaced."""
@@ -99,8 +118,8 @@ class VllmPool:
         for slot, reference in zip(self._slots, references, strict=True):
             snapshot = get_or_failure(reference, self._generation.timeout_s)
             if isinstance(snapshot, Exception):
-                slot.replace(snapshot, self._published)
-                slot.wait()
+                slot.replace(snapshot)
+                slot.wait_or_replace()
                 snapshot = ray.get(slot.actor.stats.remote())
             snapshots.append(slot.count(snapshot))
         return snapshots
@@ -111,16 +130,6 @@ class VllmPool:
             slot.close()
         self._slots = []
 
-    def _check_lengths(self, requests: Sequence[RolloutRequest]) -> None:
-        limit = self._generation.max_model_len
-        for request in requests:
-            num_prompt, num_response = len(request.prompt.token_ids), request.sampling.max_tokens
-            if num_prompt + num_response > limit:
-                raise ConfigError(
-                    f"prompt {request.prompt.uid} has {num_prompt} tokens and may be answered with {num_response}, "
-                    f"generation.max_model_len={limit}; write at least {num_prompt + num_response}"
-                )
-
     def _replace_all(self, cause: str) -> None:
         for slot in self._slots:
-            slot.replace(cause, self._published)
+            slot.replace(cause)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
 
 from nemo_brorl.errors import BroRLError, GenerationError
-from nemo_brorl.generation.engine import ChunkFailure, EngineReady
+from nemo_brorl.generation.chunk_work import ChunkFailure
+from nemo_brorl.generation.engine import EngineReady
 from nemo_brorl.logs import get_logger
 from nemo_brorl.types import EngineStats, TensorInfo
 
-ENGINE_FAILURES = (RayActorError, RayTaskError, GetTimeoutError)
+ENGINE_FAILURES = (RayActorError, RayTaskError, GetTimeoutError, ObjectLostError)
 
 _COUNTERS = ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "generated_tokens", "generated_samples")
 
@@ -27,29 +29,54 @@ class PublishedWeights:
     """The last complete update, kept by reference for engines that are started after it."""
 
     manifest: tuple[TensorInfo, ...]
-    buckets: tuple[Any, ...]  # ray.ObjectRef of WeightBucket
+    buckets: tuple[Any, ...] | None  # ray.ObjectRef of WeightBucket; None: no copy is kept
     version: int
 
 
 class EngineSlot:
     """Starts, replaces and stops one engine.
 
-    starting ──`starting` resolves──► ready ──`replace`──► starting …; the slot gives up with GenerationError after
-    `max_restarts` replacements. While starting, `starting` is the reference to wait for; the new actor has loaded the
-    weights it was given when it resolves.
+    starting ──`starting` resolves, `wait`──► ready ──`replace`──► starting …; the slot gives up with GenerationError when it was
+    replaced `max_restarts` times and no chunk of its came in between. While starting, `starting` is the reference to wait for;
+    when it resolves, the new actor has loaded `published`. Who holds on to an `actor` may find another one here later.
     """
 
     def __init__(self, index: int, start_actor: Callable[[], Any], max_restarts: int, timeout_s: float) -> None:
         self.index = index
+        self.published: PublishedWeights | None = None  # what a replacement loads; None: the weights of the model folder
+        self.num_started = 1  # actors, this one included
+        self.num_resampled = 0  # rollouts that were sampled again because their engine was lost
         self._start_actor = start_actor
         self._max_restarts = max_restarts
         self._timeout_s = timeout_s
+        self._num_in_a_row = 0  # replacements since a chunk came
         self._num_restarts = 0
+        self._num_garbage = 0
         self._given_up: str | None = None  # why, once there are no restarts left
         self._counted: EngineStats | None = None  # last snapshot, of all actors so far
         self._carried: EngineStats | None = None  # of the actors before this one
+        self._heard = time.monotonic()
         self.actor: Any = start_actor()
         self.starting: Any = self.actor.ready.remote()  # None when ready
+
+    @property
+    def name(self) -> str:
+        """Of the engine that is here now: another one after every replacement."""
+        return f"engine {self.index}" + (f" (number {self.num_started})" if self.num_started > 1 else "")
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the engine was last given something to do, or was last heard of."""
+        return time.monotonic() - self._heard
+
+    def touch(self) -> None:
+        """The engine was heard of, or begins to have something to do: its time starts again."""
+        self._heard = time.monotonic()
+
+    def note_chunk(self) -> None:
+        """A good chunk came: earlier failures are forgiven."""
+        self._num_in_a_row = 0
+        self.touch()
 
     def wait(self) -> EngineReady:
         """Block until the engine is ready. Raises GenerationError when it does not start."""
@@ -58,40 +85,66 @@ class EngineSlot:
             ready: EngineReady = ray.get(reference, timeout=self._timeout_s)
         except ENGINE_FAILURES as cause:
             raise GenerationError(f"engine {self.index} did not start: {explain(cause)}") from cause
-        if self.starting is not None:
-            self.starting = None
-            logger.info("engine %d is ready: import %.1f s, load %.1f s", self.index, ready.import_s, ready.load_s)
+        self.note_ready(ready)
         return ready
 
-    def replace(self, cause: object, published: PublishedWeights | None) -> None:
-        """Kill the actor and start another with the published weights (None: those of the model folder), without waiting.
+    def note_ready(self, ready: EngineReady) -> None:
+        """The engine answered that it can be used."""
+        if self.starting is not None:
+            self.starting = None
+            self.touch()
+            logger.info("engine %d is ready: import %.1f s, load %.1f s", self.index, ready.import_s, ready.load_s)
 
-        Raises GenerationError when the slot was replaced `max_restarts` times already.
+    def wait_or_replace(self, is_publishing: bool = False) -> EngineReady:
+        """Block until an engine is ready, maybe a new one. Raises GenerationError when the slot gives up."""
+        while True:
+            try:
+                return self.wait()
+            except GenerationError as cause:
+                self.replace(cause, is_publishing=is_publishing)
+
+    def replace(self, cause: object, *, is_fault: bool = True, is_publishing: bool = False) -> None:
+        """Kill the actor and start another with the published weights, without waiting.
+
+        `is_publishing`: new weights come before it is used, so it may start with old ones. Raises GenerationError when the slot was
+        replaced `max_restarts` times for a fault since it last returned a chunk, or no copy of the published weights is kept.
         """
         ray.kill(self.actor, no_restart=True)
-        if self._given_up is None and self._num_restarts >= self._max_restarts:
+        self._num_garbage += isinstance(cause, ChunkFailure) and cause.is_garbage
+        has_copy = self.published is None or self.published.buckets is not None
+        if self._given_up is None and not has_copy and not is_publishing:
             self._given_up = (
-                f"engine {self.index} failed {self._num_restarts + 1} times, generation.max_restarts={self._max_restarts}; "
+                f"engine {self.index} is lost and generation.keep_published=false keeps no weights for another: continue from the last "
+                f"checkpoint, or write keep_published=true; it was lost to: {explain(cause)}"
+            )
+        if self._given_up is None and is_fault and self._num_in_a_row >= self._max_restarts:
+            self._given_up = (
+                f"engine {self.index} failed {self._num_in_a_row + 1} times, generation.max_restarts={self._max_restarts}; "
                 f"last: {explain(cause)}"
             )
         if self._given_up is not None:
             raise GenerationError(self._given_up)
-        self._num_restarts += 1
-        logger.warning("engine %d is replaced (%d of %d): %s", self.index, self._num_restarts, self._max_restarts, explain(cause))
+        self.num_started += 1
+        self._num_in_a_row += is_fault
+        self._num_restarts += is_fault
+        logger.warning("engine %d is replaced (%d of %d): %s", self.index, self._num_in_a_row, self._max_restarts, explain(cause))
         self._carried = self._counted
         self.actor = self._start_actor()
-        if published is None:
+        self.touch()
+        if self.published is None or self.published.buckets is None:
             self.starting = self.actor.ready.remote()
         else:
-            self.starting = self.actor.restore.remote(published.manifest, published.version, *published.buckets)
+            self.starting = self.actor.restore.remote(self.published.manifest, self.published.version, *self.published.buckets)
 
     def count(self, snapshot: EngineStats) -> EngineStats:
-        """The slot's counters: those of its actor plus what earlier actors were last seen with."""
+        """The slot's counters: those of its actor plus what earlier actors were last seen with, and its faults."""
         if self._carried is not None:
             totals = {name: getattr(snapshot, name) + getattr(self._carried, name) for name in _COUNTERS}
             snapshot = dataclasses.replace(snapshot, **totals)
         self._counted = snapshot
-        return snapshot
+        return dataclasses.replace(
+            snapshot, num_restarts=self._num_restarts, num_garbage=self._num_garbage, num_resampled=self.num_resampled
+        )
 
     def close(self) -> None:
         """Stop the engine."""
@@ -115,3 +168,11 @@ def get_or_failure(reference: Any, timeout_s: float) -> Any:
         return ray.get(reference, timeout=timeout_s)
     except ENGINE_FAILURES as cause:
         return cause
+
+
+def get_all(references: Sequence[Any], timeout_s: float) -> list[Any]:
+    """The results, with exceptions in the places of those that failed; one call when none did."""
+    try:
+        return list(ray.get(list(references), timeout=timeout_s)) if references else []
+    except ENGINE_FAILURES:
+        return [get_or_failure(reference, timeout_s) for reference in references]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -13,12 +14,16 @@ import numpy as np
 import pytest
 import ray
 
+from nemo_brorl.config.schema import GenerationConfig
 from nemo_brorl.errors import GenerationError, WeightSyncError
 from nemo_brorl.generation.broadcast import WeightBroadcast
-from nemo_brorl.generation.engine import ChunkFailure, ChunkMeta, EngineReady
+from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkMeta
+from nemo_brorl.generation.engine import EngineReady
 from nemo_brorl.generation.incoming import LoadReport
-from nemo_brorl.generation.sampling_run import SamplingRun
+from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.generation.slot import EngineSlot, PublishedWeights
+from nemo_brorl.object_store import wait_any
+from nemo_brorl.rollouts.placement import ChunkPlacement
 from nemo_brorl.types import ChunkArrays, EngineStats, Prompt, RolloutChunk, RolloutRequest, Sampling
 
 
@@ -47,20 +52,29 @@ class FaultyEngine:
         self.version = version
         return await self.ready()
 
-    @ray.method(num_returns=2)
-    async def generate(self, request: RolloutRequest) -> tuple[Any, Any]:
+    @ray.method(num_returns=3)
+    async def generate(self, flight: int, request: RolloutRequest, beginnings: ChunkArrays | None) -> tuple[Any, Any, Any]:
         if self.is_due("fail"):
-            return ChunkFailure("RuntimeError: broken kernel"), None
+            return ChunkFailure("RuntimeError: broken kernel"), None, None
         if self.is_due("die"):
             os._exit(1)
         if self.is_due("hang"):
             time.sleep(60)
         n = request.num_rollouts
         arrays = ChunkArrays(np.zeros(n, np.int32), np.zeros(n, np.float32), np.arange(n + 1))
-        return ChunkMeta(np.ones(n, np.int32), np.ones(n, bool), self.version), arrays
+        number, version = flight + self.is_due("answer another"), self.version + 9 * self.is_due("answer of another version")
+        indices = request.indices + self.is_due("answer other rollouts")
+        meta = ChunkMeta(number, request.prompt.uid, indices, np.ones(n, np.int32), np.ones(n, bool), version, version)
+        return meta, arrays, None
 
-    async def abort(self) -> int:
-        return 0
+    async def withdraw(self, flight: int) -> bool:
+        return False
+
+    async def cut(self, flights: Sequence[int]) -> None:
+        pass
+
+    async def abort(self, flights: Sequence[int]) -> None:
+        pass
 
     async def begin_weights(self, manifest: Sequence[Any]) -> None:
         if self.is_due("refuse"):
@@ -93,16 +107,25 @@ def requests_of(num_chunks: int) -> list[RolloutRequest]:
     return [RolloutRequest(prompt, 4 * i, 4, 7, Sampling(1.0, 1.0, 8)) for i in range(num_chunks)]
 
 
-def run_all(slots: list[EngineSlot], published: PublishedWeights | None = None, timeout_s: float = 30.0) -> list[RolloutChunk]:
-    run = SamplingRun(slots, requests_of(6), published, max_rollouts=8, timeout_s=timeout_s)
-    chunks = list(run.chunks())
-    run.abort()
+def session_of(slots: list[EngineSlot], timeout_s: float = 30.0, max_losses: int = 2) -> VllmSession:
+    config = GenerationConfig(timeout_s=timeout_s, max_restarts=max_losses)
+    return VllmSession(slots, ChunkPlacement([], max_rollouts=8), config, itertools.count(), known_versions={0, 3})
+
+
+def run_all(slots: list[EngineSlot], timeout_s: float = 30.0, num_chunks: int = 6, max_losses: int = 2) -> list[RolloutChunk]:
+    session = session_of(slots, timeout_s, max_losses)
+    session.submit(requests_of(num_chunks))
+    chunks: list[RolloutChunk] = []
+    while len(chunks) < num_chunks:
+        wait_any(session.pending(), 0.5)
+        chunks += session.poll()
+    session.close()
     for slot in slots:
         slot.close()
     return chunks
 
 
-@pytest.mark.parametrize("fault", ["fail", "die"])
+@pytest.mark.parametrize("fault", ["fail", "die", "answer another", "answer other rollouts", "answer of another version"])
 def test_a_failing_engine_is_replaced_and_every_chunk_arrives_once(tmp_path: Path, fault: str) -> None:
     chunks = run_all(slots_of(tmp_path, fault, "none"))
     assert sorted(chunk.request.first_index for chunk in chunks) == [0, 4, 8, 12, 16, 20]
@@ -114,7 +137,9 @@ def test_a_silent_engine_is_replaced_after_its_time(tmp_path: Path) -> None:
 
 
 def test_a_replacement_loads_the_published_weights(tmp_path: Path) -> None:
-    chunks = run_all(slots_of(tmp_path, "die"), PublishedWeights((), (), version=3))
+    slots = slots_of(tmp_path, "die")
+    slots[0].published = PublishedWeights((), (), version=3)
+    chunks = run_all(slots)
     assert {chunk.version for chunk in chunks} == {3}
 
 
@@ -155,8 +180,8 @@ def test_counters_go_on_when_an_engine_is_replaced(tmp_path: Path) -> None:
     slot = slots_of(tmp_path, "none")[0]
     snapshot = EngineStats(0, 1, 100, 90, 0, 50, 5)
     slot.count(snapshot)
-    slot.replace("test", None)
-    assert slot.count(EngineStats(0, 1, 10, 9, 0, 5, 1)) == EngineStats(0, 1, 110, 99, 0, 55, 6)
-    slot.replace("test again", None)
+    slot.replace("test")
+    assert slot.count(EngineStats(0, 1, 10, 9, 0, 5, 1)) == EngineStats(0, 1, 110, 99, 0, 55, 6, num_restarts=1)
+    slot.replace("test again")
     assert slot.count(EngineStats(0, 1, 1, 1, 0, 1, 1)).generated_samples == 7
     slot.close()
