@@ -30,6 +30,7 @@ from nemo_brorl.errors import CheckpointError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.ledger import OpenGroup
+from nemo_brorl.rollouts.waves import Draw
 from nemo_brorl.types import ScoredGroup
 
 log = get_logger(__name__)
@@ -117,7 +118,9 @@ class Checkpoints:
 
     def _read(self, folder: Path) -> RunState:
         state = json.loads((folder / "state.json").read_text())
-        return RunState(step=state.pop("step"), state=state, under_way=load_carriers(folder / "under_way.npz", UnderWay, OpenGroup)[0])
+        return RunState(
+            step=state.pop("step"), state=state, under_way=load_carriers(folder / "under_way.npz", UnderWay, OpenGroup, Draw)[0]
+        )
 
 
 class Saver:

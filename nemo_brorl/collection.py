@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from nemo_brorl.checkpoint import UnderWay
 from nemo_brorl.config.schema import BroRLConfig
@@ -26,7 +28,10 @@ from nemo_brorl.errors import GenerationError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.rollouts.ledger import OpenGroup, length_bias
+from nemo_brorl.rollouts.lengths import LengthHistory
 from nemo_brorl.rollouts.schedule import Stage
+from nemo_brorl.rollouts.success_posterior import SuccessPosterior
+from nemo_brorl.rollouts.waves import make_allocation
 from nemo_brorl.sampling import TURN_S, RolloutStream, Sampler
 from nemo_brorl.types import Prompt, Sampling, ScoredGroup
 
@@ -59,6 +64,8 @@ class Collector:
         self.held: list[OpenGroup] = []
         self.tails: list[OpenGroup] = []
         self.restarted: list[Prompt] = []
+        self.lengths = LengthHistory()
+        self.beliefs = SuccessPosterior(config.rollouts.posterior)
         settings = (config.rollouts.unfinished, config.dynamic_sampling.in_flight)
         self.may_mix_versions = config.rollouts.overlap or "resume" in settings
 
@@ -86,13 +93,29 @@ class Collector:
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; the groups are in `under_way`."""
-        return {"keep_rate": self.dynamic_sampling.keep_rate, "restarted": [asdict(prompt) for prompt in self.restarted]}
+        return {
+            "keep_rate": self.dynamic_sampling.keep_rate,
+            "restarted": [asdict(prompt) for prompt in self.restarted],
+            "lengths": self.lengths.state_dict(),
+            "beliefs": self.beliefs.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any], under_way: UnderWay) -> None:
         """Continue where `state` was taken."""
         self.dynamic_sampling.kept, self.held, self.tails = list(under_way.kept), list(under_way.held), list(under_way.tails)
         self.dynamic_sampling.keep_rate = state["keep_rate"]
         self.restarted = [Prompt(**{**prompt, "token_ids": tuple(prompt["token_ids"])}) for prompt in state["restarted"]]
+        self.lengths.load_state_dict(state["lengths"])
+        self.beliefs.load_state_dict(state["beliefs"])
+
+    def learn(self, sampled: Sequence[ScoredGroup], cut: Sequence[OpenGroup]) -> None:
+        """Take in what a collection has seen, once it is over: forecasts and beliefs do not change while one is under way."""
+        for scored in sampled:
+            self.lengths.observe(scored.prompt.task, scored.prompt.uid, scored.group.lengths)
+        for group in cut:
+            for partial in group.unfinished:
+                self.lengths.observe(group.prompt.task, group.uid, partial.lengths, np.ones(len(partial.lengths), bool))
+        self.beliefs.learn(sampled)
 
     def _retire(self, version: int) -> None:
         """Held groups that are too old start anew, tails that are too old are dropped."""
@@ -112,7 +135,8 @@ class Collection:
         self.version = version
         self.settings = collector.config.rollouts
         self.dynamic_sampling = collector.dynamic_sampling
-        self.stream: RolloutStream = collector.sampler.open_stream()
+        self.stream: RolloutStream = collector.sampler.open_stream(collector.lengths.forecast)
+        self.allocation = make_allocation(self.settings, stage.num_per_prompt, collector.beliefs, collector.config.trainer.seed)
         self.sampled: list[ScoredGroup] = []
         self.late: list[ScoredGroup] = []
         self.cut_groups: list[OpenGroup] = []
@@ -120,6 +144,7 @@ class Collection:
         self.cuts_surplus = False
         self.is_filling = True
         self.is_overdue = False
+        self.is_learnt = False
         self.start = self.filled_since = time.monotonic()
         self.done_at = self.start
         tails, collector.tails = collector.tails, []
@@ -161,14 +186,17 @@ class Collection:
         """Take the batch; the engines are idle then."""
         self.close()
         batch = (*self.dynamic_sampling.take(), *sorted(self.late, key=lambda group: group.prompt.uid))
-        self.sampled.sort(key=lambda group: self.admitted[group.prompt.uid])  # metrics do not depend on which closed first
         metrics = {**self.dynamic_sampling.metrics(), **length_bias(self.cut_groups), "rollouts/late_groups": float(len(self.late))}
         sampled_at = max(self.stream.sampled_at, self.start)
         return Collected(batch, tuple(self.sampled), metrics, sampled_at - self.start, max(self.done_at - sampled_at, 0.0))
 
     def close(self) -> None:
-        """Drop what is under way."""
+        """Drop what is under way. What was seen is learnt from if the collection is done."""
         self.stream.close()
+        if self.is_done and not self.is_learnt:
+            self.sampled.sort(key=lambda group: self.admitted[group.prompt.uid])  # nothing depends on which closed first
+            self.collector.learn(self.sampled, self.cut_groups)
+            self.is_learnt = True
         self.collector.console.clear()
 
     def _admit(self) -> None:
@@ -180,7 +208,8 @@ class Collection:
         self.admitted |= {uid: len(self.admitted) + place for place, uid in enumerate(uids)}
         for group in held:
             self.stream.resume(group)
-        self.stream.open(prompts, self.stage.num_per_prompt, self.collector.sampling, self.settings.deadline_s)
+        for prompt in prompts:
+            self.stream.open(prompt, self.allocation.first(prompt), self.collector.sampling, self.settings.deadline_s)
 
     def _settle(self, group: OpenGroup) -> None:
         self._check_versions(group)
@@ -189,7 +218,7 @@ class Collection:
         if group.num_learnt:
             self._settle_tail(group)
         elif not group.unfinished:
-            self._close(group)
+            self._extend_or_close(group)
         elif self.cuts_surplus:
             self._settle_surplus(group)
         else:
@@ -199,7 +228,7 @@ class Collection:
         """Some of its rollouts missed a deadline."""
         goes_on = self.settings.unfinished == "resume"
         if group.num_finished >= max(MIN_GROUP, math.ceil(self.settings.min_fraction * group.num_rollouts)):
-            self._close(group)
+            self._close(group, is_cut=True)
             group.num_learnt = len(group.parts)
             if goes_on:
                 self.collector.tails.append(group)
@@ -221,15 +250,25 @@ class Collection:
     def _settle_tail(self, group: OpenGroup) -> None:
         self.stream.release(group.uid)
         if len(group.parts) > group.num_learnt:
-            scored = replace(group.close(), learn_from=group.tail())
+            scored = replace(group.close(), waves=self.allocation.close(group.draws, is_cut=True), learn_from=group.tail())
             if judge(scored, self.collector.config.dynamic_sampling).keep:
                 self.late.append(scored)
             group.num_learnt = len(group.parts)
         if group.unfinished and self.settings.unfinished == "resume":
             self.collector.tails.append(group)
 
-    def _close(self, group: OpenGroup) -> None:
-        scored = self.stream.release(group.uid).close()
+    def _extend_or_close(self, group: OpenGroup) -> None:
+        """All it was asked for is there. Once the collection is cut short, nothing is asked for any more."""
+        is_cut = self.is_overdue or self.cuts_surplus
+        draw = None if is_cut else self.allocation.extend(group.prompt, group.draws, group.rewards, group.lengths)
+        if draw is None:
+            self._close(group, is_cut)
+        else:
+            self.stream.extend(group.uid, draw)
+
+    def _close(self, group: OpenGroup, is_cut: bool) -> None:
+        self.stream.release(group.uid)
+        scored = replace(group.close(), waves=self.allocation.close(group.draws, is_cut))
         self.sampled.append(scored)
         self.dynamic_sampling.offer(scored)
 

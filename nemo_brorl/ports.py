@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,9 +13,11 @@ from nemo_brorl.types import (
     RolloutChunk,
     RolloutRequest,
     ScoredChunk,
+    StreamedBucket,
     TensorInfo,
     UpdatePlan,
     UpdateReport,
+    WeightLink,
 )
 
 
@@ -30,6 +32,9 @@ class PromptSource(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""
+
+
+Forecast = Callable[[RolloutRequest], float]  # tokens that one response of a request will take
 
 
 class GenerationSession(Protocol):
@@ -56,27 +61,38 @@ class GenerationSession(Protocol):
 class Generator(Protocol):
     """Engines that sample responses under a known policy version."""
 
-    def open_session(self) -> GenerationSession:
-        """Begin to sample; one session at a time."""
+    def open_session(self, forecast: Forecast | None = None) -> GenerationSession:
+        """Begin to sample; one session at a time. `forecast` helps to spread the work; it never changes what is sampled."""
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
         """Chunks as they finish, in any order, one per request. Closing the iterator early aborts what is unfinished."""
 
-    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> None:
-        """Load a stream of WeightBucket references into every engine and stamp it; drops stale prefix caches. What an open session
-        has in flight is gone on with under the new weights.
+    def weight_receivers(self) -> tuple[str, ...]:
+        """Names of the processes that weights go to; a process that takes another's place has another name."""
 
-        Raises WeightSyncError, before an engine is touched, when the manifest does not fit the engines' model.
+    def join_weight_link(self, link: WeightLink) -> None:
+        """Bring all of them into a broadcast. Raises ReceiverLostError that names those that do not come in time."""
+
+    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
+        """Load a stream of StreamedBucket into every engine and stamp it; drops stale prefix caches. What an open session has in
+        flight is gone on with under the new weights. Returns the most bytes that were alive beside the models.
+
+        Raises WeightSyncError, before an engine is touched, when the manifest does not fit the engines' model; ReceiverLostError
+        when an engine is lost that a broadcast needs: then it may be published again.
         """
 
     def stats(self) -> list[EngineStats]:
         """A snapshot of every engine's counters."""
 
-    def sleep(self) -> None:
-        """Give the devices to the policy, as far as `generation.sleep` says; only `wake_weights` may be called then."""
+    def sleep(self) -> Mapping[str, float]:
+        """Give the devices to the policy, as far as `generation.sleep` says; only `wake_weights` may be called then.
+
+        Metrics of what the engines still hold; an engine that holds too much is replaced by `wake_weights`.
+        """
 
     def wake_weights(self) -> None:
-        """Make room for weights again; `load_weights` may follow, and `wake_cache` must before anything is sampled."""
+        """Make room for weights again; `load_weights` may follow (must, under generation.sleep=discard), and `wake_cache` must
+        before anything is sampled."""
 
     def wake_cache(self) -> None:
         """Make room for the KV cache again."""
@@ -111,8 +127,15 @@ class Policy(Protocol):
     def weight_manifest(self) -> list[TensorInfo]:
         """Names, shapes and dtypes of the weight stream, in order."""
 
-    def weight_stream(self) -> Iterator[Any]:
-        """References to WeightBucket objects that cover the manifest in order."""
+    @property
+    def weight_transport(self) -> str:
+        """object_store, collective or cuda_ipc: how the bytes of the weight stream travel."""
+
+    def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
+        """What these processes must join before the next `weight_stream`; None: nothing, or they have joined."""
+
+    def weight_stream(self) -> Iterator[StreamedBucket]:
+        """Buckets that cover the manifest in order. Raises WeightSyncError that names a rank that is late."""
 
     def begin_save(self, folder: Path) -> None:
         """Start to write weights, optimizer and reference as they are now into an empty folder; any parallel layout may load it.

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from nemo_brorl.console import Console
 from nemo_brorl.object_store import fetch, wait_any
-from nemo_brorl.ports import GenerationSession, Generator, Verifier
+from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
 from nemo_brorl.rollouts.requests import requests_for, requests_to_resume
+from nemo_brorl.rollouts.waves import Draw
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling, ScoredGroup, TrainBatch
 
 TURN_S = 1.0  # a wait for news ends after this long, so that deadlines and stop requests are looked at
@@ -26,8 +27,8 @@ class RolloutStream:
     does not.
     """
 
-    def __init__(self, generator: Generator, verifier: Verifier, chunk_size: int, seed: int) -> None:
-        self.session: GenerationSession = generator.open_session()
+    def __init__(self, generator: Generator, verifier: Verifier, chunk_size: int, seed: int, forecast: Forecast | None = None) -> None:
+        self.session: GenerationSession = generator.open_session(forecast)
         self.verifier = verifier
         self.chunk_size = chunk_size
         self.seed = seed
@@ -42,15 +43,15 @@ class RolloutStream:
         """Whether no rollout is out."""
         return self.ledger.num_out == 0
 
-    def open(self, prompts: Sequence[Prompt], num: int, sampling: Sampling, deadline_s: float | None = None) -> None:
-        """Begin groups with their first `num` rollouts each."""
-        for prompt in prompts:
-            self.ledger.open(OpenGroup(prompt, sampling, deadline_s))
-            self.extend(prompt.uid, num)
+    def open(self, prompt: Prompt, draw: Draw, sampling: Sampling, deadline_s: float | None = None) -> None:
+        """Begin a group with its first wave."""
+        self.ledger.open(OpenGroup(prompt, sampling, deadline_s))
+        self.extend(prompt.uid, draw)
 
-    def extend(self, uid: str, num: int) -> None:
+    def extend(self, uid: str, draw: Draw) -> None:
         """A further wave of a settled group."""
-        group = self.ledger.groups[uid]
+        group, num = self.ledger.groups[uid], draw.num_rollouts
+        group.draws.append(draw)
         start = group.num_rollouts
         self.ledger.ask(uid, range(start, start + num))
         self._submit(requests_for([group.prompt], num, self.chunk_size, group.sampling, self.seed, start, group.deadline_s))
@@ -123,16 +124,17 @@ class Sampler:
         self.chunk_size = chunk_size
         self.seed = seed
 
-    def open_stream(self) -> RolloutStream:
+    def open_stream(self, forecast: Forecast | None = None) -> RolloutStream:
         """For groups that are begun, extended and cut one by one. One stream at a time."""
-        return RolloutStream(self.generator, self.verifier, self.chunk_size, self.seed)
+        return RolloutStream(self.generator, self.verifier, self.chunk_size, self.seed, forecast)
 
     def sample(self, prompts: Sequence[Prompt], num_per_prompt: int, sampling: Sampling, stage: str) -> Sampled:
         """`num_per_prompt` rollouts of each prompt. The order of the result does not depend on which engine was faster."""
         start = time.monotonic()
         stream = self.open_stream()
         try:
-            stream.open(prompts, num_per_prompt, sampling)
+            for prompt in prompts:
+                stream.open(prompt, Draw(num_per_prompt, 1.0), sampling)
             closed: dict[str, ScoredGroup] = {}
             while not stream.is_idle:
                 for group in stream.advance():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.errors import CheckpointError
+from nemo_brorl.ports import Forecast
 from nemo_brorl.rollouts.assemble import close_group
 from nemo_brorl.types import (
     ChunkArrays,
@@ -24,9 +25,11 @@ from nemo_brorl.types import (
     Sampling,
     ScoredChunk,
     ScoredGroup,
+    StreamedBucket,
     TensorInfo,
     UpdatePlan,
     UpdateReport,
+    WeightLink,
 )
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=8)
@@ -93,7 +96,7 @@ class FakeGenerator:
         self.loads: list[tuple[int, list[Any]]] = []
         self.calls: list[str] = []  # sleep, wake_weights, wake_cache: in order
 
-    def open_session(self) -> FakeSession:
+    def open_session(self, forecast: Forecast | None = None) -> FakeSession:
         return FakeSession(self)
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
@@ -117,9 +120,16 @@ class FakeGenerator:
             unfinished=PartialRollouts(rest, np.ones(len(rest), np.int32), oldest, make_arrays(rest.tolist(), [1] * len(rest))),
         )
 
-    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> None:
-        self.loads.append((version, list(buckets)))
+    def weight_receivers(self) -> tuple[str, ...]:
+        return ("engine 0",)
+
+    def join_weight_link(self, link: WeightLink) -> None:
+        raise AssertionError("the fake policy opens no link")
+
+    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
+        self.loads.append((version, [bucket.message for bucket in buckets]))
         self.version = version
+        return 0
 
     def stats(self) -> list[EngineStats]:
         return [EngineStats(0, self.version, 100 * self.num_samples, 90 * self.num_samples, 0, 2 * self.num_samples, self.num_samples)]
@@ -209,6 +219,7 @@ class FakePolicy:
     """Its weight is one number: the sum of what it was trained on, so that two runs can be compared."""
 
     data_parallel_size = 1
+    weight_transport = "object_store"
 
     def __init__(self, num_skipped: int = 0) -> None:
         self.weight = 0.0
@@ -249,9 +260,12 @@ class FakePolicy:
     def weight_manifest(self) -> list[TensorInfo]:
         return [TensorInfo("w", (1,), "float32")]
 
-    def weight_stream(self) -> Iterator[Any]:
+    def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
+        return None
+
+    def weight_stream(self) -> Iterator[StreamedBucket]:
         self.calls.append("publish")
-        yield self.weight
+        yield StreamedBucket(self.weight, self.weight, 4)
 
     def begin_save(self, folder: Path) -> None:
         assert self.pending is None, "one save at a time"

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nemo_brorl.rollouts.assemble import close_group, in_order
-from nemo_brorl.types import Int32, Int64, PartialRollouts, Prompt, RolloutChunk, Sampling, ScoredChunk, ScoredGroup
+from nemo_brorl.rollouts.waves import Draw
+from nemo_brorl.types import Float32, Int32, Int64, PartialRollouts, Prompt, RolloutChunk, Sampling, ScoredChunk, ScoredGroup
 
 
 @dataclass
@@ -26,6 +27,7 @@ class OpenGroup:
     num_rollouts: int = 0  # asked for so far
     parts: list[ScoredChunk] = field(default_factory=list)  # finished and scored
     unfinished: list[PartialRollouts] = field(default_factory=list)  # cut off, not asked for again
+    draws: list[Draw] = field(default_factory=list)  # its waves
     num_learnt: int = 0  # parts that were learnt from in an earlier step
 
     @property
@@ -50,6 +52,14 @@ class OpenGroup:
         """Of all its tokens; None when there are none."""
         versions = [part.chunk.version for part in self.parts] + [partial.version for partial in self.unfinished if partial.lengths.any()]
         return min(versions, default=None)
+
+    @property
+    def rewards(self) -> Float32:  # [finished]
+        return np.concatenate([part.rewards for part in in_order(self.parts)])
+
+    @property
+    def lengths(self) -> Int32:  # [finished]
+        return np.concatenate([part.chunk.lengths for part in in_order(self.parts)])
 
     def close(self) -> ScoredGroup:
         """What has finished as a group; what was cut off is not in it."""

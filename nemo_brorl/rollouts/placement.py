@@ -6,15 +6,14 @@ Seeds belong to rollouts, so placement never changes what is sampled, only how f
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.ports import Forecast
 from nemo_brorl.rollouts.engine_load import EngineLoad, HeldChunk
 from nemo_brorl.rollouts.waiting_chunks import WaitingChunks, WaitingPrompt
 from nemo_brorl.types import RolloutRequest
-
-Forecast = Callable[[RolloutRequest], float]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from nemo_brorl.collection import Collected, Collector
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
 from nemo_brorl.errors import GenerationError, StarvationError
+from nemo_brorl.ports import Forecast
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.sampling import Sampler
 from nemo_brorl.types import RolloutRequest
@@ -26,7 +27,7 @@ class SlowGenerator(FakeGenerator):
         self.slow, self.num_ended, self.num_per_poll = frozenset(slow), num_ended, num_per_poll
         self.sessions: list[FakeSession] = []
 
-    def open_session(self) -> FakeSession:
+    def open_session(self, forecast: Forecast | None = None) -> FakeSession:
         session = FakeSession(self)
         session.held, session.num_ended_when_cut, session.num_per_poll = self.slow, self.num_ended, self.num_per_poll
         self.sessions.append(session)
