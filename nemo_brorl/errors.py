@@ -33,12 +33,20 @@ class WeightSyncError(BroRLError, RuntimeError):
     """Weights did not reach an engine whole."""
 
 
+class ReceiverLostError(WeightSyncError):
+    """An engine was lost, or too late, in a publication that needs all of them; it may be tried again with others in their places."""
+
+
 class GenerationError(BroRLError, RuntimeError):
     """An engine failed and could not be brought back."""
 
 
 class StarvationError(BroRLError, RuntimeError):
     """Dynamic sampling found too few informative groups."""
+
+
+class StallError(BroRLError, RuntimeError):
+    """Nothing has moved for longer than trainer.stall_timeout_s."""
 
 
 class TrainingError(BroRLError, RuntimeError):

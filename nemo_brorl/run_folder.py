@@ -14,7 +14,7 @@ from nemo_brorl.errors import CheckpointError
 # settings that may change between two starts of the same run: they do not alter what was already done
 MAY_CHANGE = (
     "trainer.max_steps", "trainer.val_interval", "trainer.save_interval", "trainer.keep_checkpoints", "trainer.time_limit",
-    "trainer.async_save", "policy.offload",
+    "trainer.async_save", "trainer.stall_warning_s", "trainer.stall_timeout_s", "policy.offload",
     "exp_manager", "generation.num_engines", "generation.timeout_s", "generation.max_restarts", "rewards.num_workers", "sft", "parity",
     "dynamic_sampling", "rollouts.prompts_per_step",
     "policy.tensor_model_parallel_size", "policy.pipeline_model_parallel_size", "policy.data_parallel_size",

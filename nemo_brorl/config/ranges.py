@@ -86,6 +86,7 @@ RANGES: dict[str, Range] = {
     "rollouts.waves.first_wave": Range(2),
     "rollouts.waves.growth": Range(1.01, 64),
     "rollouts.waves.half_signal": POSITIVE,
+    "rollouts.waves.reach": Range(0.01, 1),
     "rollouts.waves.min_probability": Range(0.001, 1),
     "rollouts.posterior.memory": Range(0, 1, is_open=True),
     "rollouts.posterior.prior_groups": POSITIVE,

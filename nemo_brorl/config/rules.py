@@ -237,6 +237,7 @@ def sft_shape(config: BroRLConfig) -> Iterator[str]:
 SINGLE_SETTINGS: tuple[Rule, ...] = (out_of_range, unknown_choices, betas, time_limit_format)
 CROSS_FIELD: tuple[Rule, ...] = (
     *ROLLOUT_RULES,
+    stall_times,
     world_size,
     engines_fit,
     attention_backend,

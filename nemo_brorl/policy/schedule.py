@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nemo_brorl.policy.log_probs import TokenScores
 from nemo_brorl.policy.packed_rows import Row
+from nemo_brorl.policy.whereabouts import TRACK
 
 RowLoss = Callable[[int, Row, TokenScores], tuple[Tensor, dict[str, Tensor]]]  # (index, row, scores) -> loss sum, metric sums
 
@@ -52,6 +53,7 @@ def _leave_out(output: Tensor, non_loss_data: bool = False) -> tuple[Tensor, Ten
 def _run(chunks: Sequence[Any], rows: Sequence[Row], at_end: Callable[..., Any], **settings: bool) -> list[Any]:
     def forward(numbered: Iterator[tuple[int, Row]], model: Any) -> tuple[Tensor, Callable[..., Any]]:
         index, row = next(numbered)
+        TRACK.step(f"micro-batch {index + 1} of {len(filled)}")
         output = model(row.token_ids, row.positions, None, packed_seq_params=row.packing)
         return output, partial(at_end, index, row) if index < len(rows) else _leave_out
 

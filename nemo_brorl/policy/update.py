@@ -21,6 +21,7 @@ from nemo_brorl.policy.packed_rows import Row, fetch_groups, segments_of
 from nemo_brorl.policy.rank_report import RankReport
 from nemo_brorl.policy.schedule import score_rows, train_rows
 from nemo_brorl.policy.token_batch import token_batch
+from nemo_brorl.policy.whereabouts import TRACK
 from nemo_brorl.types import UpdatePlan
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Update:
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
+        TRACK.part(name)
         start = time.perf_counter()
         yield
         self.seconds[name] += time.perf_counter() - start
@@ -171,7 +173,9 @@ class Update:
             result = loss_of(batch, algorithm)
             return result.loss, {"policy/loss": result.loss.detach(), **result.metrics}
 
+        TRACK.part(f"mini-batch {mini_batch + 1} of {len(self.plan.mini_batches)}")
         values = train_rows(learner.chunks, rows, loss)
+        TRACK.step("optimizer")
         is_finite = all(math.isfinite(float(row_values["policy/loss"])) for row_values in values)
         norm = guarded_step(learner.optimizer, self.plan.learning_rate, learner.config.policy.optim, is_finite, learner.device)
         if norm is not None:

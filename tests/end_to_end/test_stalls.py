@@ -1,0 +1,60 @@
+"""A real policy rank that stops in mid-work is named, and the run ends with an error that says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from nemo_brorl.errors import StallError
+from nemo_brorl.heartbeat import Heartbeat, StallWatch
+from nemo_brorl.policy import group
+from nemo_brorl.policy.group import MegatronPolicy
+from nemo_brorl.policy.roll_call import ASK
+from tests.model_factory import make_config, make_model, make_plan
+
+pytestmark = pytest.mark.end_to_end
+
+WARNING_S = 14.0  # ranks are asked every 5 s, and one that does not answer for 8 s is told from its peers
+TIMEOUT_S = 16.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[None]:
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+def test_a_stopped_rank_is_named_and_ends_the_run(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "_CLOSE_TIMEOUT_S", 2.0)  # it will not answer then either
+    heartbeat = Heartbeat()
+    warnings: list[str] = []
+    policy = MegatronPolicy(make_config(tensor_model_parallel_size=2), make_model(tmp_path / "model"), heartbeat)
+    policy.wait_ready()
+    pids = [ray.get(rank.where.options(concurrency_group=ASK).remote()).process for rank in policy.ranks]
+    policy.update(make_plan(1, micro_batches=2))
+    os.kill(pids[1], signal.SIGSTOP)
+    try:
+        with (
+            StallWatch(heartbeat, tmp_path, WARNING_S, TIMEOUT_S, lambda text, seconds: warnings.append(text)),
+            pytest.raises(StallError, match=r"policy update.*policy rank 1 does not answer.*policy rank 0 at update.*waiting in"),
+        ):
+            policy.update(make_plan(1, micro_batches=2))
+    finally:
+        policy.close()
+        gone_at = time.monotonic() + 60
+        while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < gone_at:
+            time.sleep(0.1)
+        left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert left == []
+    assert "policy rank 1 does not answer" in warnings[0]
+    assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "ended"
