@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from nemo_brorl.config.collection_rules import COLLECTION_RULES
 from nemo_brorl.config.derived import data_parallel_size, stage_sizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.wave_rules import WAVE_RULES
@@ -120,4 +121,5 @@ ROLLOUT_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     loss_fits_its_settings,
     overlong_buffer_fits,
     *WAVE_RULES,
+    *COLLECTION_RULES,
 )
