@@ -49,6 +49,7 @@ class EngineSettings:
     index: int
     model_folder: str
     on_cpu: bool
+    sleep: str  # generation.sleep
     arguments: dict[str, Any]  # of vllm.EngineArgs
 
 
@@ -119,5 +120,6 @@ def engine_settings(config: BroRLConfig, model_folder: Path, index: int) -> Engi
         arguments["kv_cache_memory_bytes"] = int(generation.kv_cache_gib * 2**30)
     else:
         arguments["gpu_memory_utilization"] = generation.gpu_memory_utilization
+        arguments["enable_sleep_mode"] = generation.sleep != "off"
         arguments["distributed_executor_backend"] = "uni" if generation.tensor_parallel_size == 1 else "mp"
-    return EngineSettings(index=index, model_folder=str(model_folder), on_cpu=is_on_cpu(config), arguments=arguments)
+    return EngineSettings(index, str(model_folder), is_on_cpu(config), generation.sleep, arguments)

@@ -19,13 +19,15 @@ from typing import Any, TypeVar
 
 import ray
 
-from nemo_brorl.errors import WeightSyncError
+from nemo_brorl.errors import GenerationError, WeightSyncError
 from nemo_brorl.generation.chunk_batch import ChunkBatch
 from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkWork, Reply
 from nemo_brorl.generation.device import EngineSettings, prepare_process
 from nemo_brorl.generation.incoming import IncomingWeights, LoadReport, check_manifest, has_tied_head, read_shapes
+from nemo_brorl.generation.sleep_mode import SleepMode
+from nemo_brorl.generation.vllm_requests import VllmRequests
 from nemo_brorl.logs import get_logger, setup_logging
-from nemo_brorl.types import ChunkArrays, EngineStats, RolloutRequest, TensorInfo, WeightBucket
+from nemo_brorl.types import BucketNotice, ChunkArrays, EngineStats, RolloutRequest, TensorInfo, WeightBucket, WeightLink
 
 T = TypeVar("T")
 
@@ -62,7 +64,8 @@ class RolloutEngine:
         imported = time.perf_counter()
         self._engine = LLMEngine.from_engine_args(EngineArgs(**settings.arguments))
         self._workers("apply_device_fixes")
-        self._batch = ChunkBatch(self._engine)
+        self._batch = ChunkBatch(VllmRequests(self._engine))
+        self._sleep_mode = SleepMode(self._engine, settings.sleep, settings.on_cpu)
         self._ready = EngineReady(settings.index, os.getpid(), imported - start, time.perf_counter() - imported)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
         self._is_stepping = False
@@ -105,7 +108,7 @@ class RolloutEngine:
         check_manifest(manifest, read_shapes(folder), has_tied_head(folder))
         self._incoming = IncomingWeights(manifest)
 
-    async def receive_weights(self, bucket: WeightBucket) -> None:
+    async def receive_weights(self, bucket: WeightBucket | BucketNotice) -> None:
         """Load the next bucket. Raises WeightSyncError; after an error the actor must be replaced."""
         await self._on_thread(lambda: self._receive(bucket))
 
@@ -120,6 +123,18 @@ class RolloutEngine:
             await self.receive_weights(bucket)
         await self.finish_weights(version)
         return self._ready
+
+    async def join_weight_link(self, link: WeightLink, number: int) -> None:
+        """Bring the workers into a weight broadcast, as receiver `number`. Raises ReceiverLostError."""
+        await self._on_thread(lambda: self._workers("join_weight_link", link, number))
+
+    async def sleep(self) -> int:
+        """Give up what `generation.sleep` says. Bytes that are still held."""
+        return await self._on_thread(self._sleep)
+
+    async def wake(self, tag: str) -> None:
+        """Make room for "weights" or for the "kv_cache" again."""
+        await self._on_thread(lambda: self._sleep_mode.wake(tag))
 
     async def _on_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
@@ -159,7 +174,12 @@ class RolloutEngine:
         self._is_held = False
         self._step_if_needed()
 
-    def _receive(self, bucket: WeightBucket) -> None:
+    def _sleep(self) -> int:
+        if not self._batch.is_idle:
+            raise GenerationError("an engine was told to sleep while chunks are in flight; close the session first")
+        return self._sleep_mode.sleep()
+
+    def _receive(self, bucket: WeightBucket | BucketNotice) -> None:
         if self._incoming is None:
             raise WeightSyncError("a bucket arrived before its manifest")
         is_first = not self._incoming.has_started

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from nemo_brorl.errors import ModelError, WeightSyncError
-from nemo_brorl.types import WEIGHT_ITEM_BYTES, TensorInfo, WeightBucket
+from nemo_brorl.types import WEIGHT_ITEM_BYTES, BucketNotice, TensorInfo, WeightBucket
 
 _TIED_HEAD = "lm_head.weight"
 
@@ -27,7 +27,7 @@ class LoadReport:
     version: int
     num_tensors: int
     num_bytes: int
-    checksum: int  # crc32 over the buckets' crc32s, in order: equal in all engines
+    checksum: int  # crc32 over the buckets' checksums, in order: equal in all engines
 
 
 def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
@@ -94,22 +94,20 @@ class IncomingWeights:
         """Whether a bucket was accepted."""
         return self._num_tensors > 0
 
-    def accept(self, bucket: WeightBucket) -> None:
-        """Count a bucket in. Raises WeightSyncError when it is not the next part of the manifest or its bytes changed."""
+    def accept(self, bucket: WeightBucket | BucketNotice) -> None:
+        """Count a bucket in. Raises WeightSyncError when it is not the next part of the manifest or its bytes changed.
+
+        Of a notice there are no bytes here: the workers, who get them, compare them with its checksum.
+        """
         expected = self._manifest[self._num_tensors : self._num_tensors + len(bucket.tensors)]
         if tuple(bucket.tensors) != expected:
             got, due = next((got, due) for got, due in zip_longest(bucket.tensors, expected) if got != due)
             raise WeightSyncError(f"weight stream is out of order: got {got}, the manifest says {due or 'the stream is over'}")
-        num_bytes = sum(info.num_bytes for info in bucket.tensors)
-        names = f"{bucket.tensors[0].name} to {bucket.tensors[-1].name}" if bucket.tensors else "no tensors"
-        if bucket.data.nbytes != num_bytes:
-            raise WeightSyncError(f"bucket {names} has {bucket.data.nbytes} bytes, its tensors need {num_bytes}")
-        checksum = zlib.crc32(bucket.data.data)
-        if checksum != bucket.checksum:
-            raise WeightSyncError(f"bucket {names} arrived with checksum {checksum:08x}, it left with {bucket.checksum:08x}")
+        if isinstance(bucket, WeightBucket):
+            _check_bytes(bucket)
         self._num_tensors += len(bucket.tensors)
-        self._num_bytes += num_bytes
-        self._checksum = zlib.crc32(struct.pack("<I", checksum), self._checksum)
+        self._num_bytes += sum(info.num_bytes for info in bucket.tensors)
+        self._checksum = zlib.crc32(struct.pack("<Q", bucket.checksum), self._checksum)
 
     def finish(self, version: int) -> LoadReport:
         """What arrived. Raises WeightSyncError when the stream ended early."""
@@ -119,3 +117,13 @@ class IncomingWeights:
                 f"{self._manifest[self._num_tensors].name} is missing"
             )
         return LoadReport(version, self._num_tensors, self._num_bytes, self._checksum)
+
+
+def _check_bytes(bucket: WeightBucket) -> None:
+    num_bytes = sum(info.num_bytes for info in bucket.tensors)
+    names = f"{bucket.tensors[0].name} to {bucket.tensors[-1].name}" if bucket.tensors else "no tensors"
+    if bucket.data.nbytes != num_bytes:
+        raise WeightSyncError(f"bucket {names} has {bucket.data.nbytes} bytes, its tensors need {num_bytes}")
+    checksum = zlib.crc32(bucket.data.data)
+    if checksum != bucket.checksum:
+        raise WeightSyncError(f"bucket {names} arrived with checksum {checksum:08x}, it left with {bucket.checksum:08x}")

@@ -32,6 +32,16 @@ class PublishedWeights:
     buckets: tuple[Any, ...] | None  # ray.ObjectRef of WeightBucket; None: no copy is kept
     version: int
 
+    @classmethod
+    def of(cls, manifest: Sequence[TensorInfo], copies: Sequence[Any], version: int) -> PublishedWeights:
+        """An update as it was streamed; a copy that is None was not kept."""
+        return cls(tuple(manifest), None if any(copy is None for copy in copies) else tuple(copies), version)
+
+    @property
+    def num_bytes(self) -> int:
+        """That the copy takes in the object store."""
+        return sum(info.num_bytes for info in self.manifest) if self.buckets is not None else 0
+
 
 class EngineSlot:
     """Starts, replaces and stops one engine.
@@ -44,6 +54,7 @@ class EngineSlot:
     def __init__(self, index: int, start_actor: Callable[[], Any], max_restarts: int, timeout_s: float) -> None:
         self.index = index
         self.published: PublishedWeights | None = None  # what a replacement loads; None: the weights of the model folder
+        self.lacks_weights = False  # it was started without a copy of the published weights: those of the model folder are older
         self.num_started = 1  # actors, this one included
         self.num_resampled = 0  # rollouts that were sampled again because their engine was lost
         self._start_actor = start_actor
@@ -125,6 +136,7 @@ class EngineSlot:
         if self._given_up is not None:
             raise GenerationError(self._given_up)
         self.num_started += 1
+        self.lacks_weights = not has_copy
         self._num_in_a_row += is_fault
         self._num_restarts += is_fault
         logger.warning("engine %d is replaced (%d of %d): %s", self.index, self._num_in_a_row, self._max_restarts, explain(cause))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
@@ -12,11 +14,14 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import BroRLError, TrainingError
+from nemo_brorl.heartbeat import Heartbeat
 from nemo_brorl.logs import get_logger
 from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.policy.rank import PolicyRank
 from nemo_brorl.policy.rank_report import RankReport
-from nemo_brorl.types import Float32, TensorInfo, UpdatePlan, UpdateReport
+from nemo_brorl.policy.roll_call import ASK, RollCall
+from nemo_brorl.policy.weight_source import SLICE_S, WeightSource
+from nemo_brorl.types import Float32, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
 
 _CPUS_PER_RANK = 0.1  # ranks and engines take turns, so Ray must not keep them apart
 _CLOSE_TIMEOUT_S = 30.0
@@ -24,21 +29,33 @@ _DEATH_TIMEOUT_S = 5.0  # to learn which rank is gone once one call has failed
 _log = get_logger(__name__)
 
 
+class _Call(NamedTuple):
+    """A method that ranks are at."""
+
+    method: str
+    calls: list[tuple[int, Any]]  # (rank, reference)
+
+
 class MegatronPolicy:
     """The trained model on all its ranks. Life cycle: the constructor starts the ranks and returns at once; `wait_ready`
     waits for their model; then any method, one at a time; `close`."""
 
-    def __init__(self, config: BroRLConfig, model_folder: Path) -> None:
-        """Raises ConfigError or ModelError where the folder alone shows that it cannot work."""
+    def __init__(self, config: BroRLConfig, model_folder: Path, heartbeat: Heartbeat | None = None) -> None:
+        """`heartbeat` hears where the ranks are. Raises ConfigError or ModelError where the folder alone shows that it cannot work."""
         self.layout = layout_of(config)
+        self.heartbeat = heartbeat or Heartbeat()
         self.model_folder = model_folder
         self.is_offloaded_between_updates = config.policy.offload != "none"
         check_policy_fits(config, model_folder)
         options: dict[str, Any] = {"num_cpus": _CPUS_PER_RANK, "runtime_env": {"env_vars": _environment(config, model_folder)}}
         if self.layout.on_gpu:
             options["num_gpus"] = 1
-        actor = ray.remote(PolicyRank).options(**options)
+        # `where` must answer while another method computes or hangs.
+        actor: Any = ray.remote(**options, concurrency_groups={ASK: 1})(PolicyRank)
         self.ranks = [actor.remote(config, self.layout, model_folder, rank) for rank in range(self.layout.world_size)]
+        self.weights = WeightSource(self.ranks, config, self._wait)
+        self.roll_call = RollCall({})  # of the call under way
+        self._updating: tuple[int, _Call] | None = None  # version it makes
         address = self.ranks[0].open_store.remote()
         prepared = [(number, rank.prepare.remote()) for number, rank in enumerate(self.ranks)]
         self._starting = prepared + [(number, rank.start.remote(address)) for number, rank in enumerate(self.ranks)]
@@ -51,11 +68,37 @@ class MegatronPolicy:
     def data_parallel_size(self) -> int:
         return self.layout.data
 
+    @property
+    def weight_transport(self) -> str:
+        return self.weights.transport
+
     def update(self, plan: UpdatePlan) -> UpdateReport:
-        reports: list[RankReport] = self._on_all("update", ray.put(plan))
+        self.begin_update(plan)
+        with self.heartbeat.stage("policy update", self.late):
+            report = self.finish_update()
+        assert report is not None, "a wait without a timeout ended without a report"
+        return report
+
+    def begin_update(self, plan: UpdatePlan) -> None:
+        reference = ray.put(plan)
+        calls = [(number, rank.update.remote(reference)) for number, rank in enumerate(self.ranks)]
+        self._updating = (plan.version, self._begin(calls, "update"))
+
+    def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
+        """Called while something else goes on, it leaves the stage to the caller; `late` names the ranks."""
+        assert self._updating is not None, "no update was begun"
+        version, call = self._updating
+        reports: list[RankReport] | None = self._results(call, timeout_s)
+        if reports is None:
+            return None
+        self._updating = None
         chosen = reports[self.layout.report_rank]
         seconds = {name: max(report.seconds[name] for report in reports) for name in chosen.seconds}
-        return UpdateReport(plan.version, chosen.metrics, seconds, chosen.num_updates, chosen.num_skipped)
+        return UpdateReport(version, chosen.metrics, seconds, chosen.num_updates, chosen.num_skipped)
+
+    def late(self, seconds: float) -> list[str]:
+        """Ranks that have not moved for longer than this in the call under way, as a message names them. From any thread."""
+        return self.roll_call.late(seconds)
 
     def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True) -> list[Float32]:
         """At the rollouts' temperature, as vLLM's are."""
@@ -66,13 +109,17 @@ class MegatronPolicy:
         return self._wait([(0, self.ranks[0].hf_log_probs.remote(prompt_ids, response_ids))], "hf_log_probs")[0]
 
     def weight_manifest(self) -> list[TensorInfo]:
-        return self._wait([(0, self.ranks[0].weight_manifest.remote())], "weight_manifest")[0]
+        return self.weights.manifest()
 
-    def weight_stream(self) -> Iterator[Any]:
-        others = [(number + 1, rank.take_part_in_weight_stream.remote()) for number, rank in enumerate(self.ranks[1:])]
-        stream = self.ranks[0].stream_weights.options(num_returns="streaming").remote()
-        yield from stream
-        self._wait([(0, stream.completed()), *others], "weight_stream")
+    def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
+        return self.weights.open_link(receivers)
+
+    def weight_stream(self) -> Iterator[StreamedBucket]:
+        self.roll_call = RollCall(dict(enumerate(self.ranks)))
+        with self.heartbeat.stage("policy weight_stream", self.late):
+            for bucket in self.weights.stream(self._ask):
+                self.heartbeat.beat()
+                yield bucket
 
     def begin_save(self, folder: Path) -> None:
         self._on_all("begin_save", folder.absolute())
@@ -114,11 +161,35 @@ class MegatronPolicy:
         return self._wait([(number, getattr(rank, method).remote(*arguments)) for number, rank in enumerate(self.ranks)], method)
 
     def _wait(self, calls: list[tuple[int, Any]], method: str) -> list[Any]:
-        """The results of calls, given as (rank, reference)."""
-        try:
-            return ray.get([reference for _, reference in calls])
-        except RayError as error:
-            raise self._explain(calls, method, error) from error
+        """The results of calls, given as (rank, reference). Raises StallError when the run was given up meanwhile."""
+        call = self._begin(calls, method)
+        with self.heartbeat.stage(f"policy {method}", self.late):
+            results = self._results(call, timeout_s=None)
+        assert results is not None, "a wait without a timeout ended without results"
+        return results
+
+    def _begin(self, calls: list[tuple[int, Any]], method: str) -> _Call:
+        self.roll_call = RollCall({number: self.ranks[number] for number, _ in calls})
+        return _Call(method, calls)
+
+    def _results(self, call: _Call, timeout_s: float | None) -> list[Any] | None:
+        """None: they are not all there within the time."""
+        ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            try:
+                return ray.get([reference for _, reference in call.calls], timeout=min(SLICE_S, max(ends_at - time.monotonic(), 0.0)))
+            except GetTimeoutError:
+                self._ask()
+            except RayError as error:
+                raise self._explain(call.calls, call.method, error) from error
+            if time.monotonic() >= ends_at:
+                return None
+
+    def _ask(self) -> None:
+        """Look how far the ranks are, unless that was just done."""
+        self.heartbeat.check()
+        if self.roll_call.ask():
+            self.heartbeat.beat(self.roll_call.progress())
 
     def _explain(self, calls: list[tuple[int, Any]], method: str, error: RayError) -> Exception:
         """What to tell the user: a rank's own message, or which rank is gone (its peers then fail with lost connections)."""

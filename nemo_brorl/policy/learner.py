@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from megatron.core import parallel_state
 
+from nemo_brorl.config.derived import weight_transport
 from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy import saving
 from nemo_brorl.policy.attention_flex import ROW_MULTIPLE, uses_flex
 from nemo_brorl.policy.background_save import BackgroundSave
+from nemo_brorl.policy.bucket_plan import bucket_bytes
 from nemo_brorl.policy.device import Device
 from nemo_brorl.policy.fp8_check import Fp8Check
 from nemo_brorl.policy.hf_folder import SHARD_BYTES, write_hf_folder
@@ -31,8 +33,8 @@ from nemo_brorl.policy.reference import ReferenceWeights
 from nemo_brorl.policy.row_builder import RowSettings, build_row
 from nemo_brorl.policy.schedule import score_rows
 from nemo_brorl.policy.update import Update
-from nemo_brorl.policy.weight_stream import BUCKET_BYTES, buckets, weight_manifest
-from nemo_brorl.types import Float32, TensorInfo, UpdatePlan, WeightBucket
+from nemo_brorl.policy.weight_stream import WeightSender, buckets, weight_manifest
+from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, WeightBucket
 
 
 class Learner:
@@ -52,6 +54,7 @@ class Learner:
         self.pending_save: BackgroundSave | None = None
         self.has_saved = False
         self.hf_export = HfExport(self.models, self.shape, device.torch_device)
+        self.sender = WeightSender(weight_transport(config), torch.distributed.get_rank() == 0, config.generation.keep_published)
         is_flex = uses_flex(config.policy, layout)
         self.row_settings = RowSettings(
             device.torch_device,
@@ -125,11 +128,15 @@ class Learner:
         return weight_manifest(self.shape, param_dtype(self.config.policy))
 
     def weight_buckets(self) -> Iterator[WeightBucket]:
-        """Collective: the current weights. Every rank must exhaust it."""
-        return buckets(self.hf_export.stream(), BUCKET_BYTES)
+        """Collective: the current weights, bytes and all. Every rank must exhaust it."""
+        return buckets(self.hf_export.stream(), bucket_bytes(self.config))
+
+    def send_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
+        """Collective: the current weights by the transport of the config."""
+        return self.sender.stream(self.hf_export.stream(), bucket_bytes(self.config))
 
     def take_part_in_weight_stream(self) -> None:
-        """Collective: feed the stream that rank 0 sends out."""
+        """Collective: feed a stream that rank 0 uses."""
         for _ in self.hf_export.stream():
             pass
 

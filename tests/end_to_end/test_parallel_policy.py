@@ -145,14 +145,14 @@ def test_ray_actors_compute_what_plain_processes_do(cluster: None, model_folder:
     policy.wait_ready()
     try:
         reports = [policy.update(make_plan(1, micro_batches=PIECES, seed=seed)) for seed in range(2)]
-        buckets = ray.get(list(policy.weight_stream()))
+        buckets = ray.get([bucket.message for bucket in policy.weight_stream()])
         policy.begin_save(tmp_path / "checkpoint")
         policy.offload()
         while policy.finish_save(wait=False) is None:
             time.sleep(0.01)
         policy.onload()
         policy.load(tmp_path / "checkpoint")
-        again = ray.get(list(policy.weight_stream()))
+        again = ray.get([bucket.message for bucket in policy.weight_stream()])
     finally:
         policy.close()
     losses = [metrics["policy/loss"] for metrics in single[0].metrics[:2]]

@@ -18,19 +18,19 @@ TENSORS = [("a", torch.arange(4.0)), ("b", torch.ones(2, 3)), ("c", torch.zeros(
 
 
 def test_a_bucket_holds_as_many_tensors_as_fit() -> None:
-    made = list(buckets(TENSORS, bucket_bytes=40))
+    made = list(buckets(TENSORS, limit=40))
     assert [[info.name for info in bucket.tensors] for bucket in made] == [["a", "b"], ["c"], ["d"]]
     assert made[0].data.view(np.float32).tolist() == [0, 1, 2, 3, 1, 1, 1, 1, 1, 1]
     assert all(bucket.checksum == zlib.crc32(bucket.data.tobytes()) for bucket in made)
 
 
 def test_a_tensor_larger_than_a_bucket_travels_alone() -> None:
-    made = list(buckets(TENSORS, bucket_bytes=20))
+    made = list(buckets(TENSORS, limit=20))
     assert [[info.name for info in bucket.tensors] for bucket in made] == [["a"], ["b"], ["c"], ["d"]]
 
 
 def test_bfloat16_travels_as_its_bytes() -> None:
-    (bucket,) = buckets([("a", torch.tensor([1.0, -2.0], dtype=torch.bfloat16))], bucket_bytes=100)
+    (bucket,) = buckets([("a", torch.tensor([1.0, -2.0], dtype=torch.bfloat16))], limit=100)
     assert bucket.tensors == (TensorInfo("a", (2,), "bfloat16"),)
     assert bucket.data.view(np.uint16).tolist() == [0x3F80, 0xC000]
 
