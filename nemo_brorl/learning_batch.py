@@ -9,7 +9,7 @@ import numpy as np
 from nemo_brorl.advantages import advantages_by_wave, advantages_of
 from nemo_brorl.advantages.base import GroupRewards
 from nemo_brorl.advantages.per_wave import WaveMembers
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig
 from nemo_brorl.rewards.shaping import shaped_rewards
 from nemo_brorl.rollouts.down_sampling import max_variance_subset
 from nemo_brorl.rollouts.success_posterior import places
@@ -17,20 +17,40 @@ from nemo_brorl.types import Float32, Int64, ScoredGroup, TrainBatch
 
 
 def learning_batch(groups: Sequence[ScoredGroup], config: BroRLConfig, step: int) -> TrainBatch:
-    """The batch of training step `step`, counted from 1. Raw rewards stay with the groups."""
-    rewards = [shaped_rewards(group, config.rewards.shaping, config.rollouts.max_response_tokens, step) for group in groups]
-    if any(group.waves for group in groups):
-        of_groups = [GroupRewards(group.rewards, values) for group, values in zip(groups, rewards, strict=True)]
-        advantages = advantages_by_wave(of_groups, [members_of_waves(group) for group in groups], config.algorithm)
-        return TrainBatch(tuple(groups), tuple(advantages), tuple(np.arange(len(values)) for values in rewards))
-    num_trained = config.algorithm.train_rollouts
-    chosen = [np.arange(len(values)) if num_trained is None else max_variance_subset(values, num_trained) for values in rewards]
-    trained = [
-        GroupRewards(group.rewards[rollouts], values[rollouts]) for group, values, rollouts in zip(groups, rewards, chosen, strict=True)
+    """The batch of training step `step`, counted from 1. Raw rewards stay with the groups. The tail of a group is judged within the
+    whole group and trained alone."""
+    rewards = [
+        GroupRewards(group.rewards, shaped_rewards(group, config.rewards.shaping, config.rollouts.max_response_tokens, step))
+        for group in groups
     ]
-    advantages = advantages_of(trained, config.algorithm)
-    spread = [_spread(values, rollouts, len(all_)) for values, rollouts, all_ in zip(advantages, chosen, rewards, strict=True)]
-    return TrainBatch(tuple(groups), tuple(spread), tuple(chosen))
+    trained = [_trained(group, values, config.algorithm) for group, values in zip(groups, rewards, strict=True)]
+    if any(group.waves for group in groups):
+        of_all = advantages_by_wave(rewards, [members_of_waves(group) for group in groups], config.algorithm)
+    else:
+        of_all = _advantages(groups, rewards, trained, config.algorithm)
+    advantages = [_only(values, rollouts) for values, rollouts in zip(of_all, trained, strict=True)]
+    return TrainBatch(tuple(groups), tuple(advantages), tuple(trained))
+
+
+def _trained(group: ScoredGroup, rewards: GroupRewards, config: AlgorithmConfig) -> Int64:
+    """Indices of the rollouts that are learnt from: of a tail those that no step has learnt from, else the chosen ones, else all."""
+    if group.learn_from is not None:
+        return group.learn_from
+    if config.train_rollouts is not None:
+        return max_variance_subset(rewards.shaped, config.train_rollouts)
+    return np.arange(len(rewards.raw))
+
+
+def _advantages(
+    groups: Sequence[ScoredGroup], rewards: Sequence[GroupRewards], trained: Sequence[Int64], config: AlgorithmConfig
+) -> list[Float32]:
+    """[N] per group. A chosen subset is compared within itself, a tail within its group."""
+    compared = [
+        np.arange(len(values.raw)) if group.learn_from is not None else rollouts
+        for group, values, rollouts in zip(groups, rewards, trained, strict=True)
+    ]
+    values = advantages_of([GroupRewards(r.raw[some], r.shaped[some]) for r, some in zip(rewards, compared, strict=True)], config)
+    return [_spread(value, some, len(r.raw)) for value, some, r in zip(values, compared, rewards, strict=True)]
 
 
 def members_of_waves(scored: ScoredGroup) -> list[WaveMembers]:
@@ -47,3 +67,8 @@ def _spread(values: Float32, rollouts: Int64, size: int) -> Float32:
     spread = np.zeros(size, np.float32)
     spread[rollouts] = values
     return spread
+
+
+def _only(values: Float32, rollouts: Int64) -> Float32:
+    """Values [N] with 0 for all other rollouts."""
+    return _spread(values[rollouts], rollouts, len(values))

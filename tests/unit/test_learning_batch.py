@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -42,3 +44,12 @@ def test_the_choice_sees_shaped_rewards_and_groups_keep_the_raw_ones() -> None:
     assert batch.rollouts[0].tolist() in ([0, 1], [1, 2], [0, 3], [2, 3])
     assert batch.groups[0].rewards.tolist() == [1, 1, 1, 0]
     assert sum(batch.advantages[0]) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_tail_is_judged_within_its_group_and_trained_alone() -> None:
+    config = BroRLConfig()
+    config.algorithm.advantage = "dr_grpo"
+    tail = replace(make_group([0, 0, 0, 1]), learn_from=np.array([1, 3]))
+    batch = learning_batch([tail], config, 1)
+    assert batch.advantages[0].tolist() == [0, -0.25, 0, 0.75]
+    assert batch.rollouts[0].tolist() == [1, 3]
