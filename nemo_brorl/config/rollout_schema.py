@@ -41,6 +41,7 @@ class PlacementConfig:
     """Which engine samples which chunk. Work is counted in decoded tokens."""
 
     prefill_cost: float = 0.2  # of computing one prompt token, relative to decoding one; what a prompt on one more engine costs
+    concentration_cost: float = 0.1  # of a chunk, for each other one of its prompt the engine has, relative to the chunk's work
     cached_prompt_tokens: int = 200_000  # prompts an engine is believed to keep in its prefix cache, last used ones first
     steal: bool = True  # idle engines take over chunks that others have not begun
 
@@ -52,6 +53,7 @@ class WavesConfig:
     first_wave: int = 64  # rollouts that every prompt gets
     growth: float = 2.0  # how many times as large a group is after another wave; N at most
     half_signal: float = 64.0  # rollouts at which half of a group's squared gradient estimate is signal
+    reach: float = 0.5  # share of groups expected to get another wave; any is unbiased, one like rollouts/extended least noisy
     min_probability: float = 0.1  # of another wave that is not worth its tokens; lower: fewer tokens, larger weights
 
 

@@ -13,20 +13,22 @@ seed, prompt uid and wave, so a restart tosses the same.
 
 **Unbiased.** How large a group is depends on its rewards, so a plain mean over its rollouts is biased. With r, s the reward and score
 function of a rollout, let ĝ_k = Σ (r − r̄_k) s / (n_k − 1) over wave k alone (its own mean as baseline, RLOO's factor);
-S_k = n_1 + … + n_k; M_k the mean of ĝ_1 … ĝ_k weighed by size; α_k = n_k / N; P_k the probability of wave k once k − 1 was
-there. The estimate is
+S_k = n_1 + … + n_k; M_k the mean of ĝ_1 … ĝ_k weighed by size; P_k the probability of wave k once k − 1 was there; and α_k, with sum 1,
+the part of the estimate that wave k is for, fixed in advance. The estimate is
 
     Ĝ = α_1 ĝ_1 + R_2
     R_k = b_k + (α_k ĝ_k + R_{k+1} − b_k) / P_k  if wave k was drawn, else b_k
-    b_k = β_k (1 − S_{k−1} / N) M_{k−1}          known before wave k, stands in for all that may not be drawn
+    b_k = β_k (α_k + … + α_K) M_{k−1}            known before wave k, stands in for all that may not be drawn
 
 Given all N rollouts, drawn or not, the coin of wave k has the known mean P_k: E R_k = E[α_k ĝ_k + R_{k+1}] whatever b_k is, and so,
 from the last wave back, E Ĝ = Σ α_k E ĝ_k = g, since every ĝ_k is unbiased whatever its size. That needs decisions that look at
 earlier waves only, and waves that are not coupled through a common baseline.
 
-If all P = 1, Ĝ is the mean over N rollouts. With β = 1 it is the sum
-ĝ_1 + Σ (n_k / S_k) (ĝ_k − M_{k−1}) / (P_2 ⋯ P_k) (Rhee & Glynn 2015), with β = 0 inverse probability weighting; the variance is least
-where β M_{k−1} predicts best, at the share of signal in M_{k−1}: β_k = S_{k−1} / (S_{k−1} + h), fixed in advance.
+Any α and β are unbiased; the variance depends on them. With α_k = n_k / N a group that got all its waves for sure is averaged plainly, but
+a wave that few groups get weighs 1 / (P_2 ⋯ P_k) times its size where it was drawn. With α_k in proportion to n_k `reach`^(k − 1), where `reach`
+is the share of groups that go on, every rollout weighs about the same. With α = n / N and β = 1 the estimate is the sum
+ĝ_1 + Σ (n_k / S_k) (ĝ_k − M_{k−1}) / (P_2 ⋯ P_k) (Rhee & Glynn 2015), with β = 0 it is inverse probability weighting. The best β M_{k−1} is the
+best prediction, at the share of signal in M_{k−1}: β_k = S_{k−1} / (S_{k−1} + h).
 
 All of it is linear in the waves: Ĝ = Σ w_k ĝ_k. `Wave.weight` is w_k, and goes into the advantages (`advantages/per_wave.py`).
 """
@@ -113,8 +115,8 @@ class WaveAllocation:
         return max(self.config.min_probability, min(1.0, math.sqrt(worth / self.price(prompt, tokens))))
 
     def close(self, draws: Sequence[Draw], is_cut: bool = False) -> tuple[Wave, ...]:
-        target = sum(draw.num_rollouts for draw in draws) if is_cut else self.num_per_prompt
-        weights = wave_weights(draws, target, self.config.half_signal)
+        sizes = self.sizes[: len(draws)] if is_cut else self.sizes
+        weights = wave_weights(draws, shares(sizes, self.config.reach), self.config.half_signal)
         return tuple(Wave(draw.num_rollouts, draw.probability, weight) for draw, weight in zip(draws, weights, strict=True))
 
     def worth(self, belief: SuccessPrior, num_so_far: int, num_more: int, response_tokens: float) -> float:
@@ -151,14 +153,20 @@ def wave_sizes(num_per_prompt: int, first: int, growth: float) -> list[int]:
     return [total - before for total, before in zip(totals, [0, *totals], strict=False)]
 
 
-def wave_weights(draws: Sequence[Draw], num_per_prompt: int, half_signal: float) -> list[float]:
-    """w_k of every drawn wave: the formula of this module, multiplied out."""
+def shares(sizes: Sequence[int], reach: float) -> list[float]:
+    """α_k of all waves that a group may get: as sizes, each wave `reach` times less than the one before."""
+    parts = [size * reach**wave for wave, size in enumerate(sizes)]
+    return [part / sum(parts) for part in parts]
+
+
+def wave_weights(draws: Sequence[Draw], alphas: Sequence[float], half_signal: float) -> list[float]:
+    """w_k of every drawn wave from the shares of all waves that there might have been: the formula of this module, multiplied out."""
     weights = [0.0] * len(draws)
 
     def add_mean_so_far(num_waves: int, factor: float) -> None:
         """`factor` times M, the mean of the first waves weighed by size."""
         size = sum(draw.num_rollouts for draw in draws[:num_waves])
-        stand_in = share_of_signal(size, half_signal) * (1 - size / num_per_prompt)
+        stand_in = share_of_signal(size, half_signal) * sum(alphas[num_waves:])
         for wave in range(num_waves):
             weights[wave] += factor * stand_in * draws[wave].num_rollouts / size
 
@@ -167,7 +175,7 @@ def wave_weights(draws: Sequence[Draw], num_per_prompt: int, half_signal: float)
         if wave > 0:
             add_mean_so_far(wave, (1 - 1 / draw.probability) / reach)
             reach *= draw.probability
-        weights[wave] += draw.num_rollouts / num_per_prompt / reach
+        weights[wave] += alphas[wave] / reach
     add_mean_so_far(len(draws), 1 / reach)
     return weights
 
