@@ -51,10 +51,10 @@ class WavesConfig:
     """How a group grows under allocation waves (`rollouts/waves.py`)."""
 
     first_wave: int = 64  # rollouts that every prompt gets
-    growth: float = 2.0  # how many times as large a group is after another wave; N at most
+    growth: float = 4.0  # how many times as large a group is after another wave; N at most
     half_signal: float = 64.0  # rollouts at which half of a group's squared gradient estimate is signal
-    reach: float = 0.5  # share of groups expected to get another wave; any is unbiased, one like rollouts/extended least noisy
-    min_probability: float = 0.1  # of another wave that is not worth its tokens; lower: fewer tokens, larger weights
+    reach: float = 0.3  # share of groups expected to get another wave; any is unbiased, one like rollouts/extended least noisy
+    min_probability: float = 0.2  # of another wave that is not worth its tokens; lower: fewer tokens, larger weights
 
 
 @dataclass

@@ -40,9 +40,9 @@ def first_wave_fits(config: BroRLConfig) -> Iterator[str]:
     if config.rollouts.allocation != "waves" or not sizes:
         return
     largest = max(num for num, _ in sizes)
-    if first >= largest:
+    if largest - first < first / 2:
         yield (
-            f"rollouts.waves.first_wave={first} leaves nothing to decide with N = {largest}: write for example "
+            f"rollouts.waves.first_wave={first} leaves less than half a wave to decide about with N = {largest}: write for example "
             f"rollouts.waves.first_wave={max(2, largest // 8)}, or rollouts.allocation=fixed"
         )
     needed = config.algorithm.num_mini_batches * data_parallel_size(config)

@@ -24,11 +24,11 @@ Given all N rollouts, drawn or not, the coin of wave k has the known mean P_k: E
 from the last wave back, E Ĝ = Σ α_k E ĝ_k = g, since every ĝ_k is unbiased whatever its size. That needs decisions that look at
 earlier waves only, and waves that are not coupled through a common baseline.
 
-Any α and β are unbiased; the variance depends on them. With α_k = n_k / N a group that got all its waves for sure is averaged plainly, but
-a wave that few groups get weighs 1 / (P_2 ⋯ P_k) times its size where it was drawn. With α_k in proportion to n_k `reach`^(k − 1), where `reach`
-is the share of groups that go on, every rollout weighs about the same. With α = n / N and β = 1 the estimate is the sum
-ĝ_1 + Σ (n_k / S_k) (ĝ_k − M_{k−1}) / (P_2 ⋯ P_k) (Rhee & Glynn 2015), with β = 0 it is inverse probability weighting. The best β M_{k−1} is the
-best prediction, at the share of signal in M_{k−1}: β_k = S_{k−1} / (S_{k−1} + h).
+Any α and β are unbiased; the variance depends on them. With α_k = n_k / N a group that is sure to get all waves is averaged plainly, but a
+wave that few groups get weighs 1 / (P_2 ⋯ P_k) times its size where it was drawn. With α_k in proportion to n_k `reach`^(k − 1), `reach`
+being the share of groups that go on, all rollouts weigh about the same. With α = n / N and β = 1 the estimate is the sum
+ĝ_1 + Σ (n_k / S_k) (ĝ_k − M_{k−1}) / (P_2 ⋯ P_k) (Rhee & Glynn 2015), with β = 0 it is inverse probability weighting. The best β makes
+β M_{k−1} the best prediction and is the share of signal in M_{k−1}: β_k = S_{k−1} / (S_{k−1} + h).
 
 All of it is linear in the waves: Ĝ = Σ w_k ĝ_k. `Wave.weight` is w_k, and goes into the advantages (`advantages/per_wave.py`).
 """
@@ -146,10 +146,12 @@ def wave_sizes(num_per_prompt: int, first: int, growth: float) -> list[int]:
 
     A last wave below half the first is joined to the one before.
     """
-    totals = [min(first, num_per_prompt)]
-    while totals[-1] < num_per_prompt:
+    least = max(first / 2, 2)
+    totals: list[int] = []
+    grown = first
+    while not totals or totals[-1] < num_per_prompt:
+        totals.append(num_per_prompt if num_per_prompt - grown < least else grown)
         grown = max(math.ceil(totals[-1] * growth), totals[-1] + 2)
-        totals.append(num_per_prompt if num_per_prompt - grown < max(first / 2, 2) else grown)
     return [total - before for total, before in zip(totals, [0, *totals], strict=False)]
 
 
