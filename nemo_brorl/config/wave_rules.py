@@ -55,4 +55,25 @@ def first_wave_fits(config: BroRLConfig) -> Iterator[str]:
         )
 
 
-WAVE_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (advantage_by_wave, nothing_else_couples_waves, first_wave_fits)
+def no_group_is_lost_for_being_extended(config: BroRLConfig) -> Iterator[str]:
+    sampling = config.dynamic_sampling
+    if config.rollouts.allocation != "waves":
+        return
+    if sampling.in_flight in ("restart", "drop"):
+        yield (
+            f"dynamic_sampling.in_flight={sampling.in_flight} gives up groups that are still sampled, and under rollouts.allocation=waves "
+            "those are the ones worth extending: write dynamic_sampling.in_flight=finish or resume"
+        )
+    if sampling.order == "completion" and not sampling.carry_over:
+        yield (
+            "dynamic_sampling.order=completion with dynamic_sampling.carry_over=false loses the groups that close last, and under "
+            "rollouts.allocation=waves those are the ones worth extending: write order=prompt or carry_over=true"
+        )
+
+
+WAVE_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
+    advantage_by_wave,
+    nothing_else_couples_waves,
+    first_wave_fits,
+    no_group_is_lost_for_being_extended,
+)

@@ -39,6 +39,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from nemo_brorl.config.schema import RolloutsConfig, WavesConfig
@@ -100,24 +101,30 @@ class WaveAllocation:
         return Draw(self.sizes[0], 1.0)
 
     def extend(self, prompt: Prompt, draws: Sequence[Draw], rewards: Float32, lengths: Int32) -> Draw | None:
-        if len(draws) == len(self.sizes):
-            return None
+        more = self.sizes_after(draws)
         probability = self.probability(prompt, draws, rewards, lengths)
-        return Draw(self.sizes[len(draws)], probability) if coin(self.seed, prompt.uid, len(draws)) < probability else None
+        return Draw(more[0], probability) if coin(self.seed, prompt.uid, len(draws)) < probability else None
 
     def probability(self, prompt: Prompt, draws: Sequence[Draw], rewards: Float32, lengths: Int32) -> float:
         """Of another wave, given all there is; 0 when the group has N."""
-        if len(draws) == len(self.sizes):
+        more = self.sizes_after(draws)
+        if not more:
             return 0.0
         successes, tokens = int((rewards >= SUCCESS_REWARD).sum()), float(lengths.mean())
         belief = self.beliefs.posterior(prompt).after(successes, len(rewards) - successes)
-        worth = self.worth(belief, sum(draw.num_rollouts for draw in draws), self.sizes[len(draws)], tokens)
+        worth = self.worth(belief, sum(draw.num_rollouts for draw in draws), more[0], tokens)
         return max(self.config.min_probability, min(1.0, math.sqrt(worth / self.price(prompt, tokens))))
 
     def close(self, draws: Sequence[Draw], is_cut: bool = False) -> tuple[Wave, ...]:
-        sizes = self.sizes[: len(draws)] if is_cut else self.sizes
+        sizes = [draw.num_rollouts for draw in draws] + ([] if is_cut else self.sizes_after(draws))
         weights = wave_weights(draws, shares(sizes, self.config.reach), self.config.half_signal)
         return tuple(Wave(draw.num_rollouts, draw.probability, weight) for draw, weight in zip(draws, weights, strict=True))
+
+    def sizes_after(self, draws: Sequence[Draw]) -> list[int]:
+        """Of the waves that a group may still get. One that was held while the schedule changed N goes on under the new plan."""
+        total = sum(draw.num_rollouts for draw in draws)
+        totals = [total, *(planned for planned in accumulate(self.sizes) if planned > total)]
+        return [after - before for before, after in pairwise(totals)]
 
     def worth(self, belief: SuccessPrior, num_so_far: int, num_more: int, response_tokens: float) -> float:
         """Per token, of more rollouts of a group."""

@@ -16,6 +16,8 @@ WRONG = [
     ([WAVES, "algorithm.rare_success_exponent=1"], "write algorithm.rare_success_exponent=0 or rollouts.allocation=fixed"),
     ([WAVES, "rollouts.num_per_prompt=64"], "write for example rollouts.waves.first_wave=8, or rollouts.allocation=fixed"),
     ([WAVES, "rollouts.waves.first_wave=2", "rollouts.prompts_per_step=1"], "cannot fill algorithm.num_mini_batches=4 on 2"),
+    ([WAVES, "dynamic_sampling.in_flight=drop"], "write dynamic_sampling.in_flight=finish or resume"),
+    ([WAVES, "dynamic_sampling.order=completion", "dynamic_sampling.carry_over=false"], "write order=prompt or carry_over=true"),
     (["rollouts.waves.min_probability=0"], "rollouts.waves.min_probability=0.0 is out of range"),
     (["rollouts.allocation=more"], "write one of fixed, waves"),
 ]

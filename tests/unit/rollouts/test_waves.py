@@ -41,6 +41,13 @@ def test_a_small_remainder_joins_the_wave_before() -> None:
     assert all(sum(wave_sizes(num, 3, 1.01)) == num and min(wave_sizes(num, 3, 1.01)) >= 2 for num in range(4, 60))
 
 
+def test_a_group_that_was_held_while_n_changed_goes_on_under_the_new_plan() -> None:
+    draws = [Draw(4, 1.0), Draw(4, 0.5)]
+    assert allocation(20).sizes_after(draws) == [8, 4]
+    assert allocation(64).sizes_after([*draws, Draw(8, 0.5), Draw(4, 0.5)]) == [12, 32]  # 20 so far; waves up to 8, 16, 32 and 64
+    assert allocation(8).sizes_after([*draws, Draw(8, 0.5)]) == []
+
+
 def test_fixed_asks_once_and_leaves_groups_as_they_are() -> None:
     fixed = make_allocation(RolloutsConfig(), 8, SuccessPosterior(PosteriorConfig()), 0)
     assert isinstance(fixed, FixedAllocation)
