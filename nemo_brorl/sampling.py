@@ -15,7 +15,7 @@ from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
 from nemo_brorl.rollouts.requests import requests_for, requests_to_resume
 from nemo_brorl.rollouts.waves import Draw
-from nemo_brorl.types import Prompt, RolloutRequest, Sampling, ScoredGroup, TrainBatch
+from nemo_brorl.types import Prompt, RolloutChunk, RolloutRequest, Sampling, ScoredGroup, TrainBatch
 
 TURN_S = 1.0  # a wait for news ends after this long, so that deadlines and stop requests are looked at
 
@@ -35,6 +35,7 @@ class RolloutStream:
         self.ledger = GroupLedger()
         self.num_asked = 0  # rollouts, ever
         self.num_settled = 0  # rollouts that came back
+        self.num_tokens = 0  # sampled here, also of rollouts that were cut
         self._num_sampling = 0  # rollouts that no engine has answered for
         self.sampled_at = time.monotonic()  # when the last of them was
 
@@ -74,7 +75,7 @@ class RolloutStream:
         wait_any([*self.session.pending(), *self.verifier.pending()], timeout_s)
         settled: list[OpenGroup | None] = []
         for chunk in self.session.poll():
-            self._note_sampled(len(chunk.request.indices))
+            self._note_sampled(chunk)
             if len(chunk.lengths):
                 self.verifier.submit(chunk)
             else:
@@ -99,8 +100,12 @@ class RolloutStream:
         self._num_sampling += num
         self.session.submit(requests)
 
-    def _note_sampled(self, num: int) -> None:
-        self._num_sampling -= num
+    def _note_sampled(self, chunk: RolloutChunk) -> None:
+        rest, resumed = chunk.unfinished, chunk.request.resumed
+        self.num_tokens += int(chunk.lengths.sum())
+        self.num_tokens += 0 if rest is None else int(rest.lengths.sum())
+        self.num_tokens -= 0 if resumed is None else int(resumed.lengths.sum())
+        self._num_sampling -= len(chunk.request.indices)
         if self._num_sampling == 0:
             self.sampled_at = time.monotonic()
 

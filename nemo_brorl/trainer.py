@@ -10,7 +10,8 @@ from typing import Any
 
 from nemo_brorl.checkpoint import Checkpoints, RunState, Saver
 from nemo_brorl.clock import StopRequest, Stopwatch
-from nemo_brorl.collection import Collected, Collection, Collector
+from nemo_brorl.collection.collection import Collected, Collection
+from nemo_brorl.collection.collector import Collector
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
 from nemo_brorl.errors import CheckpointError, StarvationError, TrainingError
@@ -81,7 +82,7 @@ class BroRLTrainer:
         self.events = EventLog(parts.run_folder / "events.jsonl")
         self.collector = Collector(config, parts.prompts, parts.sampler, parts.console)
         self.next_collection: Collection | None = None  # with rollouts.overlap: under way while the policy learns
-        self.turns = DeviceTurns(parts.policy, parts.generator, sleep_discards_weights=False)
+        self.turns = DeviceTurns(parts.policy, parts.generator, sleep_discards_weights=config.generation.sleep == "discard")
 
     def fit(self) -> None:
         """Train up to max_steps, or until asked to stop; the state is saved either way."""
@@ -129,6 +130,7 @@ class BroRLTrainer:
             **generated,
             **collected.metrics,
             **update.metrics,
+            **(self.turns.last_sync.metrics() if self.turns.last_sync else {}),
             "policy/learning_rate": self.learning_rate(self.step_number),
             "rollouts/num_per_prompt": float(self.schedule.stage.num_per_prompt),
             "rollouts/prompts_per_step": float(self.schedule.stage.prompts_per_step),
@@ -139,14 +141,14 @@ class BroRLTrainer:
 
     def collect(self) -> Collected:
         """A full batch of informative groups. Raises StarvationError."""
-        collection, self.next_collection = self.next_collection or self.collector.begin(self.schedule.stage, self.version), None
+        collection, self.next_collection = self.next_collection or Collection(self.collector, self.schedule.stage, self.version), None
         return collection.complete().finish()
 
     def learn(self, plan: UpdatePlan) -> UpdateReport:
         """Run the update; with `rollouts.overlap`, sample the next batch meanwhile."""
         if not self.config.rollouts.overlap or self.step_number + 1 >= self.config.trainer.max_steps:
             return self.parts.policy.update(plan)
-        self.next_collection = self.collector.begin(self.schedule.stage, self.version)
+        self.next_collection = Collection(self.collector, self.schedule.stage, self.version)
         self.parts.policy.begin_update(plan)
         while (update := self.parts.policy.finish_update(timeout_s=0.0 if not self.next_collection.is_done else TURN_S)) is None:
             if not self.next_collection.is_done:

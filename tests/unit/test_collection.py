@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from nemo_brorl.collection import Collected, Collector
+from nemo_brorl.collection.collection import Collected, Collection
+from nemo_brorl.collection.collector import Collector
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
 from nemo_brorl.errors import GenerationError, StarvationError
@@ -44,7 +45,7 @@ def make_collector(config: BroRLConfig, generator: FakeGenerator, period: int = 
 
 
 def collect(collector: Collector, version: int = 0) -> Collected:
-    return collector.begin(STAGE, version).complete().finish()
+    return Collection(collector, STAGE, version).complete().finish()
 
 
 def cutting_config(unfinished: str = "drop", min_fraction: float = 0.5) -> BroRLConfig:
@@ -180,3 +181,17 @@ def test_a_collectors_state_survives_a_restart() -> None:
     again.prompts.load_state_dict(collector.prompts.state_dict())
     again.load_state_dict(collector.state_dict(), collector.under_way())
     assert uids(collect(again, version=0))[0] == "train/2"
+
+
+def test_tokens_are_counted_once_though_they_were_sampled_in_two_steps() -> None:
+    generator = SlowGenerator(slow=["train/1"], num_ended=6)
+    collector = make_collector(cutting_config("resume"), generator)
+    first = collect(collector)
+    # train/0: 8 of 2 tokens; train/1: 6 of 2 and 2 of 1
+    assert first.metrics["rollouts/generated_tokens"] == 16 + 12 + 2
+    generator.slow, generator.version = frozenset(), 1
+    second = collect(collector, version=1)
+    # two more of one token each, and the groups train/2, train/3, train/4 of the second step
+    num_groups = len(second.sampled)
+    assert second.metrics["rollouts/generated_tokens"] == 30 + 2 + 16 * num_groups
+    assert second.metrics["rollouts/informative_per_million_tokens"] > 0

@@ -14,26 +14,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from nemo_brorl.checkpoint import UnderWay
-from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.console import Console
-from nemo_brorl.dynamic_sampling import DynamicSampling, judge
+from nemo_brorl.collection.collector import Collector
+from nemo_brorl.dynamic_sampling import judge
 from nemo_brorl.errors import GenerationError
 from nemo_brorl.logs import get_logger
-from nemo_brorl.ports import PromptSource
+from nemo_brorl.metrics.allocation import allocation_metrics
 from nemo_brorl.rollouts.ledger import OpenGroup, length_bias
-from nemo_brorl.rollouts.lengths import LengthHistory
 from nemo_brorl.rollouts.schedule import Stage
-from nemo_brorl.rollouts.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.waves import make_allocation
-from nemo_brorl.sampling import TURN_S, RolloutStream, Sampler
-from nemo_brorl.types import Prompt, Sampling, ScoredGroup
+from nemo_brorl.sampling import TURN_S, RolloutStream
+from nemo_brorl.types import ScoredGroup
 
 log = get_logger(__name__)
 
@@ -51,85 +44,12 @@ class Collected:
     reward_s: float  # after that, until the last one was scored
 
 
-class Collector:
-    """Owns what outlives a step: dynamic sampling's surplus, held groups, tails, prompts to restart."""
-
-    def __init__(self, config: BroRLConfig, prompts: PromptSource, sampler: Sampler, console: Console) -> None:
-        self.config = config
-        self.prompts = prompts
-        self.sampler = sampler
-        self.console = console
-        self.dynamic_sampling = DynamicSampling(config.dynamic_sampling)
-        self.sampling = Sampling(config.rollouts.temperature, config.rollouts.top_p, config.rollouts.max_response_tokens)
-        self.held: list[OpenGroup] = []
-        self.tails: list[OpenGroup] = []
-        self.restarted: list[Prompt] = []
-        self.lengths = LengthHistory()
-        self.beliefs = SuccessPosterior(config.rollouts.posterior)
-        settings = (config.rollouts.unfinished, config.dynamic_sampling.in_flight)
-        self.may_mix_versions = config.rollouts.overlap or "resume" in settings
-
-    def begin(self, stage: Stage, version: int) -> Collection:
-        """Start to fill a batch under weights `version`."""
-        self.dynamic_sampling.begin_step(version, stage.prompts_per_step)
-        self._retire(version)
-        return Collection(self, stage, version)
-
-    def next_prompts(self, num: int) -> list[Prompt]:
-        """Restarted ones first; each is handed out once more."""
-        again, self.restarted = self.restarted[:num], self.restarted[num:]
-        return again + self.prompts.take(num - len(again))
-
-    def hold(self, group: OpenGroup) -> None:
-        """Keep a group for the next step; one without a token starts anew."""
-        if group.oldest_version is None:
-            self.restarted.append(group.prompt)
-        else:
-            self.held.append(group)
-
-    def under_way(self) -> UnderWay:
-        """The groups between two steps, for a checkpoint."""
-        return UnderWay(tuple(self.dynamic_sampling.kept), tuple(self.held), tuple(self.tails))
-
-    def state_dict(self) -> dict[str, Any]:
-        """JSON-able; the groups are in `under_way`."""
-        return {
-            "keep_rate": self.dynamic_sampling.keep_rate,
-            "restarted": [asdict(prompt) for prompt in self.restarted],
-            "lengths": self.lengths.state_dict(),
-            "beliefs": self.beliefs.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any], under_way: UnderWay) -> None:
-        """Continue where `state` was taken."""
-        self.dynamic_sampling.kept, self.held, self.tails = list(under_way.kept), list(under_way.held), list(under_way.tails)
-        self.dynamic_sampling.keep_rate = state["keep_rate"]
-        self.restarted = [Prompt(**{**prompt, "token_ids": tuple(prompt["token_ids"])}) for prompt in state["restarted"]]
-        self.lengths.load_state_dict(state["lengths"])
-        self.beliefs.load_state_dict(state["beliefs"])
-
-    def learn(self, sampled: Sequence[ScoredGroup], cut: Sequence[OpenGroup]) -> None:
-        """Take in what a collection has seen, once it is over: forecasts and beliefs do not change while one is under way."""
-        for scored in sampled:
-            self.lengths.observe(scored.prompt.task, scored.prompt.uid, scored.group.lengths)
-        for group in cut:
-            for partial in group.unfinished:
-                self.lengths.observe(group.prompt.task, group.uid, partial.lengths, np.ones(len(partial.lengths), bool))
-        self.beliefs.learn(sampled)
-
-    def _retire(self, version: int) -> None:
-        """Held groups that are too old start anew, tails that are too old are dropped."""
-        oldest = version - self.config.dynamic_sampling.max_staleness
-        for group in [group for group in self.held if (group.oldest_version or 0) < oldest]:
-            self.held.remove(group)
-            self.restarted.append(group.prompt)
-        self.tails = [group for group in self.tails if (group.oldest_version or 0) >= oldest]
-
-
 class Collection:
     """One batch being filled. Call `advance` until `is_done`, then `finish`."""
 
     def __init__(self, collector: Collector, stage: Stage, version: int) -> None:
+        """Starts at once, under weights `version`."""
+        collector.begin_step(stage, version)
         self.collector = collector
         self.stage = stage
         self.version = version
@@ -186,7 +106,13 @@ class Collection:
         """Take the batch; the engines are idle then."""
         self.close()
         batch = (*self.dynamic_sampling.take(), *sorted(self.late, key=lambda group: group.prompt.uid))
-        metrics = {**self.dynamic_sampling.metrics(), **length_bias(self.cut_groups), "rollouts/late_groups": float(len(self.late))}
+        metrics = {
+            **self.dynamic_sampling.metrics(),
+            **length_bias(self.cut_groups),
+            **(allocation_metrics(self.sampled, self.stage.num_per_prompt) if self.sampled else {}),
+            **self.collector.spent.metrics(),
+            "rollouts/late_groups": float(len(self.late)),
+        }
         sampled_at = max(self.stream.sampled_at, self.start)
         return Collected(batch, tuple(self.sampled), metrics, sampled_at - self.start, max(self.done_at - sampled_at, 0.0))
 
@@ -195,7 +121,7 @@ class Collection:
         self.stream.close()
         if self.is_done and not self.is_learnt:
             self.sampled.sort(key=lambda group: self.admitted[group.prompt.uid])  # nothing depends on which closed first
-            self.collector.learn(self.sampled, self.cut_groups)
+            self.collector.learn(self.sampled, self.cut_groups, self.stream.num_tokens)
             self.is_learnt = True
         self.collector.console.clear()
 
