@@ -162,9 +162,11 @@ class MegatronPolicy:
 
     def _wait(self, calls: list[tuple[int, Any]], method: str) -> list[Any]:
         """The results of calls, given as (rank, reference). Raises StallError when the run was given up meanwhile."""
+        before = self.roll_call
         call = self._begin(calls, method)
         with self.heartbeat.stage(f"policy {method}", self.late):
             results = self._results(call, timeout_s=None)
+        self.roll_call = before
         assert results is not None, "a wait without a timeout ended without results"
         return results
 

@@ -12,6 +12,7 @@ from ray.exceptions import RayError
 from nemo_brorl.policy.whereabouts import Whereabouts
 
 ASK = "ask"  # the concurrency group in which a rank answers
+EVERY_S = 4.0
 ANSWER_S = 1.0  # a rank's own answering thread waits for nothing but the interpreter's lock
 SILENT_S = 8.0  # without an answer for longer, a rank counts as one that does not answer
 MAX_NAMED = 8
@@ -32,9 +33,13 @@ class RollCall:
         self.ranks = ranks
         self.answers = dict.fromkeys(ranks, Answer(None, time.monotonic()))
         self._asked: dict[int, Any] = {}
+        self._asked_at = time.monotonic()
 
     def ask(self) -> bool:
-        """Ask all, for a second; whether one has moved since it was asked before."""
+        """Ask all, for a second; whether one has moved since it was asked before. Not asked again within a few seconds."""
+        if time.monotonic() - self._asked_at < EVERY_S or not self.ranks:
+            return False
+        self._asked_at = time.monotonic()
         for number in self.ranks.keys() - self._asked.keys():
             self._asked[number] = self.ranks[number].where.options(concurrency_group=ASK).remote()
         ready, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=ANSWER_S)
