@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -225,18 +224,6 @@ def find_mismatch(meta: ChunkMeta, flight: int, request: RolloutRequest, known_v
 def no_arrays(num: int) -> ChunkArrays:
     """`num` responses without a token."""
     return ChunkArrays(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(num + 1, np.int64))
-
-
-def continuation_of(completion: Any) -> Continuation:
-    """From vLLM's CompletionOutput; "abort" is what one that was cut off says."""
-    assert completion.finish_reason in ("stop", "length", "abort"), f"vLLM ended a rollout with {completion.finish_reason!r}"
-    return Continuation(
-        token_ids=completion.token_ids,
-        log_probs=completion.logprobs.logprobs,
-        versions=[int(span.version) for span in completion.weight_versions or ()],
-        has_ended=completion.finish_reason != "abort",
-        is_stopped=completion.finish_reason == "stop",
-    )
 
 
 def _lengths(arrays: ChunkArrays) -> Int32:

@@ -1,0 +1,184 @@
+"""Sessions on real engines: what is cut is gone on with, and weights change in mid-sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+
+from nemo_brorl.generation.pool import VllmPool
+from nemo_brorl.generation.session import VllmSession
+from nemo_brorl.object_store import fetch, wait_any
+from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutChunk, RolloutRequest, Sampling
+from tests.engine_pool import hf_log_probs, prompt_of, requests_of, rollouts_of, sample, start_pool, weights_of, worst_difference
+from tests.tiny_model import make_tiny_model
+
+LONG = Sampling(temperature=0.8, top_p=1.0, max_tokens=120)
+GREEDY = Sampling(temperature=1.0, top_p=1e-6, max_tokens=90)
+SOON = 0.02  # s, after which a chunk is cut: some steps
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    base = tmp_path_factory.mktemp("models")
+    return [make_tiny_model(base / f"{seed}", seed=seed) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def pool(folders: list[Path]) -> Iterator[VllmPool]:
+    """Two engines with batches of 64."""
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+    started = start_pool(folders[0], num_engines=2, max_num_seqs=64)
+    yield started
+    started.close()
+    ray.shutdown()
+
+
+def drain(session: VllmSession, num: int) -> list[RolloutChunk]:
+    """The next `num` chunks."""
+    chunks: list[RolloutChunk] = []
+    while len(chunks) < num:
+        wait_any(session.pending(), 1.0)
+        chunks += session.poll()
+    return chunks
+
+
+def cut_soon(requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:
+    return [replace(request, deadline_s=SOON) for request in requests]
+
+
+def to_resume(chunks: Sequence[RolloutChunk]) -> list[RolloutRequest]:
+    requests = []
+    for chunk in chunks:
+        rest = chunk.unfinished
+        if rest is not None:
+            request = replace(chunk.request, first_index=int(rest.indices[0]), num_rollouts=len(rest.indices), resumed=rest)
+            requests.append(replace(request, deadline_s=None))
+    return requests
+
+
+def test_requests_may_be_added_while_others_are_sampled(pool: VllmPool) -> None:
+    first, second = requests_of(prompt_of(70, "a"), 64, 16, sampling=LONG), requests_of(prompt_of(45, "b"), 64, 16, sampling=LONG)
+    apart = sample(pool, first) | sample(pool, second)
+    session = pool.open_session()
+    session.submit(first)
+    chunks = drain(session, 1)
+    session.submit(second)
+    chunks += drain(session, 7)
+    session.close()
+    assert rollouts_of(chunks) == apart
+
+
+def test_what_is_cut_and_resumed_reads_as_if_it_had_not_been(pool: VllmPool) -> None:
+    """Of a distribution with one token in it, where another seed changes nothing."""
+    requests = requests_of(prompt_of(70), 32, 16, sampling=GREEDY)
+    whole = sample(pool, requests)
+    assert len(whole["a", 0][0]) == 90
+    chunks = list(pool.generate(cut_soon(requests)))
+    rest = to_resume(chunks)
+    assert sum(request.num_rollouts for request in rest) == 32, "none ended so soon"
+    assert all(0 < request.resumed.lengths.min() < 90 for request in rest if request.resumed)
+    again = list(pool.generate(cut_soon(rest)))
+    assert any(chunk.unfinished is not None for chunk in again), "a rollout may be cut more than once"
+    pieces = [*again, *pool.generate(to_resume(again))]
+    assert rollouts_of(pieces) == whole
+
+
+def test_a_resumed_response_keeps_its_beginning_and_has_the_log_probs_of_one_sentence(pool: VllmPool, folders: list[Path]) -> None:
+    prompt = prompt_of(70)
+    chunks = list(pool.generate(cut_soon(requests_of(prompt, 64, 16, sampling=LONG))))
+    rest = to_resume(chunks)
+    resumed = list(pool.generate(rest))
+    rollouts = rollouts_of(chunks) | rollouts_of(resumed)
+    assert sorted(index for _, index in rollouts) == list(range(64))
+    for request in rest:
+        assert request.resumed is not None
+        beginnings = fetch(request.resumed.data)
+        for row, index in enumerate(request.indices.tolist()):
+            part = slice(*beginnings.offsets[row : row + 2])
+            tokens, log_probs, _ = rollouts["a", index]
+            assert tokens[: request.resumed.lengths[row]] == beginnings.token_ids[part].tolist()
+            assert log_probs[: request.resumed.lengths[row]] == beginnings.log_probs[part].tolist()
+    assert worst_difference(folders[0], prompt, rollouts) < 1e-4
+
+
+def test_continuations_are_drawn_from_the_distribution_after_the_beginning(pool: VllmPool, folders: list[Path]) -> None:
+    """The mean log-probability of 1,024 next tokens is minus the entropy, within four standard errors."""
+    prompt, beginning, num = prompt_of(20), [9, 31], 1024
+    arrays = ChunkArrays(
+        np.tile(np.array(beginning, np.int32), num), np.full(2 * num, -1.0, np.float32), np.arange(0, 2 * num + 1, 2, dtype=np.int64)
+    )
+    partial = PartialRollouts(np.arange(num, dtype=np.int32), np.full(num, 2, np.int32), 0, arrays)
+    request = RolloutRequest(prompt, 0, num, 5, Sampling(0.8, 1.0, 3), resumed=partial)
+    drawn = np.array([log_probs[2] for _, log_probs, _ in sample(pool, [request]).values()])
+    longer = replace(prompt, token_ids=(*prompt.token_ids, *beginning))
+    log_p = np.array([hf_log_probs(folders[0], longer, [token], 0.8)[0] for token in range(128)])
+    entropy = -float((np.exp(log_p) * log_p).sum())
+    spread = float(np.sqrt((np.exp(log_p) * log_p**2).sum() - entropy**2))
+    assert abs(drawn.mean() + entropy) < 4 * spread / np.sqrt(num)
+
+
+def test_cut_requests_come_back_once_also_those_no_engine_had(pool: VllmPool) -> None:
+    requests = requests_of(prompt_of(20, "a"), 512, 32, sampling=GREEDY) + requests_of(prompt_of(20, "b"), 32, 32)
+    session = pool.open_session()
+    session.submit(requests)
+    session.cut(["a"])
+    session.cut(["a"])
+    chunks = drain(session, 17)
+    assert session.poll() == []
+    session.close()
+    indices = [index for chunk in chunks if chunk.unfinished is not None for index in chunk.unfinished.indices.tolist()]
+    assert sorted(indices) == list(range(512))
+    waiting = [chunk for chunk in chunks if chunk.engine == -1]
+    assert waiting
+    assert all(chunk.unfinished is not None and not chunk.unfinished.lengths.any() for chunk in waiting)
+    assert [chunk.request.prompt.uid for chunk in chunks if chunk.unfinished is None] == ["b"]
+
+
+def under_way(pool: VllmPool, requests: Sequence[RolloutRequest]) -> tuple[VllmSession, list[RolloutChunk]]:
+    """A session that has sampled some tokens of these requests: short ones were submitted with them and have come back."""
+    session = pool.open_session()
+    session.submit([*requests, *requests_of(prompt_of(20, "short"), 16, 8, sampling=Sampling(1.0, 1.0, 4))])
+    return session, drain(session, 2)
+
+
+def test_the_same_weights_in_mid_sentence_change_nothing(pool: VllmPool, folders: list[Path]) -> None:
+    requests = requests_of(prompt_of(70), 64, 16, sampling=GREEDY) + requests_of(prompt_of(60, "b"), 16, 16, sampling=LONG)
+    undisturbed = sample(pool, requests)
+    session, short = under_way(pool, requests)
+    manifest, buckets = weights_of(folders[0])
+    pool.load_weights(manifest, buckets, version=5)
+    chunks = short + drain(session, len(requests))
+    session.close()
+    assert {chunk.version for chunk in chunks} == {0}
+    assert 5 in {chunk.newest_version for chunk in chunks}
+    rollouts = rollouts_of(chunks)
+    for key, (tokens, log_probs, is_stopped) in undisturbed.items():
+        assert (rollouts[key][0], rollouts[key][2]) == (tokens, is_stopped), "generators of seeded rollouts go on where they were"
+        assert rollouts[key][1] == pytest.approx(log_probs, abs=1e-4)
+
+
+def first_of_new(folders: list[Path], prompt: Prompt, tokens: list[int], log_probs: list[float], temperature: float) -> int:
+    """How many tokens the old weights sampled: the others are the new ones', by their log-probs. Raises where neither fits."""
+    old, new = (np.abs(hf_log_probs(folder, prompt, tokens, temperature) - np.array(log_probs)) < 1e-4 for folder in folders)
+    fits = [switch for switch in range(len(tokens) + 1) if old[:switch].all() and new[switch:].all()]
+    assert fits, "every token was sampled by the weights of its time"
+    return fits[0]
+
+
+def test_after_an_update_in_mid_sentence_tokens_are_the_new_weights(pool: VllmPool, folders: list[Path]) -> None:
+    prompt = prompt_of(70, "c")
+    session, _ = under_way(pool, requests_of(prompt, 16, 8, sampling=replace(LONG, max_tokens=150)))
+    manifest, buckets = weights_of(folders[1])
+    pool.load_weights(manifest, buckets, version=6)
+    chunks = drain(session, 2)
+    session.close()
+    switches = [first_of_new(folders, prompt, tokens, log_probs, 0.8) for tokens, log_probs, _ in rollouts_of(chunks).values()]
+    lengths = [len(tokens) for tokens, _, _ in rollouts_of(chunks).values()]
+    assert any(0 < switch < length for switch, length in zip(switches, lengths, strict=True))
+    assert {chunk.newest_version for chunk in chunks} == {6}
+    assert all(chunk.version < 6 for chunk in chunks)

@@ -1,0 +1,163 @@
+"""Life of a chunk inside an engine, over requests that are stepped by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from nemo_brorl.generation.chunk_batch import ChunkBatch
+from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkMeta, ChunkProgress, ChunkWork, Continuation, Reply, RolloutTask, Withdrawn
+from nemo_brorl.types import Prompt, RolloutRequest, Sampling
+
+REQUEST = RolloutRequest(Prompt("a", "task", "verifier", (7, 8), {}), 0, 2, 100, Sampling(1.0, 1.0, 3))
+
+
+class FakeRequests:
+    """Room for `room` rollouts at a time; each gets the step's number as its token."""
+
+    vocab_size = 100
+
+    def __init__(self, room: int = 8) -> None:
+        self.room = room
+        self.tokens: dict[str, list[int]] = {}
+        self.limits: dict[str, int] = {}
+        self.versions: dict[str, list[int]] = {}  # of the tokens
+        self.version = -1
+        self.num_steps = 0
+
+    def add(self, name: str, task: RolloutTask, sampling: Sampling) -> str:
+        identity = "id " + name
+        self.tokens[identity], self.versions[identity], self.limits[identity] = [], [], task.max_tokens
+        return identity
+
+    def step(self) -> list[tuple[str, Continuation]]:
+        self.num_steps += 1
+        running = list(self.tokens)[: self.room]
+        for identity in running:
+            self.tokens[identity].append(self.num_steps)
+            self.versions[identity].append(self.version)
+        ended = [identity for identity in running if len(self.tokens[identity]) == self.limits[identity]]
+        outputs = [(identity[3:], replace(self.so_far(identity), has_ended=True)) for identity in ended]
+        self.abort(ended)
+        return outputs
+
+    def num_tokens(self, identity: str) -> int | None:
+        return len(self.tokens[identity]) if identity in self.tokens else None
+
+    def so_far(self, identity: str) -> Continuation:
+        tokens = list(self.tokens[identity])
+        return Continuation(tokens, [-1.0] * len(tokens), self.versions[identity], has_ended=False, is_stopped=False)
+
+    def abort(self, identities: Sequence[str]) -> None:
+        for identity in identities:
+            self.tokens.pop(identity, None)
+
+    def set_version(self, version: int) -> None:
+        self.version = version
+
+
+def add(batch: ChunkBatch, flight: int, request: RolloutRequest = REQUEST) -> Future[Reply]:
+    answer: Future[Reply] = Future()
+    batch.add(ChunkWork(flight, request, None, answer))
+    return answer
+
+
+def meta_of(answer: Future[Reply]) -> Any:
+    assert answer.done()
+    return answer.result()[0]
+
+
+def test_a_chunk_is_answered_when_its_last_rollout_ends() -> None:
+    batch = ChunkBatch(FakeRequests(room=1))
+    answer = add(batch, 1)
+    for _ in range(5):
+        batch.step()
+    assert not answer.done()
+    batch.step()
+    assert meta_of(answer).lengths.tolist() == [3, 3]
+    assert batch.is_idle
+    assert (batch.num_samples, batch.num_tokens) == (2, 6)
+
+
+def test_a_cut_chunk_is_answered_with_what_it_has() -> None:
+    requests = FakeRequests(room=1)
+    batch = ChunkBatch(requests)
+    answer, other = add(batch, 1), add(batch, 2)
+    for _ in range(4):
+        batch.step()
+    batch.cut([1])
+    meta = meta_of(answer)
+    assert meta.indices.tolist() == [0]
+    assert meta.unfinished.indices.tolist() == [1]
+    assert meta.unfinished.lengths.tolist() == [1]
+    assert not any(identity.startswith("id 1/") for identity in requests.tokens), "it leaves the batch"
+    assert not other.done()
+    assert (batch.num_samples, batch.num_tokens) == (1, 4)
+
+
+def test_a_cut_and_an_abort_may_overtake_their_chunk() -> None:
+    batch = ChunkBatch(FakeRequests())
+    batch.cut([1])
+    assert meta_of(add(batch, 1)).unfinished.lengths.tolist() == [0, 0]
+    batch.abort([2])
+    assert isinstance(meta_of(add(batch, 2)), Withdrawn)
+    assert batch.is_idle
+
+
+def test_a_chunk_is_given_back_only_before_its_first_token() -> None:
+    requests = FakeRequests(room=2)
+    batch = ChunkBatch(requests)
+    begun, waiting = add(batch, 1), add(batch, 2)
+    batch.step()
+    assert not batch.withdraw(1)
+    assert batch.withdraw(2)
+    assert isinstance(meta_of(waiting), Withdrawn)
+    assert not begun.done()
+    assert not batch.withdraw(3), "unknown"
+    for _ in range(2):
+        batch.step()
+    assert isinstance(meta_of(begun), ChunkMeta)
+
+
+def test_the_answer_tells_how_far_other_chunks_are() -> None:
+    batch = ChunkBatch(FakeRequests(room=3))
+    first, _, _ = add(batch, 1), add(batch, 2), add(batch, 3)
+    for _ in range(3):
+        batch.step()
+    assert meta_of(first).progress == (ChunkProgress(2, num_begun=1, num_ended=0),), "chunk 3 has not begun"
+
+
+def test_the_time_of_a_chunk_runs_from_its_first_token() -> None:
+    batch = ChunkBatch(FakeRequests(room=2))
+    add(batch, 1)
+    waiting = add(batch, 2, replace(REQUEST, deadline_s=0.0))
+    for _ in range(3):
+        batch.step()
+    assert not waiting.done(), "it waited for the first chunk"
+    batch.step()
+    batch.step()
+    assert meta_of(waiting).unfinished is not None
+
+
+def test_a_chunk_knows_the_oldest_and_the_newest_version_of_its_tokens() -> None:
+    batch = ChunkBatch(FakeRequests())
+    batch.set_version(4)
+    answer = add(batch, 1)
+    batch.step()
+    batch.set_version(5)
+    later = add(batch, 2)
+    for _ in range(3):
+        batch.step()
+    assert (meta_of(answer).version, meta_of(answer).newest_version) == (4, 5)
+    assert (meta_of(later).version, meta_of(later).newest_version) == (5, 5)
+
+
+def test_after_a_failure_nothing_is_sampled() -> None:
+    batch = ChunkBatch(FakeRequests())
+    before = add(batch, 1)
+    batch.fail(ChunkFailure("broken"))
+    assert meta_of(before) == ChunkFailure("broken")
+    assert meta_of(add(batch, 2)) == ChunkFailure("broken")
+    assert batch.is_idle
