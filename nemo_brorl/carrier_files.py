@@ -19,7 +19,7 @@ from nemo_brorl.errors import CheckpointError
 from nemo_brorl.object_store import fetch
 
 _PLAIN = (str, int, float, bool, type(None))
-_KNOWN = {name: kind for name, kind in vars(types).items() if dataclasses.is_dataclass(kind)}
+_KNOWN: dict[str, type] = {name: kind for name, kind in vars(types).items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
 
 
 def save_carriers(path: Path, carriers: Sequence[Any]) -> None:

@@ -84,6 +84,10 @@ class Generator(Protocol):
     def stats(self) -> list[EngineStats]:
         """A snapshot of every engine's counters."""
 
+    def late(self, seconds: float) -> list[str]:
+        """Engines that have something to do and have not been heard of for longer than this, as a message names them. May be called from
+        another thread."""
+
     def sleep(self) -> Mapping[str, float]:
         """Give the devices to the policy, as far as `generation.sleep` says; only `wake_weights` may be called then.
 
@@ -159,7 +163,7 @@ class Policy(Protocol):
         """Make the current weights the reference of the KL term; if asked, forget Adam's moments and step count."""
 
     def offload(self) -> None:
-        """Make room for engines on the same devices, as far as `policy.offload` says; only `onload` and `finish_save` may be called then."""
+        """Make room for engines on the same devices, as far as `policy.offload` says; until `onload` only `finish_save` may be called."""
 
     def onload(self) -> None:
         """Take the room again."""
@@ -185,6 +189,9 @@ class Verifier(Protocol):
 
     def forget(self) -> None:
         """Give up what was submitted and not polled: no later `poll` returns it."""
+
+    def late(self, seconds: float) -> list[str]:
+        """Workers that have something to do and have not finished a chunk for longer than this. May be called from another thread."""
 
     def close(self) -> None:
         """Stop all workers."""

@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_brorl.console import Console
+from nemo_brorl.heartbeat import Heartbeat
 from nemo_brorl.object_store import fetch, wait_any
 from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
@@ -27,11 +29,20 @@ class RolloutStream:
     does not.
     """
 
-    def __init__(self, generator: Generator, verifier: Verifier, chunk_size: int, seed: int, forecast: Forecast | None = None) -> None:
+    def __init__(
+        self,
+        generator: Generator,
+        verifier: Verifier,
+        chunk_size: int,
+        seed: int,
+        heartbeat: Heartbeat,
+        forecast: Forecast | None = None,
+    ) -> None:
         self.session: GenerationSession = generator.open_session(forecast)
         self.verifier = verifier
         self.chunk_size = chunk_size
         self.seed = seed
+        self.heartbeat = heartbeat
         self.ledger = GroupLedger()
         self.num_asked = 0  # rollouts, ever
         self.num_settled = 0  # rollouts that came back
@@ -71,16 +82,20 @@ class RolloutStream:
 
     def advance(self, timeout_s: float = TURN_S) -> list[OpenGroup]:
         """Wait for news, at most `timeout_s`; groups that have settled since, in the order they did. They stay under way until
-        `release` or `extend`."""
+        `release` or `extend`. Raises StallError when the run was given up."""
+        self.heartbeat.check()
         wait_any([*self.session.pending(), *self.verifier.pending()], timeout_s)
         settled: list[OpenGroup | None] = []
-        for chunk in self.session.poll():
+        chunks, scores = self.session.poll(), self.verifier.poll()
+        if chunks or scores:
+            self.heartbeat.beat(f"{self.num_settled:,} of {self.num_asked:,} rollouts")
+        for chunk in chunks:
             self._note_sampled(chunk)
             if len(chunk.lengths):
                 self.verifier.submit(chunk)
             else:
                 settled.append(self.ledger.receive(chunk, None))
-        for scored in self.verifier.poll():
+        for scored in scores:
             self.num_settled += len(scored.rewards)
             settled.append(self.ledger.receive(scored.chunk, scored))
         return [group for group in settled if group is not None]
@@ -122,16 +137,29 @@ class Sampled:
 class Sampler:
     """Draws and scores whole groups of a fixed size."""
 
-    def __init__(self, generator: Generator, verifier: Verifier, console: Console, chunk_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        generator: Generator,
+        verifier: Verifier,
+        console: Console,
+        chunk_size: int,
+        seed: int,
+        heartbeat: Heartbeat | None = None,
+    ) -> None:
         self.generator = generator
         self.verifier = verifier
         self.console = console
         self.chunk_size = chunk_size
         self.seed = seed
+        self.heartbeat = heartbeat or Heartbeat()
+
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Inside, the run waits for engines and verifiers."""
+        return self.heartbeat.stage(name, self.generator.late, self.verifier.late)
 
     def open_stream(self, forecast: Forecast | None = None) -> RolloutStream:
         """For groups that are begun, extended and cut one by one. One stream at a time."""
-        return RolloutStream(self.generator, self.verifier, self.chunk_size, self.seed, forecast)
+        return RolloutStream(self.generator, self.verifier, self.chunk_size, self.seed, self.heartbeat, forecast)
 
     def sample(self, prompts: Sequence[Prompt], num_per_prompt: int, sampling: Sampling, stage: str) -> Sampled:
         """`num_per_prompt` rollouts of each prompt. The order of the result does not depend on which engine was faster."""
@@ -141,10 +169,11 @@ class Sampler:
             for prompt in prompts:
                 stream.open(prompt, Draw(num_per_prompt, 1.0), sampling)
             closed: dict[str, ScoredGroup] = {}
-            while not stream.is_idle:
-                for group in stream.advance():
-                    closed[group.uid] = stream.release(group.uid).close()
-                self.console.progress(stage, stream.num_settled, stream.num_asked, "rollouts", time.monotonic() - start)
+            with self.stage(stage):
+                while not stream.is_idle:
+                    for group in stream.advance():
+                        closed[group.uid] = stream.release(group.uid).close()
+                    self.console.progress(stage, stream.num_settled, stream.num_asked, "rollouts", time.monotonic() - start)
         finally:
             stream.close()
         self.console.clear()

@@ -130,7 +130,7 @@ class BroRLTrainer:
             **generated,
             **collected.metrics,
             **update.metrics,
-            **(self.turns.last_sync.metrics() if self.turns.last_sync else {}),
+            **self.turns.metrics(),
             "policy/learning_rate": self.learning_rate(self.step_number),
             "rollouts/num_per_prompt": float(self.schedule.stage.num_per_prompt),
             "rollouts/prompts_per_step": float(self.schedule.stage.prompts_per_step),

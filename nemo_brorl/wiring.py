@@ -18,6 +18,7 @@ from nemo_brorl.console import Console
 from nemo_brorl.errors import DataError, ModelError
 from nemo_brorl.evaluation import Evaluator
 from nemo_brorl.generation.pool import VllmPool
+from nemo_brorl.heartbeat import Heartbeat, StallWatch
 from nemo_brorl.parity import check_parity
 from nemo_brorl.policy.group import MegatronPolicy
 from nemo_brorl.prompts.sources import make_source
@@ -64,14 +65,16 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
 
 
 @contextlib.contextmanager
-def start_actors(config: BroRLConfig, model_folder: Path, *, with_policy: bool, watch: Stopwatch) -> Iterator[Actors]:
+def start_actors(
+    config: BroRLConfig, model_folder: Path, *, with_policy: bool, watch: Stopwatch, heartbeat: Heartbeat | None = None
+) -> Iterator[Actors]:
     """Ray, policy ranks, engines and verifiers, all starting side by side; whatever happens, all of it is gone afterwards."""
     with contextlib.ExitStack() as stack:
         with watch.measure("ray"):
             stack.enter_context(RayCluster(config))
         generator = VllmPool(config, model_folder)
         stack.callback(generator.close)
-        policy = MegatronPolicy(config, model_folder) if with_policy else None
+        policy = MegatronPolicy(config, model_folder, heartbeat) if with_policy else None
         if policy is not None:
             stack.callback(policy.close)
         verifier = VerifierPool(config, model_folder)
@@ -100,6 +103,7 @@ class Launch:
     stop: StopRequest
     console: Console
     watch: Stopwatch
+    heartbeat: Heartbeat
 
 
 @contextlib.contextmanager
@@ -112,8 +116,12 @@ def launching(config: BroRLConfig, console: Console) -> Iterator[Launch]:
         run_folder = claim_run_folder(config)
     stop = StopRequest(time_limit_s(config))
     stop.install()
-    with start_actors(config, model_folder, with_policy=True, watch=watch) as actors:
-        yield Launch(inputs, actors, run_folder, stop, console, watch)
+    heartbeat, trainer = Heartbeat(), config.trainer
+    with (
+        StallWatch(heartbeat, run_folder, trainer.stall_warning_s, trainer.stall_timeout_s),
+        start_actors(config, model_folder, with_policy=True, watch=watch, heartbeat=heartbeat) as actors,
+    ):
+        yield Launch(inputs, actors, run_folder, stop, console, watch, heartbeat)
 
 
 @contextlib.contextmanager
@@ -126,7 +134,7 @@ def ready_trainer(config: BroRLConfig, launch: Launch, loggers: Sequence[Any]) -
         if config.parity.enabled:
             prompts = launch.inputs.held_out[: config.parity.num_prompts]
             console.line(f"parity: {check_parity(config, prompts, actors.policy, actors.generator)}")
-    sampler = Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)
+    sampler = Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed, launch.heartbeat)
     sinks = MetricFan(list(map(LoggerSink, loggers)))
     parts = Parts(
         prompts=launch.inputs.prompts,

@@ -134,8 +134,12 @@ class FakeGenerator:
     def stats(self) -> list[EngineStats]:
         return [EngineStats(0, self.version, 100 * self.num_samples, 90 * self.num_samples, 0, 2 * self.num_samples, self.num_samples)]
 
-    def sleep(self) -> None:
+    def sleep(self) -> Mapping[str, float]:
         self.calls.append("sleep")
+        return {"generation/residual_gib_max": 0.5}
+
+    def late(self, seconds: float) -> list[str]:
+        return []
 
     def wake_weights(self) -> None:
         self.calls.append("wake_weights")
@@ -203,6 +207,9 @@ class FakeVerifier:
 
     def forget(self) -> None:
         self.submitted = []
+
+    def late(self, seconds: float) -> list[str]:
+        return []
 
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
         return map(self.scored, chunks)

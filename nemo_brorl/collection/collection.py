@@ -95,8 +95,9 @@ class Collection:
     def complete(self) -> Collection:
         """Advance until it is done. Raises as `advance`; nothing is under way then."""
         try:
-            while not self.is_done:
-                self.advance()
+            with self.collector.sampler.stage("generate"):
+                while not self.is_done:
+                    self.advance()
         except BaseException:
             self.close()
             raise

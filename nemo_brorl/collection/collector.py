@@ -21,6 +21,7 @@ from nemo_brorl.rollouts.success_posterior import SuccessPosterior
 from nemo_brorl.sampling import Sampler
 from nemo_brorl.types import Prompt, Sampling, ScoredGroup
 
+
 class Collector:
     """Owns what outlives a step: dynamic sampling's surplus, held groups, tails, prompts to restart."""
 

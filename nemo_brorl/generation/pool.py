@@ -12,14 +12,14 @@ import ray
 
 from nemo_brorl.config.derived import num_engines, weight_transport
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import GenerationError, ReceiverLostError
+from nemo_brorl.errors import GenerationError
 from nemo_brorl.generation import device
-from nemo_brorl.generation.broadcast import WeightBroadcast
 from nemo_brorl.generation.engine import EngineReady, RolloutEngine
 from nemo_brorl.generation.incoming import read_shapes
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.generation.slot import EngineSlot, PublishedWeights, get_or_failure
+from nemo_brorl.generation.slot import EngineSlot, get_or_failure
 from nemo_brorl.generation.staged_sleep import StagedSleep
+from nemo_brorl.generation.weight_receivers import WeightReceivers
 from nemo_brorl.object_store import wait_any
 from nemo_brorl.ports import Forecast
 from nemo_brorl.rollouts.placement import ChunkPlacement, at_full_length
@@ -42,7 +42,6 @@ class VllmPool:
         device.check(config)
         read_shapes(model_folder)  # a broken folder is refused here, not in an actor
         self._generation = config.generation
-        self._transport = weight_transport(config)
         self._placement = config.rollouts.placement
         self._versions = {0}  # that were published, and the model folder's
         self._numbers = itertools.count()
@@ -58,6 +57,9 @@ class VllmPool:
             for index in range(num_engines(config))
         ]
         self._sleep = StagedSleep(self._slots, config.generation)
+        num_workers = len(self._slots) * config.generation.tensor_parallel_size
+        is_collective = weight_transport(config) == "collective"
+        self._receivers = WeightReceivers(self._slots, config.generation.weight_timeout_s, num_workers, is_collective)
 
     def wait_ready(self) -> list[EngineReady]:
         """Block until all engines are ready. Raises GenerationError naming the engine that does not start."""
@@ -66,11 +68,22 @@ class VllmPool:
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
         """Begin to sample. Raises GenerationError while another session is open."""
         self._sleep.check_awake("open_session")
+        if without := [slot.name for slot in self._slots if slot.lacks_weights]:
+            raise GenerationError(f"{', '.join(without)} took the place of another without its weights: publish first")
         if self._session is not None and self._session.is_open:
             raise GenerationError("a session was opened while another is unfinished; close it, or exhaust `generate`, first")
         placement = ChunkPlacement([], self._generation.max_num_seqs, self._placement, forecast or at_full_length)
         self._session = VllmSession(self._slots, placement, self._generation, self._numbers, self._versions)
         return self._session
+
+    def late(self, seconds: float) -> list[str]:
+        """Engines that are starting, or sample, and were not heard of for longer than this. Any thread may ask."""
+        busy = self._session.busy_engines() if self._session is not None and self._session.is_open else frozenset()
+        return [
+            f"{slot.name} {'is starting' if slot.starting is not None else 'samples'}, last heard of {slot.silence_s:.0f} s ago"
+            for slot in self._slots
+            if slot.silence_s > seconds and (slot.starting is not None or slot.index in busy)
+        ]
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
         """Chunks as they finish, in any order, one per request. Closing the iterator aborts what is unfinished.
@@ -92,37 +105,20 @@ class VllmPool:
 
     def weight_receivers(self) -> tuple[str, ...]:
         """The engines by name; one that was replaced has another."""
-        return tuple(slot.name for slot in self._slots)
+        return self._receivers.names()
 
     def join_weight_link(self, link: WeightLink) -> None:
         """Bring all engines into a broadcast. Raises ReceiverLostError that names those that do not come in time."""
-        for slot in self._slots:
-            slot.wait_or_replace(is_publishing=True)
-        if self.weight_receivers() != link.receivers:
-            raise ReceiverLostError(f"the weight group was opened for {link.receivers}, and now there are {self.weight_receivers()}")
-        self._new_broadcast().join(link)
+        self._receivers.join(link)
 
     def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
-        """Load a stream of StreamedBucket (or of references to WeightBucket) into every engine; prefix caches are dropped.
-
-        What an open session has in flight waits meanwhile and goes on under the new weights. The next bucket is taken from the
-        stream while the engines load the one before. Raises WeightSyncError naming the engine: before an engine is touched when
-        the manifest does not fit, else after all engines were given up, to be replaced with the weights published before.
-        """
+        """Load a stream of StreamedBucket into every engine, see `WeightReceivers.load`; what an open session has in flight waits
+        meanwhile and goes on under the new weights."""
         self._sleep.check_has_room_for_weights()
-        for slot in self._slots:
-            slot.wait_or_replace(is_publishing=True)
-        broadcast = self._new_broadcast()
-        broadcast.announce(manifest)
-        is_whole = False
-        try:
-            copies = broadcast.send(buckets)
-            broadcast.finish(version)
-            is_whole = True
-        finally:
-            if not is_whole:
-                self._replace_all(f"weights of version {version} arrived in part")
-        return self._note_published(PublishedWeights.of(manifest, copies, version), broadcast)
+        num_bytes = self._receivers.load(manifest, buckets, version)
+        self._versions.add(version)
+        self._sleep.note_loaded()
+        return num_bytes
 
     def sleep(self) -> Mapping[str, float]:
         """See `StagedSleep`; no session may be open."""
@@ -154,24 +150,3 @@ class VllmPool:
         for slot in self._slots:
             slot.close()
         self._slots = []
-
-    def _new_broadcast(self) -> WeightBroadcast:
-        return WeightBroadcast(self._slots, self._generation.weight_timeout_s, is_collective=self._transport == "collective")
-
-    def _note_published(self, published: PublishedWeights, broadcast: WeightBroadcast) -> int:
-        """All engines hold new weights, but those that were lost meanwhile. Bytes that were alive beside the models."""
-        self._versions.add(published.version)
-        before = self._slots[0].published
-        for slot in self._slots:
-            slot.published = published
-            slot.lacks_weights = False
-            slot.touch()  # loading was no silence
-        for engine, cause in broadcast.lost.items():
-            self._slots[engine].replace(cause)
-        self._sleep.note_loaded()
-        copies = published.num_bytes + (before.num_bytes if before is not None else 0)  # the old ones go when the new ones are whole
-        return copies + broadcast.bytes_alive(len(self._slots) * self._generation.tensor_parallel_size)
-
-    def _replace_all(self, cause: str) -> None:
-        for slot in self._slots:
-            slot.replace(cause, is_publishing=True)

@@ -95,6 +95,10 @@ class VllmSession:
             self._resolved = ray.put(None)
         return [self._resolved]
 
+    def busy_engines(self) -> frozenset[int]:
+        """Engines that have chunks."""
+        return frozenset(engine for engine, flights in list(self._flights.engines.items()) if flights)
+
     def close(self) -> None:
         """Drop what is unfinished and wait until the engines are idle. Engines that do not answer are replaced."""
         busy = {engine: flights for engine, flights in self._flights.engines.items() if flights}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nemo_brorl.report.style import COLOURS, panels, save
 
+Curve = NDArray[np.float64]
 Table = tuple[list[str], list[list[str]]]
 
 _NOT_TRAINING = ("time/validate_s", "time/save_s", "time/save_background_s")
@@ -33,10 +34,10 @@ class SweepRun:
 
     size: int  # N
     seed: int
-    samples: NDArray[np.float64]  # [validations], up to each
-    seconds: NDArray[np.float64]  # [validations]
-    scores: Mapping[str, NDArray[np.float64]]  # pass@1 and the largest pass@k, [validations]
-    steps: Mapping[str, NDArray[np.float64]]  # by name of _PER_STEP, [steps]
+    samples: Curve  # [validations], up to each
+    seconds: Curve  # [validations]
+    scores: Mapping[str, Curve]  # pass@1 and the largest pass@k, [validations]
+    steps: Mapping[str, Curve]  # by name of _PER_STEP, [steps]
 
     @classmethod
     def from_rows(cls, size: int, seed: int, rows: Sequence[Mapping[str, Any]]) -> SweepRun:
@@ -120,26 +121,25 @@ def draw_sweep(runs: Sequence[SweepRun], path: Path) -> None:
     figure, axes = panels(len(titles), titles, "")
     for index, name in enumerate(names):
         for axis, unit, scale in ((axes[2 * index], "samples", 1000), (axes[2 * index + 1], "seconds", 1)):
-            _draw_mean(
-                axis, runs, lambda run, unit=unit, scale=scale: getattr(run, unit) / scale, lambda run, name=name: 100 * run.scores[name]
-            )
+            _draw_mean(axis, [(run, getattr(run, unit) / scale, 100 * run.scores[name]) for run in runs])
             axis.set_xlabel("rollouts sampled, thousands" if unit == "samples" else "training time, s")
     axes[0].legend(frameon=False, fontsize=9)
     save(figure, path)
     shown = ["keep rate", "samples/s", "tokens/answer", "signal-to-noise"]
     figure, axes = panels(len(shown), shown, "step")
     for axis, label in zip(axes, shown, strict=True):
-        _draw_mean(axis, runs, lambda run, label=label: np.arange(1, len(run.steps[label]) + 1), lambda run, label=label: run.steps[label])
+        _draw_mean(axis, [(run, np.arange(len(run.steps[label]), dtype=np.float64) + 1.0, run.steps[label]) for run in runs])
     axes[0].legend(frameon=False, fontsize=9)
     save(figure, path.with_name(f"{path.stem}_steps.png"))
 
 
-def _draw_mean(axis: Any, runs: Sequence[SweepRun], x: Callable[[SweepRun], NDArray[Any]], y: Callable[[SweepRun], NDArray[Any]]) -> None:
-    """The mean over seeds of each N as a line, the seeds themselves faintly."""
-    for row, (size, members) in enumerate(by_size(runs).items()):
+def _draw_mean(axis: Any, curves: Sequence[tuple[SweepRun, Curve, Curve]]) -> None:
+    """(run, x, y): the mean over seeds of each N as a line, the seeds themselves faintly."""
+    for row, size in enumerate(sorted({run.size for run, _, _ in curves})):
+        members = [(x, y) for run, x, y in curves if run.size == size]
+        length = min(len(y) for _, y in members)
         colour = COLOURS[row % len(COLOURS)]
-        length = min(len(y(run)) for run in members)
-        for run in members:
-            axis.plot(x(run)[:length], y(run)[:length], color=colour, alpha=0.25, linewidth=0.8)
-        mean_x, mean_y = (np.mean([values(run)[:length] for run in members], axis=0) for values in (x, y))
+        for x, y in members:
+            axis.plot(x[:length], y[:length], color=colour, alpha=0.25, linewidth=0.8)
+        mean_x, mean_y = (np.mean([member[part][:length] for member in members], axis=0) for part in (0, 1))
         axis.plot(mean_x, mean_y, color=colour, label=f"N = {size}", marker=".")

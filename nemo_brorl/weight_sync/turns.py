@@ -9,7 +9,7 @@ both need all of their memory:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from nemo_brorl.clock import Stopwatch
@@ -26,6 +26,11 @@ class DeviceTurns:
         self.sleep_discards_weights = sleep_discards_weights
         self.version = 0  # that the engines have
         self.last_sync: SyncReport | None = None
+        self.residual: Mapping[str, float] = {}  # what sleeping engines still held, as metrics
+
+    def metrics(self) -> dict[str, float]:
+        """Of the last turn."""
+        return {**self.residual, **(self.last_sync.metrics() if self.last_sync else {})}
 
     def begin(self, version: int, is_published: bool) -> None:
         """Both roles are on their devices, after start-up or a resume: the engines get the weights unless they have them, and the turn is
@@ -41,7 +46,7 @@ class DeviceTurns:
         its end."""
         turn = PolicyTurn(self.version)
         with watch.measure("offload"):
-            self.generator.sleep()
+            self.residual = self.generator.sleep()
             self.policy.onload()
         yield turn
         with watch.measure("offload"):
