@@ -100,12 +100,17 @@ class SuccessPosterior:
 
     def learn(self, groups: Sequence[ScoredGroup]) -> None:
         """After an update: forget a little, then take in all groups that the step sampled, informative or not."""
-        self.num_updates += 1
-        self._tasks = {task: sums.times(self.config.memory) for task, sums in self._tasks.items()}
+        self.forget()
         for scored in sorted(groups, key=lambda group: group.prompt.uid):
             is_correct = scored.rewards >= SUCCESS_REWARD
             self.observe(scored.prompt, int(is_correct.sum()), len(is_correct))
-            self._observe_task(scored)
+            first = is_correct[places(scored) < scored.waves[0].num_rollouts] if scored.waves else is_correct
+            self.observe_first(scored.prompt, int(first.sum()), len(first), float(scored.group.lengths.mean()))
+
+    def forget(self) -> None:
+        """The policy was updated."""
+        self.num_updates += 1
+        self._tasks = {task: sums.times(self.config.memory) for task, sums in self._tasks.items()}
 
     def observe(self, prompt: Prompt, successes: int, rollouts: int) -> None:
         """Take in rollouts of one prompt; the least recently seen prompt is dropped when there are too many."""
@@ -115,6 +120,15 @@ class SuccessPosterior:
         self._prompts[key] = _Counts(memory * old.successes + successes, memory * old.failures + rollouts - successes, self.num_updates)
         while len(self._prompts) > self.config.max_prompts:
             self._prompts.popitem(last=False)
+
+    def observe_first(self, prompt: Prompt, successes: int, rollouts: int, response_tokens: float) -> None:
+        """Take in a group's first wave, whose size did not depend on any reward, for the prior of its task. A single rollout has no
+        pair and says nothing of the second moment."""
+        if rollouts < 2:
+            return
+        pairs = successes * (successes - 1) / (rollouts * (rollouts - 1))
+        group = Seen(1.0, successes / rollouts, pairs, float(len(prompt.token_ids)), response_tokens)
+        self._tasks[prompt.task] = self.seen(prompt.task).plus(group)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; at most `rollouts.posterior.max_prompts` prompts."""
@@ -128,20 +142,6 @@ class SuccessPosterior:
         self.num_updates = int(state["num_updates"])
         self._prompts = OrderedDict((key, _Counts(*counts)) for key, counts in state["prompts"].items())
         self._tasks = {task: Seen(**sums) for task, sums in state["tasks"].items()}
-
-    def _observe_task(self, scored: ScoredGroup) -> None:
-        rewards = scored.rewards[places(scored) < scored.waves[0].num_rollouts] if scored.waves else scored.rewards
-        num, correct = len(rewards), int((rewards >= SUCCESS_REWARD).sum())
-        if num < 2:  # no pair, no second moment
-            return
-        group = Seen(
-            groups=1.0,
-            rate=correct / num,
-            pairs=correct * (correct - 1) / (num * (num - 1)),
-            prompt_tokens=float(len(scored.prompt.token_ids)),
-            response_tokens=float(scored.group.lengths.mean()),
-        )
-        self._tasks[scored.prompt.task] = self.seen(scored.prompt.task).plus(group)
 
     def _moments(self, sums: Seen) -> tuple[float, float]:
         """E[p], E[p²] of the groups in `sums`, leaning on Beta(½, ½)."""

@@ -1,0 +1,214 @@
+"""`rollouts.allocation` fixed against waves at equal generated tokens: informative groups per million tokens, and held-out pass@1.
+
+    python bench/waves.py --base runs/base_cpu --output runs/waves [--tokens 3e6] [--seeds 1 2 3] [KEY=VALUE ...]
+    python bench/waves.py --simulate [--tokens 2e8]
+
+Every seed trains once with each allocation, from the same base, until it has generated `--tokens` response tokens; what a run is worth is
+read off its curve at the most tokens that all runs reached. Runs that have reached them are not run again, so an interrupted
+comparison goes on. Settings behind the options hold for both.
+
+`--simulate` has no model: prompts are success rates drawn from a Beta distribution, and a rollout's score function has one component along
+its prompt's gradient, r − p, and noise of variance `NOISE` across it, so a group's gradient is p (1 − p) and known. Both allocations, as
+the product has them, spend the same tokens; the signal-to-noise is that of the mean of all groups' estimates. `unweighted` makes the
+decisions of `waves` and takes the plain mean over each group.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemo_brorl.config.schema import PosteriorConfig, WavesConfig
+from nemo_brorl.console import format_table
+from nemo_brorl.rollouts.success_posterior import SuccessPosterior
+from nemo_brorl.rollouts.waves import Allocation, Draw, FixedAllocation, WaveAllocation
+from nemo_brorl.sinks import read_metrics
+from nemo_brorl.types import Prompt
+
+ALLOCATIONS = ("fixed", "waves")
+TOKENS, PASS_AT_1 = "rollouts/generated_tokens", "validation/pass_at_1"
+INFORMATIVE = "rollouts/informative_per_million_tokens"
+FIRST_STEPS = 2  # of a run; then its tokens per step are known
+
+POPULATIONS = {"BroRL's keep rates": (0.56, 0.13), "hard": (0.3, 0.9)}
+N, PROMPT_TOKENS, RESPONSE_TOKENS, GROUPS_PER_STEP, NOISE = 512, 100, 200, 32, 30.0
+
+
+def train(folder: Path, allocation: str, seed: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Train one run until it has generated enough tokens. Returns its metrics."""
+    metrics = folder / "metrics.jsonl"
+    while (steps := steps_to_go(read_metrics(metrics) if metrics.exists() else [], options.tokens)) is not None:
+        command = [
+            sys.executable, "-m", "nemo_brorl.train", "--config-name", "brorl_cpu", f"exp_manager.explicit_log_dir={folder}",
+            f"policy.model={options.base}", f"trainer.seed={seed}", f"trainer.max_steps={steps}", f"rollouts.allocation={allocation}",
+            f"trainer.val_interval={options.val_interval}", f"trainer.save_interval={options.val_interval}", *options.overrides,
+        ]  # fmt: skip
+        subprocess.run(command, check=True)
+    return read_metrics(metrics)
+
+
+def steps_to_go(rows: Sequence[Mapping[str, Any]], tokens: float) -> int | None:
+    """The step at which a run will have generated `tokens`, by its mean so far; None: it has."""
+    done = [row for row in rows if row.get(TOKENS)]
+    if not done:
+        return FIRST_STEPS
+    step, spent = int(done[-1]["step"]), float(done[-1][TOKENS])
+    return None if spent >= tokens else max(step + 1, math.ceil(step * tokens / spent))
+
+
+def at_tokens(rows: Sequence[Mapping[str, Any]], name: str, tokens: float) -> float:
+    """A metric of a run when it had generated `tokens`, on a line between the steps that have it. Before the first step nothing was
+    generated."""
+    points = [(float(row.get(TOKENS) or 0.0), float(row[name])) for row in rows if row.get(name) is not None]
+    spent, values = zip(*points, strict=True)
+    return float(np.interp(tokens, spent, values))
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Mean over seeds with its standard error; not-a-number for a single one."""
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return float(np.mean(values)), error
+
+
+def comparison(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> tuple[float, dict[str, dict[str, list[float]]]]:
+    """The tokens that all runs reached, and per allocation each metric at that point, one number per seed."""
+    tokens = min(float(rows[-1][TOKENS]) for seeds in runs.values() for rows in seeds)
+    names = (INFORMATIVE, PASS_AT_1)
+    return tokens, {arm: {name: [at_tokens(rows, name, tokens) for rows in seeds] for name in names} for arm, seeds in runs.items()}
+
+
+def comparison_rows(found: Mapping[str, Mapping[str, Sequence[float]]]) -> list[list[str]]:
+    """One row per allocation, and one of the differences by seed."""
+    rows = [[arm, _written(found[arm][INFORMATIVE], 1.0), _written(found[arm][PASS_AT_1], 100.0)] for arm in ALLOCATIONS]
+    change = {
+        name: [new - old for old, new in zip(found["fixed"][name], found["waves"][name], strict=True)] for name in (INFORMATIVE, PASS_AT_1)
+    }
+    return [*rows, ["waves − fixed", _written(change[INFORMATIVE], 1.0), _written(change[PASS_AT_1], 100.0)]]
+
+
+def _written(values: Sequence[float], scale: float) -> str:
+    mean, error = mean_and_error([scale * value for value in values])
+    return f"{mean:.2f} ± {error:.2f}"
+
+
+@dataclass(frozen=True)
+class Played:
+    """What an allocation made of its tokens."""
+
+    informative_per_million: float
+    keep_rate: float  # share of prompts that were informative
+    mean_size: float
+    snr_per_million: float  # squared, of the mean estimate, per million tokens; which prompts were drawn is noise too
+    snr_of_rollouts: float  # the same with the noise of rollouts and coins alone
+    bias: float  # mean estimate − gradient, in standard errors
+
+
+def play(allocation: Allocation, beliefs: SuccessPosterior, shape: tuple[float, float], tokens: float, seed: int, weighs: bool) -> Played:
+    """Spend `tokens` on prompts with success rates from Beta(shape); `beliefs` are those of the allocation, if it has any."""
+    random, spent = np.random.default_rng(seed), 0
+    estimates, gradients, sizes, num_informative = [], [], [], 0
+    while spent < tokens:
+        prompt = Prompt(f"train/{len(sizes)}", "beta", "none", tuple([len(sizes)] * PROMPT_TOKENS), {})
+        rate = float(random.beta(*shape))
+        draws, successes = grow(allocation, prompt, rate, random)
+        sizes.append(sum(draw.num_rollouts for draw in draws))
+        waves = allocation.close(draws) if weighs else ()
+        parts = [(wave.weight, k, wave.num_rollouts) for wave, k in zip(waves, successes, strict=False)]
+        estimates.append(sum(weight * estimate(k, num, random) for weight, k, num in parts or [(1.0, sum(successes), sizes[-1])]))
+        gradients.append(rate * (1 - rate))
+        num_informative += 0 < sum(successes) < sizes[-1]
+        spent += PROMPT_TOKENS + RESPONSE_TOKENS * sizes[-1]
+        beliefs.observe_first(prompt, successes[0], draws[0].num_rollouts, RESPONSE_TOKENS)
+        if len(sizes) % GROUPS_PER_STEP == 0:
+            beliefs.forget()
+    found, true, millions = np.array(estimates), np.array(gradients), spent / 1e6
+    per_million = len(found) / millions
+    return Played(
+        informative_per_million=num_informative / millions,
+        keep_rate=num_informative / len(found),
+        mean_size=float(np.mean(sizes)),
+        snr_per_million=float(true.mean() ** 2 / found.var()) * per_million,
+        snr_of_rollouts=float(true.mean() ** 2 / np.mean((found - true) ** 2)) * per_million,
+        bias=float((found - true).mean() / (found - true).std() * math.sqrt(len(found))),
+    )
+
+
+def grow(allocation: Allocation, prompt: Prompt, rate: float, random: np.random.Generator) -> tuple[list[Draw], list[int]]:
+    """A group's waves and how many rollouts of each are right."""
+    draws: list[Draw] = []
+    successes: list[int] = []
+    draw: Draw | None = allocation.first(prompt)
+    while draw is not None:
+        draws.append(draw)
+        successes.append(int(random.binomial(draw.num_rollouts, rate)))
+        total = sum(draw.num_rollouts for draw in draws)
+        rewards = np.repeat([1, 0], [sum(successes), total - sum(successes)]).astype(np.float32)
+        draw = allocation.extend(prompt, draws, rewards, np.full(total, RESPONSE_TOKENS, np.int32))
+    return draws, successes
+
+
+def estimate(successes: int, num: int, random: np.random.Generator) -> float:
+    """Σ (r − mean) s / (n − 1) of a wave, s = r − p plus noise: the sample variance of the rewards, and noise that it scales."""
+    variance = successes * (num - successes) / (num * (num - 1))
+    return variance + math.sqrt(NOISE * variance / (num - 1)) * float(random.standard_normal())
+
+
+def simulate(tokens: float, seeds: Sequence[int], config: WavesConfig) -> None:
+    """Print one table per population."""
+    first = config.first_wave
+    for name, shape in POPULATIONS.items():
+        rows = []
+        for label in (f"fixed {first}", f"fixed {N}", f"waves {first} to {N}", "unweighted waves"):
+            played = [astuple(_play_once(label, shape, tokens, seed, config)) for seed in seeds]
+            rows.append([label, *("{:.2f} ± {:.2f}".format(*mean_and_error(column)) for column in zip(*played, strict=True))])
+        header = ["allocation", "informative / M tokens", "of prompts", "rollouts", "SNR² / M tokens", "of rollouts alone", "bias, errors"]
+        print(f"\nBeta{shape}: {name}\n" + "\n".join(format_table(header, rows)), flush=True)
+
+
+def _play_once(label: str, shape: tuple[float, float], tokens: float, seed: int, config: WavesConfig) -> Played:
+    kind, size = label.split()[:2]
+    beliefs = SuccessPosterior(PosteriorConfig())
+    allocation = FixedAllocation(int(size)) if kind == "fixed" else WaveAllocation(config, N, beliefs, seed)
+    return play(allocation, beliefs, shape, tokens, seed, weighs=kind == "waves")
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Train all runs and print the table."""
+    runs: dict[str, list[list[dict[str, Any]]]] = {arm: [] for arm in ALLOCATIONS}
+    for seed in options.seeds:
+        for arm in ALLOCATIONS:
+            runs[arm].append(train(options.output / f"{arm}_seed_{seed}", arm, seed, options))
+    tokens, found = comparison(runs)
+    (options.output / "waves.json").write_text(json.dumps({"tokens": tokens, "seeds": options.seeds, **found}, indent=1))
+    print(f"\nat {tokens:,.0f} generated tokens, {len(options.seeds)} seeds")
+    print("\n".join(format_table(["allocation", "informative / M tokens", "held-out pass@1, %"], comparison_rows(found))))
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--simulate", action="store_true", help="without a model")
+    parser.add_argument("--base", type=Path, default=Path("runs/base_cpu"))
+    parser.add_argument("--output", type=Path, default=Path("runs/waves"))
+    parser.add_argument("--tokens", type=float, default=3e6, help="response tokens of every run")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--val-interval", type=int, default=4)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    options = parser.parse_intermixed_args()
+    if options.simulate:
+        simulate(options.tokens, options.seeds, WavesConfig())
+    else:
+        compare(options)
+
+
+if __name__ == "__main__":
+    main()
