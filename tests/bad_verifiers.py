@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from nemo_brorl.rewards import VERIFIERS
+from nemo_brorl.rewards import VERIFIERS, Scorer
 
 
 def misbehave(payload: Mapping[str, Any], response: str) -> float:
@@ -25,4 +25,4 @@ def misbehave(payload: Mapping[str, Any], response: str) -> float:
     return 1.0
 
 
-VERIFIERS["misbehave"] = misbehave
+VERIFIERS["misbehave"] = Scorer(misbehave, lambda payload: iter(()), lambda: None)

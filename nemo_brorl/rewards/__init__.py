@@ -1,16 +1,74 @@
-"""Verifiers: from a response's text to its raw reward. One file each, named in `VERIFIERS`; `pool.py` runs them."""
+"""Verifiers: from a response's text to its raw reward. One file each, named in `VERIFIERS`; `pool.py` runs them.
+
+A file of a verifier has `score(payload, response)`, and may have `check(payload)`, which yields what is wrong with a payload
+before anything is sampled, and `load()`, which imports its libraries. Imports of libraries are inside functions: a process
+loads only what its verifiers need, and the driver none of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
+from nemo_brorl.errors import ConfigError, DataError
 from nemo_brorl.rewards import exact_match, reasoning_gym
+from nemo_brorl.rewards.payload import Payload, Score
 
-Score = Callable[[Mapping[str, Any], str], float]
 
-# key of Prompt.verifier -> function of the prompt's payload and the response's text. They import their libraries when called.
-VERIFIERS: dict[str, Score] = {
-    "reasoning_gym": reasoning_gym.score,
-    "exact_match": exact_match.score,
+class Scorer(NamedTuple):
+    """One verifier."""
+
+    score: Score  # payload, text of a response -> raw reward
+    check: Callable[[Payload], Iterator[str]]  # messages about a payload that it cannot score; quick, without its libraries
+    load: Callable[[], object]  # imports what the first score would otherwise pay for
+
+
+def _nothing_wrong(payload: Payload) -> Iterator[str]:
+    yield from ()
+
+
+def _nothing_to_load() -> None:
+    pass
+
+
+# key of Prompt.verifier -> verifier. Any other name is an import path `package.module:function` of a user's own `score`.
+VERIFIERS: dict[str, Scorer] = {
+    "exact_match": Scorer(exact_match.score, exact_match.check, _nothing_to_load),
+    "reasoning_gym": Scorer(reasoning_gym.score, reasoning_gym.check, reasoning_gym.load),
 }
+
+
+def find(name: str) -> Scorer:
+    """The verifier of this name, imported if it is a user's. Raises ConfigError when there is none."""
+    check_name(name)
+    return VERIFIERS[name] if name in VERIFIERS else _import(name)
+
+
+def check_name(name: str) -> None:
+    """Raise ConfigError unless `name` is a key of VERIFIERS or has the form of an import path. Imports nothing."""
+    module, colon, function = name.partition(":")
+    if name not in VERIFIERS and not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+        raise ConfigError(f"unknown verifier {name!r}; choose {', '.join(sorted(VERIFIERS))}, or your own as package.module:function")
+
+
+def check_payload(name: str, payload: Mapping[str, Any]) -> None:
+    """Raise DataError when a verifier of ours cannot score with this payload; ConfigError for an unknown name. What a user's own
+    verifier needs is not known: its payloads pass."""
+    check_name(name)
+    if name in VERIFIERS and (found := list(VERIFIERS[name].check(payload))):
+        raise DataError(f"verifier {name}: " + "; ".join(found))
+
+
+def _import(path: str) -> Scorer:
+    module_name, _, function = path.partition(":")
+    try:
+        score = getattr(importlib.import_module(module_name), function)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ConfigError(
+            f"verifier {path!r} cannot be imported ({type(error).__name__}: {error}); write package.module:function and put the folder "
+            "of the package on PYTHONPATH"
+        ) from error
+    if not callable(score):
+        raise ConfigError(f"verifier {path!r} is a {type(score).__name__} and not a function of (payload, response)")
+    return Scorer(score, _nothing_wrong, _nothing_to_load)

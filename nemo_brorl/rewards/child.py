@@ -15,7 +15,8 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
-from nemo_brorl.rewards import VERIFIERS, Score, reasoning_gym
+from nemo_brorl.rewards import VERIFIERS, reasoning_gym
+from nemo_brorl.rewards.payload import Score
 
 READY = "ready"
 MEMORY_LIMIT = 8 * 2**30  # bytes of address space: an answer like 9**9**9 costs its own reward, not the machine
@@ -46,7 +47,7 @@ def serve(connection: Connection) -> None:
         except EOFError:
             return
         for text in texts:
-            connection.send(_safe_score(VERIFIERS[verifier], payload, text))
+            connection.send(_safe_score(VERIFIERS[verifier].score, payload, text))
 
 
 def _safe_score(score: Score, payload: dict[str, object], text: str) -> tuple[float, str | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,12 @@ def score(payload: Mapping[str, Any], response: str) -> float:
     if answer is None:
         return 0.0
     return float(_score_answer(payload["dataset"], json.dumps(payload["config"], sort_keys=True))(answer, payload))
+
+
+def check(payload: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with a payload: an entry that lacks a part."""
+    if missing := [key for key in ("dataset", "config", "question", "answer", "metadata") if key not in payload]:
+        yield f"the payload has no {', '.join(missing)}; it holds an entry of a Reasoning Gym task, its name and its settings"
 
 
 def load() -> None:

@@ -55,4 +55,4 @@ def test_the_written_answer_of_a_task_earns_one(name: str) -> None:
     source = ReasoningGymSource([TaskConfig(name=name)], 0.1, "train", seed=1)
     for index in range(5):
         question = source.question(index)
-        assert VERIFIERS["reasoning_gym"](question.payload, f"<answer>{question.payload['answer']}</answer>") == 1.0
+        assert VERIFIERS["reasoning_gym"].score(question.payload, f"<answer>{question.payload['answer']}</answer>") == 1.0

@@ -33,7 +33,7 @@ def test_every_demonstration_earns_the_full_reward(source: ReasoningGymSource, t
     for index, demonstration in enumerate(demonstrations):
         question = source.question(index)
         assert demonstration.response_ids[-1] == tokenizer.eos_token_id
-        assert VERIFIERS[question.verifier](question.payload, tokenizer.decode(demonstration.response_ids)) == 1.0
+        assert VERIFIERS[question.verifier].score(question.payload, tokenizer.decode(demonstration.response_ids)) == 1.0
 
 
 def test_no_held_out_question_is_demonstrated(source: ReasoningGymSource, tokenizer: ChatTokenizer) -> None:
