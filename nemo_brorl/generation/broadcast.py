@@ -37,14 +37,15 @@ class WeightBroadcast:
     def join(self, link: WeightLink) -> None:
         """Bring all engines into a broadcast group. Raises ReceiverLostError that names those that do not come."""
         joining = {slot.index: slot.actor.join_weight_link.remote(link, number) for number, slot in enumerate(self._slots)}
-        # The group itself says after `timeout_s` who is late; only engines that cannot even say so are left to us.
+        # The group itself says after `timeout_s` who is late; engines that cannot even say so are given up.
         results = self._collect(joining, 2 * link.timeout_s)
+        self.lost = {engine: result for engine, result in results.items() if _is_gone(result)}
         refused = [explain(result) for result in results.values() if isinstance(result, RayTaskError)]
         if refused:
             raise ReceiverLostError(refused[0])
-        silent = [f"engine {engine}" for engine, result in results.items() if isinstance(result, Exception)]
-        if silent:
-            raise ReceiverLostError(f"{', '.join(silent)} did not join the weight group within {link.timeout_s:g} s")
+        if self.lost:
+            names = ", ".join(f"engine {engine}" for engine in self.lost)
+            raise ReceiverLostError(f"{names} did not join the weight group within {link.timeout_s:g} s")
 
     def announce(self, manifest: Sequence[TensorInfo]) -> None:
         """Raises WeightSyncError when the manifest does not fit the engines' model."""
