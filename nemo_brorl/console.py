@@ -31,6 +31,10 @@ class Console:
             yield item
         self.clear()
 
+    def begin(self) -> None:
+        """A stage begins: nothing is shown before it could have got anywhere."""
+        self.last_shown = time.monotonic()
+
     def progress(self, stage: str, done: int, total: int, unit: str, seconds: float) -> None:
         """Show a stage's progress, not more often than the medium takes well."""
         now = time.monotonic()

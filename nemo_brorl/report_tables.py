@@ -51,6 +51,11 @@ def step_line(step: int, max_steps: int, metrics: Mapping[str, float], seconds: 
     return (
         f"step {step}/{max_steps}  {reward}  kept {metrics['dynamic_sampling/keep_rate']:.0%}"
         f"  {metrics['generation/samples_per_s']:,.0f} samples/s  kl {metrics.get('policy/kl_to_reference', 0.0):.4f}"
-        f"  grad {metrics['policy/grad_norm']:.2f}  mismatch {metrics['policy/log_prob_mismatch']:.0e}"
+        f"  grad {metrics['policy/grad_norm']:.2f}{_mismatch(metrics['policy/log_prob_mismatch'])}"
         f"  generate {seconds['generate']:.1f} s  update {seconds['log_prob'] + seconds['update']:.1f} s  sync {seconds['sync']:.2f} s"
     )
+
+
+def _mismatch(value: float) -> str:
+    """Not known where every rollout is older than the weights that learnt from it."""
+    return "" if np.isnan(value) else f"  mismatch {value:.0e}"

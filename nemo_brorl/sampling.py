@@ -164,6 +164,7 @@ class Sampler:
     def sample(self, prompts: Sequence[Prompt], num_per_prompt: int, sampling: Sampling, stage: str) -> Sampled:
         """`num_per_prompt` rollouts of each prompt. The order of the result does not depend on which engine was faster."""
         start = time.monotonic()
+        self.console.begin()
         stream = self.open_stream()
         try:
             for prompt in prompts:

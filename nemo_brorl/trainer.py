@@ -19,7 +19,7 @@ from nemo_brorl.evaluation import EvaluationResult, Evaluator
 from nemo_brorl.learning_batch import learning_batch
 from nemo_brorl.logs import get_logger
 from nemo_brorl.metrics.mass_balance import mass_balance_metrics
-from nemo_brorl.metrics.rollouts import generation_metrics, reward_metrics
+from nemo_brorl.metrics.rollouts import reward_metrics
 from nemo_brorl.packing import plan_update
 from nemo_brorl.parity import alarms
 from nemo_brorl.ports import Generator, MetricSink, Policy, PromptSource
@@ -108,12 +108,10 @@ class BroRLTrainer:
     def step(self) -> StepReport:
         """One BroRL update: fill a batch with informative groups, learn from it, hand out the new weights."""
         watch = Stopwatch()
-        before = self.parts.generator.stats()
         with watch.measure("collect"):
             collected = self.collect()
         watch.seconds["generate"] += collected.generate_s
         watch.seconds["reward"] += collected.reward_s
-        generated = generation_metrics(before, self.parts.generator.stats(), max(collected.generate_s, 1e-9))
         batch = learning_batch(collected.batch, self.config, self.step_number + 1)
         self.parts.console.stage(f"update on {sum(map(len, batch.rollouts)):,} rollouts")
         with self.turns.policy_turn(watch) as turn:
@@ -127,7 +125,6 @@ class BroRLTrainer:
         sampled = collected.sampled
         metrics = {
             **(reward_metrics(sampled) | mass_balance_metrics(sampled) if sampled else {}),
-            **generated,
             **collected.metrics,
             **update.metrics,
             **self.turns.metrics(),

@@ -22,6 +22,7 @@ from nemo_brorl.dynamic_sampling import judge
 from nemo_brorl.errors import GenerationError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.metrics.allocation import allocation_metrics
+from nemo_brorl.metrics.rollouts import generation_metrics
 from nemo_brorl.rollouts.ledger import OpenGroup, length_bias
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.rollouts.waves import make_allocation
@@ -65,6 +66,8 @@ class Collection:
         self.is_filling = True
         self.is_overdue = False
         self.is_learnt = False
+        self.before = self.after = collector.sampler.generator.stats()
+        collector.console.begin()
         self.start = self.filled_since = time.monotonic()
         self.done_at = self.start
         tails, collector.tails = collector.tails, []
@@ -107,15 +110,17 @@ class Collection:
         """Take the batch; the engines are idle then."""
         self.close()
         batch = (*self.dynamic_sampling.take(), *sorted(self.late, key=lambda group: group.prompt.uid))
+        sampled_at = max(self.stream.sampled_at, self.start)
+        generate_s = sampled_at - self.start
         metrics = {
+            **generation_metrics(self.before, self.after, max(generate_s, 1e-9)),
             **self.dynamic_sampling.metrics(),
             **length_bias(self.cut_groups),
             **(allocation_metrics(self.sampled, self.stage.num_per_prompt) if self.sampled else {}),
             **self.collector.spent.metrics(),
             "rollouts/late_groups": float(len(self.late)),
         }
-        sampled_at = max(self.stream.sampled_at, self.start)
-        return Collected(batch, tuple(self.sampled), metrics, sampled_at - self.start, max(self.done_at - sampled_at, 0.0))
+        return Collected(batch, tuple(self.sampled), metrics, generate_s, max(self.done_at - sampled_at, 0.0))
 
     def close(self) -> None:
         """Drop what is under way. What was seen is learnt from if the collection is done."""
@@ -124,6 +129,7 @@ class Collection:
             self.sampled.sort(key=lambda group: self.admitted[group.prompt.uid])  # nothing depends on which closed first
             self.collector.learn(self.sampled, self.cut_groups, self.stream.num_tokens)
             self.is_learnt = True
+            self.after = self.collector.sampler.generator.stats()
         self.collector.console.clear()
 
     def _admit(self) -> None:
