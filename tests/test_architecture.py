@@ -27,7 +27,7 @@ SHELVES: tuple[tuple[str, ...], ...] = (
     ("errors", "logs"),
     ("types", "clock", "console", "heartbeat"),
     ("object_store", "config"),
-    ("ports", "kl", "tokenizer", "weight_wire", "cluster", "run_folder", "theory", "carrier_files"),
+    ("ports", "kl", "tokenizer", "weight_wire", "cluster", "places", "run_folder", "theory", "carrier_files"),
     ("rollouts", "rewards", "dynamic_sampling", "advantages", "losses", "packing", "metrics", "reference_reset"),
     ("prompts", "policy", "generation", "weight_sync", "checkpoint", "sinks", "nemo_app"),
     ("sampling", "learning_batch", "parity", "report_tables", "report"),

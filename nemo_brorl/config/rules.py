@@ -19,6 +19,7 @@ from nemo_brorl.config.derived import (
     num_policy_ranks,
 )
 from nemo_brorl.config.fp8_rules import fp8_goes_together
+from nemo_brorl.config.generation_rules import GENERATION_RULES
 from nemo_brorl.config.policy_rules import fp8_weights_have_no_reference, offload_frees_something, reference_resets
 from nemo_brorl.config.ranges import out_of_range, unknown_choices
 from nemo_brorl.config.rollout_rules import ROLLOUT_RULES
@@ -98,8 +99,6 @@ def engines_fit(config: BroRLConfig) -> Iterator[str]:
         yield (
             f"generation.tensor_parallel_size={generation.tensor_parallel_size} needs GPUs: on CPU write 1 and raise generation.num_engines"
         )
-    if gpus == 0 and generation.placement == "disaggregated":
-        yield "generation.placement=disaggregated needs GPUs (trainer.gpus_per_node > 0): on CPU write colocated"
     if gpus == 0:
         return
     if generation.placement == "disaggregated" and config.policy.data_parallel_size is None and generation.num_engines is None:
@@ -240,6 +239,7 @@ CROSS_FIELD: tuple[Rule, ...] = (
     stall_times,
     world_size,
     engines_fit,
+    *GENERATION_RULES,
     attention_backend,
     parallel_layout,
     expert_parallel,

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from nemo_brorl.config.derived import num_gpus
@@ -50,6 +52,7 @@ class EngineSettings:
     model_folder: str
     on_cpu: bool
     sleep: str  # generation.sleep
+    worker_environment: Mapping[str, str]  # `Places.worker_environment`
     arguments: dict[str, Any]  # of vllm.EngineArgs
 
 
@@ -67,12 +70,15 @@ def check(config: BroRLConfig) -> None:
         )
 
 
-def prepare_process(on_cpu: bool) -> None:
-    """Set up an engine's process, before torch and vllm are imported there.
+def prepare_process(on_cpu: bool, worker_environment: Mapping[str, str]) -> None:
+    """Set up an engine's process, before torch and vllm are imported there; `worker_environment` says where vLLM starts workers.
 
     Not a Ray runtime_env: that would keep the actor out of the workers Ray has started in advance, for 1.6 s.
     """
     os.environ.update(_ENVIRONMENT | _CPU_ENVIRONMENT if on_cpu else _ENVIRONMENT)
+    if worker_environment:
+        os.environ.update(worker_environment)
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides all GPUs from an actor that has none itself; its workers have
     sys.dont_write_bytecode = False  # without .pyc files every engine compiles 10 CPU-seconds of modules
     warnings.filterwarnings("ignore", category=FutureWarning)
     if "torch" in sys.modules:
@@ -82,23 +88,28 @@ def prepare_process(on_cpu: bool) -> None:
 def actor_options(config: BroRLConfig) -> dict[str, Any]:
     """Ray options of an engine actor.
 
-    On CPU an engine and a policy rank share cores in turns, so it reserves a tenth of one. A colocated engine on GPUs
-    reserves half of each: the policy rank beside it holds the other half.
+    On CPU an engine and a policy rank share cores in turns, so it reserves a tenth of one. GPUs come with its place
+    (`nemo_brorl.places`).
     """
-    options: dict[str, Any] = {
-        "num_cpus": 0.1,
+    return {
+        "num_cpus": 0.1 if is_on_cpu(config) else 1,
         "max_restarts": 0,  # the pool restarts engines itself, with the weights they had
         "max_task_retries": 0,
         "max_concurrency": config.generation.max_num_seqs + 64,  # coroutines: one per chunk in flight, and control calls
     }
-    if is_on_cpu(config):
-        return options
-    degree = config.generation.tensor_parallel_size
-    share = 0.5 if config.generation.placement == "colocated" and degree == 1 else 1.0
-    return options | {"num_cpus": 1, "num_gpus": degree * share}
 
 
-def engine_settings(config: BroRLConfig, model_folder: Path, index: int) -> EngineSettings:
+def _executor(config: BroRLConfig) -> str:
+    """How vLLM runs an engine's workers: in the actor itself, in processes beside it, or, where each shares its GPU with a policy
+    rank, as Ray actors in the bundles of those GPUs (a Ray process can reserve parts of one GPU only)."""
+    if config.generation.tensor_parallel_size == 1:
+        return "uni"
+    return "ray" if config.generation.placement == "colocated" else "mp"
+
+
+def engine_settings(
+    config: BroRLConfig, model_folder: Path, index: int, worker_environment: Mapping[str, str] = MappingProxyType({})
+) -> EngineSettings:
     """The settings of engine `index`."""
     generation = config.generation
     arguments: dict[str, Any] = {
@@ -121,5 +132,5 @@ def engine_settings(config: BroRLConfig, model_folder: Path, index: int) -> Engi
     else:
         arguments["gpu_memory_utilization"] = generation.gpu_memory_utilization
         arguments["enable_sleep_mode"] = generation.sleep != "off"
-        arguments["distributed_executor_backend"] = "uni" if generation.tensor_parallel_size == 1 else "mp"
-    return EngineSettings(index, str(model_folder), is_on_cpu(config), generation.sleep, arguments)
+        arguments["distributed_executor_backend"] = _executor(config)
+    return EngineSettings(index, str(model_folder), is_on_cpu(config), generation.sleep, dict(worker_environment), arguments)

@@ -53,7 +53,7 @@ class RolloutEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         setup_logging(f"engine {settings.index}")
-        prepare_process(settings.on_cpu)
+        prepare_process(settings.on_cpu, settings.worker_environment)
         self._settings = settings
         start = time.perf_counter()
         gc.disable()  # collections during the import cost a CPU-second ...

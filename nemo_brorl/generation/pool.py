@@ -21,6 +21,7 @@ from nemo_brorl.generation.slot import EngineSlot, get_or_failure
 from nemo_brorl.generation.staged_sleep import StagedSleep
 from nemo_brorl.generation.weight_receivers import WeightReceivers
 from nemo_brorl.object_store import wait_any
+from nemo_brorl.places import Places
 from nemo_brorl.ports import Forecast
 from nemo_brorl.rollouts.placement import ChunkPlacement, at_full_length
 from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, TensorInfo, WeightLink
@@ -38,7 +39,9 @@ class VllmPool:
     Needs an initialised Ray; raises ConfigError or ModelError before an actor is started.
     """
 
-    def __init__(self, config: BroRLConfig, model_folder: Path) -> None:
+    def __init__(self, config: BroRLConfig, model_folder: Path, places: Places | None = None) -> None:
+        """`places` on a machine with GPUs."""
+        places = places or Places(None)
         device.check(config)
         read_shapes(model_folder)  # a broken folder is refused here, not in an actor
         self._generation = config.generation
@@ -50,7 +53,10 @@ class VllmPool:
         self._slots = [
             EngineSlot(
                 index,
-                partial(actor_class.remote, device.engine_settings(config, model_folder, index)),
+                partial(
+                    actor_class.options(**places.engine_options(index)).remote,
+                    device.engine_settings(config, model_folder, index, places.worker_environment(index)),
+                ),
                 config.generation.max_restarts,
                 config.generation.timeout_s,
             )

@@ -16,6 +16,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import BroRLError, TrainingError
 from nemo_brorl.heartbeat import Heartbeat
 from nemo_brorl.logs import get_logger
+from nemo_brorl.places import Places
 from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.policy.rank import PolicyRank
 from nemo_brorl.policy.rank_report import RankReport
@@ -40,19 +41,24 @@ class MegatronPolicy:
     """The trained model on all its ranks. Life cycle: the constructor starts the ranks and returns at once; `wait_ready`
     waits for their model; then any method, one at a time; `close`."""
 
-    def __init__(self, config: BroRLConfig, model_folder: Path, heartbeat: Heartbeat | None = None) -> None:
-        """`heartbeat` hears where the ranks are. Raises ConfigError or ModelError where the folder alone shows that it cannot work."""
+    def __init__(
+        self, config: BroRLConfig, model_folder: Path, heartbeat: Heartbeat | None = None, places: Places | None = None
+    ) -> None:
+        """`heartbeat` hears where the ranks are; `places` on a machine with GPUs. Raises ConfigError or ModelError where the folder
+        alone shows that it cannot work."""
         self.layout = layout_of(config)
         self.heartbeat = heartbeat or Heartbeat()
         self.model_folder = model_folder
         self.is_offloaded_between_updates = config.policy.offload != "none"
         check_policy_fits(config, model_folder)
         options: dict[str, Any] = {"num_cpus": _CPUS_PER_RANK, "runtime_env": {"env_vars": _environment(config, model_folder)}}
-        if self.layout.on_gpu:
-            options["num_gpus"] = 1
+        places = places or Places(None)
         # `where` must answer while another method computes or hangs.
         actor: Any = ray.remote(**options, concurrency_groups={ASK: 1})(PolicyRank)
-        self.ranks = [actor.remote(config, self.layout, model_folder, rank) for rank in range(self.layout.world_size)]
+        self.ranks = [
+            actor.options(**places.policy_options(rank)).remote(config, self.layout, model_folder, rank)
+            for rank in range(self.layout.world_size)
+        ]
         self.weights = WeightSource(self.ranks, config, self._wait)
         self.roll_call = RollCall({})  # of the call under way
         self._updating: tuple[int, _Call] | None = None  # version it makes

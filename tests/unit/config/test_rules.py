@@ -11,6 +11,7 @@ from nemo_brorl.config.rules import check_sft_rules
 from nemo_brorl.errors import ConfigError
 
 ON_GPUS = ["trainer.gpus_per_node=8", "policy.data_parallel_size=null"]
+APART = ["generation.placement=disaggregated"]
 
 WRONG = [
     (["rollouts.num_per_prompt=1"], "rollouts.num_per_prompt=1 is out of range: write a number of at least 2"),
@@ -39,7 +40,18 @@ WRONG = [
         "leaves 2 of 8 idle",
     ),
     (["generation.tensor_parallel_size=2"], "generation.tensor_parallel_size=2 needs GPUs"),
-    (["generation.placement=disaggregated"], "on CPU write colocated"),
+    ([*ON_GPUS, "generation.tensor_parallel_size=3"], "generation.tensor_parallel_size=3 does not divide trainer.gpus_per_node=8"),
+    (
+        [*ON_GPUS, *APART, "generation.tensor_parallel_size=4", "generation.num_engines=1", "policy.data_parallel_size=2"],
+        "only after a multiple of 4",
+    ),
+    ([*APART, "generation.sleep=cache"], "write generation.sleep=off"),
+    (["generation.max_residual_gib=2"], "write max_residual_gib=null, or sleep=discard"),
+    (["generation.sleep=deep"], "write one of off, cache, offload, discard"),
+    (["generation.weight_transport=cuda_ipc"], "there are no GPUs: write auto"),
+    ([*ON_GPUS, *APART, "generation.num_engines=4", "generation.weight_transport=cuda_ipc"], "needs engines on the policy's GPUs"),
+    ([*ON_GPUS, "generation.weight_transport=collective"], "refuses two processes on one GPU"),
+    (["generation.weight_bucket_mib=0"], "generation.weight_bucket_mib=0.0 is out of range: write a number above 0"),
     (["policy.attention=flex"], "policy.attention=flex needs GPUs (FlexAttention has no backward pass on CPU)"),
     (["policy.context_parallel_size=2", "policy.tokens_per_micro_batch=90"], "on each of 2 context-parallel ranks cannot hold"),
     (["policy.expert_model_parallel_size=3"], "must divide the TP × CP × DP = 2 ranks of a pipeline stage"),
@@ -95,6 +107,9 @@ RIGHT = [
     ["trainer.gpus_per_node=8", "generation.placement=disaggregated", "policy.data_parallel_size=4"],
     ["dynamic_sampling.carry_over=false", "dynamic_sampling.max_staleness=0"],
     ["algorithm.dual_clip=0"],
+    ["generation.placement=disaggregated"],
+    ["generation.sleep=discard", "generation.max_residual_gib=2"],
+    ["generation.weight_transport=collective", "generation.keep_published=false"],
 ]
 
 

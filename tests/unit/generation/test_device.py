@@ -33,7 +33,7 @@ def test_cpu_engines_share_cores_and_get_an_explicit_cache() -> None:
 def test_only_cpu_engines_are_held_to_one_thread(monkeypatch: pytest.MonkeyPatch, on_cpu: bool, threads: str) -> None:
     monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "7"})
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    device.prepare_process(on_cpu)
+    device.prepare_process(on_cpu, {})
     assert os.environ["OMP_NUM_THREADS"] == threads
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert not sys.dont_write_bytecode
@@ -45,10 +45,24 @@ def test_gpu_engines_see_none_of_the_cpu_settings() -> None:
     config.generation.tensor_parallel_size = 2
     config.generation.precision = "bf16"
     device.check(config)
-    options = device.actor_options(config)
-    assert options["num_gpus"] == 2
     arguments = device.engine_settings(config, Path("model"), 3).arguments
-    assert arguments["distributed_executor_backend"] == "mp"
+    assert arguments["distributed_executor_backend"] == "ray", "its workers share their GPUs with policy ranks"
+    assert arguments["enable_sleep_mode"] is False
     assert arguments["dtype"] == "bfloat16"
     assert arguments["gpu_memory_utilization"] == config.generation.gpu_memory_utilization
     assert "kv_cache_memory_bytes" not in arguments
+
+
+def test_engines_with_gpus_of_their_own_run_their_workers_beside_them() -> None:
+    config = BroRLConfig()
+    config.trainer.gpus_per_node = 8
+    config.generation.placement = "disaggregated"
+    config.generation.tensor_parallel_size = 2
+    assert device.engine_settings(config, Path("model"), 0).arguments["distributed_executor_backend"] == "mp"
+
+
+def test_workers_that_vllm_starts_through_ray_learn_their_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"CUDA_VISIBLE_DEVICES": ""})
+    device.prepare_process(False, {"VLLM_RAY_BUNDLE_INDICES": "2,3"})
+    assert os.environ["VLLM_RAY_BUNDLE_INDICES"] == "2,3"
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
