@@ -148,7 +148,7 @@ class VllmSession:
 
     def _finish(self, flight: Flight, meta: ChunkMeta) -> None:
         self._flights.remove(flight)
-        self._placement.finish(flight.engine, flight.chunk)
+        self._placement.finish(flight.engine, flight.chunk, meta.lengths)
         for news in meta.progress:
             other = self._flights.engines[flight.engine].get(news.flight)
             if other is not None:
@@ -228,7 +228,7 @@ class VllmSession:
 
     def _admit(self) -> None:
         for slot in self._slots:
-            if slot.starting is None and slot.index not in self._actors:
+            if slot.starting is None and slot.index not in self._actors and not slot.lacks_weights:
                 self._actors[slot.index] = slot.actor
                 self._flights.add_engine(slot.index)
                 self._placement.add_engine(slot.index)
@@ -261,11 +261,18 @@ class VllmSession:
         steals = self._placement.steals()
         flights = {flight.chunk: flight for flight in self._flights.of_chunks({steal.chunk for steal in steals})} if steals else {}
         for steal in steals:
-            if steal.chunk in self._cut:
+            if steal.chunk in self._cut or self._has_begun(flights[steal.chunk]):
                 self._placement.kept(steal.chunk)
             else:
-                flight = flights[steal.chunk]
-                self._withdrawals[self._actors[steal.victim].withdraw.remote(flight.number)] = flight
+                withdrawal = self._actors[steal.victim].withdraw.remote(flights[steal.chunk].number)
+                self._withdrawals[withdrawal] = flights[steal.chunk]
+
+    def _has_begun(self, flight: Flight) -> bool:
+        """Whether the engine has room for it in its batch: then it is at it, or about to be."""
+        others = [
+            self._requests[other.chunk].num_rollouts for other in self._flights.engines[flight.engine].values() if other is not flight
+        ]
+        return sum(others) < self._config.max_num_seqs
 
 
 def untouched(request: RolloutRequest, slot: EngineSlot) -> RolloutChunk:

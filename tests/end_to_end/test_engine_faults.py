@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import time
@@ -17,7 +18,7 @@ import ray
 from nemo_brorl.config.schema import GenerationConfig
 from nemo_brorl.errors import GenerationError, WeightSyncError
 from nemo_brorl.generation.broadcast import WeightBroadcast
-from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkMeta
+from nemo_brorl.generation.chunk_work import BeginningsMeta, ChunkFailure, ChunkMeta, Withdrawn, no_arrays
 from nemo_brorl.generation.engine import EngineReady
 from nemo_brorl.generation.incoming import LoadReport
 from nemo_brorl.generation.session import VllmSession
@@ -38,6 +39,7 @@ class FaultyEngine:
         self.version = 0
         self.marker = Path(folder) / f"{index}"
         self.fault = fault
+        self.words: dict[int, asyncio.Future[str]] = {}  # by flight
 
     def is_due(self, fault: str) -> bool:
         if self.fault.removeprefix("always ") != fault or (self.marker.exists() and not self.fault.startswith("always ")):
@@ -60,6 +62,8 @@ class FaultyEngine:
             os._exit(1)
         if self.is_due("hang"):
             time.sleep(60)
+        if self.fault.startswith("slow"):
+            return await self.wait_for_word(flight, request)
         n = request.num_rollouts
         arrays = ChunkArrays(np.zeros(n, np.int32), np.zeros(n, np.float32), np.arange(n + 1))
         number, version = flight + self.is_due("answer another"), self.version + 9 * self.is_due("answer of another version")
@@ -67,14 +71,33 @@ class FaultyEngine:
         meta = ChunkMeta(number, request.prompt.uid, indices, np.ones(n, np.int32), np.ones(n, bool), version, version)
         return meta, arrays, None
 
+    async def wait_for_word(self, flight: int, request: RolloutRequest) -> tuple[Any, Any, Any]:
+        """Samples nothing until somebody says what to do."""
+        word: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.words[flight] = word
+        if await word == "give back":
+            return Withdrawn(), None, None
+        indices, none, version = request.indices, np.zeros(0, np.int32), self.version
+        rest = BeginningsMeta(indices, np.zeros(len(indices), np.int32), version)
+        meta = ChunkMeta(flight, request.prompt.uid, none, none, np.zeros(0, bool), version, version, rest)
+        return meta, no_arrays(0), no_arrays(len(indices))
+
     async def withdraw(self, flight: int) -> bool:
+        word = self.words.get(flight)
+        if word is not None and not word.done() and self.fault != "slow and keeps":
+            word.set_result("give back")
+            return True
         return False
 
     async def cut(self, flights: Sequence[int]) -> None:
-        pass
+        if self.fault == "slow and dies when cut":
+            os._exit(1)
+        for flight in flights:
+            self.words[flight].set_result("cut")
 
     async def abort(self, flights: Sequence[int]) -> None:
-        pass
+        for flight in self.words.keys() & flights:
+            self.words[flight].set_result("give back")
 
     async def begin_weights(self, manifest: Sequence[Any]) -> None:
         if self.is_due("refuse"):
@@ -108,17 +131,24 @@ def requests_of(num_chunks: int) -> list[RolloutRequest]:
 
 
 def session_of(slots: list[EngineSlot], timeout_s: float = 30.0, max_losses: int = 2) -> VllmSession:
-    config = GenerationConfig(timeout_s=timeout_s, max_restarts=max_losses)
+    config = GenerationConfig(timeout_s=timeout_s, max_restarts=max_losses, max_num_seqs=8)
     return VllmSession(slots, ChunkPlacement([], max_rollouts=8), config, itertools.count(), known_versions={0, 3})
+
+
+def drain(session: VllmSession, num: int) -> list[RolloutChunk]:
+    """The next `num` chunks."""
+    chunks: list[RolloutChunk] = []
+    while len(chunks) < num:
+        wait_any(session.pending(), 0.5)
+        chunks += session.poll()
+    return chunks
 
 
 def run_all(slots: list[EngineSlot], timeout_s: float = 30.0, num_chunks: int = 6, max_losses: int = 2) -> list[RolloutChunk]:
     session = session_of(slots, timeout_s, max_losses)
     session.submit(requests_of(num_chunks))
-    chunks: list[RolloutChunk] = []
-    while len(chunks) < num_chunks:
-        wait_any(session.pending(), 0.5)
-        chunks += session.poll()
+    chunks = drain(session, num_chunks)
+    assert session.poll() == []
     session.close()
     for slot in slots:
         slot.close()
@@ -146,6 +176,69 @@ def test_a_replacement_loads_the_published_weights(tmp_path: Path) -> None:
 def test_an_engine_that_keeps_failing_ends_the_run_with_its_name_and_reason(tmp_path: Path) -> None:
     with pytest.raises(GenerationError, match=r"engine 0 failed 3 times, generation.max_restarts=2; last: RuntimeError: broken kernel"):
         run_all(slots_of(tmp_path, "always fail", max_restarts=2))
+
+
+@pytest.mark.parametrize(("fault", "by_engine"), [("slow", [0, 0, 1, 1, 1, 1]), ("slow and keeps", [0, 0, 0, 1, 1, 1])])
+def test_an_idle_engine_takes_over_what_does_not_fit_into_the_batch_of_another(tmp_path: Path, fault: str, by_engine: list[int]) -> None:
+    """Each is given three chunks of four for a batch of eight."""
+    slots = slots_of(tmp_path, fault, "none")
+    for slot in slots:
+        slot.wait()
+    session = session_of(slots)
+    session.submit(requests_of(6))
+    chunks = drain(session, by_engine.count(1))
+    session.cut(["a"])
+    chunks += drain(session, by_engine.count(0))
+    session.close()
+    assert sorted(chunk.request.first_index for chunk in chunks) == [0, 4, 8, 12, 16, 20]
+    assert sorted(chunk.engine for chunk in chunks) == by_engine
+
+
+def test_a_chunk_that_was_cut_comes_back_also_when_its_engine_dies(tmp_path: Path) -> None:
+    slots = slots_of(tmp_path, "slow and dies when cut")
+    slots[0].wait()
+    session = session_of(slots)
+    session.submit(requests_of(6))
+    session.cut(["a"])
+    chunks = drain(session, 6)
+    assert sorted(chunk.request.first_index for chunk in chunks) == [0, 4, 8, 12, 16, 20]
+    assert all(chunk.unfinished is not None and len(chunk.unfinished.indices) == 4 for chunk in chunks)
+    session.close()
+
+
+def test_an_engine_that_somebody_else_replaced_gets_its_chunks_again(tmp_path: Path) -> None:
+    slots = slots_of(tmp_path, "slow", "none")
+    for slot in slots:
+        slot.wait()
+    session = session_of(slots)
+    session.submit(requests_of(2))
+    slots[0].replace("it held too much memory", is_fault=False)
+    assert len(drain(session, 2)) == 2
+    session.close()
+
+
+def test_a_chunk_that_no_engine_survives_ends_the_run_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(GenerationError, match=r"prompt a, rollouts from .*, was lost with 2 engines, generation.max_restarts=1; last: "):
+        run_all(slots_of(tmp_path, "always fail", "always fail", max_restarts=9), max_losses=1)
+
+
+def test_a_chunk_forgives_the_failures_before_it(tmp_path: Path) -> None:
+    slot = slots_of(tmp_path, "none", max_restarts=1)[0]
+    for _ in range(3):
+        slot.replace("test")
+        slot.note_chunk()
+    slot.replace("test")
+    with pytest.raises(GenerationError, match="engine 0 failed 2 times"):
+        slot.replace("test")
+
+
+def test_garbage_is_counted_apart(tmp_path: Path) -> None:
+    slots = slots_of(tmp_path, "answer other rollouts", "die")
+    run_all(slots)
+    counts = [slot.count(EngineStats(slot.index, 0, 0, 0, 0, 0, 0)) for slot in slots]
+    assert [stats.num_restarts for stats in counts] == [1, 1]
+    assert [stats.num_garbage for stats in counts] == [1, 0]
+    assert all(stats.num_resampled >= 4 for stats in counts)
 
 
 def test_an_engine_that_does_not_start_is_named(tmp_path: Path) -> None:
