@@ -1,7 +1,7 @@
 """`rollouts.allocation` fixed against waves at equal generated tokens: informative groups per million tokens, and held-out pass@1.
 
-    python bench/waves.py --base runs/base_cpu --output runs/waves [--tokens 3e6] [--seeds 1 2 3] [KEY=VALUE ...]
-    python bench/waves.py --simulate [--tokens 2e8]
+    python bench/waves.py --base runs/base_cpu --output runs/waves [--seeds 1 2 3] [--tokens 3e6] [KEY=VALUE ...]
+    python bench/waves.py --simulate [--seeds 1 2 3] [--tokens 2e8] [rollouts.waves.KEY=VALUE ...]
 
 Every seed trains once with each allocation, from the same base, until it has generated `--tokens` response tokens; what a run is worth is
 read off its curve at the most tokens that all runs reached. Runs that have reached them are not run again, so an interrupted
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import PosteriorConfig, WavesConfig
 from nemo_brorl.console import format_table
 from nemo_brorl.rollouts.success_posterior import SuccessPosterior
@@ -163,22 +164,29 @@ def estimate(successes: int, num: int, random: np.random.Generator) -> float:
 
 
 def simulate(tokens: float, seeds: Sequence[int], config: WavesConfig) -> None:
-    """Print one table per population."""
-    first = config.first_wave
+    """Print one table per population. One of the fixed sizes is the mean size of the waves, which no run would know beforehand."""
     for name, shape in POPULATIONS.items():
+        arms = {"waves": play_seeds("waves", N, shape, tokens, seeds, config)}
+        mean_size = round(float(np.mean([played.mean_size for played in arms["waves"]])))
+        for size in (config.first_wave, mean_size, N):
+            arms[f"fixed {size}"] = play_seeds("fixed", size, shape, tokens, seeds, config)
+        arms["unweighted waves"] = play_seeds("unweighted", N, shape, tokens, seeds, config)
         rows = []
-        for label in (f"fixed {first}", f"fixed {N}", f"waves {first} to {N}", "unweighted waves"):
-            played = [astuple(_play_once(label, shape, tokens, seed, config)) for seed in seeds]
-            rows.append([label, *("{:.2f} ± {:.2f}".format(*mean_and_error(column)) for column in zip(*played, strict=True))])
+        for arm, played in arms.items():
+            columns = zip(*map(astuple, played), strict=True)
+            rows.append([arm, *("{:.2f} ± {:.2f}".format(*mean_and_error(column)) for column in columns)])
         header = ["allocation", "informative / M tokens", "of prompts", "rollouts", "SNR² / M tokens", "of rollouts alone", "bias, errors"]
         print(f"\nBeta{shape}: {name}\n" + "\n".join(format_table(header, rows)), flush=True)
 
 
-def _play_once(label: str, shape: tuple[float, float], tokens: float, seed: int, config: WavesConfig) -> Played:
-    kind, size = label.split()[:2]
-    beliefs = SuccessPosterior(PosteriorConfig())
-    allocation = FixedAllocation(int(size)) if kind == "fixed" else WaveAllocation(config, N, beliefs, seed)
-    return play(allocation, beliefs, shape, tokens, seed, weighs=kind == "waves")
+def play_seeds(kind: str, size: int, shape: tuple[float, float], tokens: float, seeds: Sequence[int], config: WavesConfig) -> list[Played]:
+    """Play one allocation (fixed, waves, unweighted) once per seed."""
+    found = []
+    for seed in seeds:
+        beliefs = SuccessPosterior(PosteriorConfig())
+        allocation = FixedAllocation(size) if kind == "fixed" else WaveAllocation(config, size, beliefs, seed)
+        found.append(play(allocation, beliefs, shape, tokens, seed, weighs=kind == "waves"))
+    return found
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -205,7 +213,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args()
     if options.simulate:
-        simulate(options.tokens, options.seeds, WavesConfig())
+        simulate(options.tokens, options.seeds, load_config("brorl_cpu", options.overrides).rollouts.waves)
     else:
         compare(options)
 

@@ -52,8 +52,8 @@ class WavesConfig:
 
     first_wave: int = 64  # rollouts that every prompt gets
     growth: float = 4.0  # how many times as large a group is after another wave; N at most
-    half_signal: float = 64.0  # rollouts at which half of a group's squared gradient estimate is signal
-    reach: float = 0.3  # share of groups expected to get another wave; any is unbiased, one like rollouts/extended least noisy
+    half_signal: float = 256.0  # rollouts at which half of a group's squared gradient estimate is signal
+    reach: float = 0.5  # share of groups expected to get another wave; any is unbiased, one like rollouts/extended least noisy
     min_probability: float = 0.2  # of another wave that is not worth its tokens; lower: fewer tokens, larger weights
 
 
