@@ -33,7 +33,7 @@ EXPECTED_METRICS = (
     "time/collect_s", "time/generate_s", "time/reward_s", "time/log_prob_s", "time/update_s", "time/sync_s",
 )  # fmt: skip
 RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-VOLATILE = ("time/", "generation/samples_per_s", "generation/tokens_per_s", "generation/prefix_cache")
+VOLATILE = ("time/", "generation/samples_per_s", "generation/tokens_per_s", "generation/prefix_cache", "sync/seconds", "sync/gib_per_s")
 
 
 def command(module: str, folder: Path, *overrides: str) -> list[str]:
@@ -145,6 +145,21 @@ def test_interrupting_saves_ends_with_zero_and_leaves_no_process(whole: tuple[Pa
     assert list((folder / "checkpoints").glob("step_*/COMPLETE"))
     psutil.wait_procs(left, timeout=30)
     assert not [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_run_that_overlaps_grows_groups_and_cuts_rollouts_learns_from_what_is_resumed(whole: tuple[Path, str]) -> None:
+    folder = whole[0].parent / "broad"
+    run(
+        "train", folder, "rollouts.overlap=true", "rollouts.allocation=waves", "rollouts.waves.first_wave=8", "rollouts.min_fraction=0.5",
+        "rollouts.deadline_s=0.02", "rollouts.unfinished=resume", "dynamic_sampling.in_flight=restart", "dynamic_sampling.oversample=1.5",
+    )  # fmt: skip
+    steps = rows(folder)[1:]
+    assert [row["step"] for row in steps] == [1, 2, 3, 4]
+    assert sum(row.get("rollouts/cut_share", 0.0) for row in steps) > 0
+    assert sum(row["rollouts/late_groups"] + row["dynamic_sampling/held"] for row in steps) > 0
+    tokens = [row["rollouts/generated_tokens"] for row in steps]
+    assert tokens == sorted(tokens)
+    assert tokens[0] > 0
 
 
 def test_a_corrupt_checkpoint_falls_back_to_the_one_before_and_says_so(whole: tuple[Path, str]) -> None:
