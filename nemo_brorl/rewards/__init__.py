@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from nemo_brorl.errors import ConfigError, DataError
-from nemo_brorl.rewards import exact_match, reasoning_gym
+from nemo_brorl.rewards import exact_match, math_answer, multiple_choice, reasoning_gym
 from nemo_brorl.rewards.payload import Payload, Score
 
 
@@ -35,6 +35,8 @@ def _nothing_to_load() -> None:
 # key of Prompt.verifier -> verifier. Any other name is an import path `package.module:function` of a user's own `score`.
 VERIFIERS: dict[str, Scorer] = {
     "exact_match": Scorer(exact_match.score, exact_match.check, _nothing_to_load),
+    "math": Scorer(math_answer.score, math_answer.check, math_answer.load),
+    "multiple_choice": Scorer(multiple_choice.score, multiple_choice.check, _nothing_to_load),
     "reasoning_gym": Scorer(reasoning_gym.score, reasoning_gym.check, reasoning_gym.load),
 }
 
