@@ -15,7 +15,7 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from nemo_brorl.types import Int32, Int64, MicroBatch, PlannedGroup, Segment, TrainBatch, UpdatePlan
+from nemo_brorl.types import Bool, Int32, Int64, MicroBatch, PlannedGroup, Segment, TrainBatch, UpdatePlan
 
 Item = tuple[int, int]  # (group, rollout)
 
@@ -60,37 +60,31 @@ class Packer:
 
     def __init__(self, prompt_lengths: Sequence[int], response_lengths: Sequence[Int32], token_budget: int, shared_prompt: bool) -> None:
         self.prompt_lengths = prompt_lengths
-        self.response_lengths = response_lengths
+        self.response_lengths = [lengths.tolist() for lengths in response_lengths]
         self.token_budget = token_budget
         self.shared_prompt = shared_prompt
 
     def pack(self, items: Sequence[Item], data_parallel_size: int) -> tuple[tuple[MicroBatch, ...], ...]:
-        """[rank][micro-batch] of one mini-batch, equally many for every rank, none above the budget unless a single
-        rollout is."""
-        shares = self._cut(items, data_parallel_size)
-        tokens = max(sum(int(self.response_lengths[group][rollout]) for group, rollout in share) for share in shares)
-        most = min(len(share) for share in shares)
-        for num in range(min(most, max(1, -(-tokens // self.token_budget))), most + 1):
-            ranks = tuple(tuple(self._micro_batch(part) for part in self._cut(share, num)) for share in shares)
-            if all(micro.num_tokens <= self.token_budget for rank in ranks for micro in rank):
-                return ranks
-        return ranks
+        """[rank][micro-batch] of one mini-batch, equally many for every rank: the fewest of which none is above the budget, or one
+        for every rollout where a single rollout is."""
+        whole = self._run(items)
+        shares = [self._run(items[low:high]) for low, high in pairwise(whole.bounds(data_parallel_size))]
+        most = min(len(share.items) for share in shares)
+        fewest = min(most, max(1, -(-max(share.num_response_tokens for share in shares) // self.token_budget)))
+        num = most
+        if max(share.largest for share in shares) <= self.token_budget:
+            fitting = (num for num in range(fewest, most) if all(share.tokens(num).max() <= self.token_budget for share in shares))
+            num = next(fitting, most)
+        return tuple(tuple(self._micro_batch(share.items[low:high]) for low, high in pairwise(share.bounds(num))) for share in shares)
 
-    def _cut(self, items: Sequence[Item], num_parts: int) -> list[Sequence[Item]]:
-        """Contiguous, non-empty parts of nearly equal cost."""
-        assert len(items) >= num_parts, f"{len(items)} rollouts cannot fill {num_parts} parts"
-        sizes = {group: len(list(members)) for group, members in groupby(items, key=lambda item: item[0])}
-        costs = [self._cost(group, rollout, 1 if not self.shared_prompt else sizes[group]) for group, rollout in items]
-        total = np.cumsum(costs)
-        marks = np.searchsorted(total, total[-1] * np.arange(1, num_parts) / num_parts, side="left") + 1
-        for index in range(len(marks)):  # every part keeps at least one rollout
-            low = marks[index - 1] + 1 if index else 1
-            marks[index] = min(max(marks[index], low), len(items) - (num_parts - 1 - index))
-        bounds = [0, *marks.tolist(), len(items)]
-        return [items[low:high] for low, high in pairwise(bounds)]
-
-    def _cost(self, group: int, rollout: int, sharers: int) -> float:
-        return float(self.response_lengths[group][rollout]) + self.prompt_lengths[group] / sharers
+    def _run(self, items: Sequence[Item]) -> Run:
+        """Of items in order of their groups."""
+        groups = np.array([group for group, _ in items])
+        lengths = np.array([self.response_lengths[group][rollout] for group, rollout in items], np.int64)
+        prompts = np.asarray(self.prompt_lengths, np.int64)[groups]
+        is_first = np.append(True, groups[1:] != groups[:-1]) if self.shared_prompt else np.ones(len(items), bool)
+        sharers = np.diff(np.append(np.flatnonzero(is_first), len(items)))
+        return Run(items, lengths, prompts, is_first, np.repeat(sharers, sharers))
 
     def _micro_batch(self, items: Sequence[Item]) -> MicroBatch:
         if self.shared_prompt:
@@ -99,6 +93,42 @@ class Packer:
             )
         else:
             segments = tuple(Segment(group, (rollout,)) for group, rollout in items)
-        num_loss_tokens = sum(int(self.response_lengths[group][rollout]) for group, rollout in items)
+        num_loss_tokens = sum(self.response_lengths[group][rollout] for group, rollout in items)
         num_prompt_tokens = sum(self.prompt_lengths[segment.group] for segment in segments)
         return MicroBatch(segments, num_prompt_tokens + num_loss_tokens, num_loss_tokens)
+
+
+class Run:
+    """Rollouts in order of their groups, to be cut into contiguous parts. Cutting one into many sizes costs little: with long tails
+    of lengths, hundreds are tried before every part is within the budget."""
+
+    def __init__(self, items: Sequence[Item], lengths: Int64, prompts: Int64, is_first: Bool, sharers: Int64) -> None:
+        """Of each item, [n]: tokens of the response and of the prompt; whether it is the first that shares a copy of the prompt, and
+        how many do."""
+        self.items = items
+        self.num_response_tokens = int(lengths.sum())
+        self.largest = int((lengths + prompts).max())
+        self._costs = np.cumsum(lengths + prompts / sharers)
+        self._lengths = np.concatenate([[0], np.cumsum(lengths)])
+        self._prompts = prompts
+        self._first_prompts = np.cumsum(prompts * is_first)  # up to and with each item, every copy once
+
+    def bounds(self, num_parts: int) -> list[int]:
+        """Where non-empty parts of nearly equal cost begin and end, [num_parts + 1]."""
+        return [0, *self._marks(num_parts).tolist(), len(self.items)]
+
+    def tokens(self, num_parts: int) -> Int64:
+        """Of each part, its copies of prompts included."""
+        ends = np.append(self._marks(num_parts), len(self.items))
+        starts = np.append(0, ends[:-1])
+        prompts = self._prompts[starts] + self._first_prompts[ends - 1] - self._first_prompts[starts]
+        return self._lengths[ends] - self._lengths[starts] + prompts
+
+    def _marks(self, num_parts: int) -> Int64:
+        """Bounds between parts; every part keeps at least one rollout."""
+        num = len(self.items)
+        assert num >= num_parts, f"{num} rollouts cannot fill {num_parts} parts"
+        marks = np.searchsorted(self._costs, self._costs[-1] * np.arange(1, num_parts) / num_parts, side="left") + 1
+        order = np.arange(num_parts - 1)
+        free = np.maximum.accumulate(np.maximum(marks - order, 1))
+        return np.minimum(free, num - num_parts + 1) + order

@@ -111,3 +111,12 @@ def test_a_shared_prompt_counts_once_in_the_balance_and_unshared_every_time() ->
     shared, unshared = (Packer([100, 2], lengths, 10_000, is_shared).pack(items, 2) for is_shared in (True, False))
     assert [len(rank[0].segments[0].rollouts) for rank in shared] == [6, 2]
     assert [len(rank[0].segments) for rank in unshared] == [5, 11]
+
+
+def test_a_long_tail_is_cut_into_as_many_equal_parts_as_bring_each_within_the_budget() -> None:
+    lengths = [np.array([1, 1, 1, 6, 1, 1, 1, 1], np.int32)]
+    ranks = Packer([1], lengths, token_budget=8, shared_prompt=True).pack([(0, rollout) for rollout in range(8)], 1)
+    # Costs 1.125, 6.125 and 14 in all. Two, three and four parts begin with the first four rollouts, 10 tokens; five have marks at
+    # 2.8, 5.6, 8.4 and 11.2.
+    assert [micro.segments[0].rollouts for micro in ranks[0]] == [(0, 1, 2), (3,), (4,), (5,), (6, 7)]
+    assert [micro.num_tokens for micro in ranks[0]] == [4, 7, 2, 2, 3]
