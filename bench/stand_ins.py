@@ -1,0 +1,119 @@
+"""Stand-ins around the driver's real code, for `driver_bulk.py`: engines and verifier workers that are Ray actors with real arrays in
+the object store, but compute nothing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import ray
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.generation.chunk_work import ChunkMeta
+from nemo_brorl.generation.engine import EngineReady
+from nemo_brorl.generation.session import VllmSession
+from nemo_brorl.generation.slot import EngineSlot
+from nemo_brorl.ports import Forecast
+from nemo_brorl.rewards.repetition import response_keys
+from nemo_brorl.rewards.worker import ResponseScores
+from nemo_brorl.rollouts.placement import ChunkPlacement
+from nemo_brorl.types import ChunkArrays, EngineStats, Prompt, RolloutRequest
+
+VOCAB_SIZE = 290
+TAIL = 0.8  # sigma of the log-normal lengths: the longest of 512 takes about eight times the mean
+EASY_SHARE, HARD_SHARE = 0.1, 0.15  # of prompts that every rollout gets right, or none
+PROMPT_TOKENS = 200
+
+
+class StandInEngine:
+    """Answers like `generation.engine.RolloutEngine`, with random arrays."""
+
+    def __init__(self, index: int, mean_tokens: int) -> None:
+        self.index, self.mean_tokens = index, mean_tokens
+
+    def ready(self) -> EngineReady:
+        return EngineReady(self.index, 0, 0.0, 0.0)
+
+    @ray.method(num_returns=3)
+    def generate(self, flight: int, request: RolloutRequest, beginnings: None) -> tuple[ChunkMeta, ChunkArrays, None]:
+        random = np.random.default_rng(request.seed + request.first_index)
+        drawn = random.lognormal(np.log(self.mean_tokens) - TAIL**2 / 2, TAIL, request.num_rollouts)
+        lengths = np.clip(drawn, 1, request.sampling.max_tokens).astype(np.int32)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        tokens = random.integers(3, VOCAB_SIZE, int(offsets[-1]), np.int32)
+        arrays = ChunkArrays(tokens, np.full(len(tokens), -2.0, np.float32), offsets)
+        is_stopped = lengths < request.sampling.max_tokens
+        return ChunkMeta(flight, request.prompt.uid, request.indices, lengths, is_stopped, 0, 0), arrays, None
+
+    def stats(self) -> EngineStats:
+        return EngineStats(self.index, 0, 0, 0, 0, 0, 0)
+
+    def withdraw(self, flight: int) -> bool:
+        return False
+
+    def abort(self, flights: Sequence[int]) -> None:
+        return None
+
+
+class StandInVerifier:
+    """Answers like `rewards.worker.VerifierWorker`: reads everything, throws a die for each response."""
+
+    def score(self, verifier: str, payload: Mapping[str, Any], data: ChunkArrays) -> ResponseScores:
+        keys, num = response_keys(data), len(data.offsets) - 1
+        rewards = (keys / 2.0**64 < payload["rate"]).astype(np.float32)
+        return ResponseScores(rewards, 0, np.zeros(num, np.float32), keys, np.add.reduceat(data.log_probs, data.offsets[:-1]))
+
+
+class StandInGenerator:
+    """The Generator port as far as a collection needs it: the real session over stand-in engines."""
+
+    def __init__(self, config: BroRLConfig, mean_tokens: int) -> None:
+        self.config = config
+        actor: Any = ray.remote(num_cpus=0.1)(StandInEngine)
+        num = config.generation.num_engines or 1
+        self.slots = [EngineSlot(index, partial(actor.remote, index, mean_tokens), 0, 600.0) for index in range(num)]
+        self.numbers = itertools.count()
+
+    def open_session(self, forecast: Forecast | None = None) -> VllmSession:
+        generation = self.config.generation
+        placement = ChunkPlacement([], generation.max_num_seqs, self.config.rollouts.placement, forecast)
+        return VllmSession(self.slots, placement, generation, self.numbers, {0})
+
+    def stats(self) -> list[EngineStats]:
+        references = [slot.actor.stats.remote() for slot in self.slots]
+        return [slot.count(ray.get(reference)) for slot, reference in zip(self.slots, references, strict=True)]
+
+    def late(self, seconds: float) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        for slot in self.slots:
+            slot.close()
+
+
+class BulkPrompts:
+    """Prompts of 200 tokens; a share of them is too easy or too hard."""
+
+    def __init__(self) -> None:
+        self.num_taken = 0
+
+    def take(self, num: int) -> list[Prompt]:
+        numbers = range(self.num_taken, self.num_taken + num)
+        self.num_taken += num
+        return [self._prompt(number) for number in numbers]
+
+    def _prompt(self, number: int) -> Prompt:
+        random = np.random.default_rng(number)
+        place = random.random()
+        rate = 1.0 if place < EASY_SHARE else 0.0 if place < EASY_SHARE + HARD_SHARE else random.beta(0.5, 0.5)
+        tokens = tuple(random.integers(3, VOCAB_SIZE, PROMPT_TOKENS).tolist())
+        return Prompt(f"train/{number}", "bulk", "exact_match", tokens, {"answer": "1", "rate": rate})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_taken": self.num_taken}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.num_taken = state["num_taken"]
