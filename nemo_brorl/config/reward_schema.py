@@ -31,9 +31,26 @@ class ShapingConfig:
 
 
 @dataclass
+class CodeConfig:
+    """What the programs that the verifier `code` runs may use (docs/sandbox.md). How their tests count is an option of the verifier."""
+
+    test_timeout_s: float = 4.0  # of one test, by the clock
+    total_timeout_s: float = 20.0  # of all tests of a response; those that have not begun by then fail
+    memory_mib: int = 512  # address space of each process
+    scratch_mib: int = 16  # all files of a test together
+    output_kib: int = 1024  # what a test may print
+    max_processes: int = 8  # of a test, threads counted as well
+    max_open_files: int = 64
+    preload: list[str] = field(default_factory=list)  # modules that programs find imported, for example numpy; costs memory once
+    readable: list[str] = field(default_factory=list)  # folders that programs may read, beside Python and the system's libraries
+    allow_unsandboxed: bool = False  # run programs where the machine gives no sandbox: only on one that has nothing to lose
+
+
+@dataclass
 class RewardsConfig:
     """Verification."""
 
     num_workers: int = 1
     timeout_s: float = 5.0  # per response
     shaping: ShapingConfig = field(default_factory=ShapingConfig)
+    code: CodeConfig = field(default_factory=CodeConfig)

@@ -1,0 +1,162 @@
+"""The share of tests that a response's program passes, or 1 for all of them: run in a sandbox (docs/sandbox.md), judged here.
+
+The payload holds the tests, under `tests` (an object, or that as JSON text) or directly:
+
+- `inputs`, `outputs`: what is read and what must be printed; with `fn_name`, lists of arguments and what that function must return,
+  also as a method of `Solution`. The layout of APPS, TACO, Eurus-2.
+- `asserts`: a list of assertions, each a test. `script`: one test of any length; with `entry_point` it defines `check`, which is called
+  with that function (HumanEval). Assertions are judged outside the sandbox (`assertions.py`).
+
+And how they count: `scoring` (fraction, all), `compare` (lines, exact, any_order), `float_tolerance`, `max_tests`, `setup` (source before
+the program's), `program` (block: the last code block of the response; text: all of it if it has none), `isolation` (test: a new
+process for each test; program: one for all calls of a function or all assertions, faster, and one may spoil the next).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nemo_brorl.config.reward_schema import CodeConfig
+from nemo_brorl.rewards.answer import without_thinking
+from nemo_brorl.rewards.code_tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
+from nemo_brorl.rewards.payload import Payload, check_choice
+from nemo_brorl.sandbox.limits import Limits
+from nemo_brorl.sandbox.sandbox import Job, Sandbox
+
+SCORINGS, COMPARISONS, PROGRAMS, ISOLATIONS = ("fraction", "all"), ("lines", "exact", "any_order"), ("block", "text"), ("test", "program")
+PYTHON = ("python", "python3", "py")  # languages that a code block may name
+FENCE = "```"
+
+
+class _Runner(NamedTuple):
+    """The sandbox of this process."""
+
+    settings: CodeConfig
+    sandbox: Sandbox
+
+
+_runner: list[_Runner] = []  # none before the first score
+_settings = [CodeConfig()]
+
+
+def configure(settings: CodeConfig) -> None:
+    """Use these settings from the next score on."""
+    close()
+    _settings[0] = settings
+
+
+def load() -> None:
+    """Start the sandbox. Raises ResourceError where there is none."""
+    if not _runner:
+        _runner.append(_Runner(_settings[0], make_sandbox(_settings[0])))
+
+
+def close() -> None:
+    """End the sandbox, if there is one."""
+    while _runner:
+        _runner.pop().sandbox.close()
+
+
+def make_sandbox(settings: CodeConfig) -> Sandbox:
+    """The sandbox that the settings ask for. Raises ResourceError when programs would run without one and
+    rewards.code.allow_unsandboxed does not say that they may."""
+    limits = Limits(
+        seconds=settings.test_timeout_s,
+        memory_mib=settings.memory_mib,
+        scratch_mib=settings.scratch_mib,
+        file_mib=settings.scratch_mib,
+        output_kib=settings.output_kib,
+        processes=settings.max_processes,
+        open_files=settings.max_open_files,
+    )
+    return Sandbox(limits, settings.readable, settings.preload, is_bare_allowed=settings.allow_unsandboxed)
+
+
+def check(payload: Payload) -> Iterator[str]:
+    """What is wrong with a payload."""
+    for key, choices in (("scoring", SCORINGS), ("compare", COMPARISONS), ("program", PROGRAMS), ("isolation", ISOLATIONS)):
+        yield from check_choice(payload, key, choices)
+    try:
+        read_tests(payload)
+    except ValueError as error:
+        yield str(error)
+
+
+def score(payload: Payload, response: str) -> float:
+    """The share of the payload's tests that the response's program passes. No program scores 0."""
+    program = extract_program(response, may_be_bare=payload.get("program") == "text")
+    if program is None:
+        return 0.0
+    load()
+    tests = read_tests(payload)[: payload.get("max_tests")]
+    outcomes = run_tests(f"{payload.get('setup', '')}\n{program}", tests, payload, _runner[0])
+    if payload.get("scoring", SCORINGS[0]) == "all":
+        return float(all(outcomes))  # stops at the first that fails
+    return sum(outcomes) / len(tests)
+
+
+def extract_program(response: str, may_be_bare: bool = False) -> str | None:
+    """The last complete code block that says it is Python, else the last that does not say what it is. Without any block, the
+    whole text where that is allowed."""
+    shown = without_thinking(response)
+    named: dict[str, str] = {}
+    lines: list[str] | None = None
+    language, has_fence = "", False
+    for line in shown.splitlines():
+        if not line.lstrip().startswith(FENCE):
+            if lines is not None:
+                lines.append(line)
+            continue
+        has_fence = True
+        if lines is None:
+            language, lines = line.strip().strip("`").strip().lower().partition(" ")[0], []
+        else:
+            named["python" if language in PYTHON else language], lines = "\n".join(lines) + "\n", None
+    if not has_fence and may_be_bare and shown.strip():
+        return shown
+    return named.get("python", named.get(""))
+
+
+def run_tests(program: str, tests: list[Test], payload: Payload, runner: _Runner) -> Iterator[bool]:
+    """Whether the program passes each test. Those that its time is over for fail."""
+    compare = payload.get("compare", COMPARISONS[0])
+    rules = Rules(compare == "exact", compare == "any_order", payload.get("float_tolerance", Rules.tolerance))
+    ends_at = time.monotonic() + runner.settings.total_timeout_s
+    num_together = len(tests) if payload.get("isolation") == "program" else 1
+    done = 0
+    while done < len(tests):
+        left = ends_at - time.monotonic()
+        if left <= 0:
+            yield from [False] * (len(tests) - done)
+            return
+        outcomes = list(_run_some(program, tests[done : done + num_together], rules, runner.sandbox, left))
+        yield from outcomes
+        done += len(outcomes)
+
+
+def _run_some(program: str, tests: list[Test], rules: Rules, sandbox: Sandbox, left: float) -> Iterator[bool]:
+    """Run tests of the first one's kind in one process. One outcome for each up to the first that did not come to its end."""
+    first = tests[0]
+    if isinstance(first, PrintTest):
+        yield first.passes(sandbox.run(first.job(program), left), rules)
+        return
+    alike = [test for test in tests if isinstance(test, type(first))]
+    if isinstance(first, CallTest):
+        job = Job(program, "call", name=first.name, parts=[test.arguments for test in alike if isinstance(test, CallTest)])
+    else:
+        job = Job(program, "script", parts=[test.script.source for test in alike if isinstance(test, ScriptTest)])
+    reports = sandbox.run(job, left).reports
+    for index, test in enumerate(alike):
+        mine = _reports_of(reports, index)
+        yield not isinstance(test, PrintTest) and test.passes(mine, rules)
+        if not mine or mine[-1][0] == "check":
+            return  # it took the process with it: what comes after has not run
+
+
+def _reports_of(reports: list[list[object]], index: int) -> list[list[object]]:
+    """Those of one part: after the end of the part before it, up to its own end."""
+    ends = [position for position, (what, _, _) in enumerate(reports) if what != "check"]
+    start = ends[index - 1] + 1 if 0 < index <= len(ends) else 0
+    return [] if index > len(ends) else reports[start : ends[index] + 1 if index < len(ends) else None]
