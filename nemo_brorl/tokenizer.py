@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+Messages = Sequence[Mapping[str, str]]  # each with role and content
+
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -61,27 +63,26 @@ class ChatTokenizer:
         """Text of a response, without special tokens."""
         return self.backend.decode(list(token_ids), skip_special_tokens=True)
 
-    def prompt_ids(self, question: str, system_prompt: str | None = None) -> list[int]:
-        """Ids of a conversation that ends where the assistant's answer begins.
+    def prompt_ids(self, question: str | Messages, system_prompt: str | None = None) -> list[int]:
+        """Ids of a conversation that ends where the assistant's answer begins. `question` is the user's text, or whole messages.
 
-        Without a chat template: the system prompt, a blank line, the question, a line break, after the model's own
-        beginning-of-text token.
+        A system prompt takes the place of one in the messages, and an empty one removes it. Without a chat template: the messages with
+        blank lines between them, a line break, after the model's own beginning-of-text token.
         """
         if self.chat_template is None:
-            text = f"{system_prompt}\n\n{question}\n" if system_prompt else f"{question}\n"
-            return self.backend.encode(text, add_special_tokens=True).ids
+            text = "\n\n".join(message["content"] for message in _conversation(question, system_prompt))
+            return self.backend.encode(f"{text}\n", add_special_tokens=True).ids
         return self.encode(self.render(question, system_prompt))
 
-    def render(self, question: str, system_prompt: str | None = None) -> str:
+    def render(self, question: str | Messages, system_prompt: str | None = None) -> str:
         """The conversation as text. Raises ModelError when the template refuses it (some know no system role)."""
         import jinja2
 
-        messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        messages.append({"role": "user", "content": question})
+        messages = _conversation(question, system_prompt)
         try:
             return self._template.render(messages=messages, add_generation_prompt=True, **self.special_tokens)
         except jinja2.TemplateError as error:
-            hint = "; set data.system_prompt=null" if system_prompt else ""
+            hint = "; set data.system_prompt=null" if system_prompt else '; set data.system_prompt=""' if len(messages) > 1 else ""
             raise ModelError(f"the model's chat template refuses the prompt: {error}{hint}") from error
 
     @cached_property
@@ -100,6 +101,13 @@ class ChatTokenizer:
         if token_id is None:
             raise ModelError(f"the tokenizer has no {name} (found {token!r}); set it in tokenizer_config.json")
         return token_id
+
+
+def _conversation(question: str | Messages, system_prompt: str | None) -> list[dict[str, str]]:
+    messages = [{"role": "user", "content": question}] if isinstance(question, str) else [dict(message) for message in question]
+    if system_prompt is not None:
+        messages = [message for message in messages if message["role"] != "system"]
+    return [{"role": "system", "content": system_prompt}, *messages] if system_prompt else messages
 
 
 def load_tokenizer(folder: Path | str) -> ChatTokenizer:

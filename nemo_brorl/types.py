@@ -39,6 +39,7 @@ class Prompt:
     verifier: str  # key of rewards.VERIFIERS
     token_ids: tuple[int, ...]  # [P]
     payload: Mapping[str, Any]  # JSON-able; only the verifier reads it
+    domain: str = ""  # of the mixture it was drawn from; "" where there is none
 
 
 @dataclass(frozen=True)

@@ -127,8 +127,22 @@ RANGES: dict[str, Range] = {
     "data.max_prompt_tokens": AT_LEAST_1,
     "data.held_out_fraction": SHARE,
     "data.tasks[].weight": POSITIVE,
+    "data.tasks[].stages[].from_question": AT_LEAST_1,
+    "data.max_bad_rows": AT_LEAST_0,
+    "data.domains[].tasks[].weight": POSITIVE,
+    "data.domains[].tasks[].stages[].from_question": AT_LEAST_1,
+    "data.domains[].max_bad_rows": AT_LEAST_0,
+    "data.domains[].weight": AT_LEAST_0,
+    "data.domains[].max_prompt_tokens": AT_LEAST_1,
     "rewards.num_workers": AT_LEAST_1,
     "rewards.timeout_s": POSITIVE,
+    "rewards.code.test_timeout_s": Range(0.01, 3600),
+    "rewards.code.total_timeout_s": POSITIVE,
+    "rewards.code.memory_mib": Range(64),
+    "rewards.code.scratch_mib": AT_LEAST_1,
+    "rewards.code.output_kib": AT_LEAST_1,
+    "rewards.code.max_processes": AT_LEAST_1,
+    "rewards.code.max_open_files": Range(8, 4096),
     "rewards.shaping.truncated_factor": SHARE,
     "rewards.shaping.overlong_buffer": AT_LEAST_0,
     "rewards.shaping.overlong_penalty": AT_LEAST_0,
@@ -169,6 +183,8 @@ ADVANTAGES = ("reinforce_plus_plus_baseline", "reinforce_plus_plus", "grpo", "dr
 REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "cispo")  # those of losses.LOSSES that learn from advantages
 ADVANTAGES_BY_WAVE = ("reinforce_plus_plus_baseline", "dr_grpo", "rloo")  # those that rollouts.allocation=waves may use
 KL_ESTIMATORS = ("k1", "k2", "k3")
+SOURCES = ("reasoning_gym", "jsonl", "parquet", "dataset")
+PRESETS = ("plain", "deepscaler", "eurus_2", "scp_116k", "ifeval")  # prompts.presets.PRESETS
 
 CHOICES: dict[str, tuple[str | None, ...]] = {
     "rollouts.unfinished": ("drop", "resume"),
@@ -194,7 +210,10 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "algorithm.kl.estimator": KL_ESTIMATORS,
     "algorithm.kl.placement": ("loss", "reward"),
     "algorithm.importance_correction.kind": ("tis", "icepop", "sequence_mask"),
-    "data.source": ("reasoning_gym", "jsonl"),
+    "data.source": (*SOURCES, "mixture"),
+    "data.preset": PRESETS,
+    "data.domains[].source": SOURCES,
+    "data.domains[].preset": PRESETS,
 }
 
 
@@ -215,14 +234,14 @@ def unknown_choices(config: BroRLConfig) -> Iterator[str]:
                 yield f"{name}={value} is not known: write one of {written}"
 
 
-def _values(config: BroRLConfig, path: str) -> Iterator[tuple[str, Any]]:
-    """(path, value) of one setting, or of that setting in every element of a list."""
-    section, _, leaf = path.partition("[].")
-    value: Any = config
-    for name in section.split("."):
-        value = getattr(value, name)
-    if not leaf:
-        yield path, value
+def _values(node: Any, path: str, name: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, value) of one setting below `node`, or of that setting in every element of lists on the way."""
+    section, has_list, rest = path.partition("[].")
+    value = node
+    for word in section.split("."):
+        value = getattr(value, word)
+    if not has_list:
+        yield f"{name}{path}", value
         return
     for index, element in enumerate(value):
-        yield f"{section}.{index}.{leaf}", getattr(element, leaf)
+        yield from _values(element, rest, f"{name}{section}.{index}.")

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from nemo_brorl.config import generation_schema, policy_schema, reward_schema, rollout_schema, schema
+from nemo_brorl.config import data_schema, generation_schema, policy_schema, reward_schema, rollout_schema, schema
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _walk(section: type, prefix: str) -> list[Group]:
         if dataclasses.is_dataclass(hints[field.name]):
             inner.extend(_walk(hints[field.name], f"{path}."))
             continue
-        annotation, comment = fields[section.__name__, field.name]
+        annotation, comment = next(fields[kind.__name__, field.name] for kind in section.__mro__ if (kind.__name__, field.name) in fields)
         own.append(Setting(path, annotation, _default(field), comment))
         if element is not None:
             inner.extend(_walk(element, f"{path}[]."))
@@ -130,7 +130,7 @@ def as_yaml(value: object) -> str:
 def _fields() -> dict[tuple[str, str], tuple[str, str]]:
     """(class, field) to its annotation and the comment behind it."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
-    for module in (schema, generation_schema, policy_schema, rollout_schema, reward_schema):
+    for module in (schema, data_schema, generation_schema, policy_schema, rollout_schema, reward_schema):
         source = inspect.getsource(module)
         comments = _comments_by_line(source)
         for section, field in _declarations(source):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
+from nemo_brorl.config.data_rules import DATA_RULES
 from nemo_brorl.config.derived import (
     TIME_LIMIT,
     data_parallel_size,
@@ -188,24 +188,6 @@ def lengths(config: BroRLConfig) -> Iterator[str]:
         )
 
 
-def data_source(config: BroRLConfig) -> Iterator[str]:
-    data = config.data
-    if data.held_out_fraction == 1:
-        yield "data.held_out_fraction=1.0 leaves nothing to train on: write a share below 1, for example 0.1"
-    if data.source == "reasoning_gym" and not data.tasks:
-        yield "data.tasks is empty and data.source is reasoning_gym: write for example data.tasks=[{name: chain_sum}]"
-    if data.source == "jsonl" and data.path is None:
-        yield "data.source=jsonl needs data.path: write the path of a file with one JSON object per line"
-    elif data.source == "jsonl" and not Path(data.path or "").is_file():
-        yield f"data.path={data.path}: there is no such file; write the path of a file with one JSON object per line"
-
-
-def task_names_differ(config: BroRLConfig) -> Iterator[str]:
-    names = [task.name for task in config.data.tasks]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"data.tasks names {name} {names.count(name)} times: write it once with a larger weight"
-
-
 def parity_bound(config: BroRLConfig) -> Iterator[str]:
     is_bf16 = "bf16" in (config.policy.precision, config.generation.precision)
     if config.parity.enabled and is_bf16 and config.parity.max_mean_abs_diff < BF16_PARITY_BOUND:
@@ -247,8 +229,7 @@ CROSS_FIELD: tuple[Rule, ...] = (
     fp8_goes_together,
     block_size,
     lengths,
-    data_source,
-    task_names_differ,
+    *DATA_RULES,
     parity_bound,
     sft_shape,
     reference_resets,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import MISSING
-
+from nemo_brorl.config.data_schema import ColumnsConfig, DataConfig, DomainConfig, SourceConfig, TaskConfig, TaskStageConfig
 from nemo_brorl.config.generation_schema import GenerationConfig
 from nemo_brorl.config.policy_schema import MoeConfig, OptimConfig, PolicyConfig
 from nemo_brorl.config.reward_schema import CosineLengthConfig, RewardsConfig, ShapingConfig
@@ -28,9 +27,11 @@ from nemo_brorl.config.rollout_schema import (
 __all__ = [
     "AlgorithmConfig",
     "BroRLConfig",
+    "ColumnsConfig",
     "ConvertConfig",
     "CosineLengthConfig",
     "DataConfig",
+    "DomainConfig",
     "DynamicSamplingConfig",
     "EvaluationConfig",
     "ExpManagerConfig",
@@ -50,8 +51,10 @@ __all__ = [
     "ScheduleConfig",
     "SftConfig",
     "ShapingConfig",
+    "SourceConfig",
     "StageConfig",
     "TaskConfig",
+    "TaskStageConfig",
     "TrainerConfig",
     "WavesConfig",
 ]
@@ -135,27 +138,6 @@ class AlgorithmConfig:
     kl: KLConfig = field(default_factory=KLConfig)
     reference_reset: ReferenceResetConfig = field(default_factory=ReferenceResetConfig)
     importance_correction: ImportanceCorrectionConfig = field(default_factory=ImportanceCorrectionConfig)
-
-
-@dataclass
-class TaskConfig:
-    """One Reasoning Gym task in the mixture."""
-
-    name: str = MISSING
-    weight: float = 1.0
-    config: dict[str, Any] = field(default_factory=dict)  # the task's own settings
-
-
-@dataclass
-class DataConfig:
-    """Where prompts come from."""
-
-    source: str = "reasoning_gym"  # reasoning_gym, jsonl
-    tasks: list[TaskConfig] = field(default_factory=list)
-    path: str | None = None  # jsonl: rows with prompt, answer, and optionally task, verifier, metadata
-    system_prompt: str | None = None
-    max_prompt_tokens: int = 160
-    held_out_fraction: float = 0.1  # of all questions, chosen by a hash of the question; never trained on
 
 
 @dataclass

@@ -9,19 +9,29 @@ from typing import Any
 
 from nemo_brorl.rewards.answer import extract_answer
 
+BOARD_TASKS = ("arc_agi", "rearc")  # a right answer to these equals metadata["output"], tuples of tuples
+
 
 def score(payload: Mapping[str, Any], response: str) -> float:
     """Score the response to the entry in `payload` (`dataset`, `config`, `question`, `answer`, `metadata`). No answer scores 0."""
     answer = extract_answer(response)
     if answer is None:
         return 0.0
-    return float(_score_answer(payload["dataset"], json.dumps(payload["config"], sort_keys=True))(answer, payload))
+    return float(_score_answer(payload["dataset"], json.dumps(payload["config"], sort_keys=True))(answer, _entry(payload)))
 
 
 def check(payload: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with a payload: an entry that lacks a part."""
     if missing := [key for key in ("dataset", "config", "question", "answer", "metadata") if key not in payload]:
         yield f"the payload has no {', '.join(missing)}; it holds an entry of a Reasoning Gym task, its name and its settings"
+
+
+def _entry(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The entry as the task made it: boards are compared as tuples, and JSON has only lists."""
+    if payload["dataset"] not in BOARD_TASKS:
+        return payload
+    metadata = payload["metadata"]
+    return {**payload, "metadata": {**metadata, "output": tuple(tuple(row) for row in metadata["output"])}}
 
 
 def load() -> None:
