@@ -21,6 +21,8 @@ from nemo_brorl.logs import get_logger
 
 logger = get_logger(__name__)
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 # The engine core must live in the actor's own process: its weights and numpy buckets never cross a second process boundary.
@@ -70,7 +72,7 @@ def check(config: BroRLConfig) -> None:
         )
 
 
-def prepare_process(on_cpu: bool, worker_environment: Mapping[str, str]) -> None:
+def prepare_process(on_cpu: bool, worker_environment: Mapping[str, str] = _NOTHING) -> None:
     """Set up an engine's process, before torch and vllm are imported there; `worker_environment` says where vLLM starts workers.
 
     Not a Ray runtime_env: that would keep the actor out of the workers Ray has started in advance, for 1.6 s.
@@ -108,7 +110,7 @@ def _executor(config: BroRLConfig) -> str:
 
 
 def engine_settings(
-    config: BroRLConfig, model_folder: Path, index: int, worker_environment: Mapping[str, str] = MappingProxyType({})
+    config: BroRLConfig, model_folder: Path, index: int, worker_environment: Mapping[str, str] = _NOTHING
 ) -> EngineSettings:
     """The settings of engine `index`."""
     generation = config.generation

@@ -101,9 +101,7 @@ class WeightStreams:
     def finish(self) -> None:
         """Wait until all ranks are through. Raises WeightSyncError that names the late one."""
         deadline = time.monotonic() + self._timeout_s
-        for generator in self._generators:
-            for _ in self._available(generator, deadline):
-                pass
+        self._count(deadline)
         ended = [generator.completed() for generator in self._generators]
         if ray.wait(ended, num_returns=len(ended), timeout=max(0.0, deadline - time.monotonic()))[1]:
             raise WeightSyncError(self._late())
@@ -116,8 +114,7 @@ class WeightStreams:
 
     def _late(self) -> str:
         """Which ranks are furthest behind."""
-        for number, generator in enumerate(self._generators[1:], start=1):
-            self._num_sent[number] += sum(1 for _ in self._available(generator, deadline=0.0))
+        self._count(deadline=0.0)
         least = min(self._num_sent)
         late = [str(number) for number, num in enumerate(self._num_sent) if num == least]
         if len(late) == len(self._num_sent):
@@ -125,10 +122,10 @@ class WeightStreams:
         ranks = "policy ranks" if len(late) > 1 else "policy rank"
         return f"{ranks} {', '.join(late)} sent bucket {least} of {self.num_buckets} and nothing for {self._timeout_s:g} s"
 
-    def _available(self, generator: Any, deadline: float) -> Iterator[Any]:
-        """What a stream has, without waiting beyond the deadline."""
-        while ray.wait([generator], timeout=max(0.0, deadline - time.monotonic()), fetch_local=False)[0]:
-            reference = next(generator, None)
-            if reference is None:
-                return
-            yield reference
+    def _count(self, deadline: float) -> None:
+        """Take what the other ranks' streams have, without waiting beyond the deadline. Rank 0's is counted as it is used."""
+        for number, generator in enumerate(self._generators[1:], start=1):
+            while ray.wait([generator], timeout=max(0.0, deadline - time.monotonic()), fetch_local=False)[0]:
+                if next(generator, None) is None:
+                    break
+                self._num_sent[number] += 1

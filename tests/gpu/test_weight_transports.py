@@ -1,0 +1,105 @@
+"""Weights into a colocated engine through memory of the GPU they share; what a sleeping engine holds; the GPU's checksum.
+
+No machine of this project has run these with vLLM so far.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.types import BucketNotice, Prompt, RolloutRequest, Sampling
+from tests.tiny_model import make_tiny_model
+
+pytestmark = pytest.mark.gpu
+
+PROMPT = Prompt("a", "task", "verifier", tuple(range(3, 43)), {})
+
+
+def map_and_check(notice: BucketNotice, answers: Any) -> None:
+    """In another process: the announced tensors, from the GPU's memory."""
+    from nemo_brorl.weight_wire.cuda_ipc import map_here
+    from nemo_brorl.weight_wire.flat import check_bytes, unflatten
+
+    assert notice.handles is not None
+    flat = map_here(notice.handles, torch.device("cuda", 0))
+    check_bytes(notice, flat)
+    answers.put({name: tensor.cpu().tolist() for name, tensor in unflatten(notice.tensors, flat)})
+
+
+def test_another_process_maps_what_a_rank_exports(gpu_device: Any) -> None:
+    from nemo_brorl.policy.weight_stream import WeightSender
+
+    named = [("a", torch.arange(5.0, device="cuda")), ("b", torch.ones(3, dtype=torch.bfloat16, device="cuda"))]
+    stream = WeightSender("cuda_ipc", is_first_rank=True, with_copies=False).stream(named, limit=1 << 20)
+    notice = next(stream)
+    context = mp.get_context("spawn")
+    answers = context.Queue()
+    process = context.Process(target=map_and_check, args=(notice, answers))
+    process.start()
+    assert answers.get(timeout=120) == {"a": [0, 1, 2, 3, 4], "b": [1, 1, 1]}
+    process.join()
+    assert list(stream) == []
+
+
+def test_the_checksum_is_the_same_on_both_devices() -> None:
+    from nemo_brorl.weight_wire.flat import checksum, word_checksum
+
+    flat = torch.randint(0, 256, (10_000_019,), dtype=torch.uint8)
+    assert checksum(flat.cuda()) == word_checksum(flat)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    import ray
+
+    ray.init(include_dashboard=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.parametrize("mode", ["cache", "offload", "discard"])
+def test_a_colocated_engine_sleeps_and_wakes_with_published_weights(cluster: None, tmp_path: Path, mode: str) -> None:
+    from nemo_brorl.config.roles import plan_roles
+    from nemo_brorl.generation.pool import VllmPool
+    from nemo_brorl.places import Places
+    from nemo_brorl.policy.group import MegatronPolicy
+    from nemo_brorl.weight_sync.publish import publish
+
+    config = BroRLConfig()
+    config.trainer.gpus_per_node = 1
+    config.policy.data_parallel_size = None
+    config.algorithm.kl.coefficient = 0.0
+    config.generation.sleep, config.generation.gpu_memory_utilization = mode, 0.3
+    places = Places(plan_roles(config))
+    pool = VllmPool(config, make_tiny_model(tmp_path / "engine", seed=0), places)
+    policy = MegatronPolicy(config, make_tiny_model(tmp_path / "policy", seed=1), places=places)
+    try:
+        policy.wait_ready()
+        assert publish(policy, pool, version=1).transport == "cuda_ipc"
+        before, free = sample(pool), torch.cuda.mem_get_info()[0]
+        metrics = pool.sleep()
+        cache = 0.2 * torch.cuda.get_device_properties(0).total_memory  # most of what the engine may use
+        assert torch.cuda.mem_get_info()[0] - free > cache
+        assert metrics["sleep/residual_gib_max"] > 0
+        pool.wake_weights()
+        publish(policy, pool, version=2)
+        pool.wake_cache()
+        assert sample(pool) == before
+    finally:
+        policy.close()
+        pool.close()
+        places.close()
+
+
+def sample(pool: Any) -> list[int]:
+    from nemo_brorl.object_store import fetch
+
+    (chunk,) = pool.generate([RolloutRequest(PROMPT, 0, 4, 11, Sampling(1.0, 1.0, 12))])
+    return fetch(chunk.data).token_ids.tolist()

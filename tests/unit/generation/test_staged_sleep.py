@@ -1,0 +1,167 @@
+"""Sleeping engines: the order of the stages, what they hold, and which are replaced. Slots are fakes; Ray is not up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nemo_brorl.config.generation_schema import GenerationConfig
+from nemo_brorl.errors import GenerationError
+from nemo_brorl.generation import staged_sleep
+from nemo_brorl.generation.sleep_mode import SleepMode, private_bytes
+from nemo_brorl.generation.staged_sleep import StagedSleep
+
+GIB = 2**30
+
+
+class Call:
+    """What an actor's method is in these tests: `.remote` answers at once."""
+
+    def __init__(self, answer: Any) -> None:
+        self.remote = answer
+
+
+class FakeSlot:
+    """An engine that holds the given bytes, one number a sleep; an exception in their place is how it fails."""
+
+    def __init__(self, index: int, *held: Any, has_copy: bool = True) -> None:
+        self.index, self.starting, self.lacks_weights, self.has_copy = index, None, False, has_copy
+        self.held: Iterator[Any] = iter(held)
+        self.replaced: list[tuple[str, bool]] = []
+        self.woken: list[str] = []
+        self.actor = self
+        self.sleep, self.wake = Call(lambda: next(self.held)), Call(self.woken.append)
+
+    @property
+    def name(self) -> str:
+        return f"engine {self.index} ({len(self.replaced)})"
+
+    def replace(self, cause: object, *, is_fault: bool = True, is_publishing: bool = False) -> None:
+        self.replaced.append((str(cause), is_fault))
+        self.lacks_weights = not self.has_copy
+        assert is_publishing
+
+
+@pytest.fixture(autouse=True)
+def answers_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged_sleep, "get_all", lambda answers, timeout_s: answers)
+
+
+def sleeping(*slots: FakeSlot, **settings: Any) -> StagedSleep:
+    return StagedSleep(slots, GenerationConfig(**{"sleep": "offload", **settings}))  # type: ignore[arg-type]
+
+
+def test_nothing_happens_where_nobody_sleeps() -> None:
+    slot = FakeSlot(0)
+    stages = sleeping(slot, sleep="off")
+    assert stages.sleep() == {}
+    stages.wake_weights()
+    stages.wake_cache()
+    assert slot.woken == []
+
+
+def test_memory_is_reported_against_the_first_time() -> None:
+    stages = sleeping(FakeSlot(0, 2 * GIB, 3 * GIB), FakeSlot(1, GIB, GIB))
+    assert stages.sleep() == {
+        "sleep/residual_gib_max": 2.0,
+        "sleep/residual_gib_mean": 1.5,
+        "sleep/residual_growth_gib_max": 0.0,
+        "sleep/num_restarts": 0.0,
+    }
+    stages.wake_weights()
+    stages.wake_cache()
+    assert stages.sleep()["sleep/residual_growth_gib_max"] == 1.0
+
+
+def test_an_engine_that_holds_too_much_is_replaced_when_there_is_room_and_that_is_no_fault() -> None:
+    fat, lean = FakeSlot(0, 3 * GIB, GIB), FakeSlot(1, GIB, GIB)
+    stages = sleeping(fat, lean, max_residual_gib=2.5)
+    assert stages.sleep()["sleep/num_restarts"] == 1.0
+    assert fat.replaced == []
+    stages.wake_weights()
+    assert fat.replaced == [("it holds 3.00 GiB while it sleeps, generation.max_residual_gib=2.5", False)]
+    stages.wake_cache()
+    assert lean.replaced == []
+    assert stages.sleep()["sleep/residual_growth_gib_max"] == 0.0, "the new engine begins its own count"
+
+
+def test_an_engine_that_does_not_fall_asleep_is_lost() -> None:
+    slot = FakeSlot(0, RuntimeError("gone"))
+    stages = sleeping(slot)
+    assert stages.sleep() == {"sleep/num_restarts": 0.0}
+    stages.wake_weights()
+    assert slot.replaced == [("gone", True)]
+
+
+def test_stages_come_in_order() -> None:
+    slot = FakeSlot(0, GIB)
+    stages = sleeping(slot)
+    with pytest.raises(GenerationError, match="engines are awake and can only be made weights awake when they are asleep"):
+        stages.wake_weights()
+    stages.sleep()
+    for call in (lambda: stages.check_awake("open_session"), stages.check_has_room_for_weights, stages.sleep, stages.wake_cache):
+        with pytest.raises(GenerationError):
+            call()
+    stages.wake_weights()
+    stages.check_has_room_for_weights()
+    stages.wake_cache()
+    assert slot.woken == ["weights", "kv_cache"]
+    stages.check_awake("open_session")
+
+
+@pytest.mark.parametrize(("mode", "has_copy"), [("discard", True), ("offload", False)], ids=["discarded", "replaced without a copy"])
+def test_engines_without_weights_wait_for_a_publication(mode: str, has_copy: bool) -> None:
+    stages = sleeping(FakeSlot(0, 3 * GIB, has_copy=has_copy), sleep=mode, max_residual_gib=1.0)
+    stages.sleep()
+    stages.wake_weights()
+    with pytest.raises(GenerationError, match="publish between wake_weights and wake_cache"):
+        stages.wake_cache()
+    stages.note_loaded()
+    stages.wake_cache()
+
+
+class FakeVllm:
+    """Records what is asked of vLLM's engine."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.model_executor = self
+
+    def sleep(self, level: int) -> None:
+        self.calls.append(("sleep", level))
+
+    def release_kv_cache_memory(self) -> None:
+        self.calls.append("release")
+
+    def wake_up(self, tags: list[str]) -> None:
+        self.calls.append(("wake", *tags))
+
+    def collective_rpc(self, method: str) -> list[int]:
+        return [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("mode", "on_cpu", "expected"),
+    [
+        ("cache", False, [("sleep", 0), "release", ("wake", "kv_cache")]),
+        ("cache", True, [("sleep", 1), ("wake", "weights"), ("wake", "kv_cache")]),
+        ("offload", False, [("sleep", 1), ("wake", "weights"), ("wake", "kv_cache")]),
+        ("discard", False, [("sleep", 2), ("wake", "weights"), ("wake", "kv_cache")]),
+    ],
+)
+def test_what_each_mode_asks_of_vllm(mode: str, on_cpu: bool, expected: list[Any]) -> None:
+    engine = FakeVllm()
+    sleep = SleepMode(engine, mode, on_cpu)
+    assert sleep.sleep() == 5, "of the worker that holds most"
+    for tag in ("weights", "kv_cache", "kv_cache"):
+        sleep.wake(tag)
+    assert engine.calls == expected
+
+
+def test_private_memory_grows_with_what_a_process_allocates() -> None:
+    before = private_bytes()
+    block = bytearray(64 * 2**20)
+    assert private_bytes() - before > 60 * 2**20
+    del block
