@@ -171,7 +171,7 @@ def explain(cause: object) -> str:
     if isinstance(cause, ChunkFailure):
         return cause.reason
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    return lines[-1] if lines else type(cause).__name__
+    return lines[-1].split(" Some common causes include", maxsplit=1)[0] if lines else type(cause).__name__
 
 
 def get_or_failure(reference: Any, timeout_s: float) -> Any:
