@@ -28,7 +28,7 @@ HASH_ORDERED = ("isomorphic_strings", "knight_swap", "polynomial_multiplication"
 # Left out of "*": name -> why.
 NOT_IN_ALL_TASKS: dict[str, str] = {
     "composite": "a mixture of other tasks, which data.tasks is itself",
-    "codeio": "it runs programs that come with it, in this process, some of which draw from Python's global random: no two runs ask the same",
+    "codeio": "it runs programs that come with it, in this process; some draw from Python's global random, so no two runs ask the same",
 }
 
 

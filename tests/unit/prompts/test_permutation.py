@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from nemo_brorl.prompts.permutation import permuted
@@ -32,7 +34,7 @@ def test_an_image_is_as_likely_to_be_anywhere() -> None:
 
 def test_neighbours_are_torn_apart() -> None:
     images = [permuted(index, 10_000, key=7) for index in range(10_000)]
-    near = sum(abs(a - b) <= 10 for a, b in zip(images, images[1:], strict=False))
+    near = sum(abs(a - b) <= 10 for a, b in pairwise(images))
     assert near < 40  # 20 are expected of a random order
 
 
