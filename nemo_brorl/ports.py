@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from nemo_brorl.types import (
     EngineStats,
     Float32,
+    Int32,
     Prompt,
     RolloutChunk,
     RolloutRequest,
@@ -34,7 +35,17 @@ class PromptSource(Protocol):
         """Continue where `state` was taken."""
 
 
-Forecast = Callable[[RolloutRequest], float]  # tokens that one response of a request will take
+class Forecast(Protocol):
+    """How long responses will be; `rollouts.lengths.LengthHistory` is one. It helps to spread work and never changes what is sampled."""
+
+    def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
+        """Tokens still to be sampled for one rollout of a request, on average, when it has `age` now."""
+
+    def watch(self, request: RolloutRequest, num_ended: int, num_running: int, age: float) -> None:
+        """How far an engine has come with a request: those running have `age` tokens, on average."""
+
+    def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
+        """A request is done: the lengths of those of its rollouts that ended."""
 
 
 class GenerationSession(Protocol):

@@ -40,7 +40,7 @@ class Dispatcher(Protocol):
     def assign(self) -> tuple[int, Chunk] | None:
         """The next assignment, None for now."""
 
-    def progress(self, engine: int, number: int, num_begun: int, num_ended: int) -> None:
+    def progress(self, engine: int, number: int, num_begun: int, num_ended: int, age: float) -> None:
         """Where an engine is with a chunk."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
@@ -92,7 +92,9 @@ class Cluster:
     def __init__(self, shape: ClusterShape, dispatcher: Dispatcher) -> None:
         self._shape = shape
         self._dispatcher = dispatcher
-        self._engines = [EngineModel(shape.curve, shape.max_batch, PrefixCache(shape.cached_prompt_tokens)) for _ in range(shape.num_engines)]
+        self._engines = [
+            EngineModel(shape.curve, shape.max_batch, PrefixCache(shape.cached_prompt_tokens)) for _ in range(shape.num_engines)
+        ]
         self._news: list[dict[int, Chunk]] = [{} for _ in range(shape.num_engines)]  # chunks with ends that were not reported
         self._num_unreported = [0] * shape.num_engines
         self._stamps = [0] * shape.num_engines  # an engine's event with an older stamp is void
@@ -146,7 +148,7 @@ class Cluster:
         self._num_unreported[engine] += model.num_ended - before
         news.update((chunk.number, chunk) for chunk in ended)
         if self._num_unreported[engine] >= self._shape.report_every or any(chunk.is_done for chunk in ended):
-            self._send("hear", engine, [(chunk, chunk.num_begun, chunk.num_ended) for chunk in news.values()])
+            self._send("hear", engine, [(chunk, chunk.num_begun, chunk.num_ended, model.age(chunk)) for chunk in news.values()])
             news.clear()
             self._num_unreported[engine] = 0
         self._reschedule(engine)
@@ -168,11 +170,11 @@ class Cluster:
 
     def _hear(self, engine: int, news: object) -> None:
         assert isinstance(news, Iterable)
-        for chunk, num_begun, num_ended in news:
+        for chunk, num_begun, num_ended, age in news:
             if num_ended == len(chunk.lengths):
                 self._dispatcher.finish(engine, chunk)
             else:
-                self._dispatcher.progress(engine, chunk.number, num_begun, num_ended)
+                self._dispatcher.progress(engine, chunk.number, num_begun, num_ended, age)
         self._dispatch()
 
     def _answer(self, engine: int, what: object) -> None:

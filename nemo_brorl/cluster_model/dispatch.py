@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class Fixed:
         """The next of what was decided."""
         return self._assignments.popleft() if self._assignments else None
 
-    def progress(self, engine: int, number: int, num_begun: int, num_ended: int) -> None:
+    def progress(self, engine: int, number: int, num_begun: int, num_ended: int, age: float) -> None:
         """Nothing follows from it."""
 
     def finish(self, engine: int, chunk: Chunk) -> None:
@@ -62,14 +63,14 @@ class Pulled(Fixed):
         self._charge(engine, len(chunk.lengths))
         return engine, chunk
 
-    def progress(self, engine: int, number: int, num_begun: int, num_ended: int) -> None:
+    def progress(self, engine: int, number: int, num_begun: int, num_ended: int, age: float) -> None:
         """Ended rollouts have left the batch."""
         self._charge(engine, self._ended.get(number, 0) - num_ended)
         self._ended[number] = num_ended
 
     def finish(self, engine: int, chunk: Chunk) -> None:
         """So have the last of a chunk."""
-        self.progress(engine, chunk.number, len(chunk.lengths), len(chunk.lengths))
+        self.progress(engine, chunk.number, len(chunk.lengths), len(chunk.lengths), 0.0)
         del self._ended[chunk.number]
 
     def _charge(self, engine: int, num_rollouts: int) -> None:
@@ -84,18 +85,22 @@ class Planned:
     """`ChunkPlacement` with forecasts of a `LengthHistory` that hears the lengths of chunks when they are done."""
 
     def __init__(
-        self, load: Load, shape: ClusterShape, history: LengthHistory, max_tokens: int, chunk_size: int = 64, config: PlacementConfig | None = None
+        self,
+        load: Load,
+        shape: ClusterShape,
+        history: LengthHistory,
+        max_tokens: int,
+        chunk_size: int = 64,
+        config: PlacementConfig | None = None,
     ) -> None:
         self._chunks = list(pieces(load, chunk_size))
-        self._tasks = load.tasks
-        self._history = history
         sampling = Sampling(1.0, 1.0, max_tokens)
         prompts = [
             Prompt(str(index), task, "none", tuple(range(num)), {})
             for index, (task, num) in enumerate(zip(load.tasks, load.prompt_tokens, strict=True))
         ]
-        requests = [RolloutRequest(prompts[chunk.prompt], 0, len(chunk.lengths), 0, sampling) for chunk in self._chunks]
-        self._placement = ChunkPlacement(requests, shape.max_batch, config, history.forecast)
+        requests = [RolloutRequest(prompts[chunk.prompt], chunk.number, len(chunk.lengths), 0, sampling) for chunk in self._chunks]
+        self._placement = ChunkPlacement(requests, shape.max_batch, config, history)
         for engine in range(shape.num_engines):
             self._placement.add_engine(engine)
         self.steals = self._placement.steals
@@ -109,9 +114,8 @@ class Planned:
         return None if assignment is None else (assignment[0], self._chunks[assignment[1]])
 
     def finish(self, engine: int, chunk: Chunk) -> None:
-        """The history hears of it before the planner looks again."""
-        self._history.observe(self._tasks[chunk.prompt], str(chunk.prompt), np.asarray(chunk.lengths, np.int32))
-        self._placement.finish(engine, chunk.number)
+        """The planner hears of the lengths now."""
+        self._placement.finish(engine, chunk.number, np.asarray(chunk.lengths, np.int32))
 
 
 def pieces(load: Load, size: int) -> Iterator[Chunk]:
@@ -143,7 +147,7 @@ def static_split(load: Load, shape: ClusterShape) -> Dispatcher:
     """All rollouts in order of their prompts, cut into as many equal parts as there are engines."""
     singles = list(pieces(load, 1))
     bounds = np.linspace(0, len(singles), shape.num_engines + 1).round().astype(int).tolist()
-    return Fixed([singles[first:last] for first, last in zip(bounds[:-1], bounds[1:], strict=True)])
+    return Fixed([singles[first:last] for first, last in pairwise(bounds)])
 
 
 def scatter(load: Load, shape: ClusterShape) -> Dispatcher:

@@ -22,6 +22,7 @@ class Chunk:
     lengths: Sequence[int]  # of the responses; nobody but the engine may look
     num_begun: int = 0
     num_ended: int = 0
+    begun_at: int = 0  # sum of the steps in which those that go on began
 
     @property
     def is_done(self) -> bool:
@@ -67,6 +68,11 @@ class EngineModel:
         if self.batch < self.max_batch and self._is_between_steps(now_s):
             self._admit()
 
+    def age(self, chunk: Chunk) -> float:
+        """Tokens that the rollouts of a chunk which go on have, on average."""
+        num_running = chunk.num_begun - chunk.num_ended
+        return self.num_steps - chunk.begun_at / num_running if num_running else 0.0
+
     def withdraw(self, number: int) -> Chunk | None:
         """Give back a chunk that has not begun; None when it has, or is not here."""
         for chunk in self.waiting:
@@ -84,6 +90,7 @@ class EngineModel:
             self._context -= context
             chunk = self._chunks[number]
             chunk.num_ended += 1
+            chunk.begun_at -= self.num_steps - (context - chunk.prompt_tokens)
             self.num_ended += 1
             ended[number] = chunk
         for number, chunk in ended.items():
@@ -125,6 +132,7 @@ class EngineModel:
             for length in chunk.lengths[chunk.num_begun : last]:
                 heapq.heappush(self._ends, (self.num_steps + length, chunk.number, chunk.prompt_tokens + length))
             self._context += (last - chunk.num_begun) * chunk.prompt_tokens
+            chunk.begun_at += (last - chunk.num_begun) * self.num_steps
             chunk.num_begun = last
             if last == len(chunk.lengths):
                 self.waiting.popleft()

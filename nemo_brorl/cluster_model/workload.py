@@ -38,7 +38,7 @@ def draw(law: LengthLaw, num_prompts: int, num_per_prompt: int, prompt_tokens: i
 
 
 def resample(recorded: list[Float32], num_prompts: int, num_per_prompt: int, prompt_tokens: int, seed: int) -> Load:
-    """A load whose groups are drawn from recorded ones, and their rollouts from the group's lengths, so that prompts keep their character."""
+    """A load whose groups are recorded ones drawn at random, and their rollouts drawn from the group's lengths."""
     random = np.random.default_rng(seed)
     groups = [recorded[index] for index in random.integers(0, len(recorded), num_prompts)]
     lengths = [random.choice(group, num_per_prompt).astype(int).tolist() for group in groups]

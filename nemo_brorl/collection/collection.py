@@ -56,7 +56,7 @@ class Collection:
         self.version = version
         self.settings = collector.config.rollouts
         self.dynamic_sampling = collector.dynamic_sampling
-        self.stream: RolloutStream = collector.sampler.open_stream(collector.lengths.forecast)
+        self.stream: RolloutStream = collector.sampler.open_stream(collector.lengths)
         self.allocation = make_allocation(self.settings, stage.num_per_prompt, collector.beliefs, collector.config.trainer.seed)
         self.sampled: list[ScoredGroup] = []
         self.late: list[ScoredGroup] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -12,7 +14,7 @@ class HeldChunk:
 
     uid: str  # of its prompt
     num_rollouts: int
-    expected_tokens: float  # of one rollout
+    expected_tokens: float  # still to come, of a rollout that has not ended
     prefill_work: float  # 0 where the engine had the prompt already
     num_begun: int = 0
     num_ended: int = 0
@@ -69,28 +71,35 @@ class EngineLoad:
         self.chunks: dict[int, HeldChunk] = {}
         self.cache = PrefixCache(cache_tokens)
         self.own: dict[str, None] = {}  # prompts it holds that had waiting chunks when last looked at
+        self.num_chunks_of: Counter[str] = Counter()  # by prompt
         self.num_rollouts = 0  # that have not ended
         self.work = 0.0  # decoded tokens that are expected to be left
+        self.counted_work = 0.0  # of it in the placement's sum over engines
         self.is_promised = False  # a chunk of another engine, which has not answered
         self.stamp = 0  # of its newest place in the placement's heaps
 
     def add(self, chunk: int, held: HeldChunk) -> None:
         """Charge the engine with a chunk."""
         self.chunks[chunk] = held
+        self.num_chunks_of[held.uid] += 1
         self._charge(held.num_left, held.work)
 
     def remove(self, chunk: int) -> HeldChunk:
         """Free what a chunk was charged with."""
         held = self.chunks.pop(chunk)
+        self.num_chunks_of[held.uid] -= 1
+        if not self.num_chunks_of[held.uid]:
+            del self.num_chunks_of[held.uid]
         self._charge(-held.num_left, -held.work)
         return held
 
-    def advance(self, chunk: int, num_begun: int, num_ended: int) -> None:
+    def advance(self, chunk: int, num_begun: int, num_ended: int, expected_tokens: float) -> None:
         """More rollouts of a chunk have begun or ended; news may arrive out of order, numbers never fall."""
         held = self.chunks[chunk]
         left, work = held.num_left, held.work
         held.num_ended = max(held.num_ended, num_ended)
         held.num_begun = max(held.num_begun, num_begun, held.num_ended)
+        held.expected_tokens = expected_tokens
         self._charge(held.num_left - left, held.work - work)
 
     def stealable(self) -> int | None:
@@ -104,3 +113,26 @@ class EngineLoad:
     def _charge(self, num_rollouts: int, work: float) -> None:
         self.num_rollouts += num_rollouts
         self.work = self.work + work if self.chunks else 0.0  # no rounding is left behind when all is done
+
+
+class EngineOrder:
+    """Engines by work, lowest number first of equals. A heap with lazy deletion: an entry with an old stamp is void."""
+
+    def __init__(self, loads: Mapping[int, EngineLoad], most_first: bool = False) -> None:
+        self._loads = loads
+        self._sign = -1 if most_first else 1
+        self._heap: list[tuple[float, int, int]] = []  # (work, engine, stamp)
+
+    def push(self, engine: int) -> None:
+        """An engine takes its place."""
+        load = self._loads[engine]
+        heapq.heappush(self._heap, (self._sign * load.work, engine, load.stamp))
+
+    def first(self) -> int | None:
+        """Whose turn it is; the engine keeps its place until its stamp changes."""
+        while self._heap:
+            _, engine, stamp = self._heap[0]
+            if engine in self._loads and self._loads[engine].stamp == stamp:
+                return engine
+            heapq.heappop(self._heap)
+        return None

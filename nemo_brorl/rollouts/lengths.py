@@ -1,21 +1,25 @@
-"""How long responses will be, from how long they were. Pure: no clock, no randomness."""
+"""How long responses will be, from how long they were and how far those under way have come. Pure: no clock, no randomness."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_brorl.rollouts.log_normal import expected, quantile, survival
 from nemo_brorl.types import Bool, Int32, RolloutRequest
 
-_BINS_PER_OCTAVE = 4  # bins of lengths are 19 % wide
-_NUM_BINS = 25 * _BINS_PER_OCTAVE  # up to 2^25 tokens
-_EDGES = 2.0 ** (np.arange(1, _NUM_BINS + 1) / _BINS_PER_OCTAVE)  # upper ends
+_PRIOR_SPREAD = 0.7  # of prompts, and of rollouts of a prompt, before anything was seen; a factor of 2 up or down
+_PRIOR_MEDIAN = 1 / 3  # of max_tokens
+_MIN_SPREAD = 0.05  # equal lengths are luck
+_GRID = np.linspace(-3.0, 3.0, 25)  # where a prompt may lie among its task's, in standard deviations
+_FAR = 4  # times its length, a response that was cut would not have become longer
+_NEVER = 1e-12  # instead of a probability of 0
 
 
 @dataclass(frozen=True)
@@ -26,89 +30,154 @@ class LengthForecast:
     upper: float  # exceeded with the probability that was asked for
 
 
+@dataclass
+class _Task:
+    """Faded sums over the logarithms of lengths."""
+
+    num: float = 0.0
+    total: float = 0.0
+    squares: float = 0.0
+    num_within: float = 0.0  # degrees of freedom of the squares below
+    squares_within: float = 0.0  # around the mean of their prompt
+
+    def add(self, logs: NDArray[np.float64], fading: float) -> None:
+        """Take in the ln lengths of one prompt."""
+        self.num = self.num * fading + len(logs)
+        self.total = self.total * fading + float(logs.sum())
+        self.squares = self.squares * fading + float((logs**2).sum())
+        self.num_within = self.num_within * fading + len(logs) - 1
+        self.squares_within = self.squares_within * fading + float(((logs - logs.mean()) ** 2).sum())
+
+    def law(self, max_tokens: int) -> tuple[float, float, float]:
+        """(mean, spread of prompts, spread of a prompt's rollouts), all of ln length."""
+        if self.num == 0:
+            return math.log(max(1.0, _PRIOR_MEDIAN * max_tokens)), _PRIOR_SPREAD, _PRIOR_SPREAD
+        mean = self.total / self.num
+        within = (self.squares_within + _PRIOR_SPREAD**2) / (self.num_within + 1)
+        between = self.squares / self.num - mean**2 - within
+        return mean, math.sqrt(max(between, _MIN_SPREAD**2)), math.sqrt(max(within, _MIN_SPREAD**2))
+
+
+@dataclass
+class _Prompt:
+    """What is known about one prompt under way: sums over ln length of what ended, and by chunk (ended, running, age) of the rest."""
+
+    num: float = 0.0
+    total: float = 0.0
+    num_at_limit: int = 0  # ended at max_tokens
+    limit: int = 1
+    running: dict[int, tuple[int, int, float]] = field(default_factory=dict)
+    location: float | None = None  # believed mean of ln length; None: to be worked out
+
+
+class FullLength:
+    """The forecast of someone who knows nothing: every response takes all tokens it may have."""
+
+    def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
+        """All that are left."""
+        return max(0.0, request.sampling.max_tokens - age)
+
+    def watch(self, request: RolloutRequest, num_ended: int, num_running: int, age: float) -> None:
+        """Nothing is learnt."""
+
+    def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
+        """Nothing is learnt."""
+
+
 class LengthHistory:
-    """What is known about the lengths of responses, by task and by prompt.
+    """Lengths are taken for log-normal, with a mean of ln length for each prompt that is drawn from its task's. A task shows its mean,
+    how far its prompts lie apart, and how far the rollouts of one prompt do. Old rollouts fade: each counts half after `half_life`
+    more of its task. The `max_prompts` prompts seen last are kept.
 
-    A task has a histogram over bins that grow by 19 %, with the tokens in each, so that means are exact. Old rollouts fade: each
-    counts half after `half_life` more of its task. A prompt has its mean alone, of its last `half_life` rollouts or so; the
-    `max_prompts` seen last are kept. A forecast takes the prompt's mean as far as rollouts support it, `task_weight` rollouts of
-    the task beside it. Before anything was seen, half of what is allowed is expected.
-
-    A response that was cut off is longer than what was seen of it: it counts with what the task's longer ones came to on average.
+    Where a prompt lies is the posterior mean over a grid, given the responses that ended and how far the others have come without
+    ending; so a prompt shows that it is long while all of its responses are still running.
     """
 
-    def __init__(self, half_life: float = 16_384, max_prompts: int = 4096, task_weight: float = 8.0) -> None:
+    def __init__(self, half_life: float = 16_384, max_prompts: int = 4096) -> None:
         self._half_life = half_life
         self._max_prompts = max_prompts
-        self._task_weight = task_weight
-        self._counts: dict[str, NDArray[np.float64]] = {}  # task → [bins] rollouts
-        self._tokens: dict[str, NDArray[np.float64]] = {}  # task → [bins] their tokens
-        self._prompts: OrderedDict[str, tuple[float, float]] = OrderedDict()  # prompt → (rollouts, tokens), last seen last
+        self._tasks: dict[str, _Task] = {}
+        self._prompts: OrderedDict[str, _Prompt] = OrderedDict()  # last seen last
 
     def observe(self, task: str, prompt: str, lengths: Int32, is_cut: Bool | None = None) -> None:
-        """Responses of a prompt came to an end. is_cut: [n] the ones ended before they had to, by a deadline or a cut."""
-        if len(lengths) == 0:
-            return
-        tokens = lengths.astype(np.float64)
+        """A group is closed: its task has these lengths, and its prompt is forgotten, which is never sampled again under this uid.
+
+        is_cut: [n] the ones that ended before they had to. They count as long as they were expected to become.
+        """
+        tokens = np.maximum(lengths, 1).astype(np.float64)
         if is_cut is not None and is_cut.any():
-            tokens[is_cut] = [length + self._remaining(task, length) for length in tokens[is_cut]]
-        counts = self._counts.setdefault(task, np.zeros(_NUM_BINS))
-        sums = self._tokens.setdefault(task, np.zeros(_NUM_BINS))
-        fading = 0.5 ** (len(tokens) / self._half_life)
-        counts *= fading
-        sums *= fading
-        bins = np.searchsorted(_EDGES, tokens, side="right").clip(0, _NUM_BINS - 1)
-        np.add.at(counts, bins, 1.0)
-        np.add.at(sums, bins, tokens)
-        num, total = self._prompts.pop(prompt, (0.0, 0.0))
-        self._prompts[prompt] = (num * fading + len(tokens), total * fading + float(tokens.sum()))
-        while len(self._prompts) > self._max_prompts:
-            self._prompts.popitem(last=False)
+            location, spread = self._law(task, prompt, int(tokens.max()) * _FAR)
+            tokens[is_cut] = [length + expected(location, spread, length * _FAR, length) for length in tokens[is_cut]]
+        self._prompts.pop(prompt, None)
+        if len(tokens):
+            self._tasks.setdefault(task, _Task()).add(np.log(tokens), 0.5 ** (len(tokens) / self._half_life))
 
-    def predict(self, task: str, prompt: str, max_tokens: int, quantile: float = 0.95) -> LengthForecast:
+    def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
+        """A chunk is done: [m] lengths of its responses that ended."""
+        prompt = self._touch(request.prompt.uid)
+        prompt.running.pop(request.first_index, None)
+        is_free = lengths < request.sampling.max_tokens
+        prompt.num += int(is_free.sum())
+        prompt.total += float(np.log(np.maximum(lengths[is_free], 1)).sum())
+        prompt.num_at_limit += int((~is_free).sum())
+        prompt.limit = request.sampling.max_tokens
+
+    def watch(self, request: RolloutRequest, num_ended: int, num_running: int, age: float) -> None:
+        """Of a chunk under way, so many responses have ended and so many have `age` tokens, on average, and go on."""
+        prompt = self._touch(request.prompt.uid)
+        prompt.running[request.first_index] = (num_ended, num_running, age)
+
+    def predict(self, task: str, prompt: str, max_tokens: int, quantile_of_upper: float = 0.95) -> LengthForecast:
         """Of a whole response that may take `max_tokens`."""
-        counts = self._counts.get(task)
-        if counts is None or not counts.any():
-            return LengthForecast(max_tokens / 2, float(max_tokens))
-        mean = float(self._tokens[task].sum() / counts.sum())
-        num, total = self._prompts.get(prompt, (0.0, 0.0))
-        expected = (self._task_weight * mean + total) / (self._task_weight + num)
-        place = int(np.searchsorted(np.cumsum(counts), quantile * counts.sum()))
-        upper = float(_EDGES[min(place, _NUM_BINS - 1)]) * expected / mean
-        return LengthForecast(min(expected, max_tokens), min(max(upper, expected), max_tokens))
+        location, spread = self._law(task, prompt, max_tokens)
+        upper = quantile(quantile_of_upper, location, spread)
+        return LengthForecast(expected(location, spread, max_tokens), min(upper, max_tokens))
 
-    def forecast(self, request: RolloutRequest) -> float:
-        """Tokens still to be sampled for one rollout of a request, on average; for `ChunkPlacement`."""
-        prompt, limit = request.prompt, request.sampling.max_tokens
-        if request.resumed is None:
-            return self.predict(prompt.task, prompt.uid, limit).expected
-        left = [min(self._remaining(prompt.task, float(length), limit), limit - float(length)) for length in request.resumed.lengths]
-        return float(np.mean(left))
+    def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
+        """Tokens still to be sampled for one rollout of a request that has `age` now, on average. Those to be resumed begin at their
+        lengths."""
+        limit = request.sampling.max_tokens
+        location, spread = self._law(request.prompt.task, request.prompt.uid, limit)
+        if request.resumed is None or age:
+            return expected(location, spread, limit, age)
+        return float(np.mean([expected(location, spread, limit, float(length)) for length in request.resumed.lengths]))
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able. Bins that are empty to the end are left out."""
-        tasks = {}
-        for task, counts in self._counts.items():
-            last = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
-            tasks[task] = {"counts": counts[:last].tolist(), "tokens": self._tokens[task][:last].tolist()}
-        return {"tasks": tasks, "prompts": {prompt: list(value) for prompt, value in self._prompts.items()}}
+        """JSON-able: the tasks. What is known about prompts serves the step in which they are sampled."""
+        return {"tasks": {name: asdict(task) for name, task in self._tasks.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""
-        self._counts = {task: _padded(content["counts"]) for task, content in state["tasks"].items()}
-        self._tokens = {task: _padded(content["tokens"]) for task, content in state["tasks"].items()}
-        self._prompts = OrderedDict((prompt, (float(num), float(total))) for prompt, (num, total) in state["prompts"].items())
+        self._tasks = {name: _Task(**sums) for name, sums in state["tasks"].items()}
+        self._prompts.clear()
 
-    def _remaining(self, task: str, length: float, limit: float = math.inf) -> float:
-        """Tokens that responses of at least `length` have beyond it, on average; `length` again where none was seen."""
-        counts = self._counts.get(task)
-        first = int(np.searchsorted(_EDGES, length, side="right")) + 1  # bins that lie above it whole
-        if counts is None or first >= _NUM_BINS or counts[first:].sum() == 0:
-            return min(max(length, 1.0), limit / 2)
-        return float(self._tokens[task][first:].sum() / counts[first:].sum()) - length
+    def _touch(self, uid: str) -> _Prompt:
+        prompt = self._prompts.setdefault(uid, _Prompt())
+        prompt.location = None
+        self._prompts.move_to_end(uid)
+        while len(self._prompts) > self._max_prompts:
+            self._prompts.popitem(last=False)
+        return prompt
+
+    def _law(self, task: str, uid: str, max_tokens: int) -> tuple[float, float]:
+        """(mean, spread) of a prompt's ln length, the uncertainty of the mean for one that was never seen included."""
+        mean, between, within = self._tasks.get(task, _Task()).law(max_tokens)
+        prompt = self._prompts.get(uid)
+        if prompt is None:
+            return mean, math.hypot(between, within)
+        if prompt.location is None:
+            prompt.location = _posterior_mean(prompt, mean, between, within)
+        return prompt.location, within
 
 
-def _padded(values: list[float]) -> NDArray[np.float64]:
-    padded = np.zeros(_NUM_BINS)
-    padded[: len(values)] = values
-    return padded
+def _posterior_mean(prompt: _Prompt, mean: float, between: float, within: float) -> float:
+    """Where a prompt lies: prior Normal(mean, between²), what ended as Normal(location, within²), the rest by survival."""
+    locations = mean + between * _GRID
+    log_weights = -(_GRID**2) / 2
+    if prompt.num:
+        log_weights -= prompt.num * (prompt.total / prompt.num - locations) ** 2 / (2 * within**2)
+    for num_ended, num_running, age in [(0, prompt.num_at_limit, prompt.limit), *prompt.running.values()]:
+        alive = np.array([survival(age, location, within) for location in locations])
+        log_weights += num_running * np.log(np.maximum(alive, _NEVER)) + num_ended * np.log(np.maximum(1 - alive, _NEVER))
+    weights = np.exp(log_weights - log_weights.max())
+    return float((weights * locations).sum() / weights.sum())

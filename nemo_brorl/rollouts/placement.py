@@ -5,15 +5,15 @@ Seeds belong to rollouts, so placement never changes what is sampled, only how f
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemo_brorl.config.schema import PlacementConfig
 from nemo_brorl.ports import Forecast
-from nemo_brorl.rollouts.engine_load import EngineLoad, HeldChunk
+from nemo_brorl.rollouts.engine_load import EngineLoad, EngineOrder, HeldChunk
+from nemo_brorl.rollouts.lengths import FullLength
 from nemo_brorl.rollouts.waiting_chunks import WaitingChunks, WaitingPrompt
-from nemo_brorl.types import RolloutRequest
+from nemo_brorl.types import Int32, RolloutRequest
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,7 @@ class Steal:
     thief: int
 
 
-def at_full_length(request: RolloutRequest) -> float:
-    """The forecast of someone who knows nothing: every response takes all tokens it may have."""
-    return float(request.sampling.max_tokens)
+_HALF_FULL = 0.5  # of a batch: with fewer rollouts an engine takes what there is
 
 
 class ChunkPlacement:
@@ -57,22 +55,22 @@ class ChunkPlacement:
         requests: Sequence[RolloutRequest],
         max_rollouts: int,
         config: PlacementConfig | None = None,
-        forecast: Forecast = at_full_length,
+        forecast: Forecast | None = None,
     ) -> None:
-        """`forecast` says how many tokens one response of a request will take; it is asked again when a chunk of its prompt finishes."""
+        """`forecast` is told of progress, and asked again about a prompt when there is news of it; None: `FullLength`."""
         self._max_rollouts = max_rollouts
         self._config = config if config is not None else PlacementConfig()
-        self._forecast = forecast
+        self._forecast = forecast if forecast is not None else FullLength()
         self._requests: dict[int, RolloutRequest] = {}  # not finished, by chunk
         self._num_submitted = 0
         self._waiting = WaitingChunks()
         self._loads: dict[int, EngineLoad] = {}  # by available engine
+        self._work = 0.0  # of all engines
         self._holders: dict[str, set[int]] = {}  # prompt uid → engines that are believed to hold it
         self._claimed: dict[int, Steal] = {}  # by chunk, not answered
-        # Heaps of (work, engine, stamp); entries with old stamps are void.
-        self._turns: list[tuple[float, int, int]] = []  # engines with room, least work first
-        self._thieves: list[tuple[float, int, int]] = []  # engines with free slots, least work first
-        self._victims: list[tuple[float, int, int]] = []  # engines with chunks not begun, most work first
+        self._turns = EngineOrder(self._loads)  # engines with room, least work first
+        self._thieves = EngineOrder(self._loads)  # engines with free slots, least work first
+        self._victims = EngineOrder(self._loads, most_first=True)  # engines with chunks not begun
         self.submit(requests)
 
     @property
@@ -101,30 +99,37 @@ class ChunkPlacement:
 
     def assign(self) -> tuple[int, int] | None:
         """(engine, chunk) of the next assignment; None when nothing waits or no engine has room."""
-        engine = self._top(self._turns) if self.num_waiting else None
-        if engine is None:
-            return None
+        engine = self._turns.first() if self.num_waiting else None
         first = self._waiting.first_in_line
-        chunk = first.popleft() if first else self._waiting.pop(self._choose_prompt(engine))
+        if engine is None or (not first and self._has_its_share(engine)):
+            return None
+        chunk = first.popleft() if first else self._next_of(self._choose_prompt(engine))
         self._give(engine, chunk)
         return engine, chunk
 
-    def progress(self, engine: int, chunk: int, num_begun: int, num_ended: int) -> None:
-        """How many rollouts of a chunk its engine has begun and ended so far; slots of ended ones are free for others.
+    def progress(self, engine: int, chunk: int, num_begun: int, num_ended: int, age: float = 0.0) -> None:
+        """How many rollouts of a chunk its engine has begun and ended so far, and the tokens that those going on have, on average.
 
-        News about a chunk the engine does not hold any more is ignored.
+        Slots of ended ones are free for others. Numbers never fall; news about a chunk the engine does not hold is ignored.
         """
         load = self._loads.get(engine)
-        if load is not None and chunk in load.chunks:
-            load.advance(chunk, num_begun, num_ended)
-            self._take_turn(engine)
-
-    def finish(self, engine: int, chunk: int) -> None:
-        """A chunk arrived from an engine, which has room again."""
-        self._loads[engine].remove(chunk)
+        if load is None or chunk not in load.chunks:
+            return
+        request = self._requests[chunk]
+        if num_begun:
+            self._forecast.watch(request, num_ended, num_begun - num_ended, age)
+        load.advance(chunk, num_begun, num_ended, self._forecast.tokens(request, age))
         self._take_turn(engine)
+        self._look_again(request.prompt.uid)
+
+    def finish(self, engine: int, chunk: int, lengths: Int32 | None = None) -> None:
+        """A chunk arrived from an engine, which has room again. lengths: [m] of the responses that ended, for the forecast."""
+        self._loads[engine].remove(chunk)
         self._answer(chunk)
+        self._take_turn(engine)
         request = self._requests.pop(chunk)
+        if lengths is not None:
+            self._forecast.note_ended(request, lengths)
         self._look_again(request.prompt.uid)
 
     def cancel(self, chunk: int) -> bool:
@@ -135,12 +140,13 @@ class ChunkPlacement:
         if chunk in self._waiting.first_in_line:
             self._waiting.first_in_line.remove(chunk)
         else:
-            self._waiting.remove(request.prompt.uid, chunk)
+            self._waiting.remove(request.prompt.uid, chunk, request.num_rollouts)
         return True
 
     def lose(self, engine: int) -> None:
         """An engine died: it is unavailable until `add_engine`, its cache is gone, and what it held waits again."""
         load = self._loads.pop(engine)
+        self._work -= load.counted_work
         self._waiting.first_in_line.extendleft(sorted(load.chunks, reverse=True))
         for chunk in load.chunks:
             self._answer(chunk)
@@ -155,7 +161,7 @@ class ChunkPlacement:
         """
         proposed: list[Steal] = []
         while self._config.steal and not self.num_waiting:
-            thief, victim = self._top(self._thieves), self._top(self._victims)
+            thief, victim = self._thieves.first(), self._victims.first()
             chunk = None if victim is None else self._loads[victim].stealable()
             if thief is None or victim is None or chunk is None or thief == victim:
                 break
@@ -195,26 +201,31 @@ class ChunkPlacement:
         """Put an engine where it belongs now; where it was before is void."""
         load = self._loads[engine]
         load.stamp += 1
+        self._work += load.work - load.counted_work
+        load.counted_work = load.work
         if load.num_rollouts <= self._max_rollouts:
-            heapq.heappush(self._turns, (load.work, engine, load.stamp))
+            self._turns.push(engine)
         if load.num_rollouts < self._max_rollouts and not load.is_promised:
-            heapq.heappush(self._thieves, (load.work, engine, load.stamp))
+            self._thieves.push(engine)
         if load.stealable() is not None:
-            heapq.heappush(self._victims, (-load.work, engine, load.stamp))
+            self._victims.push(engine)
 
-    def _top(self, heap: list[tuple[float, int, int]]) -> int | None:
-        """The first engine of a heap; it stays there."""
-        while heap:
-            _, engine, stamp = heap[0]
-            if engine in self._loads and self._loads[engine].stamp == stamp:
-                return engine
-            heapq.heappop(heap)
-        return None
+    def _has_its_share(self, engine: int) -> bool:
+        """Whether an engine with a batch at least half full has more work left than an equal share of all there is: what it began cannot be
+        moved, so it would be the last with anything on top."""
+        load = self._loads[engine]
+        share = (self._work + self._waiting.work) / len(self._loads)
+        return load.num_rollouts >= _HALF_FULL * self._max_rollouts and load.work > share
+
+    def _next_of(self, uid: str) -> int:
+        chunk = self._waiting[uid].chunks[0]
+        self._waiting.remove(uid, chunk, self._requests[chunk].num_rollouts)
+        return chunk
 
     def _give(self, engine: int, chunk: int) -> None:
         request = self._requests[chunk]
         load = self._loads[engine]
-        expected = self._forecast(request)
+        expected = self._forecast.tokens(request)
         load.add(chunk, HeldChunk(request.prompt.uid, request.num_rollouts, expected, self._prefill_work(engine, request)))
         self._hold(engine, request)
         self._take_turn(engine)
@@ -223,7 +234,9 @@ class ChunkPlacement:
         request = self._requests[chunk]
         uid = request.prompt.uid
         holders = self._holders.get(uid, ())
-        self._waiting.add(uid, len(request.prompt.token_ids), chunk, self._forecast(request), is_fresh=not holders)
+        self._waiting.add(
+            uid, len(request.prompt.token_ids), chunk, request.num_rollouts, self._forecast.tokens(request), is_fresh=not holders
+        )
         for engine in holders:
             self._loads[engine].own[uid] = None
 
@@ -247,7 +260,7 @@ class ChunkPlacement:
         """Something of a prompt arrived: the forecast of what waits may have changed."""
         if uid in self._waiting:
             request = self._requests[self._waiting[uid].chunks[0]]
-            self._waiting.expect(uid, self._forecast(request), is_fresh=uid not in self._holders)
+            self._waiting.expect(uid, self._forecast.tokens(request), is_fresh=uid not in self._holders)
 
     def _prefill_work(self, engine: int, request: RolloutRequest) -> float:
         """What it costs to have the prompt on an engine, in decoded tokens."""
@@ -269,7 +282,14 @@ class ChunkPlacement:
         return max(own, key=lambda prompt: (prompt.expected_tokens, -prompt.order), default=None)
 
     def _value(self, engine: int, prompt: WaitingPrompt) -> float:
-        request = self._requests[prompt.chunks[0]]
-        is_wasted = bool(self._holders.get(prompt.uid)) and prompt.uid not in self._loads[engine].cache
-        waste = self._config.prefill_cost * prompt.num_tokens if is_wasted else 0.0
-        return request.num_rollouts * prompt.expected_tokens - waste
+        """Work of a prompt's next chunk, less what speaks against this engine, in the same unit.
+
+        A prompt that some other engine holds is computed once more. Chunks of one prompt are long together: an engine that has
+        some already is more likely to be the last.
+        """
+        work = self._requests[prompt.chunks[0]].num_rollouts * prompt.expected_tokens
+        load = self._loads[engine]
+        value = work - self._config.concentration_cost * work * load.num_chunks_of.get(prompt.uid, 0)
+        if prompt.uid not in load.cache and self._holders.get(prompt.uid):
+            value -= self._config.prefill_cost * prompt.num_tokens
+        return value

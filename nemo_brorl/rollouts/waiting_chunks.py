@@ -15,6 +15,7 @@ class WaitingPrompt:
     order: int  # of submission
     num_tokens: int  # of the prompt
     expected_tokens: float  # of one of its responses; longest first
+    num_rollouts: int = 0
     chunks: deque[int] = field(default_factory=deque)
 
 
@@ -31,6 +32,7 @@ class WaitingChunks:
         self._fresh: list[tuple[float, int, str]] = []
         self._num_seen = 0
         self.num_chunks = 0
+        self.work = 0.0  # decoded tokens expected of all
         self.first_in_line: deque[int] = deque()  # chunks that had an engine already and lost it
 
     def __contains__(self, uid: str) -> bool:
@@ -39,19 +41,20 @@ class WaitingChunks:
     def __getitem__(self, uid: str) -> WaitingPrompt:
         return self._prompts[uid]
 
-    def add(self, uid: str, num_tokens: int, chunk: int, expected_tokens: float, is_fresh: bool) -> None:
+    def add(self, uid: str, num_tokens: int, chunk: int, num_rollouts: int, expected_tokens: float, is_fresh: bool) -> None:
         """Append a chunk to its prompt's."""
         if uid not in self._prompts:
             self._prompts[uid] = WaitingPrompt(uid, self._num_seen, num_tokens, expected_tokens)
             self._num_seen += 1
             self._push(self._prompts[uid], is_fresh)
         self._prompts[uid].chunks.append(chunk)
-        self.num_chunks += 1
+        self._count(self._prompts[uid], 1, num_rollouts)
 
     def expect(self, uid: str, expected_tokens: float, is_fresh: bool) -> None:
         """A prompt's responses are now expected to be this long."""
         prompt = self._prompts[uid]
         if prompt.expected_tokens != expected_tokens:
+            self.work += prompt.num_rollouts * (expected_tokens - prompt.expected_tokens)
             prompt.expected_tokens = expected_tokens
             self._push(prompt, is_fresh)
 
@@ -71,22 +74,18 @@ class WaitingChunks:
         if prompt is not None:
             heapq.heappush(self._fresh, (-prompt.expected_tokens, prompt.order, uid))
 
-    def pop(self, uid: str) -> int:
-        """Take a prompt's next chunk."""
-        prompt = self._prompts[uid]
-        chunk = prompt.chunks.popleft()
-        self.num_chunks -= 1
-        if not prompt.chunks:
-            del self._prompts[uid]
-        return chunk
-
-    def remove(self, uid: str, chunk: int) -> None:
-        """Take a certain chunk out."""
+    def remove(self, uid: str, chunk: int, num_rollouts: int) -> None:
+        """Take a chunk out."""
         prompt = self._prompts[uid]
         prompt.chunks.remove(chunk)
-        self.num_chunks -= 1
+        self._count(prompt, -1, -num_rollouts)
         if not prompt.chunks:
             del self._prompts[uid]
+
+    def _count(self, prompt: WaitingPrompt, num_chunks: int, num_rollouts: int) -> None:
+        prompt.num_rollouts += num_rollouts
+        self.num_chunks += num_chunks
+        self.work = self.work + num_rollouts * prompt.expected_tokens if self.num_chunks else 0.0
 
     def _push(self, prompt: WaitingPrompt, is_fresh: bool) -> None:
         heapq.heappush(self._all, (-prompt.expected_tokens, prompt.order, prompt.uid))
