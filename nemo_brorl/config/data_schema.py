@@ -28,10 +28,10 @@ class TaskConfig:
 
 @dataclass
 class ColumnsConfig:
-    """Where the fields of a row are, as paths (`reward_model.ground_truth`, `messages.0.content`); null: as data.preset says."""
+    """Where the fields of a row are, as paths (`reward_model.ground_truth`; docs/data.md); null: as data.preset says."""
 
     prompt: str | None = None  # text, or a list of messages with role and content
-    answer: str | None = None  # text or a number
+    answer: str | None = None  # text, a number, or a list of those; "": the verifier reads none
     task: str | None = None  # metrics are grouped by it; rows without one take the domain's name
     verifier: str | None = None  # which verifier scores the row; rows without one take data.verifier
     payload: dict[str, str] = field(default_factory=dict)  # what else the verifier reads: its name to a path; `path?` may be missing

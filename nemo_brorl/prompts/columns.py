@@ -1,4 +1,4 @@
-"""From a row of any layout to a question: which column, or path inside one, is what."""
+"""From a row of any layout to a question."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_brorl.errors import BroRLError, DataError
+from nemo_brorl.prompts.paths import ABSENT, column_of, is_optional, value_at
 from nemo_brorl.prompts.questions import Question
 from nemo_brorl.prompts.rows import BadRow
 from nemo_brorl.rewards import check_payload
 
 ROLES = ("system", "user", "assistant")
-JSON_TEXT = "json:"
-_ABSENT = object()
 
 
 @dataclass(frozen=True)
 class RowFormat:
-    """Where the fields of a row are. A path is a column, or leads into one: `extra_info.index`, `messages.0.content`.
-
-    A path into a text reads the text as JSON first (`reward_model.ground_truth.inputs`); `json:` before a path does so at its end.
-    """
+    """Where the fields of a row are, as paths (`paths.py`)."""
 
     prompt: str
     answer: str | None  # None: the verifier reads none
@@ -36,26 +32,26 @@ class RowFormat:
     def columns(self) -> set[str]:
         """All columns that it reads."""
         paths = [self.prompt, self.answer, self.task_path, self.verifier_path, *self.payload.values(), self.when and self.when[0]]
-        return {_column(path) for path in paths if path}
+        return {column_of(path) for path in paths if path}
 
     @property
     def required_columns(self) -> set[str]:
         """Those that every row must have."""
-        optional = [path for path in self.payload.values() if path.endswith("?")]
-        required = [self.prompt, self.answer, *(path for path in self.payload.values() if path not in optional), self.when and self.when[0]]
-        return {_column(path) for path in required if path}
+        needed = [path for path in self.payload.values() if not is_optional(path)]
+        required = [self.prompt, self.answer, *needed, self.when and self.when[0]]
+        return {column_of(path) for path in required if path}
 
 
 def question_of(row: Mapping[str, Any], formats: Sequence[RowFormat], task: str, options: Mapping[str, Any]) -> Question | BadRow:
     """The question in a row; `task` for rows that name none, `options` go into every payload."""
-    layout = next((layout for layout in formats if layout.when is None or _value(row, layout.when[0]) == layout.when[1]), None)
+    layout = next((layout for layout in formats if layout.when is None or value_at(row, layout.when[0]) == layout.when[1]), None)
     if layout is None:
         known = [layout.when for layout in formats if layout.when]
         names = " or ".join(name for _, name in known)
         path = known[0][0]
-        return BadRow(f"'{path}' is {_shown(_value(row, path))}; rows with {names} can be used")
+        return BadRow(f"'{path}' is {_shown(value_at(row, path))}; rows with {names} can be used")
     try:
-        messages = _messages(_value(row, layout.prompt), layout.prompt)
+        messages = _messages(value_at(row, layout.prompt), layout.prompt)
         text = "\n\n".join(message["content"] for message in messages if message["role"] != "system")
         payload = {**options, "question": text, **_payload(row, layout)}
         verifier = _name(row, layout.verifier_path) or layout.verifier
@@ -70,10 +66,10 @@ def _payload(row: Mapping[str, Any], layout: RowFormat) -> dict[str, Any]:
     paths = {**({"answer": layout.answer} if layout.answer else {}), **layout.payload}
     found: dict[str, Any] = {}
     for name, path in paths.items():
-        value = _value(row, path.removesuffix("?"))
-        if value is not _ABSENT and value is not None:
+        value = value_at(row, path)
+        if value is not ABSENT and value is not None:
             found[name] = _plain(value)
-        elif not path.endswith("?"):
+        elif not is_optional(path):
             raise DataError(f"'{path}' is {_shown(value)}; the verifier reads it")
     return found
 
@@ -99,34 +95,12 @@ def _is_text(value: str) -> bool:
 
 
 def _name(row: Mapping[str, Any], path: str | None) -> str | None:
-    value = _value(row, path) if path else None
-    if value is _ABSENT or value is None:
+    value = value_at(row, path) if path else None
+    if value is ABSENT or value is None:
         return None
     if not isinstance(value, str) or not value.strip():
         raise DataError(f"'{path}' is {_shown(value)}; write a non-empty text")
     return value
-
-
-def _value(row: Any, path: str) -> Any:
-    """What lies at a path, or _ABSENT."""
-    value = row
-    for word in path.removeprefix(JSON_TEXT).split("."):
-        if isinstance(value, str):
-            value = _as_json(value)
-        if isinstance(value, Mapping) and word in value:
-            value = value[word]
-        elif isinstance(value, list) and word.isdigit() and int(word) < len(value):
-            value = value[int(word)]
-        else:
-            return _ABSENT
-    return _as_json(value) if path.startswith(JSON_TEXT) and isinstance(value, str) else value
-
-
-def _as_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return _ABSENT
 
 
 def _plain(value: Any) -> Any:
@@ -136,9 +110,5 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-def _column(path: str) -> str:
-    return path.removeprefix(JSON_TEXT).removesuffix("?").partition(".")[0]
-
-
 def _shown(value: Any) -> str:
-    return "missing" if value is _ABSENT else f"{value!r:.80}"
+    return "missing" if value is ABSENT else f"{value!r:.80}"

@@ -24,7 +24,7 @@ PRESETS: dict[str, tuple[RowFormat, ...]] = {
         ),
     ),
     # EricLu/SCP-116K: domain, problem, solution and solutions of other models
-    "scp_116k": (RowFormat("problem", "solution", "math", {"domain": "domain?"}),),
+    "scp_116k": (RowFormat("problem", "final:solution", "math", {"domain": "domain?"}),),
     # google/IFEval: key, prompt, instruction_id_list, kwargs
     "ifeval": (
         RowFormat(
