@@ -29,10 +29,12 @@ class StagedSleep:
         self._num_restarts = 0
 
     def sleep(self) -> dict[str, float]:
-        """Raises GenerationError unless awake. Metrics of what the engines still hold, in GiB."""
+        """Raises GenerationError unless awake, or when an engine cannot be brought back. Metrics of what the engines still hold, in GiB."""
         if self._config.sleep == "off":
             return {}
         self._enter("asleep", after="awake")
+        for slot in self._slots:
+            slot.wait_or_replace()  # one that is still loading must not fall asleep over it
         held: dict[str, int] = {}
         results = get_all([slot.actor.sleep.remote() for slot in self._slots], self._config.timeout_s)
         for slot, result in zip(self._slots, results, strict=True):

@@ -38,6 +38,9 @@ class FakeSlot:
     def name(self) -> str:
         return f"engine {self.index} ({len(self.replaced)})"
 
+    def wait_or_replace(self) -> None:
+        self.starting = None
+
     def replace(self, cause: object, *, is_fault: bool = True, is_publishing: bool = False) -> None:
         self.replaced.append((str(cause), is_fault))
         self.lacks_weights = not self.has_copy
