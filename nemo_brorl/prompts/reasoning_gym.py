@@ -122,11 +122,11 @@ def check_tasks(tasks: Sequence[TaskConfig]) -> None:
 
 
 def _warn_of_unrepeatable(tasks: Sequence[TaskConfig]) -> None:
-    is_seeded = os.environ.get("PYTHONHASHSEED", "random") != "random"
-    found = [task.name for task in tasks if task.name == "codeio" or (task.name in HASH_ORDERED and not is_seeded)]
-    if found:
-        hint = "codeio cannot be repeated" if is_seeded else "set PYTHONHASHSEED=0 for the same ones (codeio cannot be repeated)"
-        log.warning("another start of this run draws other questions of %s: %s", ", ".join(found), hint)
+    names = {task.name for task in tasks}
+    if os.environ.get("PYTHONHASHSEED", "random") == "random" and (found := names & set(HASH_ORDERED)):
+        log.warning("another start draws other questions of %s: set PYTHONHASHSEED=0 for the same ones", ", ".join(sorted(found)))
+    if "codeio" in names:
+        log.warning("another start draws other questions of codeio: %s", NOT_IN_ALL_TASKS["codeio"])
 
 
 def _make_dataset(name: str, config: Mapping[str, Any], seed: int) -> Any:
