@@ -1,19 +1,26 @@
-"""A verifier plugin that misbehaves on command, for tests of the pool."""
+"""A user's verifier that misbehaves on command, for tests of the pool."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from nemo_brorl.rewards import VERIFIERS, Scorer
+MISBEHAVE = "tests.bad_verifiers:misbehave"
 
 
 def misbehave(payload: Mapping[str, Any], response: str) -> float:
     """Do what the response says; `count` counts its calls in the payload's file."""
+    if "program" in response:
+        program = subprocess.Popen(["sleep", "3600"])
+        Path(payload["log"]).write_text(str(program.pid), encoding="utf-8")
     if "hang" in response:
         time.sleep(3600)
+    if "memory" in response:
+        bytearray(2**40)
     if "crash" in response:
         os._exit(3)
     if "raise" in response:
@@ -23,6 +30,3 @@ def misbehave(payload: Mapping[str, Any], response: str) -> float:
     with open(payload["log"], "a", encoding="utf-8") as log:
         log.write(response + "\n")
     return 1.0
-
-
-VERIFIERS["misbehave"] = Scorer(misbehave, lambda payload: iter(()), lambda: None)

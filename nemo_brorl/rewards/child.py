@@ -1,35 +1,33 @@
-"""The process that runs verifiers, made to be killed: `python -m nemo_brorl.rewards.child FD [PLUGIN ...]`.
+"""The process that runs a verifier, made to be killed; forked by `nursery.py`, which has its libraries loaded.
 
-It serves one parent over the socket FD. Request: `(verifier, payload, texts)`. Replies, one for each text as soon as it is
-scored: `(score, None)`, or `(0.0, error)` when the verifier raised. Before the first request it says READY. A plugin is a
-module that adds to `VERIFIERS`. It ends when the parent goes away, also in the middle of a score.
+It serves one parent over a socket. Request: `(verifier, payload, texts)`. Replies, one for each text as soon as it is scored:
+`(score, None)`, or `(0.0, error)` when the verifier raised. It ends when the parent goes away, also in the middle of a score.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import math
+import os
 import resource
 import signal
 import sys
 from multiprocessing.connection import Connection
 
-from nemo_brorl.rewards import VERIFIERS, reasoning_gym
+from nemo_brorl.rewards import find
 from nemo_brorl.rewards.payload import Score
 
-READY = "ready"
 MEMORY_LIMIT = 8 * 2**30  # bytes of address space: an answer like 9**9**9 costs its own reward, not the machine
 PR_SET_PDEATHSIG = 1
 
-# What foreign code raises about an odd answer. Anything else ends this process, and counts as a failure of one response as well.
+# What foreign code raises about an odd answer. Anything else, want of memory too, ends this process, and counts as a failure of one
+# response as well.
 VERIFIER_ERRORS = (
     ArithmeticError,
     AssertionError,
     AttributeError,
     ImportError,
     LookupError,
-    MemoryError,
     OSError,
     RuntimeError,
     SyntaxError,
@@ -38,16 +36,33 @@ VERIFIER_ERRORS = (
 )
 
 
+def live(connection: Connection, parent: int) -> None:
+    """What a forked child does, in a process group of its own (what a verifier starts goes with it), until its parent is gone."""
+    os.setpgid(0, 0)
+    die_with_parent()
+    if os.getppid() != parent:
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
+    serve(connection)
+
+
 def serve(connection: Connection) -> None:
     """Answer requests until the parent closes its end."""
-    connection.send(READY)
     while True:
         try:
             verifier, payload, texts = connection.recv()
         except EOFError:
             return
+        score = find(verifier).score
         for text in texts:
-            connection.send(_safe_score(VERIFIERS[verifier].score, payload, text))
+            connection.send(_safe_score(score, payload, text))
+
+
+def die_with_parent() -> None:
+    """Linux sends SIGKILL when the parent ends, which also reaches a verifier that hangs in C code."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _safe_score(score: Score, payload: dict[str, object], text: str) -> tuple[float, str | None]:
@@ -56,24 +71,3 @@ def _safe_score(score: Score, payload: dict[str, object], text: str) -> tuple[fl
     except VERIFIER_ERRORS as error:
         return 0.0, f"{type(error).__name__}: {error}"
     return (value, None) if math.isfinite(value) else (0.0, f"the score is {value}")
-
-
-def _die_with_parent() -> None:
-    """Linux sends SIGKILL when the parent ends, which also reaches a verifier that hangs in C code."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def main(arguments: list[str]) -> None:
-    """Set limits, load libraries and plugins, serve."""
-    _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
-    reasoning_gym.load()
-    for plugin in arguments[1:]:
-        importlib.import_module(plugin)
-    serve(Connection(int(arguments[0])))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The Verifier port: Ray actors, each with one killable child process. The driver hands on references and never holds tokens."""
+"""The Verifier port: Ray actors over processes made to be killed. The driver hands on references and never holds tokens."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import numpy as np
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ResourceError
 from nemo_brorl.object_store import wait_any
+from nemo_brorl.rewards import check_name
 from nemo_brorl.tokenizer import load_tokenizer
 from nemo_brorl.types import RolloutChunk, ScoredChunk
 
 CPUS_PER_WORKER = 0.1  # placement only: scoring takes turns with sampling on a small machine
 MAX_RESTARTS = 3  # of a worker that died as a whole
+CHUNKS_AT_ONCE = 16  # that a worker has begun: while one waits for a slow verifier's deadline, the others are scored
 WAIT_S = 10.0  # `score` looks again after this long
 NO_SCORES = (np.zeros(0, np.float32), 0, np.zeros(0, np.float32), np.zeros(0, np.uint64), np.zeros(0, np.float32))  # of no responses
 
@@ -32,20 +34,23 @@ class VerifierPool:
     """Scores chunks on `rewards.num_workers` workers while later chunks are still being sampled.
 
     The constructor starts the workers and returns at once; `wait_ready` waits for them. Then `submit` and `poll` in any order, or
-    `score`, which does both. `plugins` are modules that every verifier process imports; they add to
-    `nemo_brorl.rewards.VERIFIERS`. Raises ModelError when the tokenizer is unusable.
+    `score`, which does both. `verifiers` are loaded before `wait_ready` returns, others when a prompt first asks for them. Raises
+    ConfigError for a name that cannot be one, ModelError when the tokenizer is unusable.
     """
 
-    def __init__(self, config: BroRLConfig, model_folder: Path | str, plugins: Sequence[str] = ()) -> None:
+    def __init__(self, config: BroRLConfig, model_folder: Path | str, verifiers: Sequence[str] = ()) -> None:
         import ray
 
         from nemo_brorl.rewards.worker import VerifierWorker
 
+        for verifier in verifiers:
+            check_name(verifier)
         load_tokenizer(model_folder)  # a wrong folder is refused here, with its own message, and not by a dead actor
-        actor: Any = ray.remote(num_cpus=CPUS_PER_WORKER, max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS)(VerifierWorker)
+        options = {"num_cpus": CPUS_PER_WORKER, "max_concurrency": CHUNKS_AT_ONCE}
+        actor: Any = ray.remote(max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS, **options)(VerifierWorker)
         shaping = config.rewards.shaping
         ngram = shaping.repetition_ngram if shaping.repetition_penalty > 0 else 0
-        arguments = (str(Path(model_folder).absolute()), config.rewards.timeout_s, tuple(plugins), ngram)
+        arguments = (str(Path(model_folder).absolute()), config.rewards.timeout_s, tuple(verifiers), ngram)
         self.workers: list[Any] = [actor.remote(*arguments) for _ in range(config.rewards.num_workers)]
         self._load = [0] * len(self.workers)  # responses submitted and not yet scored, per worker
         self._moved_at = [time.monotonic()] * len(self.workers)  # when each began to have work, or finished a chunk
@@ -53,7 +58,8 @@ class VerifierPool:
         self._empty: list[ScoredChunk] = []
 
     def wait_ready(self) -> None:
-        """Return once every worker can score. Raises ResourceError when one cannot start."""
+        """Return once every worker can score. Raises ConfigError when a verifier cannot be loaded, ResourceError when a worker cannot
+        start."""
         self._get([worker.wait_ready.remote() for worker in self.workers])
 
     def submit(self, chunk: RolloutChunk) -> None:

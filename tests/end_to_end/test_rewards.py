@@ -19,6 +19,7 @@ from nemo_brorl.rewards.pool import VerifierPool
 from nemo_brorl.tokenizer import load_tokenizer
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
 from nemo_brorl.warm_up.tokenizer import build_tokenizer
+from tests.bad_verifiers import MISBEHAVE
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=16)
 
@@ -33,7 +34,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pool(model_folder: Path) -> Iterator[VerifierPool]:
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
-    made = VerifierPool(BroRLConfig(rewards=RewardsConfig(num_workers=2, timeout_s=1.0)), model_folder, ["tests.bad_verifiers"])
+    made = VerifierPool(BroRLConfig(rewards=RewardsConfig(num_workers=2, timeout_s=1.0)), model_folder, [MISBEHAVE])
     made.wait_ready()
     yield made
     made.close()
@@ -63,7 +64,7 @@ def test_reasoning_gym_responses_are_scored_where_the_arrays_are(pool: VerifierP
 
 
 def test_a_hang_and_a_crash_cost_their_own_samples_only(pool: VerifierPool, model_folder: Path, tmp_path: Path) -> None:
-    prompt = Prompt("train/0", "toy", "misbehave", (1,), {"log": str(tmp_path / "log")})
+    prompt = Prompt("train/0", "toy", MISBEHAVE, (1,), {"log": str(tmp_path / "log")})
     rows = [["fine", "hang", "fine 1"], ["fine 2", "fine 3"], ["crash", "fine 4"], ["fine 5"]]
     chunks = [make_chunk(model_folder, prompt, row, index) for index, row in enumerate(rows)]
     scored = {item.chunk.request.first_index: item for item in pool.score(chunks)}
@@ -74,7 +75,7 @@ def test_a_hang_and_a_crash_cost_their_own_samples_only(pool: VerifierPool, mode
 def test_chunks_are_submitted_and_polled_one_by_one_and_an_empty_one_comes_back(
     pool: VerifierPool, model_folder: Path, tmp_path: Path
 ) -> None:
-    prompt = Prompt("train/0", "toy", "misbehave", (1,), {"log": str(tmp_path / "log")})
+    prompt = Prompt("train/0", "toy", MISBEHAVE, (1,), {"log": str(tmp_path / "log")})
     empty = make_chunk(model_folder, prompt, ["x"], 7)
     empty = replace(empty, indices=empty.indices[:0], lengths=empty.lengths[:0], is_stopped=empty.is_stopped[:0], data=None)
     pool.submit(empty)
@@ -91,7 +92,7 @@ def test_chunks_are_submitted_and_polled_one_by_one_and_an_empty_one_comes_back(
 
 
 def test_a_slow_verifier_is_named_and_its_chunk_can_be_forgotten(pool: VerifierPool, model_folder: Path, tmp_path: Path) -> None:
-    prompt = Prompt("train/0", "toy", "misbehave", (1,), {"log": str(tmp_path / "log")})
+    prompt = Prompt("train/0", "toy", MISBEHAVE, (1,), {"log": str(tmp_path / "log")})
     pool.submit(make_chunk(model_folder, prompt, ["hang"], 0))
     (late,) = pool.late(0.0)
     assert late.startswith("verifier ")
@@ -107,13 +108,14 @@ def test_a_tokenizer_that_is_not_there_is_a_model_error(pool: VerifierPool, tmp_
         VerifierPool(BroRLConfig(), tmp_path / "absent")
 
 
-def test_closing_the_pool_leaves_no_process_even_when_a_verifier_hangs(pool: VerifierPool, model_folder: Path) -> None:
+def test_closing_the_pool_leaves_no_process_even_when_a_verifier_hangs(pool: VerifierPool, model_folder: Path, tmp_path: Path) -> None:
     config = BroRLConfig(rewards=RewardsConfig(num_workers=1, timeout_s=600.0))
-    doomed = VerifierPool(config, model_folder, ["tests.bad_verifiers"])
+    doomed = VerifierPool(config, model_folder, [MISBEHAVE])
     doomed.wait_ready()
-    child = ray.get(doomed.workers[0].child_pid.remote())
-    prompt = Prompt("train/0", "toy", "misbehave", (1,), {})
-    doomed.workers[0].score.remote("misbehave", dict(prompt.payload), make_chunk(model_folder, prompt, ["hang"], 0).data)
+    prompt = Prompt("train/0", "toy", MISBEHAVE, (1,), {"log": str(tmp_path / "log")})
+    list(doomed.score([make_chunk(model_folder, prompt, ["fine"], 0)]))
+    (child,) = ray.get(doomed.workers[0].child_pids.remote())
+    doomed.workers[0].score.remote(MISBEHAVE, dict(prompt.payload), make_chunk(model_folder, prompt, ["hang"], 0).data)
     doomed.close()
     deadline = time.monotonic() + 60
     while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:

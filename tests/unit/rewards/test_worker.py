@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_brorl.errors import ResourceError
+from nemo_brorl.errors import ConfigError
 from nemo_brorl.rewards.worker import VerifierWorker
 from nemo_brorl.tokenizer import load_tokenizer
 from nemo_brorl.types import ChunkArrays
 from nemo_brorl.warm_up.tokenizer import build_tokenizer
+from tests.bad_verifiers import MISBEHAVE
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def worker(model_folder: Path) -> Iterator[VerifierWorker]:
-    made = VerifierWorker(str(model_folder), timeout_s=0.5, plugins=["tests.bad_verifiers"], repetition_ngram=0)
+    made = VerifierWorker(str(model_folder), timeout_s=0.5, verifiers=[MISBEHAVE], repetition_ngram=0)
     yield made
     made.close()
 
@@ -38,13 +39,14 @@ def arrays(folder: Path, *texts: str) -> ChunkArrays:
 
 def test_a_hanging_and_a_crashing_response_cost_only_themselves(worker: VerifierWorker, model_folder: Path, tmp_path: Path) -> None:
     worker.wait_ready()
-    first_child = worker.child_pid()
+    worker.score(MISBEHAVE, {"log": str(tmp_path / "log")}, arrays(model_folder, "fine"))
+    (first_child,) = worker.child_pids()
     texts = ("fine", "hang", "good", "crash", "raise", "nan", "good one")
-    rewards, num_failed, *_ = worker.score("misbehave", {"log": str(tmp_path / "log")}, arrays(model_folder, *texts))
+    rewards, num_failed, *_ = worker.score(MISBEHAVE, {"log": str(tmp_path / "log")}, arrays(model_folder, *texts))
     assert rewards.tolist() == [1, 0, 1, 0, 0, 0, 1]
     assert rewards.dtype == np.float32
     assert num_failed == 4
-    assert worker.child_pid() != first_child
+    assert first_child not in worker.child_pids()
     with pytest.raises(ProcessLookupError):
         os.kill(first_child, 0)
 
@@ -52,15 +54,24 @@ def test_a_hanging_and_a_crashing_response_cost_only_themselves(worker: Verifier
 def test_equal_responses_are_scored_once(worker: VerifierWorker, model_folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     rewards, num_failed, *_ = worker.score(
-        "misbehave", {"log": str(log)}, arrays(model_folder, "fine", "good", "fine", "raise", "fine", "raise")
+        MISBEHAVE, {"log": str(log)}, arrays(model_folder, "fine", "good", "fine", "raise", "fine", "raise")
     )
     assert rewards.tolist() == [1, 1, 1, 0, 1, 0]
     assert num_failed == 2
     assert log.read_text().split() == ["fine", "good"]
 
 
-def test_a_child_that_cannot_start_is_an_error(model_folder: Path) -> None:
-    worker = VerifierWorker(str(model_folder), timeout_s=1.0, plugins=["no.such.module"], repetition_ngram=0)
-    with pytest.raises(ResourceError, match="ended while starting"):
+@pytest.mark.parametrize(
+    ("verifier", "message"),
+    [
+        ("no.such.module:score", "cannot be imported .ModuleNotFoundError"),
+        ("tests.bad_verifiers:absent", "cannot be imported .AttributeError"),
+        ("tests.bad_verifiers:MISBEHAVE", "is a str and not a function"),
+        ("maths", "unknown verifier 'maths'; choose exact_match"),
+    ],
+)
+def test_a_verifier_that_cannot_be_imported_is_an_error_at_the_start(model_folder: Path, verifier: str, message: str) -> None:
+    worker = VerifierWorker(str(model_folder), timeout_s=1.0, verifiers=[verifier], repetition_ngram=0)
+    with pytest.raises(ConfigError, match=message):
         worker.wait_ready()
     worker.close()
