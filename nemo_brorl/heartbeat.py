@@ -64,6 +64,8 @@ class Heartbeat:
         self._detail = ""
         self._moved_at = now
         self._verdict: str | None = None
+        self.is_ending = False  # the main thread has been told that the run was given up
+        self.on_stall: OnStall | None = None
 
     @contextlib.contextmanager
     def stage(self, name: str, *late: Late) -> Iterator[None]:
@@ -94,13 +96,14 @@ class Heartbeat:
         """Who has not moved for longer than this, in the words of those who wait for them."""
         return [name for late in self._stages[-1].late for name in late(seconds)]
 
-    def give_up(self, message: str) -> None:
-        """From now on `check` raises."""
+    def give_up(self, message: str | None) -> None:
+        """From now on `check` raises; None: no longer, should it not have yet."""
         self._verdict = message
 
     def check(self) -> None:
         """Raise StallError when the watch has given the run up. Called in every wait of the main thread, every few seconds."""
         if self._verdict is not None:
+            self.is_ending = True
             raise StallError(self._verdict)
 
 
@@ -108,16 +111,13 @@ class StallWatch:
     """A thread that writes `heartbeat.json` and notices when nothing moves. A context; leave it last, after all is closed.
 
     After `warning_s` without a beat it warns, names who is late, and warns again whenever the silence has doubled; after `timeout_s`
-    (None: never) the run is given up. `on_stall` is called from the thread with every warning.
+    (None: never) the run is given up. The heartbeat's `on_stall` is called from the thread with every warning.
     """
 
-    def __init__(
-        self, heartbeat: Heartbeat, folder: Path, warning_s: float, timeout_s: float | None = None, on_stall: OnStall | None = None
-    ) -> None:
+    def __init__(self, heartbeat: Heartbeat, folder: Path, warning_s: float, timeout_s: float | None = None) -> None:
         self.heartbeat = heartbeat
         self.path = folder / "heartbeat.json"
         self.warning_s, self.timeout_s = warning_s, timeout_s
-        self.on_stall = on_stall
         self.next_warning_s = warning_s
         self.given_up_at: float | None = None
         self._closed = threading.Event()
@@ -139,19 +139,25 @@ class StallWatch:
         late = self.heartbeat.late(standing.silent_s / 2) if is_silent else []
         self._write("stalled" if is_silent else "running", late)
         if not is_silent:
-            if self.next_warning_s > self.warning_s:
-                log.warning("%s: moving again", standing.stage)
-            self.next_warning_s = self.warning_s
+            self._note_moving(standing)
             return
         message = describe(standing, late)
         if standing.silent_s >= self.next_warning_s:
             self.next_warning_s = 2 * standing.silent_s
             log.warning("%s", message)
-            if self.on_stall is not None:
-                self.on_stall(message, standing.silent_s)
+            if self.heartbeat.on_stall is not None:
+                self.heartbeat.on_stall(message, standing.silent_s)
         if self.timeout_s is not None and standing.silent_s >= self.timeout_s and self.given_up_at is None:
             self.given_up_at = time.monotonic()
             self.heartbeat.give_up(f"{message}. The run is ended after trainer.stall_timeout_s={self.timeout_s:g} s")
+
+    def _note_moving(self, standing: Standing) -> None:
+        if self.next_warning_s > self.warning_s:
+            log.warning("%s: moving again", standing.stage)
+        self.next_warning_s = self.warning_s
+        if not self.heartbeat.is_ending:  # nobody has looked while it was given up
+            self.given_up_at = None
+            self.heartbeat.give_up(None)
 
     def _run(self) -> None:
         interval = min(WRITE_INTERVAL_S, self.warning_s / LOOKS_PER_WARNING)

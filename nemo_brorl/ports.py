@@ -132,6 +132,9 @@ class Policy(Protocol):
     def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
         """The report of the update under way; None when it is not over within `timeout_s`. Raises as `update`."""
 
+    def late(self, seconds: float) -> list[str]:
+        """Ranks that have not moved for longer than this in the call under way, as a message names them. From any thread."""
+
     def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True) -> list[Float32]:
         """Log-probability of each response token under the current weights, per sequence [T]; `with_fp8=False` switches off
         what `policy.fp8` does to the matrix products."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_brorl.console import Console
-from nemo_brorl.heartbeat import Heartbeat
+from nemo_brorl.heartbeat import Heartbeat, Late
 from nemo_brorl.object_store import fetch, wait_any
 from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
@@ -153,9 +153,9 @@ class Sampler:
         self.seed = seed
         self.heartbeat = heartbeat or Heartbeat()
 
-    def stage(self, name: str) -> AbstractContextManager[None]:
-        """Inside, the run waits for engines and verifiers."""
-        return self.heartbeat.stage(name, self.generator.late, self.verifier.late)
+    def stage(self, name: str, *others: Late) -> AbstractContextManager[None]:
+        """Inside, the run waits for engines, verifiers and those that `others` name."""
+        return self.heartbeat.stage(name, self.generator.late, self.verifier.late, *others)
 
     def open_stream(self, forecast: Forecast | None = None) -> RolloutStream:
         """For groups that are begun, extended and cut one by one. One stream at a time."""

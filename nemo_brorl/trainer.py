@@ -147,9 +147,10 @@ class BroRLTrainer:
             return self.parts.policy.update(plan)
         self.next_collection = Collection(self.collector, self.schedule.stage, self.version)
         self.parts.policy.begin_update(plan)
-        while (update := self.parts.policy.finish_update(timeout_s=0.0 if not self.next_collection.is_done else TURN_S)) is None:
-            if not self.next_collection.is_done:
-                self.next_collection.advance(OVERLAP_TURN_S)
+        with self.parts.sampler.stage("generate and update", self.parts.policy.late):
+            while (update := self.parts.policy.finish_update(timeout_s=0.0 if not self.next_collection.is_done else TURN_S)) is None:
+                if not self.next_collection.is_done:
+                    self.next_collection.advance(OVERLAP_TURN_S)
         return update
 
     def complete_collection(self) -> None:

@@ -153,6 +153,7 @@ def ready_trainer(config: BroRLConfig, launch: Launch, loggers: Sequence[Any]) -
         is_resumed = trainer.resume()
     if is_resumed:
         console.line(f"resumed after step {trainer.step_number} of {launch.run_folder}")
+    launch.heartbeat.on_stall = lambda text, seconds: trainer.events.write(trainer.step_number + 1, "stall", text, seconds)
     launch.stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
     sinks.sinks.insert(0, JsonlSink(launch.run_folder / "metrics.jsonl", trainer.step_number if is_resumed else None))
     try:

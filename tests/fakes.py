@@ -248,6 +248,9 @@ class FakePolicy:
         seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
         return UpdateReport(plan.version, metrics, seconds, len(plan.mini_batches) - self.num_skipped, self.num_skipped)
 
+    def late(self, seconds: float) -> list[str]:
+        return []
+
     def begin_update(self, plan: UpdatePlan) -> None:
         self.calls.append("begin_update")
         self.started: tuple[UpdatePlan, int] = (plan, self.num_turns)

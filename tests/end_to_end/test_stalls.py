@@ -36,6 +36,7 @@ def test_a_stopped_rank_is_named_and_ends_the_run(cluster: None, tmp_path: Path,
     monkeypatch.setattr(group, "_CLOSE_TIMEOUT_S", 2.0)  # it will not answer then either
     heartbeat = Heartbeat()
     warnings: list[str] = []
+    heartbeat.on_stall = lambda text, seconds: warnings.append(text)
     policy = MegatronPolicy(make_config(tensor_model_parallel_size=2), make_model(tmp_path / "model"), heartbeat)
     policy.wait_ready()
     pids = [ray.get(rank.where.options(concurrency_group=ASK).remote()).process for rank in policy.ranks]
@@ -43,7 +44,7 @@ def test_a_stopped_rank_is_named_and_ends_the_run(cluster: None, tmp_path: Path,
     os.kill(pids[1], signal.SIGSTOP)
     try:
         with (
-            StallWatch(heartbeat, tmp_path, WARNING_S, TIMEOUT_S, lambda text, seconds: warnings.append(text)),
+            StallWatch(heartbeat, tmp_path, WARNING_S, TIMEOUT_S),
             pytest.raises(StallError, match=r"policy update.*policy rank 1 does not answer.*policy rank 0 at update.*waiting in"),
         ):
             policy.update(make_plan(1, micro_batches=2))

@@ -48,7 +48,8 @@ def test_the_innermost_stage_counts_and_every_beat_ends_the_silence(clock: Clock
 def test_a_silence_is_warned_of_once_and_again_when_it_has_doubled(clock: Clock, tmp_path: Path) -> None:
     heartbeat = Heartbeat()
     warnings: list[tuple[str, float]] = []
-    watch = StallWatch(heartbeat, tmp_path, warning_s=120, on_stall=lambda text, seconds: warnings.append((text, seconds)))
+    heartbeat.on_stall = lambda text, seconds: warnings.append((text, seconds))
+    watch = StallWatch(heartbeat, tmp_path, warning_s=120)
     with heartbeat.stage("generate", lambda seconds: [f"engine 3 ({seconds:.0f})"], lambda seconds: ["verifier 0"]):
         heartbeat.beat("512 of 4,096 rollouts")
         for _ in range(10):
@@ -87,6 +88,16 @@ def test_after_the_timeout_every_check_raises_and_says_who_was_late(clock: Clock
         watch.look()
         with pytest.raises(StallError, match=r"policy update: nothing has moved for 150 s; late: policy rank 1 does not answer.*=150 s"):
             heartbeat.check()
+
+
+def test_a_run_that_moved_before_anybody_looked_goes_on(clock: Clock, tmp_path: Path) -> None:
+    heartbeat = Heartbeat()
+    watch = StallWatch(heartbeat, tmp_path, warning_s=100, timeout_s=150)
+    clock.now += 150
+    watch.look()
+    heartbeat.beat()
+    watch.look()
+    heartbeat.check()
 
 
 def test_the_thread_writes_and_ends_with_its_context(tmp_path: Path) -> None:
