@@ -125,7 +125,7 @@ def settings(load: Load) -> BroRLConfig:
 
 def one_step(collector: Collector, config: BroRLConfig, data_parallel_size: int = 8) -> dict[str, float]:
     """collect → learn → plan, as the trainer does. Seconds of each part, and what came of it."""
-    watch = Stopwatch()
+    watch, cpu_before = Stopwatch(), time.process_time()
     with watch.measure("collect"):
         collected = Collection(collector, RolloutSchedule(config).stage, version=0).complete().finish()
     with watch.measure("learning_batch"):
@@ -138,11 +138,12 @@ def one_step(collector: Collector, config: BroRLConfig, data_parallel_size: int 
         )  # fmt: skip
     with watch.measure("put_plan"):
         ray.put(plan)
+    cpu = time.process_time() - cpu_before
     num_sampled = sum(group.group.num_rollouts for group in collected.sampled)
     num_tokens = sum(int(group.group.lengths.sum()) for group in collected.sampled)
     micro_batches = sum(len(rank) for mini_batch in plan.mini_batches for rank in mini_batch)
     counts = {"groups": len(batch.groups), "sampled_rollouts": num_sampled, "sampled_tokens": num_tokens, "micro_batches": micro_batches}
-    return {**counts, **{f"{name}_s": seconds for name, seconds in watch.seconds.items()}}
+    return {**counts, "driver_cpu_s": cpu, **{f"{name}_s": seconds for name, seconds in watch.seconds.items()}}
 
 
 def measure(load: Load, folder: Path) -> dict[str, Any]:

@@ -21,14 +21,14 @@ def repetition_of(data: ChunkArrays, ngram: int) -> Float32:
 
 
 def response_keys(data: ChunkArrays) -> UInt64:
-    """[n] per response of a chunk: a hash of its tokens and their number."""
+    """[n] per response of a chunk: a hash of its tokens t and their number n, n b^n + Σ (t_i + 1) b^(n − 1 − i) modulo 2^64."""
     lengths = np.diff(data.offsets)
-    keys = lengths.astype(np.uint64)
-    ids = data.token_ids.astype(np.uint64)
-    for position in range(int(lengths.max(initial=0))):
-        is_there = lengths > position
-        keys[is_there] = keys[is_there] * _BASE + ids[data.offsets[:-1][is_there] + position] + np.uint64(1)
-    return keys
+    powers = np.ones(int(lengths.max(initial=0)) + 1, np.uint64)
+    np.cumprod(np.full(len(powers) - 1, _BASE), out=powers[1:])
+    exponents = np.repeat(data.offsets[1:], lengths) - 1 - np.arange(len(data.token_ids))
+    terms = (data.token_ids.astype(np.uint64) + np.uint64(1)) * powers[exponents]
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms)])
+    return lengths.astype(np.uint64) * powers[lengths] + sums[data.offsets[1:]] - sums[data.offsets[:-1]]
 
 
 def repeated_share(token_ids: Int32, ngram: int) -> float:
