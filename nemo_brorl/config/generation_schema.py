@@ -25,5 +25,5 @@ class GenerationConfig:
     weight_bucket_mib: float = 64.0  # weights travel in buckets of this size, a few at a time
     weight_timeout_s: float = 60.0  # for an engine or rank to join a transport, or to move one bucket
     keep_published: bool = True  # keep one copy of the weights in the object store, for engines that are started anew
-    timeout_s: float = 600.0  # a chunk that takes longer is an error
-    max_restarts: int = 3  # of a dead engine, per run
+    timeout_s: float = 600.0  # an engine that has chunks and returns none for longer is replaced; so is one that takes longer to start
+    max_restarts: int = 3  # of one engine before it returns a chunk, and losses of one chunk with its engine, before the run ends

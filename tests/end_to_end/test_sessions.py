@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +139,15 @@ def test_cut_requests_come_back_once_also_those_no_engine_had(pool: VllmPool) ->
     assert waiting
     assert all(chunk.unfinished is not None and not chunk.unfinished.lengths.any() for chunk in waiting)
     assert [chunk.request.prompt.uid for chunk in chunks if chunk.unfinished is None] == ["b"]
+
+
+def test_what_was_cut_outlives_the_engine_that_sampled_it(pool: VllmPool) -> None:
+    requests = requests_of(prompt_of(70), 64, 16, sampling=GREEDY)
+    whole = sample(pool, requests)
+    chunks = list(pool.generate(cut_soon(requests)))
+    os.kill(pool.wait_ready()[chunks[0].engine].process, signal.SIGKILL)
+    resumed = list(pool.generate(to_resume(chunks)))
+    assert rollouts_of([*chunks, *resumed]) == whole
 
 
 def under_way(pool: VllmPool, requests: Sequence[RolloutRequest]) -> tuple[VllmSession, list[RolloutChunk]]:
