@@ -118,6 +118,14 @@ class Planned:
         self._placement.finish(engine, chunk.number, np.asarray(chunk.lengths, np.int32))
 
 
+def warm_history(before: Load) -> LengthHistory:
+    """What is known after a step with other prompts of the same tasks."""
+    history = LengthHistory()
+    for prompt, (task, lengths) in enumerate(zip(before.tasks, before.lengths, strict=True)):
+        history.observe(task, f"before/{prompt}", np.asarray(lengths, np.int32))
+    return history
+
+
 def pieces(load: Load, size: int) -> Iterator[Chunk]:
     """Groups in chunks of at most `size`, numbered in order."""
     number = 0

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
 from nemo_brorl.cluster_model.cluster import Load
-from nemo_brorl.types import Float32
+from nemo_brorl.errors import DataError
+from nemo_brorl.rollouts.log_normal import expected
+
+_RARE = 1e-4  # a share at the limit below this is not told from none
+_SPREADS = (0.01, 3.0)  # of ln length
+_BISECTIONS = 40
 
 
 @dataclass(frozen=True)
@@ -18,12 +26,15 @@ class LengthLaw:
     longer by a Pareto factor with exponent `tail_exponent`.
     """
 
-    median: float = 2000.0
-    spread_of_prompts: float = 0.6
-    spread_of_rollouts: float = 0.6
+    median: float = 3000.0
+    spread_of_prompts: float = 0.5
+    spread_of_rollouts: float = 0.5
     tail: float = 0.03
     tail_exponent: float = 1.1
-    max_tokens: int = 16_384
+    max_tokens: int = 8192
+
+
+HEAVY = LengthLaw(median=2000.0, spread_of_prompts=0.6, spread_of_rollouts=0.6, max_tokens=16_384)  # the longest is 5 times the mean
 
 
 def draw(law: LengthLaw, num_prompts: int, num_per_prompt: int, prompt_tokens: int, seed: int) -> Load:
@@ -37,9 +48,19 @@ def draw(law: LengthLaw, num_prompts: int, num_per_prompt: int, prompt_tokens: i
     return Load([prompt_tokens] * num_prompts, whole.tolist(), ["task"] * num_prompts)
 
 
-def resample(recorded: list[Float32], num_prompts: int, num_per_prompt: int, prompt_tokens: int, seed: int) -> Load:
-    """A load whose groups are recorded ones drawn at random, and their rollouts drawn from the group's lengths."""
-    random = np.random.default_rng(seed)
-    groups = [recorded[index] for index in random.integers(0, len(recorded), num_prompts)]
-    lengths = [random.choice(group, num_per_prompt).astype(int).tolist() for group in groups]
-    return Load([prompt_tokens] * num_prompts, lengths, ["task"] * num_prompts)
+def recorded_law(rows: Sequence[Mapping[str, float]]) -> LengthLaw:
+    """The log-normal whose mean and share at the limit are those of a run's metrics; half of its variance lies between prompts, which
+    metrics do not tell. Raises DataError when no row has response lengths."""
+    seen = [row for row in rows if "rollouts/response_tokens" in row]
+    if not seen:
+        raise DataError("no row has 'rollouts/response_tokens': give the metrics.jsonl of a training run")
+    limit = max(row["rollouts/response_tokens_max"] for row in seen)
+    mean = sum(row["rollouts/response_tokens"] for row in seen) / len(seen)
+    at_limit = min(0.5, max(_RARE, sum(row["rollouts/truncated"] for row in seen) / len(seen)))
+    deviations = NormalDist().inv_cdf(1 - at_limit)
+    low, high = _SPREADS
+    for _ in range(_BISECTIONS):  # the wider, the smaller the mean at the same share beyond the limit
+        spread = (low + high) / 2
+        location = math.log(limit) - deviations * spread
+        low, high = (spread, high) if expected(location, spread, limit) > mean else (low, spread)
+    return LengthLaw(math.exp(location), spread / math.sqrt(2), spread / math.sqrt(2), tail=0.0, max_tokens=int(limit))

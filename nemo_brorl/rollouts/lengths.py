@@ -17,7 +17,7 @@ from nemo_brorl.types import Bool, Int32, RolloutRequest
 _PRIOR_SPREAD = 0.7  # of prompts, and of rollouts of a prompt, before anything was seen; a factor of 2 up or down
 _PRIOR_MEDIAN = 1 / 3  # of max_tokens
 _MIN_SPREAD = 0.05  # equal lengths are luck
-_GRID = np.linspace(-3.0, 3.0, 25)  # where a prompt may lie among its task's, in standard deviations
+_GRID = np.linspace(-5.0, 5.0, 41)  # where a prompt may lie among its task's, in standard deviations
 _FAR = 4  # times its length, a response that was cut would not have become longer
 _NEVER = 1e-12  # instead of a probability of 0
 
@@ -171,9 +171,10 @@ class LengthHistory:
 
 
 def _posterior_mean(prompt: _Prompt, mean: float, between: float, within: float) -> float:
-    """Where a prompt lies: prior Normal(mean, between²), what ended as Normal(location, within²), the rest by survival."""
+    """Where a prompt lies: what ended as Normal(location, within²), the rest by survival. The prior is Student's t with two degrees of
+    freedom, so that a prompt unlike all before is believed in time."""
     locations = mean + between * _GRID
-    log_weights = -(_GRID**2) / 2
+    log_weights = -1.5 * np.log1p(_GRID**2 / 2)
     if prompt.num:
         log_weights -= prompt.num * (prompt.total / prompt.num - locations) ** 2 / (2 * within**2)
     for num_ended, num_running, age in [(0, prompt.num_at_limit, prompt.limit), *prompt.running.values()]:

@@ -41,8 +41,10 @@ class ChunkPlacement:
 
     Whose turn: of the engines with room, the one with the least work. An engine has room while it holds at most `max_rollouts`
     rollouts that have not ended, that is one chunk more than its batch, so that the next rollouts are there when slots fall free.
-    What it gets: the chunk with the most work, because what is long must not begin last; a prompt that another engine holds, and
-    this one does not, counts for less by the price of computing it once more. Of equal chunks, one of a prompt it holds.
+    One with more work than an equal share of everything waits until its batch is half empty: what it has begun cannot be moved.
+    What it gets: the chunk with the most work, because what is long must not begin last. A prompt that another engine holds, and
+    this one does not, counts for less by the price of computing it once more; one of which it has chunks, for `concentration_cost`
+    less for each, because they are long or short together. Of equal chunks, one of a prompt it holds.
 
     At the end nothing waits, and some engines have free slots while others have chunks they have not begun. `steals` says who could
     take over what. The caller asks the victim and answers with `withdrawn` or `kept`. No chunk is proposed twice at a time.
@@ -134,13 +136,15 @@ class ChunkPlacement:
 
     def cancel(self, chunk: int) -> bool:
         """End a chunk that waits. False: an engine holds it, and must be asked; then it ends by `finish` as any other."""
-        if any(chunk in load.chunks for load in self._loads.values()):
-            return False
-        request = self._requests.pop(chunk)
+        request = self._requests[chunk]
+        uid = request.prompt.uid
         if chunk in self._waiting.first_in_line:
             self._waiting.first_in_line.remove(chunk)
+        elif uid in self._waiting and chunk in self._waiting[uid].chunks:
+            self._waiting.remove(uid, chunk, request.num_rollouts)
         else:
-            self._waiting.remove(request.prompt.uid, chunk, request.num_rollouts)
+            return False
+        del self._requests[chunk]
         return True
 
     def lose(self, engine: int) -> None:
@@ -156,8 +160,8 @@ class ChunkPlacement:
     def steals(self) -> list[Steal]:
         """Chunks that should change engines, when nothing waits. Each stays with its engine until it is answered.
 
-        The engine with the least work among those with free slots takes from the one with the most work, if it comes out ahead with
-        the prompt computed once more. An engine waits for one answer at a time.
+        The engine with the least work among those with free slots takes from the one with the most work, if it has less with the
+        chunk, and its prompt computed once more, than the other has now. An engine waits for one answer at a time.
         """
         proposed: list[Steal] = []
         while self._config.steal and not self.num_waiting:
@@ -165,10 +169,12 @@ class ChunkPlacement:
             chunk = None if victim is None else self._loads[victim].stealable()
             if thief is None or victim is None or chunk is None or thief == victim:
                 break
-            if self._loads[victim].work <= self._loads[thief].work + self._prefill_work(thief, self._requests[chunk]):
+            held, request = self._loads[victim].chunks[chunk], self._requests[chunk]
+            moved = held.num_left * held.expected_tokens + self._prefill_work(thief, request)
+            if self._loads[thief].work + moved >= self._loads[victim].work:
                 break
             self._claimed[chunk] = Steal(victim, chunk, thief)
-            self._loads[victim].chunks[chunk].is_claimed = True
+            held.is_claimed = True
             self._loads[thief].is_promised = True
             self._take_turn(thief)
             self._take_turn(victim)

@@ -43,3 +43,9 @@ def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
         RolloutRequest(group.prompt, int(partial.indices[0]), len(partial.indices), seed, group.sampling, partial, group.deadline_s)
         for partial in group.unfinished
     ]
+
+
+def fitting_chunk_size(num_rollouts: int, num_engines: int, chunk_size: int, chunks_per_engine: int = 4) -> int:
+    """`chunk_size`, or less where rollouts are so few that engines would get fewer than `chunks_per_engine` chunks each: then whole
+    engines would wait for what is left."""
+    return max(1, min(chunk_size, -(-num_rollouts // (num_engines * chunks_per_engine))))
