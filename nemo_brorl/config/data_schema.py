@@ -47,6 +47,7 @@ class SourceConfig:
     held_out_path: str | None = None  # questions for validation of their own, in the same format; null: a share of `path`
     dataset_split: str | None = None  # of a dataset folder with several; null: train, where there is one
     preset: str = "plain"  # how rows are laid out: plain, deepscaler, eurus_2, scp_116k, ifeval
+    only: dict[str, str] = field(default_factory=dict)  # rows with these values at these paths; others are passed over
     columns: ColumnsConfig = field(default_factory=ColumnsConfig)  # on top of the preset
     verifier: str | None = None  # scores the answers; null: as the preset says
     verifier_options: dict[str, Any] = field(default_factory=dict)  # handed to the verifier with every question

@@ -42,6 +42,11 @@ class RowFormat:
         return {column_of(path) for path in required if path}
 
 
+def is_wanted(row: Mapping[str, Any], only: Mapping[str, str]) -> bool:
+    """Whether a row has these values at these paths."""
+    return all(str(value_at(row, path)) == value for path, value in only.items())
+
+
 def question_of(row: Mapping[str, Any], formats: Sequence[RowFormat], task: str, options: Mapping[str, Any]) -> Question | BadRow:
     """The question in a row; `task` for rows that name none, `options` go into every payload."""
     layout = next((layout for layout in formats if layout.when is None or value_at(row, layout.when[0]) == layout.when[1]), None)

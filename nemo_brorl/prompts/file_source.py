@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from nemo_brorl.config.schema import SourceConfig
 from nemo_brorl.errors import DataError
 from nemo_brorl.logs import get_logger
-from nemo_brorl.prompts.columns import RowFormat, question_of
+from nemo_brorl.prompts.columns import RowFormat, is_wanted, question_of
+from nemo_brorl.prompts.paths import column_of
 from nemo_brorl.prompts.permutation import permuted
 from nemo_brorl.prompts.presets import row_formats
 from nemo_brorl.prompts.questions import Question, hash_of
@@ -87,37 +89,45 @@ def open_questions(config: SourceConfig, path: str, task: str) -> QuestionFile:
     formats = row_formats(config)
     for layout in formats:
         check_name(layout.verifier)
+    selected = {column_of(where) for where in config.only}
     files = find_files(config.source, path, config.dataset_split)
-    tables = open_tables(files, sorted(set().union(*(layout.columns for layout in formats))))
-    _check_columns(tables, formats)
-    rows, hashes, bad = [], [], []
+    tables = open_tables(files, sorted(selected.union(*(layout.columns for layout in formats))))
+    _check_columns(tables, [layout.required_columns | selected for layout in formats])
+    rows, hashes, bad = _scanned(tables, formats, task, config)
+    kept, repeated = _without_repeats(rows, hashes)
+    bad.extend((int(row), f"the same question as {tables.where(int(first))}") for row, first in repeated[: config.max_bad_rows + NUM_SHOWN])
+    _judge(tables, bad, config.max_bad_rows, path)
+    if not len(kept):
+        raise DataError(f"{path} is empty: none of its {len(tables)} rows can be used")
+    log.info("%s: %d questions, %d rows left out", path, len(kept), len(bad))
+    return QuestionFile(tables, formats, task, config.verifier_options, rows[kept], hashes[kept])
+
+
+def _scanned(tables: Tables, formats: Sequence[RowFormat], task: str, config: SourceConfig) -> tuple[Int64, UInt64, list[tuple[int, str]]]:
+    """(numbers of usable rows, hashes of their texts, bad rows with what is wrong with them)."""
+    rows, hashes, bad = array("q"), array("Q"), []
     for number, row in tables.scan():
+        if not isinstance(row, BadRow) and not is_wanted(row, config.only):
+            continue
         question = row if isinstance(row, BadRow) else question_of(row, formats, task, config.verifier_options)
         if isinstance(question, Question):
             rows.append(number)
             hashes.append(hash_of(question.text))
             continue
         bad.append((number, question.reason))
-        if len(bad) > config.max_bad_rows + NUM_SHOWN:  # enough to tell
+        if len(bad) >= config.max_bad_rows + NUM_SHOWN:  # enough to tell
             break
-    kept, repeated = _without_repeats(np.array(rows, np.int64), np.array(hashes, np.uint64))
-    bad.extend((int(row), f"the same question as {tables.where(int(first))}") for row, first in repeated[: config.max_bad_rows + NUM_SHOWN])
-    _judge(tables, bad, config.max_bad_rows, path)
-    if not len(kept):
-        raise DataError(f"{path} is empty: none of its {len(tables)} rows can be used")
-    usable = np.array(rows, np.int64)[kept]
-    log.info("%s: %d questions, %d rows left out", path, len(usable), len(bad))
-    return QuestionFile(tables, formats, task, config.verifier_options, usable, np.array(hashes, np.uint64)[kept])
+    return np.array(rows, np.int64), np.array(hashes, np.uint64), bad
 
 
-def _check_columns(tables: Tables, formats: Sequence[RowFormat]) -> None:
+def _check_columns(tables: Tables, required: Sequence[set[str]]) -> None:
     """Raise DataError when a file lacks a column, with those that are there. JSON lines are judged by their first object."""
     for part in tables.parts:
         first = part.read(0, 1)[0] if len(part) else None
         there = list(first) if part.columns is None and isinstance(first, dict) else part.columns
         if there is None:
             continue  # an empty file, or one whose first line is bad: the scan will say so
-        lacking = min((sorted(layout.required_columns - set(there)) for layout in formats), key=len)
+        lacking = min((sorted(columns - set(there)) for columns in required), key=len)
         if lacking:
             raise DataError(
                 f"{part.path} has no column {', '.join(lacking)}; it has {', '.join(there)}. Say which is which with data.columns, "

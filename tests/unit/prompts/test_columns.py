@@ -170,3 +170,10 @@ def test_ifeval_rows_lose_the_nulls_that_parquet_adds(tmp_path: Path) -> None:
     assert lines.payload == table.payload
     assert table.payload["kwargs"] == [{}, {"num_paragraphs": 2}]
     assert table.verifier == "instruction_following"
+
+
+def test_rows_of_another_kind_are_passed_over(tmp_path: Path) -> None:
+    rows = [eurus_row("math", "1"), {**eurus_row("math", "2"), "ability": "other"}]
+    path = write_parquet(tmp_path / "eurus.parquet", rows)
+    config = DataConfig(source="parquet", path=str(path), preset="eurus_2", held_out_fraction=0.0, only={"ability": "math"})
+    assert make_source(config, "train", 1).domains[0].source.size == 1
