@@ -104,6 +104,11 @@ class Cluster:
         self._num_messages = 0
         self._num_stolen = 0
 
+    @property
+    def num_sampled(self) -> int:
+        """Rollouts that have ended."""
+        return sum(engine.num_ended for engine in self._engines)
+
     def run(self, load: Load) -> ClusterResult:
         """Sample everything the dispatcher hands out."""
         handlers = {"end": self._end, "arrive": self._arrive, "hear": self._hear, "ask": self._ask, "answer": self._answer}
