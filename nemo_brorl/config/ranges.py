@@ -137,7 +137,6 @@ RANGES: dict[str, Range] = {
     "rewards.num_workers": AT_LEAST_1,
     "rewards.timeout_s": POSITIVE,
     "rewards.code.test_timeout_s": Range(0.01, 3600),
-    "rewards.code.total_timeout_s": POSITIVE,
     "rewards.code.memory_mib": Range(64),
     "rewards.code.scratch_mib": AT_LEAST_1,
     "rewards.code.output_kib": AT_LEAST_1,

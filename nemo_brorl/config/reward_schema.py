@@ -34,8 +34,7 @@ class ShapingConfig:
 class CodeConfig:
     """What the programs that the verifier `code` runs may use (docs/sandbox.md). How their tests count is an option of the verifier."""
 
-    test_timeout_s: float = 4.0  # of one test, by the clock
-    total_timeout_s: float = 20.0  # of all tests of a response; those that have not begun by then fail
+    test_timeout_s: float = 4.0  # of one test, by the clock; all tests of a response have 80 % of rewards.timeout_s
     memory_mib: int = 512  # address space of each process
     scratch_mib: int = 16  # all files of a test together
     output_kib: int = 1024  # what a test may print

@@ -32,6 +32,13 @@ _COMPARE: dict[type[ast.cmpop], Any] = {
     ast.In: lambda left, right: left in right,
     ast.NotIn: lambda left, right: left not in right,
 }
+_SIGNS: dict[type[ast.AST], Any] = {
+    ast.Not: operator.not_,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+}
 
 
 class Check(NamedTuple):
@@ -80,7 +87,7 @@ class _Splitter(ast.NodeTransformer):
         self.depth -= is_conditional
         return visited
 
-    def visit_Assert(self, node: ast.Assert) -> ast.stmt:  # noqa: N802 (the name that ast looks for)
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         holes: list[ast.expr] = []
         expression = _kept_outside(node.test, holes)
         number, self.next_number = self.next_number, self.next_number + 1
@@ -118,36 +125,28 @@ def _is_literal(node: ast.expr) -> bool:
 
 def _is_kept_function(function: ast.expr, arguments: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> bool:
     name = function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
-    if (
-        name not in ("abs", *CLOSE)
-        or any(isinstance(item, ast.Starred) for item in arguments)
-        or any(item.arg is None for item in keywords)
-    ):
-        return False
-    return len(arguments) == (1 if name == "abs" else 2)
+    has_unpacking = any(isinstance(item, ast.Starred) for item in arguments) or any(item.arg is None for item in keywords)
+    return not has_unpacking and name in ("abs", *CLOSE) and len(arguments) == (1 if name == "abs" else 2)
 
 
 def _evaluate(node: ast.expr, values: Sequence[Any]) -> Any:
+    if _is_literal(node):
+        return ast.literal_eval(node)
     match node:
-        case ast.Name(name) if name.startswith(HOLE):
+        case ast.Name(name):
             return values[int(name.removeprefix(HOLE))]
         case ast.Compare(left, ops, comparators):
             return _evaluate_comparison(_evaluate(left, values), ops, [_evaluate(item, values) for item in comparators])
-        case ast.BoolOp(ast.And(), parts):
-            return all(_evaluate(part, values) for part in parts)
-        case ast.BoolOp(ast.Or(), parts):
-            return any(_evaluate(part, values) for part in parts)
-        case ast.UnaryOp(ast.Not(), operand):
-            return not _evaluate(operand, values)
-        case ast.UnaryOp(sign, operand) if not _is_literal(node):
-            return -_evaluate(operand, values) if isinstance(sign, ast.USub) else +_evaluate(operand, values)
-        case ast.BinOp(left, sign, right) if not _is_literal(node):
-            pair = _evaluate(left, values), _evaluate(right, values)
-            return operator.add(*pair) if isinstance(sign, ast.Add) else operator.sub(*pair)
+        case ast.BoolOp(op, parts):
+            return (all if isinstance(op, ast.And) else any)(_evaluate(part, values) for part in parts)
+        case ast.UnaryOp(sign, operand):
+            return _SIGNS[type(sign)](_evaluate(operand, values))
+        case ast.BinOp(left, sign, right):
+            return _SIGNS[type(sign)](_evaluate(left, values), _evaluate(right, values))
         case ast.Call(function, arguments, keywords):
             given = [_evaluate(item, values) for item in arguments]
             return _call(function, given, {str(item.arg): _evaluate(item.value, values) for item in keywords})
-    return ast.literal_eval(node)
+    raise TypeError(f"{type(node).__name__} is not kept outside")
 
 
 def _evaluate_comparison(left: Any, ops: Sequence[ast.cmpop], comparators: Sequence[Any]) -> bool:

@@ -14,11 +14,14 @@ process for each test; program: one for all calls of a function or all assertion
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import NamedTuple
 
-from nemo_brorl.config.reward_schema import CodeConfig
+from nemo_brorl.config.reward_schema import CodeConfig, RewardsConfig
 from nemo_brorl.rewards.answer import without_thinking
 from nemo_brorl.rewards.code_tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
 from nemo_brorl.rewards.payload import Payload, check_choice
@@ -28,40 +31,35 @@ from nemo_brorl.sandbox.sandbox import Job, Sandbox
 SCORINGS, COMPARISONS, PROGRAMS, ISOLATIONS = ("fraction", "all"), ("lines", "exact", "any_order"), ("block", "text"), ("test", "program")
 PYTHON = ("python", "python3", "py")  # languages that a code block may name
 FENCE = "```"
+VARIABLE = "BRORL_CODE_SETTINGS"  # of the environment; programs do not see it
+SHARE_OF_TIME = 0.8  # of rewards.timeout_s, after which the whole verifier would be killed
 
 
-class _Runner(NamedTuple):
-    """The sandbox of this process."""
+class Runner(NamedTuple):
+    """A sandbox, and how long all tests of one response may take."""
 
-    settings: CodeConfig
     sandbox: Sandbox
+    seconds: float
 
 
-_runner: list[_Runner] = []  # none before the first score
-_settings = [CodeConfig()]
+_runners: dict[int, Runner] = {}  # by process id: a sandbox serves the process that started it, and no fork of it
 
 
-def configure(settings: CodeConfig) -> None:
-    """Use these settings from the next score on."""
-    close()
-    _settings[0] = settings
+def configure(rewards: RewardsConfig) -> None:
+    """Use these settings in this process and those that it starts from now on."""
+    os.environ[VARIABLE] = json.dumps([asdict(rewards.code), SHARE_OF_TIME * rewards.timeout_s])
 
 
 def load() -> None:
-    """Start the sandbox. Raises ResourceError where there is none."""
-    if not _runner:
-        _runner.append(_Runner(_settings[0], make_sandbox(_settings[0])))
+    """Make sure that there is a sandbox, and write what holds it to the log. Raises ResourceError where there is none."""
+    make_runner().sandbox.close()
 
 
-def close() -> None:
-    """End the sandbox, if there is one."""
-    while _runner:
-        _runner.pop().sandbox.close()
-
-
-def make_sandbox(settings: CodeConfig) -> Sandbox:
-    """The sandbox that the settings ask for. Raises ResourceError when programs would run without one and
-    rewards.code.allow_unsandboxed does not say that they may."""
+def make_runner() -> Runner:
+    """A new sandbox after the settings. Raises ResourceError when programs would run without one and rewards.code.allow_unsandboxed
+    does not say that they may."""
+    values, seconds = json.loads(os.environ[VARIABLE]) if VARIABLE in os.environ else ({}, SHARE_OF_TIME * RewardsConfig().timeout_s)
+    settings = CodeConfig(**values)
     limits = Limits(
         seconds=settings.test_timeout_s,
         memory_mib=settings.memory_mib,
@@ -71,7 +69,7 @@ def make_sandbox(settings: CodeConfig) -> Sandbox:
         processes=settings.max_processes,
         open_files=settings.max_open_files,
     )
-    return Sandbox(limits, settings.readable, settings.preload, is_bare_allowed=settings.allow_unsandboxed)
+    return Runner(Sandbox(limits, settings.readable, settings.preload, is_bare_allowed=settings.allow_unsandboxed), seconds)
 
 
 def check(payload: Payload) -> Iterator[str]:
@@ -89,9 +87,9 @@ def score(payload: Payload, response: str) -> float:
     program = extract_program(response, may_be_bare=payload.get("program") == "text")
     if program is None:
         return 0.0
-    load()
     tests = read_tests(payload)[: payload.get("max_tests")]
-    outcomes = run_tests(f"{payload.get('setup', '')}\n{program}", tests, payload, _runner[0])
+    runner = _runners.get(os.getpid()) or _runners.setdefault(os.getpid(), make_runner())
+    outcomes = run_tests(f"{payload.get('setup', '')}\n{program}", tests, payload, runner)
     if payload.get("scoring", SCORINGS[0]) == "all":
         return float(all(outcomes))  # stops at the first that fails
     return sum(outcomes) / len(tests)
@@ -119,11 +117,11 @@ def extract_program(response: str, may_be_bare: bool = False) -> str | None:
     return named.get("python", named.get(""))
 
 
-def run_tests(program: str, tests: list[Test], payload: Payload, runner: _Runner) -> Iterator[bool]:
+def run_tests(program: str, tests: list[Test], payload: Payload, runner: Runner) -> Iterator[bool]:
     """Whether the program passes each test. Those that its time is over for fail."""
     compare = payload.get("compare", COMPARISONS[0])
     rules = Rules(compare == "exact", compare == "any_order", payload.get("float_tolerance", Rules.tolerance))
-    ends_at = time.monotonic() + runner.settings.total_timeout_s
+    ends_at = time.monotonic() + runner.seconds
     num_together = len(tests) if payload.get("isolation") == "program" else 1
     done = 0
     while done < len(tests):

@@ -50,7 +50,7 @@ class VerifierPool:
         actor: Any = ray.remote(max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS, **options)(VerifierWorker)
         shaping = config.rewards.shaping
         ngram = shaping.repetition_ngram if shaping.repetition_penalty > 0 else 0
-        arguments = (str(Path(model_folder).absolute()), config.rewards.timeout_s, tuple(verifiers), ngram)
+        arguments = (str(Path(model_folder).absolute()), config.rewards.timeout_s, tuple(verifiers), ngram, config.rewards)
         self.workers: list[Any] = [actor.remote(*arguments) for _ in range(config.rewards.num_workers)]
         self._load = [0] * len(self.workers)  # responses submitted and not yet scored, per worker
         self._moved_at = [time.monotonic()] * len(self.workers)  # when each began to have work, or finished a chunk

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nemo_brorl.config.reward_schema import RewardsConfig
+from nemo_brorl.rewards import code
 from nemo_brorl.rewards.crew import Crew
 from nemo_brorl.rewards.repetition import repetition_of, response_keys
 from nemo_brorl.tokenizer import load_tokenizer
@@ -29,9 +31,13 @@ class ResponseScores(NamedTuple):
 class VerifierWorker:
     """Owns a crew. `score` may run in several threads at once."""
 
-    def __init__(self, model_folder: str, timeout_s: float, verifiers: Sequence[str], repetition_ngram: int) -> None:
+    def __init__(
+        self, model_folder: str, timeout_s: float, verifiers: Sequence[str], repetition_ngram: int, rewards: RewardsConfig | None = None
+    ) -> None:
         """`verifiers` are loaded by `wait_ready`, others when first needed. `repetition_ngram` tokens make an n-gram; 0: repetition
-        is not looked for."""
+        is not looked for. `rewards` are the settings of verifiers that have some; None: the defaults."""
+        if rewards is not None:
+            code.configure(rewards)
         self.tokenizer = load_tokenizer(model_folder)
         self.verifiers = tuple(verifiers)
         self.repetition_ngram = repetition_ngram

@@ -97,6 +97,11 @@ class Sandbox:
             return Run(LOST, seconds, "", [])
         return Run(head["ending"], head["seconds"], printed.decode(errors="replace"), _parsed(reported))
 
+    @property
+    def process_id(self) -> int:
+        """Of the process that all others of the sandbox descend from."""
+        return self._process.pid
+
     def close(self) -> None:
         """End the warden and everything in it."""
         self._process.kill()  # and the kernel takes along process 1 of the pid namespace, and with it all others
