@@ -30,3 +30,8 @@ def misbehave(payload: Mapping[str, Any], response: str) -> float:
     with open(payload["log"], "a", encoding="utf-8") as log:
         log.write(response + "\n")
     return 1.0
+
+
+def half(payload: Mapping[str, Any], response: str) -> float:
+    """One half."""
+    return 0.5

@@ -8,11 +8,11 @@ loads only what its verifiers need, and the driver none of it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from nemo_brorl.errors import ConfigError, DataError
-from nemo_brorl.rewards import exact_match, math_answer, multiple_choice, reasoning_gym
+from nemo_brorl.rewards import code, composite, exact_match, instruction_following, math_answer, multiple_choice, reasoning_gym, response_format
 from nemo_brorl.rewards.payload import Payload, Score
 
 
@@ -32,9 +32,21 @@ def _nothing_to_load() -> None:
     pass
 
 
+def _score_composite(payload: Payload, response: str) -> float:
+    return composite.score(payload, response, lambda name: find(name).score)
+
+
+def _check_composite(payload: Payload) -> Iterator[str]:
+    return composite.check(payload, _wrong_payload)
+
+
 # key of Prompt.verifier -> verifier. Any other name is an import path `package.module:function` of a user's own `score`.
 VERIFIERS: dict[str, Scorer] = {
+    "code": Scorer(code.score, code.check, code.load),
+    "composite": Scorer(_score_composite, _check_composite, _nothing_to_load),
     "exact_match": Scorer(exact_match.score, exact_match.check, _nothing_to_load),
+    "format": Scorer(response_format.score, response_format.check, response_format.load),
+    "instruction_following": Scorer(instruction_following.score, instruction_following.check, instruction_following.load),
     "math": Scorer(math_answer.score, math_answer.check, math_answer.load),
     "multiple_choice": Scorer(multiple_choice.score, multiple_choice.check, _nothing_to_load),
     "reasoning_gym": Scorer(reasoning_gym.score, reasoning_gym.check, reasoning_gym.load),
@@ -54,12 +66,27 @@ def check_name(name: str) -> None:
         raise ConfigError(f"unknown verifier {name!r}; choose {', '.join(sorted(VERIFIERS))}, or your own as package.module:function")
 
 
-def check_payload(name: str, payload: Mapping[str, Any]) -> None:
+def check_payload(name: str, payload: Payload) -> None:
     """Raise DataError when a verifier of ours cannot score with this payload; ConfigError for an unknown name. What a user's own
     verifier needs is not known: its payloads pass."""
     check_name(name)
-    if name in VERIFIERS and (found := list(VERIFIERS[name].check(payload))):
-        raise DataError(f"verifier {name}: " + "; ".join(found))
+    if found := list(_wrong_payload(name, payload)):
+        raise DataError("; ".join(found))
+
+
+def names_in(name: str, payload: Payload) -> list[str]:
+    """The verifiers that score this payload: the one of that name, or a composite one's parts."""
+    return [part["verifier"] for part in payload.get("parts", ())] if name == "composite" else [name]
+
+
+def _wrong_payload(name: str, payload: Payload) -> Iterator[str]:
+    try:
+        check_name(name)
+    except ConfigError as error:
+        yield str(error)
+        return
+    if name in VERIFIERS:
+        yield from (f"verifier {name}: {message}" for message in VERIFIERS[name].check(payload))
 
 
 def _import(path: str) -> Scorer:

@@ -19,6 +19,7 @@ from typing import Any
 
 from nemo_brorl.errors import BroRLError, ResourceError
 from nemo_brorl.logs import get_logger
+from nemo_brorl.rewards import names_in
 from nemo_brorl.rewards.nursery_process import NurseryProcess
 
 log = get_logger(__name__)
@@ -132,9 +133,10 @@ class Crew:
             self._jobs.append(self._arrived.popleft())
         while self._jobs and (self._front is None or self._front.job is None):
             job = self._jobs[0]
-            if (error := self._load(job.verifier)) is not None:
-                job.fail(error)
-                job.waiting.clear()
+            for verifier in names_in(job.verifier, job.payload):
+                if (error := self._load(verifier)) is not None:
+                    job.fail(error)
+                    job.waiting.clear()
             batch = [job.waiting.popleft() for _ in range(min(BATCH, len(job.waiting)))]
             if not job.waiting:
                 self._jobs.popleft()
