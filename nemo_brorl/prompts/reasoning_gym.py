@@ -118,7 +118,7 @@ def check_tasks(tasks: Sequence[TaskConfig]) -> None:
         if task.weight <= 0:
             raise DataError(f"data.tasks: {task.name} has weight {task.weight}; a weight is above 0 (leave the task out to drop it)")
         for stage in range(len(task.stages) + 1):
-            _make_dataset(task.name, stage_config(task, stage), seed=0)
+            _make_dataset(task.name, stage_config(task, stage), seed=0, size=1)
 
 
 def _warn_of_unrepeatable(tasks: Sequence[TaskConfig]) -> None:
@@ -129,7 +129,7 @@ def _warn_of_unrepeatable(tasks: Sequence[TaskConfig]) -> None:
         log.warning("another start draws other questions of codeio: %s", NOT_IN_ALL_TASKS["codeio"])
 
 
-def _make_dataset(name: str, config: Mapping[str, Any], seed: int) -> Any:
+def _make_dataset(name: str, config: Mapping[str, Any], seed: int, size: int = PAGE_SIZE) -> Any:
     """One page of a task. Raises DataError for an unknown task (with close names) or settings it does not take."""
     from reasoning_gym.factory import DATASETS, create_dataset
 
@@ -140,7 +140,7 @@ def _make_dataset(name: str, config: Mapping[str, Any], seed: int) -> Any:
     if name == "composite":
         raise DataError("task 'composite' mixes other tasks; list those in data.tasks, each with its weight")
     try:
-        return create_dataset(name, **config, seed=seed, size=PAGE_SIZE)
+        return create_dataset(name, **config, seed=seed, size=size)
     except (TypeError, ValueError, AssertionError) as error:
         allowed = ", ".join(field for field in DATASETS[name][1].__dataclass_fields__ if field not in ("seed", "size"))
         raise DataError(f"task {name} does not take config {dict(config)}: {error}; its settings are {allowed}") from error

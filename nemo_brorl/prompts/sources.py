@@ -104,7 +104,7 @@ def _split_file(section: DomainConfig, fraction: float) -> SplitFile:
         raise DataError(f"{_label(section)}data.source={section.source} needs a file: set data.path=FILE")
     train = _opened(section, section.path)
     if section.held_out_path is not None:
-        own = _opened(section, section.held_out_path)
+        own = _opened(dataclasses.replace(section, dataset_split=None), section.held_out_path)
         return SplitFile(train, own, own.rows, own.hashes)
     chosen = train.held_out(fraction)
     return SplitFile(train, train, train.rows[chosen], train.hashes[chosen])

@@ -53,7 +53,7 @@ class Demonstrations:
 
 def response_text(question: Question, is_tagged: bool) -> str:
     """`<answer>ANSWER</answer>` or `ANSWER`. Raises DataError when the task has no written answers."""
-    answer = question.payload["answer"]
+    answer = question.payload.get("answer")
     if answer is None:
         raise DataError(f"task {question.task} generates questions without a written answer; leave it out of the warm-up's data.tasks")
     return f"{ANSWER_TAGS[0]}{answer}{ANSWER_TAGS[1]}" if is_tagged else str(answer)
@@ -66,4 +66,4 @@ def tokenizer_texts(source: Source, num_questions: int, system_prompt: str | Non
 
 def _conversation(question: Question, system_prompt: str | None) -> str:
     system = ["system", system_prompt] if system_prompt else []
-    return "\n".join([*system, "user", question.text, "assistant", str(question.payload["answer"])])
+    return "\n".join([*system, "user", question.text, "assistant", str(question.payload.get("answer", ""))])

@@ -16,6 +16,7 @@ from nemo_brorl.prompts.presets import PRESETS, row_formats
 from nemo_brorl.prompts.questions import Question
 from nemo_brorl.prompts.rows import BadRow
 from nemo_brorl.prompts.sources import make_source
+from nemo_brorl.rewards import find
 from tests.unit.prompts.files import write_jsonl, write_parquet
 
 PLAIN = (RowFormat("prompt", "answer", "exact_match"),)
@@ -177,3 +178,23 @@ def test_rows_of_another_kind_are_passed_over(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "eurus.parquet", rows)
     config = DataConfig(source="parquet", path=str(path), preset="eurus_2", held_out_fraction=0.0, only={"ability": "math"})
     assert make_source(config, "train", 1).domains[0].source.size == 1
+
+
+@pytest.mark.parametrize(
+    ("preset", "row", "right", "wrong"),
+    [
+        ("deepscaler", {"problem": "1+1?", "answer": "2"}, "So \\boxed{2}.", "So \\boxed{3}."),
+        ("eurus_2", eurus_row("math", "\\frac{1}{2}"), "It is \\boxed{0.5}.", "It is \\boxed{0.4}."),
+        ("scp_116k", {"domain": "d", "problem": "p", "solution": "Thus \\boxed{x+1}."}, "\\boxed{1+x}", "\\boxed{1-x}"),
+        (
+            "ifeval",
+            {"key": 1, "prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+            "No mark of that kind.",
+            "One, two.",
+        ),
+    ],
+)
+def test_verifiers_score_what_presets_hand_over(preset: str, row: dict[str, Any], right: str, wrong: str) -> None:
+    found = question(row, SourceConfig(preset=preset))
+    score = find(found.verifier).score
+    assert (score(found.payload, right), score(found.payload, wrong)) == (1.0, 0.0)
