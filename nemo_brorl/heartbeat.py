@@ -60,7 +60,7 @@ class Heartbeat:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         now = time.monotonic()
-        self._stages = [_Stage("start", now, ())]
+        self._stages = [_Stage("driver", now, ())]  # its own work between all others
         self._detail = ""
         self._moved_at = now
         self._verdict: str | None = None

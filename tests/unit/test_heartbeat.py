@@ -42,7 +42,7 @@ def test_the_innermost_stage_counts_and_every_beat_ends_the_silence(clock: Clock
             assert heartbeat.standing() == ("policy update", "rank 0 at update", 7, 4)
         clock.now += 5
         assert heartbeat.standing() == ("collect", "", 22, 5)
-    assert heartbeat.standing().stage == "start"
+    assert heartbeat.standing().stage == "driver"
 
 
 def test_a_silence_is_warned_of_once_and_again_when_it_has_doubled(clock: Clock, tmp_path: Path) -> None:
