@@ -23,7 +23,7 @@ from nemo_brorl.generation.weight_receivers import WeightReceivers
 from nemo_brorl.object_store import wait_any
 from nemo_brorl.places import Places
 from nemo_brorl.ports import Forecast
-from nemo_brorl.rollouts.placement import ChunkPlacement, at_full_length
+from nemo_brorl.rollouts.placement import ChunkPlacement
 from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, TensorInfo, WeightLink
 
 _POLL_S = 1.0  # how often silent engines are looked for
@@ -78,7 +78,7 @@ class VllmPool:
             raise GenerationError(f"{', '.join(without)} took the place of another without its weights: publish first")
         if self._session is not None and self._session.is_open:
             raise GenerationError("a session was opened while another is unfinished; close it, or exhaust `generate`, first")
-        placement = ChunkPlacement([], self._generation.max_num_seqs, self._placement, forecast or at_full_length)
+        placement = ChunkPlacement([], self._generation.max_num_seqs, self._placement, forecast)
         self._session = VllmSession(self._slots, placement, self._generation, self._numbers, self._versions)
         return self._session
 
