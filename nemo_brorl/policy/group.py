@@ -41,9 +41,7 @@ class MegatronPolicy:
     """The trained model on all its ranks. Life cycle: the constructor starts the ranks and returns at once; `wait_ready`
     waits for their model; then any method, one at a time; `close`."""
 
-    def __init__(
-        self, config: BroRLConfig, model_folder: Path, heartbeat: Heartbeat | None = None, places: Places | None = None
-    ) -> None:
+    def __init__(self, config: BroRLConfig, model_folder: Path, heartbeat: Heartbeat | None = None, places: Places | None = None) -> None:
         """`heartbeat` hears where the ranks are; `places` on a machine with GPUs. Raises ConfigError or ModelError where the folder
         alone shows that it cannot work."""
         self.layout = layout_of(config)
