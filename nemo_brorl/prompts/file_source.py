@@ -6,6 +6,7 @@ import hashlib
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class FileSource:
         """Rows of one epoch."""
         return len(self.rows)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Of the texts of all rows of the files and of which rows these are."""
         digest = hashlib.blake2b(self.file.hashes.tobytes(), digest_size=8)

@@ -14,6 +14,7 @@ from nemo_brorl.config.schema import TaskConfig
 from nemo_brorl.errors import DataError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.prompts.questions import Question, hash_of, is_held_out
+from nemo_brorl.rewards import check_name
 
 log = get_logger(__name__)
 
@@ -39,15 +40,24 @@ class ReasoningGymSource:
     fingerprint = ""
 
     def __init__(
-        self, tasks: Sequence[TaskConfig], held_out_fraction: float, split: str, seed: int | str, options: Mapping[str, Any] | None = None
+        self,
+        tasks: Sequence[TaskConfig],
+        held_out_fraction: float,
+        split: str,
+        seed: int | str,
+        *,
+        verifier: str = VERIFIER,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         """`options` go into every payload."""
+        check_name(verifier)
         self.tasks = expanded(tasks)
         check_tasks(self.tasks)
         _warn_of_unrepeatable(self.tasks)
         self.held_out_fraction = held_out_fraction
         self.split = split
         self.seed = seed
+        self.verifier = verifier
         self.options = dict(options or {})
         self._pages: dict[tuple[int, int, int], tuple[int, Any]] = {}  # (task, stage, attempt) -> (page, dataset): the pages in use
 
@@ -87,7 +97,7 @@ class ReasoningGymSource:
         """The verifier gets the entry and the task's settings: some tasks score by them."""
         fields = {key: entry[key] for key in ("question", "answer", "metadata")}
         payload = json.loads(json.dumps({**self.options, "dataset": name, "config": config, **fields}, default=str))
-        return Question(task=name, verifier=VERIFIER, text=entry["question"], payload=payload)
+        return Question(task=name, verifier=self.verifier, text=entry["question"], payload=payload)
 
 
 def stage_config(task: TaskConfig, stage: int) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from nemo_brorl.errors import ConfigError, DataError
 from nemo_brorl.prompts.file_source import FileSource, QuestionFile, open_questions
 from nemo_brorl.prompts.mixture import Domain, Mixture
 from nemo_brorl.prompts.questions import SPLITS, Question, Source, is_held_out
-from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource, check_tasks
+from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource, check_tasks
 from nemo_brorl.prompts.tables import find_files
+from nemo_brorl.rewards import check_payload
 from nemo_brorl.types import Int64, UInt64
 
 __all__ = ["Mixture", "Question", "ReasoningGymSource", "Source", "check_tasks", "is_held_out", "make_source"]
@@ -80,7 +81,11 @@ def _generated(section: DomainConfig, config: DataConfig, split: str, seed: int)
         raise DataError(f"unknown data.source {section.source!r}; choose {known}")
     if config.source == "mixture" and split == "held_out" and config.held_out_fraction == 0:
         return None
-    return ReasoningGymSource(section.tasks, config.held_out_fraction, split, _seed(section, seed), section.verifier_options)
+    verifier, options = section.verifier or VERIFIER, section.verifier_options
+    source = ReasoningGymSource(section.tasks, config.held_out_fraction, split, _seed(section, seed), verifier=verifier, options=options)
+    if options:
+        check_payload(verifier, source.question(0).payload)
+    return source
 
 
 def _file_source(section: DomainConfig, files: dict[str, SplitFile], split: str, seed: int) -> Source | None:

@@ -60,6 +60,15 @@ def test_the_payload_is_json_and_carries_what_the_verifier_needs() -> None:
     assert payload["dataset"] == "gcd" and payload["config"] == {"max_value": 50} and payload["scale"] == 2
     assert payload["question"] == question.text and payload["answer"].isdigit()
     assert question.verifier == "reasoning_gym"
+    own = DataConfig(tasks=[GCD], verifier="mine.puzzles:score", verifier_options={"scale": 3})
+    question = make_source(own, "train", 1).question(0)
+    assert (question.verifier, question.payload["scale"]) == ("mine.puzzles:score", 3)
+
+
+def test_options_that_the_verifier_cannot_use_are_refused() -> None:
+    parts = [{"verifier": "reasoning_gym", "weight": 1.0}, {"verifier": "formatt", "weight": 1.0}]
+    with pytest.raises((ConfigError, DataError), match="formatt"):
+        make_source(DataConfig(tasks=[GCD], verifier="composite", verifier_options={"parts": parts}), "train", 1)
 
 
 def test_a_curriculum_changes_a_tasks_settings_from_its_questions_on() -> None:
