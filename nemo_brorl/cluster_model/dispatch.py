@@ -95,8 +95,9 @@ class Planned:
     ) -> None:
         self._chunks = list(pieces(load, chunk_size))
         sampling = Sampling(1.0, 1.0, max_tokens)
+        tokens = {num: tuple(range(num)) for num in set(load.prompt_tokens)}
         prompts = [
-            Prompt(str(index), task, "none", tuple(range(num)), {})
+            Prompt(str(index), task, "none", tokens[num], {})
             for index, (task, num) in enumerate(zip(load.tasks, load.prompt_tokens, strict=True))
         ]
         requests = [RolloutRequest(prompts[chunk.prompt], chunk.number, len(chunk.lengths), 0, sampling) for chunk in self._chunks]
