@@ -130,11 +130,12 @@ class ChunkBatch:
         """Of every chunk in the batch that has begun."""
         news = []
         for chunk in self._chunks.values():
-            missing = chunk.missing()
-            num_ended = len(chunk.ids) - len(missing)
-            num_begun = num_ended + sum(self._requests.num_tokens(chunk.ids[row]) != 0 for row in missing)
-            if num_begun:
-                news.append(ChunkProgress(chunk.flight, num_begun, num_ended))
+            counts = {row: self._requests.num_tokens(chunk.ids[row]) for row in chunk.missing()}
+            ages = [num + chunk.num_resumed(row) for row, num in counts.items() if num]
+            num_ended = len(chunk.ids) - sum(num is not None for num in counts.values())  # None: in this step, and not yet put
+            if ages or num_ended:
+                age = sum(ages) / len(ages) if ages else 0.0
+                news.append(ChunkProgress(chunk.flight, num_ended + len(ages), num_ended, age))
         return tuple(news)
 
     def _answer(self, chunk: ChunkWork) -> None:

@@ -32,6 +32,7 @@ class ChunkProgress:
     flight: int
     num_begun: int  # rollouts with a token
     num_ended: int
+    age: float  # tokens that those begun and not ended have, on average
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,11 @@ class ChunkWork:
             token_ids = prompt + self._beginnings.token_ids[begun].tolist() if self._beginnings is not None else prompt
             num_begun = begun.stop - begun.start
             yield RolloutTask(row, token_ids, rollout_seed(self.request.seed, index, num_begun), max_tokens - num_begun)
+
+    def num_resumed(self, row: int) -> int:
+        """Tokens the rollout had before it came here."""
+        begun = self._begun(row)
+        return int(begun.stop - begun.start)
 
     def put(self, row: int, continuation: Continuation) -> None:
         """A rollout has ended, or was cut off."""

@@ -152,7 +152,7 @@ class VllmSession:
         for news in meta.progress:
             other = self._flights.engines[flight.engine].get(news.flight)
             if other is not None:
-                self._placement.progress(flight.engine, other.chunk, news.num_begun, news.num_ended)
+                self._placement.progress(flight.engine, other.chunk, news.num_begun, news.num_ended, news.age)
         self._slots[flight.engine].note_chunk()
         self._cut.discard(flight.chunk)
         rest = meta.unfinished

@@ -7,9 +7,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from nemo_brorl.generation.chunk_batch import ChunkBatch
 from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkMeta, ChunkProgress, ChunkWork, Continuation, Reply, RolloutTask, Withdrawn
-from nemo_brorl.types import Prompt, RolloutRequest, Sampling
+from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Sampling
 
 REQUEST = RolloutRequest(Prompt("a", "task", "verifier", (7, 8), {}), 0, 2, 100, Sampling(1.0, 1.0, 3))
 
@@ -123,10 +125,23 @@ def test_a_chunk_is_given_back_only_before_its_first_token() -> None:
 
 def test_the_answer_tells_how_far_other_chunks_are() -> None:
     batch = ChunkBatch(FakeRequests(room=3))
-    first, _, _ = add(batch, 1), add(batch, 2), add(batch, 3)
+    first, second, _ = add(batch, 1), add(batch, 2), add(batch, 3)
     for _ in range(3):
         batch.step()
-    assert meta_of(first).progress == (ChunkProgress(2, num_begun=1, num_ended=0),), "chunk 3 has not begun"
+    assert meta_of(first).progress == (ChunkProgress(2, num_begun=1, num_ended=1, age=0.0),), "chunk 3 has not begun"
+    for _ in range(3):
+        batch.step()
+    assert meta_of(second).progress == (ChunkProgress(3, num_begun=2, num_ended=2, age=0.0),)
+
+
+def test_the_age_of_a_chunk_counts_what_its_rollouts_came_with() -> None:
+    batch = ChunkBatch(FakeRequests())
+    first = add(batch, 1, replace(REQUEST, sampling=Sampling(1.0, 1.0, 1)))
+    partial = PartialRollouts(np.array([0, 1], np.int32), np.array([2, 0], np.int32), 0, None)
+    beginnings = ChunkArrays(np.array([5, 6], np.int32), np.array([-1.0, -1.0], np.float32), np.array([0, 2, 2]))
+    batch.add(ChunkWork(2, replace(REQUEST, sampling=Sampling(1.0, 1.0, 9), resumed=partial), beginnings, Future()))
+    batch.step()
+    assert meta_of(first).progress == (ChunkProgress(2, num_begun=2, num_ended=0, age=2.0),), "3 and 1"
 
 
 def test_the_time_of_a_chunk_runs_from_its_first_token() -> None:
