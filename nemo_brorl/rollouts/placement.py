@@ -293,9 +293,7 @@ class ChunkPlacement:
         A prompt that some other engine holds is computed once more. Chunks of one prompt are long together: an engine that has
         some already is more likely to be the last.
         """
-        work = self._requests[prompt.chunks[0]].num_rollouts * prompt.expected_tokens
-        load = self._loads[engine]
+        request, load = self._requests[prompt.chunks[0]], self._loads[engine]
+        work = request.num_rollouts * prompt.expected_tokens
         value = work - self._config.concentration_cost * work * load.num_chunks_of.get(prompt.uid, 0)
-        if prompt.uid not in load.cache and self._holders.get(prompt.uid):
-            value -= self._config.prefill_cost * prompt.num_tokens
-        return value
+        return value - self._prefill_work(engine, request) if self._holders.get(prompt.uid) else value

@@ -13,7 +13,6 @@ class WaitingPrompt:
 
     uid: str
     order: int  # of submission
-    num_tokens: int  # of the prompt
     expected_tokens: float  # of one of its responses; longest first
     num_rollouts: int = 0
     chunks: deque[int] = field(default_factory=deque)
@@ -41,10 +40,10 @@ class WaitingChunks:
     def __getitem__(self, uid: str) -> WaitingPrompt:
         return self._prompts[uid]
 
-    def add(self, uid: str, num_tokens: int, chunk: int, num_rollouts: int, expected_tokens: float, is_fresh: bool) -> None:
+    def add(self, uid: str, chunk: int, num_rollouts: int, expected_tokens: float, is_fresh: bool) -> None:
         """Append a chunk to its prompt's."""
         if uid not in self._prompts:
-            self._prompts[uid] = WaitingPrompt(uid, self._num_seen, num_tokens, expected_tokens)
+            self._prompts[uid] = WaitingPrompt(uid, self._num_seen, expected_tokens)
             self._num_seen += 1
             self._push(self._prompts[uid], is_fresh)
         self._prompts[uid].chunks.append(chunk)
