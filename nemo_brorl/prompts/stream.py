@@ -18,8 +18,8 @@ MAX_CONSECUTIVE_SKIPS = 1000  # over-long prompts in a row before the setting co
 class PromptStream:
     """Prompts in the order of the source; those longer than their domain allows are skipped and counted.
 
-    A skipped prompt is replaced by the next of its domain, so that the shares of a mixture are those of the prompts handed out. A
-    held-out stream ends where all of its files have been gone through once.
+    A skipped prompt is replaced by the next of its domain, so that the shares of a mixture are those of the prompts handed out.
+    Held-out rows are handed out once: after the last one, their domain's draws give nothing.
     """
 
     def __init__(self, source: Source, tokenizer: ChatTokenizer, config: DataConfig, split: str = "train") -> None:
@@ -32,22 +32,17 @@ class PromptStream:
         self.num_skipped = {domain.name: 0 for domain in source.domains}
 
     def take(self, num: int) -> list[Prompt]:
-        """The next `num` prompts; fewer only where a held-out stream ends.
+        """The next `num` prompts; of a held-out stream fewer, where a domain has fewer than its share of `num`.
 
         uid `train/17` is question 17 of the split, `train/math/17` question 17 of the domain math. Raises DataError when (nearly) all are
         too long.
         """
-        prompts: list[Prompt] = []
-        ended: set[int] = set()  # domains
-        while len(prompts) < num and len(ended) < len(self.mixture.domains):
-            number, rank = self.mixture.draw(self.position)
-            prompt = self._next(self.mixture.domains[number], rank)
-            self.position += 1
-            if prompt is None:
-                ended.add(number)
-            else:
-                prompts.append(prompt)
-        return prompts
+        prompts = []
+        for position in range(self.position, self.position + num):
+            number, rank = self.mixture.draw(position)
+            prompts.append(self._next(self.mixture.domains[number], rank))
+        self.position += num
+        return [prompt for prompt in prompts if prompt is not None]
 
     def metrics(self) -> dict[str, float]:
         """By domain: prompts left out for their length so far, and how often its rows have been gone through."""

@@ -140,6 +140,12 @@ def test_a_held_out_stream_ends_where_its_files_do(tmp_path: Path) -> None:
     assert stream.take(5) == []
 
 
+def test_a_domain_that_runs_out_of_held_out_rows_leaves_the_others_their_share() -> None:
+    domains = [Domain("few", CountingSource(size=3), 1.0, None, 60), Domain("many", CountingSource(), 1.0, None, 60)]
+    stream = PromptStream(Mixture(domains, "1"), word_tokenizer(), DataConfig(), "held_out")
+    assert Counter(prompt.domain for prompt in stream.take(4096)) == {"few": 3, "many": 2048}
+
+
 @pytest.mark.parametrize(
     ("system_prompt", "words"),
     [(None, ["system", "row", "user", "w"]), ("own", ["system", "own", "user", "w"]), ("", ["user", "w"])],
