@@ -65,17 +65,23 @@ class Packer:
         self.shared_prompt = shared_prompt
 
     def pack(self, items: Sequence[Item], data_parallel_size: int) -> tuple[tuple[MicroBatch, ...], ...]:
-        """[rank][micro-batch] of one mini-batch, equally many for every rank: the fewest of which none is above the budget, or one
-        for every rollout where a single rollout is."""
+        """[rank][micro-batch] of one mini-batch, equally many for every rank, none above the budget unless a single rollout is.
+
+        Parts of equal cost if the fewest of them are within the budget. Else, with a long tail of lengths, as few as hold all
+        rollouts in order, each as full as the fullest must be.
+        """
         whole = self._run(items)
         shares = [self._run(items[low:high]) for low, high in pairwise(whole.bounds(data_parallel_size))]
         most = min(len(share.items) for share in shares)
         fewest = min(most, max(1, -(-max(share.num_response_tokens for share in shares) // self.token_budget)))
-        num = most
-        if max(share.largest for share in shares) <= self.token_budget:
-            fitting = (num for num in range(fewest, most) if all(share.tokens(num).max() <= self.token_budget for share in shares))
-            num = next(fitting, most)
-        return tuple(tuple(self._micro_batch(share.items[low:high]) for low, high in pairwise(share.bounds(num))) for share in shares)
+        cuts = [share.bounds(fewest) for share in shares]
+        if any(share.tokens(fewest).max() > self.token_budget for share in shares):
+            num = max(len(share.filled(self.token_budget)) - 1 for share in shares)
+            cuts = [share.filled_evenly(min(num, most)) for share in shares]
+        return tuple(
+            tuple(self._micro_batch(share.items[low:high]) for low, high in pairwise(bounds))
+            for share, bounds in zip(shares, cuts, strict=True)
+        )
 
     def _run(self, items: Sequence[Item]) -> Run:
         """Of items in order of their groups."""
@@ -112,6 +118,7 @@ class Run:
         self._lengths = np.concatenate([[0], np.cumsum(lengths)])
         self._prompts = prompts
         self._first_prompts = np.cumsum(prompts * is_first)  # up to and with each item, every copy once
+        self._ends = np.append(0, self._lengths[1:] + self._first_prompts)  # tokens up to each bound, every copy once
 
     def bounds(self, num_parts: int) -> list[int]:
         """Where non-empty parts of nearly equal cost begin and end, [num_parts + 1]."""
@@ -123,6 +130,26 @@ class Run:
         starts = np.append(0, ends[:-1])
         prompts = self._prompts[starts] + self._first_prompts[ends - 1] - self._first_prompts[starts]
         return self._lengths[ends] - self._lengths[starts] + prompts
+
+    def filled(self, limit: int) -> list[int]:
+        """Bounds of the fewest contiguous parts of at most `limit` tokens; a rollout above it is alone."""
+        bounds, num = [0], len(self.items)
+        while (start := bounds[-1]) < num:
+            room = limit + self._lengths[start] - self._prompts[start] + self._first_prompts[start]
+            bounds.append(max(start + 1, int(np.searchsorted(self._ends, room, side="right")) - 1))
+        return bounds
+
+    def filled_evenly(self, num_parts: int) -> list[int]:
+        """Bounds of exactly so many contiguous parts, the fullest as empty as can be."""
+        low, high = 1, int(self._ends[-1])
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if len(self.filled(middle)) - 1 <= num_parts else (middle + 1, high)
+        bounds = self.filled(high)
+        while len(bounds) - 1 < num_parts:  # halve the part with the most rollouts
+            place = int(np.argmax(np.diff(bounds)))
+            bounds.insert(place + 1, (bounds[place] + bounds[place + 1]) // 2)
+        return bounds
 
     def _marks(self, num_parts: int) -> Int64:
         """Bounds between parts; every part keeps at least one rollout."""

@@ -113,10 +113,9 @@ def test_a_shared_prompt_counts_once_in_the_balance_and_unshared_every_time() ->
     assert [len(rank[0].segments) for rank in unshared] == [5, 11]
 
 
-def test_a_long_tail_is_cut_into_as_many_equal_parts_as_bring_each_within_the_budget() -> None:
+def test_a_long_tail_is_filled_into_as_few_parts_as_hold_it_the_fullest_as_empty_as_can_be() -> None:
     lengths = [np.array([1, 1, 1, 6, 1, 1, 1, 1], np.int32)]
     ranks = Packer([1], lengths, token_budget=8, shared_prompt=True).pack([(0, rollout) for rollout in range(8)], 1)
-    # Costs 1.125, 6.125 and 14 in all. Two, three and four parts begin with the first four rollouts, 10 tokens; five have marks at
-    # 2.8, 5.6, 8.4 and 11.2.
-    assert [micro.segments[0].rollouts for micro in ranks[0]] == [(0, 1, 2), (3,), (4,), (5,), (6, 7)]
-    assert [micro.num_tokens for micro in ranks[0]] == [4, 7, 2, 2, 3]
+    # Two parts of equal cost would begin with the first four rollouts, 10 tokens. Filled to 8: 4, 8, 4; to 7: 4, 7, 5.
+    assert [micro.segments[0].rollouts for micro in ranks[0]] == [(0, 1, 2), (3,), (4, 5, 6, 7)]
+    assert [micro.num_tokens for micro in ranks[0]] == [4, 7, 5]
