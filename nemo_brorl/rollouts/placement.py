@@ -240,9 +240,7 @@ class ChunkPlacement:
         request = self._requests[chunk]
         uid = request.prompt.uid
         holders = self._holders.get(uid, ())
-        self._waiting.add(
-            uid, len(request.prompt.token_ids), chunk, request.num_rollouts, self._forecast.tokens(request), is_fresh=not holders
-        )
+        self._waiting.add(uid, chunk, request.num_rollouts, self._forecast.tokens(request), is_fresh=not holders)
         for engine in holders:
             self._loads[engine].own[uid] = None
 
