@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,17 +166,14 @@ class Sampler:
         start = time.monotonic()
         self.console.begin()
         stream = self.open_stream()
-        try:
+        closed: dict[str, ScoredGroup] = {}
+        with closing(stream), self.stage(stage):
             for prompt in prompts:
                 stream.open(prompt, Draw(num_per_prompt, 1.0), sampling)
-            closed: dict[str, ScoredGroup] = {}
-            with self.stage(stage):
-                while not stream.is_idle:
-                    for group in stream.advance():
-                        closed[group.uid] = stream.release(group.uid).close()
-                    self.console.progress(stage, stream.num_settled, stream.num_asked, "rollouts", time.monotonic() - start)
-        finally:
-            stream.close()
+            while not stream.is_idle:
+                for group in stream.advance():
+                    closed[group.uid] = stream.release(group.uid).close()
+                self.console.progress(stage, stream.num_settled, stream.num_asked, "rollouts", time.monotonic() - start)
         self.console.clear()
         return Sampled([closed[prompt.uid] for prompt in prompts], stream.sampled_at - start, time.monotonic() - stream.sampled_at)
 
