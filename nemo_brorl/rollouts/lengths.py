@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_brorl.rollouts.log_normal import expected, quantile, survival
+from nemo_brorl.rollouts.log_normal import expected, log_survival, quantile
 from nemo_brorl.types import Bool, Int32, RolloutRequest
 
 _PRIOR_SPREAD = 0.7  # of prompts, and of rollouts of a prompt, before anything was seen; a factor of 2 up or down
@@ -19,7 +19,6 @@ _PRIOR_MEDIAN = 1 / 3  # of max_tokens
 _MIN_SPREAD = 0.05  # equal lengths are luck
 _GRID = np.linspace(-5.0, 5.0, 41)  # where a prompt may lie among its task's, in standard deviations
 _FAR = 4  # times its length, a response that was cut would not have become longer
-_NEVER = 1e-12  # instead of a probability of 0
 
 
 @dataclass(frozen=True)
@@ -177,8 +176,8 @@ def _posterior_mean(prompt: _Prompt, mean: float, between: float, within: float)
     log_weights = -1.5 * np.log1p(_GRID**2 / 2)
     if prompt.num:
         log_weights -= prompt.num * (prompt.total / prompt.num - locations) ** 2 / (2 * within**2)
-    for num_ended, num_running, age in [(0, prompt.num_at_limit, prompt.limit), *prompt.running.values()]:
-        alive = np.array([survival(age, location, within) for location in locations])
-        log_weights += num_running * np.log(np.maximum(alive, _NEVER)) + num_ended * np.log(np.maximum(1 - alive, _NEVER))
+    ended, running, ages = np.array([(0, prompt.num_at_limit, prompt.limit), *prompt.running.values()], np.float64).T
+    deviations = (np.log(np.maximum(ages, 1.0))[:, None] - locations) / within
+    log_weights += running @ log_survival(deviations) + ended @ log_survival(-deviations)
     weights = np.exp(log_weights - log_weights.max())
     return float((weights * locations).sum() / weights.sum())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nemo_brorl.rollouts.lengths import FullLength, LengthHistory
-from nemo_brorl.rollouts.log_normal import expected, quantile, survival
+from nemo_brorl.rollouts.log_normal import expected, log_survival, quantile, survival
 from nemo_brorl.types import PartialRollouts, Prompt, RolloutRequest, Sampling
 
 
@@ -132,5 +132,6 @@ def test_the_log_normal_is_that_of_its_samples() -> None:
     assert expected(5, 0.7, 400) == pytest.approx(np.minimum(samples, 400).mean(), rel=0.01)
     assert expected(5, 0.7, 400, age=200) == pytest.approx(np.minimum(samples[samples > 200], 400).mean() - 200, rel=0.02)
     assert quantile(0.9, 5, 0.7) == pytest.approx(np.quantile(samples, 0.9), rel=0.01)
+    assert float(log_survival(np.array((np.log(300) - 5) / 0.7))) == pytest.approx(np.log(survival(300, 5, 0.7)), abs=1e-5)
     assert expected(5, 0.7, 400, age=400) == 0
     assert expected(1, 0.1, 1e9, age=1e4) == 1e4, "older than anything believed in: as long again"
