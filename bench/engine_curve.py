@@ -1,6 +1,6 @@
 """How long a step of one vLLM engine takes, by its batch and its context, and how fast it computes prompts; fitted for the cluster model.
 
-    python bench/engine_curve.py --json runs/engine_curve.json [--model FOLDER] [--batches 1 8 64 256] [--prompts 32 128 448]
+    python -m bench.engine_curve --json runs/engine_curve.json [--model FOLDER] [--batches 1 8 64 256] [--prompts 32 128 448]
 
 One engine in one Ray actor, started as the pool starts its own. Every point is a batch of responses that do not stop, to prompts of one
 length; the median over the steps after the prefill counts. The fit is `a + b · batch + c · context`, context summed over the batch, by

@@ -38,7 +38,7 @@ def read_curve(path: Path) -> EngineCurve:
     content = content.get("curve", content)
     missing = EngineCurve.__dataclass_fields__.keys() - content.keys()
     if missing:
-        raise DataError(f"{path} is no engine curve: {', '.join(sorted(missing))} missing; write one with bench/engine_curve.py")
+        raise DataError(f"{path} is no engine curve: {', '.join(sorted(missing))} missing; write one with python -m bench.engine_curve")
     return EngineCurve(**{name: content[name] for name in EngineCurve.__dataclass_fields__})
 
 
