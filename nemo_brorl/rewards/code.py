@@ -50,6 +50,12 @@ def configure(rewards: RewardsConfig) -> None:
     os.environ[VARIABLE] = json.dumps([asdict(rewards.code), SHARE_OF_TIME * rewards.timeout_s])
 
 
+def close() -> None:
+    """End this process's sandbox, if it has one."""
+    if (runner := _runners.pop(os.getpid(), None)) is not None:
+        runner.sandbox.close()
+
+
 def load() -> None:
     """Make sure that there is a sandbox, and write what holds it to the log. Raises ResourceError where there is none."""
     make_runner().sandbox.close()

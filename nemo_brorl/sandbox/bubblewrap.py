@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 
 from nemo_brorl.sandbox.confine import DEVICES, SCRATCH
@@ -10,7 +11,7 @@ from nemo_brorl.sandbox.confine import DEVICES, SCRATCH
 
 def wrapped(command: Sequence[str], readable: Sequence[str], scratch_bytes: int) -> list[str]:
     """`command` as process 1 of new namespaces, with the root that `confine.py` makes where it may. It dies with its parent."""
-    options = ["bwrap", "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session"]
+    options = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session"]
     for path in readable:
         options += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
     for device in DEVICES:

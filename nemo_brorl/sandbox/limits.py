@@ -36,6 +36,7 @@ class Layers:
     seccomp: bool = False
     no_new_privs: bool = False
     bubblewrap: bool = False
+    process_limit: bool = False  # the kernel's limit of processes acts: it does not on root, who runs programs as nobody else
 
     def gaps(self) -> list[str]:
         """What a program could do that it must not; empty for a sandbox."""
@@ -46,6 +47,8 @@ class Layers:
             found.append("use the network (needs a network namespace or seccomp)")
         if not self.pid and not self.own_uid and not self.seccomp:
             found.append("stop other processes (needs a pid namespace, a user of its own or seccomp)")
+        if not self.process_limit:
+            found.append("start processes without end (needs a user that is not root)")
         if not self.no_new_privs:
             found.append("gain rights by set-uid programs (needs no_new_privs)")
         return found

@@ -139,6 +139,7 @@ class Sandbox:
             "without": list(without),
             "limits": asdict(self.limits),
             "bubblewrap": is_wrapped,
+            "is_root": os.getuid() == 0,
         }
         command = [sys.executable, "-s", "-P", "-m", "nemo_brorl.sandbox.warden", str(theirs.fileno()), json.dumps(settings)]
         if is_wrapped:

@@ -173,7 +173,13 @@ def _make_cell(layers: Layers, user: int, settings: dict[str, Any]) -> inmate.Ce
     interface = 0 if layers.mount or "landlock" in without else landlock.version()
     rules = landlock.ruleset(settings["readable"], [scratch, "/dev/null"], interface) if interface else None
     code = None if "seccomp" in without else seccomp.build(guard_signals=not layers.pid)
-    layers = replace(layers, landlock=interface, seccomp=code is not None and inmate.can_filter(), no_new_privs=True)
+    layers = replace(
+        layers,
+        landlock=interface,
+        seccomp=code is not None and inmate.can_filter(),
+        no_new_privs=True,
+        process_limit=layers.own_uid or not settings["is_root"],
+    )
     if layers.own_uid and not layers.mount:
         os.chown(scratch, user, user)
     return inmate.Cell(layers, user, scratch, rules, code if layers.seccomp else None, settings["limits"], os.open("/dev/null", os.O_RDWR))
