@@ -97,8 +97,9 @@ def _step_table(runs: Sequence[SweepRun]) -> Table:
     for size, members in by_size(runs).items():
         cells = []
         for label, (_, form) in _PER_STEP.items():
-            means = [float(np.nanmean(run.steps[label])) for run in members]
-            cells.append(form.format(np.mean(means)))
+            known = np.concatenate([run.steps[label] for run in members])
+            known = known[np.isfinite(known)]
+            cells.append(form.format(known.mean()) if len(known) else "")
         rows.append([f"N = {size}", str(len(members)), *cells])
     return ["arm", "seeds", *_PER_STEP], rows
 
