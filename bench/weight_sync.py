@@ -12,6 +12,7 @@ in every row of a model, or a transport is wrong.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -154,12 +155,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as base:
         for size in options.sizes:
             folders = [make_model(Path(base) / f"{size}_{seed}", seed=seed, eos_token_id=1, **SIZES[size]) for seed in (0, 1)]
-            for transport in options.transports:
-                for keep in (True, False):
-                    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False, object_store_memory=2**30)
-                    row = {"size": size, "transport": transport, "kept": keep}
-                    results.append(row | measure(folders[0], folders[1], transport, keep, options))
-                    ray.shutdown()
+            for transport, keep in itertools.product(options.transports, (True, False)):
+                ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False, object_store_memory=2**30)
+                row = {"size": size, "transport": transport, "kept": keep}
+                results.append(row | measure(folders[0], folders[1], transport, keep, options))
+                ray.shutdown()
     header = ["model", "MiB", "transport", "copy kept", "first s", "median s", "MiB/s", "extra MiB", "counted MiB", "store MiB", "digest"]
     rows = [
         [row["size"], f"{row['mib']:.0f}", row["transport"], "yes" if row["kept"] else "no", f"{row['first_s']:.2f}",

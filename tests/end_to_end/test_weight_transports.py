@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
