@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from nemo_brorl.errors import ConfigError, DataError
-from nemo_brorl.rewards import code, composite, exact_match, instruction_following, math_answer, multiple_choice, reasoning_gym, response_format
+from nemo_brorl.rewards import (
+    code,
+    composite,
+    exact_match,
+    instruction_following,
+    math_answer,
+    multiple_choice,
+    reasoning_gym,
+    response_format,
+)
 from nemo_brorl.rewards.payload import Payload, Score
 
 

@@ -5,63 +5,36 @@ scored → scored, or failed (deadline, crash, exception). When the front child 
 others wait, it is set *aside*: it may go on with this one text until the deadline, and a new child, forked from the nursery in
 milliseconds, is at the front with the rest. So a verifier that hangs costs its own text, not the time of others. At most
 `MAX_ASIDE` children are aside; then the front child is waited for.
+
+The time a text has taken is wall time; of a child that wants to run and is not let, on a machine with more to do than it can, it is
+the CPU time it was given, up to `MAX_STARVED` times as long.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.connection import Pipe, wait
 from typing import Any
 
 from nemo_brorl.errors import BroRLError, ResourceError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.rewards import names_in
+from nemo_brorl.rewards.jobs import Child, Job
 from nemo_brorl.rewards.nursery_process import NurseryProcess
 
 log = get_logger(__name__)
 
 PATIENCE_S = 0.25
 MAX_ASIDE = 8
+MAX_STARVED = 4  # deadlines
+MIN_LOOK_S = 0.02  # between two looks at a child
 BATCH = 32  # texts a child is given at once
 MAX_LOGGED = 20  # failures written to the log in full
 IDLE_S = 5.0  # both sides look up this often even when nothing happens
-
-
-@dataclass
-class Job:
-    """Texts to score for one payload."""
-
-    verifier: str
-    payload: Mapping[str, Any]
-    texts: Sequence[str]
-    waiting: deque[int] = field(default_factory=deque)  # texts that no child has
-    scores: dict[int, float | None] = field(default_factory=dict)  # None: failed
-    error: BroRLError | None = None  # why no text of it can be scored
-    done: threading.Event = field(default_factory=threading.Event)
-
-    def settle(self, text: int, score: float | None) -> None:
-        self.scores[text] = score
-        if len(self.scores) == len(self.texts):
-            self.done.set()
-
-    def fail(self, error: BroRLError) -> None:
-        self.error = error
-        self.done.set()
-
-
-@dataclass(eq=False)
-class Child:
-    """A forked process, and the texts of a job that it has, the one being scored first."""
-
-    process: int
-    connection: Connection
-    job: Job | None = None
-    texts: deque[int] = field(default_factory=deque)
-    since: float = 0.0  # when it began with the first of them
 
 
 class Crew:
@@ -70,6 +43,7 @@ class Crew:
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self.num_failures = 0
+        self._patience_s = min(PATIENCE_S, timeout_s)
         self.nursery = NurseryProcess()
         self._jobs: deque[Job] = deque()  # those with waiting texts, oldest first
         self._front: Child | None = None
@@ -159,7 +133,8 @@ class Crew:
         if self._front is None:
             self._front = self._fork()
         child = self._front
-        child.job, child.texts, child.since = job, deque(batch), time.monotonic()
+        child.job, child.texts = job, deque(batch)
+        child.begin_text(self._patience_s)
         try:
             child.connection.send((job.verifier, job.payload, [job.texts[index] for index in batch]))
         except OSError:
@@ -173,7 +148,7 @@ class Crew:
     def _listen(self) -> None:
         """Wait until something happens: a job, a reply, a child's end, or the time at which a delay counts."""
         busy = [child for child in (self._front, *self._aside) if child is not None]
-        ready = wait([self._bell, *(child.connection for child in busy)], self._until_next_delay())
+        ready = wait([self._bell, *(child.connection for child in busy)], min(self._until_next_look(), IDLE_S))
         if self._bell in ready:
             self._bell.recv_bytes()
         for child in busy:
@@ -190,7 +165,7 @@ class Crew:
         if error is not None:
             self._note_failure(child.job, child.texts[0], error)
         child.job.settle(child.texts.popleft(), score if error is None else None)
-        child.since = time.monotonic()
+        child.begin_text(self._patience_s)
         if child in self._aside:
             self._aside.remove(child)
             self._end(child)
@@ -199,25 +174,30 @@ class Crew:
 
     def _judge_delays(self) -> None:
         now = time.monotonic()
-        for child in [child for child in (self._front, *self._aside) if child is not None and child.job is not None]:
-            if now - child.since >= self.timeout_s:
+        for child in self._busy():
+            if now < child.look_at:
+                continue
+            taken = child.time_taken(MAX_STARVED * self.timeout_s)
+            limit = self.timeout_s
+            if taken >= self.timeout_s:
                 self._lose(child, f"has not ended after {self.timeout_s:g} s")
-            elif child is self._front and now - child.since >= PATIENCE_S and self._others_wait() and len(self._aside) < MAX_ASIDE:
+            elif child is self._front and taken >= self._patience_s and self._others_wait() and len(self._aside) < MAX_ASIDE:
                 self._give_back(child, child.texts.popleft())
                 self._aside.append(child)
                 self._front = None
+            elif child is self._front:
+                limit = taken + self._patience_s
+            child.look_at = now + max(limit - taken, MIN_LOOK_S)
+
+    def _busy(self) -> list[Child]:
+        return [child for child in (self._front, *self._aside) if child is not None and child.job is not None]
 
     def _others_wait(self) -> bool:
         return bool(self._jobs or self._arrived) or (self._front is not None and len(self._front.texts) > 1)
 
-    def _until_next_delay(self) -> float:
+    def _until_next_look(self) -> float:
         """Seconds until some child may be late."""
-        now, limits = time.monotonic(), [IDLE_S]
-        limits += [child.since + self.timeout_s - now for child in self._aside]
-        if self._front is not None and self._front.job is not None:
-            may_be_set_aside = self._others_wait() and len(self._aside) < MAX_ASIDE
-            limits.append(self._front.since + (min(PATIENCE_S, self.timeout_s) if may_be_set_aside else self.timeout_s) - now)
-        return max(min(limits), 0.0)
+        return max(min([child.look_at for child in self._busy()], default=math.inf) - time.monotonic(), 0.0)
 
     def _give_back(self, child: Child, kept: int) -> None:
         """Let others score what a child has, but for one text."""
@@ -230,16 +210,20 @@ class Crew:
 
     def _lose(self, child: Child, reason: str) -> None:
         """A child is of no use any more: its text has failed."""
-        if child.job is not None:
-            text = child.texts.popleft()
+        job = child.job
+        text = child.texts.popleft() if job is not None else None
+        if text is not None:
             self._give_back(child, text)
-            self._note_failure(child.job, text, reason)
-            child.job.settle(text, None)
         if child is self._front:
             self._front = None
         else:
             self._aside.remove(child)
-        self._end(child)
+        try:
+            self._end(child)
+        finally:
+            if job is not None and text is not None:
+                self._note_failure(job, text, reason)
+                job.settle(text, None)
 
     def _end(self, child: Child) -> None:
         child.connection.close()

@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from nemo_brorl.rewards.answer import boxed_answers, extract_answer, without_thinking
@@ -25,6 +26,7 @@ PLACES = ("anywhere", "boxed", "tags")  # where an answer may stand; the first i
 MAX_TAIL = 2000  # characters at the end of a response in which an unmarked answer is looked for
 _FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # what is said so after a box counts, and the box does not
 _WHOLE_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
+VALUELESS = (ArithmeticError, AttributeError, TypeError, ValueError, RuntimeError)  # sympy has no number for it
 MAX_EXPONENT_DIGITS, MAX_FACTORIAL_DIGITS = 6, 5
 _POWER = re.compile(r"\^\s*\{?\s*(\d+)(?:\s*\^\s*\{?\s*(\d+))?(\s*\^)?")
 _FACTORIAL = re.compile(r"(\d+)\s*\)?\s*!")
@@ -49,9 +51,14 @@ def score(payload: Payload, response: str) -> float:
 
 
 def load() -> None:
-    """Import math-verify and sympy (0.6 s), and fill the tables that their first calls would fill."""
-    for answer in ("\\frac{1}{2}+x", "(1, 2]", "\\{1, 2\\}", "x=\\sqrt{3}"):
-        _equal_by_library(answer, f"${answer}$")
+    """Import math-verify and sympy, also what they import when first used, and fill their tables (1 s)."""
+    for reference, answer in (
+        ("x^2+118x+2185", "(x+23)(x+96)"),
+        ("\\sqrt{8}+\\frac{1}{3}", "3.1"),
+        ("(1, 2]", "\\{1, 2\\}"),
+        ("x<3", "(1,3)"),
+    ):
+        _equal_by_library(reference, f"${answer}$")
 
 
 def find_answer(response: str, place: str = PLACES[0]) -> str | None:
@@ -100,7 +107,26 @@ def _is_huge_exponent(exponent: str, tower: str | None, third: str | None) -> bo
 def _equal_by_library(reference: str, candidate: str) -> bool:
     from math_verify import verify
 
-    return verify(_parsed(find_answer(reference) or reference), _parsed(candidate), timeout_seconds=None)
+    pairs = product(_parsed(find_answer(reference) or reference), _parsed(candidate))
+    return any(verify(one, other, timeout_seconds=None) for one, other in pairs if not _differ_at_a_point(one, other))
+
+
+def _differ_at_a_point(one: Any, other: Any) -> bool:
+    """Whether two expressions have different values where their symbols have some positive ones: then no simplification (which takes
+    most of the time) makes them equal. Numbers, which are equal when rounded, and single symbols, which may be words, are left to
+    math-verify."""
+    from sympy import Expr, Number, Symbol
+    from sympy.core.expr import UnevaluatedExpr
+
+    for item in (one, other):
+        if not isinstance(item, Expr) or isinstance(item, (Number, Symbol)) or item.has(UnevaluatedExpr):
+            return False
+    values = {symbol: 0.61 + 0.17 * index for index, symbol in enumerate(sorted(one.free_symbols | other.free_symbols, key=str))}
+    try:
+        first, second = (complex(item.evalf(15, subs=values)) for item in (one, other))
+    except VALUELESS:
+        return False
+    return abs(first - second) > 1e-6 * max(abs(first), abs(second), 1.0)  # not for nan or inf
 
 
 @lru_cache(maxsize=16384)

@@ -78,6 +78,10 @@ def _fork(control: Connection) -> int:
 
 
 def _end(process: int) -> None:
+    try:
+        os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # ended before: its number may be another process's by now
+        return
     for kill in (os.killpg, os.kill):  # the group does not exist yet in a child's first moment
         try:
             kill(process, signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import pytest
 
@@ -143,6 +144,28 @@ def test_a_payload_without_an_answer_is_refused() -> None:
         with pytest.raises(DataError, match=message):
             check_payload("math", payload)
     check_payload("math", {"answer": ["1", 2, 0.5]})
+
+
+EXPRESSIONS = [
+    "x^2+2x+1",
+    "(x+1)^2",
+    "\\sqrt{x^2}",
+    "|x|",
+    "\\log(x^2)",
+    "2\\log x",
+    "1+\\sqrt{2}",
+    "\\binom{n}{2}",
+    "\\frac{n(n-1)}{2}",
+    "e^{-x}",
+]
+
+
+def test_expressions_told_apart_by_a_value_are_those_that_the_library_tells_apart() -> None:
+    from math_verify import parse, verify
+
+    parsed = {text: parse(f"${text}$", parsing_timeout=None) for text in EXPRESSIONS}
+    for one, other in product(EXPRESSIONS, repeat=2):
+        assert score({"answer": one}, f"${other}$") == float(verify(parsed[one], parsed[other], timeout_seconds=None)), (one, other)
 
 
 PIECES = r"""
