@@ -45,7 +45,7 @@ def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
     ]
 
 
-def fitting_chunk_size(num_rollouts: int, num_engines: int, chunk_size: int, chunks_per_engine: int = 4) -> int:
-    """`chunk_size`, or less where rollouts are so few that engines would get fewer than `chunks_per_engine` chunks each: then whole
-    engines would wait for what is left."""
+def fitting_chunk_size(num_rollouts: int, num_engines: int, chunk_size: int, chunks_per_engine: int = 16) -> int:
+    """`chunk_size`, or less where rollouts are so few that engines would get fewer than `chunks_per_engine` chunks each: what an
+    engine has begun cannot be moved, so balance needs many prompts on each."""
     return max(1, min(chunk_size, -(-num_rollouts // (num_engines * chunks_per_engine))))
