@@ -17,21 +17,25 @@ def end_all(pid: int, cell: Cell, processes: int) -> int:
 
     `processes` is /proc. Raises OSError when something will not die: then this warden is of no more use.
     """
-    status, give_up_at = 0, time.monotonic() + GIVE_UP_S
+    statuses: dict[int, int] = {}
+    give_up_at = time.monotonic() + GIVE_UP_S
     while True:
         _kill(cell, processes)
-        try:
-            while True:
-                ended, its_status = os.waitpid(-1, 0 if cell.layers.pid else os.WNOHANG)
-                if ended == pid:
-                    status = its_status
-                if not ended:
-                    break
-        except ChildProcessError:
-            return status
+        if _wait_for_all(statuses, is_certain=cell.layers.pid):
+            return statuses[pid]
         if time.monotonic() > give_up_at:
             raise OSError(f"processes of run {pid} cannot be ended")
         time.sleep(RETRY_S)
+
+
+def _wait_for_all(statuses: dict[int, int], is_certain: bool) -> bool:
+    """Whether no child is left. Adds the wait status of each that has ended; `is_certain` that all will, it waits for that."""
+    try:
+        while (ended := os.waitpid(-1, 0 if is_certain else os.WNOHANG))[0]:
+            statuses[ended[0]] = ended[1]
+    except ChildProcessError:
+        return True
+    return False
 
 
 def empty(folder: str) -> None:

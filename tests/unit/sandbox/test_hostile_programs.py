@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from nemo_brorl.rewards import code
-from nemo_brorl.rewards.code_tests import Rules, read_tests
+from nemo_brorl.rewards.code_tests import PrintTest, Rules, read_tests
 from nemo_brorl.sandbox.limits import MIB, Limits
 from nemo_brorl.sandbox.sandbox import Job, Sandbox
 from tests.hostile_host import Host, descendants, hostile_programs
@@ -43,8 +43,7 @@ def test_a_hostile_program_is_contained(name: str, host: Host, runner: code.Runn
     run = runner.sandbox.run(Job(source), SECONDS)
     assert "ESCAPED" not in run.printed and "CANARY" not in run.printed
     assert _what_is_left(runner, host) == []
-    tests = read_tests({"inputs": [""], "outputs": [str(host.answer)]})
-    assert not any(test.passes(run, Rules()) for test in tests)
+    assert not PrintTest("", str(host.answer)).passes(run, Rules())
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name.startswith("deceit")])
