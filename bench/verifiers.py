@@ -164,7 +164,7 @@ def measure_start() -> dict[str, float]:
         (child,) = crew.children()
         os.kill(child, signal.SIGKILL)
         start = time.perf_counter()
-        crew.score("math", {"answer": "x"}, ["lost with the child", f"\\boxed{{{number}}}"])
+        crew.score("math", {"answer": "x"}, [f"\\boxed{{{number}}}"])
         replacements.append(time.perf_counter() - start)
     crew.close()
     return {"load_s": loaded, "replace_s": statistics.median(replacements)}

@@ -130,6 +130,8 @@ class Crew:
         return error
 
     def _send(self, job: Job, batch: list[int]) -> None:
+        if self._front is not None and self._front.connection.poll():  # unasked, it has nothing to say: it was killed
+            self._lose(self._front, "killed")
         if self._front is None:
             self._front = self._fork()
         child = self._front

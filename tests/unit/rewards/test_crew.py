@@ -30,7 +30,9 @@ def strict() -> Iterator[Crew]:
 
 
 def is_alive(process: int) -> bool:
-    return Path(f"/proc/{process}").exists()
+    """Not even while it waits to be reaped."""
+    stat = Path(f"/proc/{process}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def wait_for_the_end(process: int) -> bool:
@@ -65,6 +67,15 @@ def test_a_program_that_a_verifier_started_goes_with_it(strict: Crew, tmp_path: 
 
 def test_a_greedy_verifier_is_replaced(strict: Crew, tmp_path: Path) -> None:
     assert strict.score(MISBEHAVE, {"log": str(tmp_path / "log")}, ["memory", "fine"]) == [None, 1.0]
+
+
+def test_a_child_that_is_killed_while_it_is_idle_costs_nothing(strict: Crew, tmp_path: Path) -> None:
+    payload = {"log": str(tmp_path / "log")}
+    assert strict.score(MISBEHAVE, payload, ["fine"]) == [1.0]
+    (child,) = strict.children()
+    os.kill(child, 9)
+    assert wait_for_the_end(child)
+    assert strict.score(MISBEHAVE, payload, ["fine 1", "fine 2"]) == [1.0, 1.0]
 
 
 def test_when_the_nursery_is_killed_the_next_job_has_another(strict: Crew, tmp_path: Path) -> None:
