@@ -33,7 +33,7 @@ def live(job: dict[str, Any], printed: int, reported: int, cell: Cell) -> None:
     code = COULD_NOT_START
     try:
         _connect(job["stdin"], printed, cell.null)
-        _confine(cell, job["seconds"] * (1 + len(job["parts"])))
+        _confine(cell, job["seconds"])
         os.dup2(reported, REPORT)
         os.closerange(REPORT + 1, MAX_OPEN_FILES)  # nothing of the warden's stays open
         _filter_calls(cell)

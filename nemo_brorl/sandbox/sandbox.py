@@ -79,13 +79,14 @@ class Sandbox:
             log.warning("running without a sandbox, as rewards.code.allow_unsandboxed tells: %s", message)
 
     def run(self, job: Job, seconds: float | None = None) -> Run:
-        """Run a job within the limits, and within `seconds` for each part where that is less. A lost warden is replaced, and the run
-        counts as LOST."""
-        parts, seconds = list(job.parts), min(self.limits.seconds, seconds or self.limits.seconds)
-        message = asdict(job) | {"parts": parts, "seconds": seconds, "output_bytes": self.limits.output_kib * 1024}
+        """Run a job: each part within the limits, all of it within `seconds`. A lost warden is replaced, and the run counts as LOST."""
+        parts = list(job.parts)
+        total = seconds or self.limits.seconds * (1 + len(parts))
+        times = {"part_seconds": min(self.limits.seconds, total), "seconds": total}
+        message = asdict(job) | times | {"parts": parts, "output_bytes": self.limits.output_kib * 1024}
         try:
             self._connection.send_bytes(json.dumps(message).encode())
-            if not self._connection.poll(seconds * (1 + len(parts)) + GRACE_S):
+            if not self._connection.poll(total + GRACE_S):
                 raise EOFError("late")
             head = json.loads(self._connection.recv_bytes())
             printed, reported = self._connection.recv_bytes(), self._connection.recv_bytes()
@@ -94,7 +95,7 @@ class Sandbox:
             log.warning("a sandbox was lost with its program (%s); a new one takes its place", error)
             self.close()
             self._start()
-            return Run(LOST, seconds, "", [])
+            return Run(LOST, total, "", [])
         return Run(head["ending"], head["seconds"], printed.decode(errors="replace"), _parsed(reported))
 
     @property

@@ -93,8 +93,9 @@ class _Watch:
     def __init__(self, pid: int, printed: int, reported: int, job: dict[str, Any]) -> None:
         self.texts = {printed: bytearray(), reported: bytearray()}
         self.reported, self.process = reported, os.pidfd_open(pid)
-        self.seconds, self.limit = job["seconds"], job["output_bytes"]
-        self.deadline = time.monotonic() + self.seconds
+        self.part_seconds, self.limit = job["part_seconds"], job["output_bytes"]
+        self.last_deadline = time.monotonic() + job["seconds"]
+        self.deadline = time.monotonic() + self.part_seconds
         self.num_parts = 1 + len(job["parts"])  # each report that ends a part starts the next one's time
         self.poll = select.poll()
         for pipe in self.texts:
@@ -128,7 +129,7 @@ class _Watch:
         self.texts[pipe] += data
         if pipe == self.reported and self.num_parts > 0 and b"\n" in data:
             self.num_parts -= 1
-            self.deadline = time.monotonic() + self.seconds
+            self.deadline = min(time.monotonic() + self.part_seconds, self.last_deadline)
         return len(self.texts[pipe]) <= self.limit
 
     def _read_rest(self) -> str | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from nemo_brorl.rewards import code
 from nemo_brorl.rewards.code_tests import Rules, same_text, same_value
 from nemo_brorl.rewards.crew import Crew
 
+MARK = 307  # MiB
 SUM = "print(sum(map(int, input().split())))"
 PRINTS = {"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}
 CALLS = {"inputs": [[1, 2], [3, 4]], "outputs": [3, [7]], "fn_name": "add"}
@@ -84,6 +88,31 @@ def test_the_pool_scores_programs_in_its_children() -> None:
         assert crew.score("code", {"tests": PRINTS}, [block(SUM), "no program", block("print(3)")]) == [1, 0, 0.5]
     finally:
         crew.close()
+
+
+def test_a_child_killed_at_its_deadline_takes_sandbox_and_program_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(code.VARIABLE, "")
+    code.configure(RewardsConfig(timeout_s=600, code=CodeConfig(test_timeout_s=300, memory_mib=MARK)))
+    crew = Crew(timeout_s=3)
+    try:
+        assert crew.score("code", {"tests": PRINTS}, [block("import os\nos.fork()\nwhile True: pass")]) == [None]
+        assert crew.num_failures == 1
+    finally:
+        crew.close()
+    for _ in range(200):
+        if not marked_processes():
+            return
+        time.sleep(0.05)
+    pytest.fail(f"alive: {marked_processes()}")
+
+
+def marked_processes() -> list[str]:
+    """Processes of sandboxes with a memory limit that no other has."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [str(file)] if f'"memory_mib": {MARK}'.encode() in file.read_bytes() else []
+    return found
 
 
 @pytest.mark.parametrize(

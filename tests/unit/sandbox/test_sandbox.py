@@ -48,6 +48,16 @@ def test_a_call_that_raises_leaves_the_others_alone(sandbox: Sandbox) -> None:
     assert reports == [["value", 1, 0], ["error", "ZeroDivisionError: integer division or modulo by zero", 1], ["value", -1, 2]]
 
 
+def test_each_part_has_its_time_and_all_of_them_together_theirs() -> None:
+    sandbox = Sandbox(Limits(seconds=2))
+    job = Job("import time\ndef f(s): time.sleep(s)", "call", name="f", parts=[[0.01], [60]])
+    first = sandbox.run(job)
+    assert (first.ending, first.reports) == (TIMED_OUT, [["value", None, 0]]) and first.seconds < 20
+    many = Job("import time\ndef f(s): time.sleep(s)", "call", name="f", parts=[[0.1]] * 100)
+    assert sandbox.run(many, 0.5).ending == TIMED_OUT
+    sandbox.close()
+
+
 def test_every_run_starts_fresh(sandbox: Sandbox) -> None:
     run(sandbox, "import builtins, math, os, sys\nbuiltins.mark = math.mark = sys.mark = 1\nopen('mark', 'w')\nos.environ['MARK'] = '1'")
     result = run(
