@@ -31,8 +31,10 @@ def strict() -> Iterator[Crew]:
 
 def is_alive(process: int) -> bool:
     """Not even while it waits to be reaped."""
-    stat = Path(f"/proc/{process}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def wait_for_the_end(process: int) -> bool:
