@@ -1,7 +1,7 @@
 """Children that score texts under a hard deadline, and the thread that gives them work.
 
 One child is at the *front*: it gets the texts of the waiting jobs, in order, a batch at a time. Life of a text: waiting → being
-scored → scored, or failed (deadline, crash, exception). When the front child sits on a text for longer than `PATIENCE_S` while
+scored → scored, or failed (deadline, crash, exception). When the front child sits on a text for longer than `patience_s` while
 others wait, it is set *aside*: it may go on with this one text until the deadline, and a new child, forked from the nursery in
 milliseconds, is at the front with the rest. So a verifier that hangs costs its own text, not the time of others. At most
 `MAX_ASIDE` children are aside; then the front child is waited for.
@@ -28,7 +28,6 @@ from nemo_brorl.rewards.nursery_process import NurseryProcess
 
 log = get_logger(__name__)
 
-PATIENCE_S = 0.25
 MAX_ASIDE = 8
 MAX_STARVED = 4  # deadlines
 MIN_LOOK_S = 0.02  # between two looks at a child
@@ -43,7 +42,6 @@ class Crew:
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self.num_failures = 0
-        self._patience_s = min(PATIENCE_S, timeout_s)
         self.nursery = NurseryProcess()
         self._jobs: deque[Job] = deque()  # those with waiting texts, oldest first
         self._front: Child | None = None
@@ -136,7 +134,7 @@ class Crew:
             self._front = self._fork()
         child = self._front
         child.job, child.texts = job, deque(batch)
-        child.begin_text(self._patience_s)
+        child.begin_text(self._patience_s(child))
         try:
             child.connection.send((job.verifier, job.payload, [job.texts[index] for index in batch]))
         except OSError:
@@ -167,7 +165,7 @@ class Crew:
         if error is not None:
             self._note_failure(child.job, child.texts[0], error)
         child.job.settle(child.texts.popleft(), score if error is None else None)
-        child.begin_text(self._patience_s)
+        child.begin_text(self._patience_s(child))
         if child in self._aside:
             self._aside.remove(child)
             self._end(child)
@@ -183,16 +181,20 @@ class Crew:
             limit = self.timeout_s
             if taken >= self.timeout_s:
                 self._lose(child, f"has not ended after {self.timeout_s:g} s")
-            elif child is self._front and taken >= self._patience_s and self._others_wait() and len(self._aside) < MAX_ASIDE:
+            elif child is self._front and taken >= self._patience_s(child) and self._others_wait() and len(self._aside) < MAX_ASIDE:
                 self._give_back(child, child.texts.popleft())
                 self._aside.append(child)
                 self._front = None
             elif child is self._front:
-                limit = taken + self._patience_s
+                limit = taken + self._patience_s(child)
             child.look_at = now + max(limit - taken, MIN_LOOK_S)
 
     def _busy(self) -> list[Child]:
         return [child for child in (self._front, *self._aside) if child is not None and child.job is not None]
+
+    def _patience_s(self, child: Child) -> float:
+        assert child.job is not None, "only a child with a job takes time"
+        return min(child.job.patience_s, self.timeout_s)
 
     def _others_wait(self) -> bool:
         return bool(self._jobs or self._arrived) or (self._front is not None and len(self._front.texts) > 1)

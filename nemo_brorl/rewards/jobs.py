@@ -13,6 +13,9 @@ from typing import Any
 
 from nemo_brorl.errors import BroRLError
 
+PATIENCE_S = 0.25
+CODE_PATIENCE_S = 2.0  # a new child would first start a sandbox of its own, and this verifier ends late programs itself
+
 
 def cpu_time(process: int) -> float:
     """CPU seconds of another process; 0 when it is gone."""
@@ -41,6 +44,11 @@ class Job:
     scores: dict[int, float | None] = field(default_factory=dict)  # None: failed
     error: BroRLError | None = None  # why no text of it can be scored
     done: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def patience_s(self) -> float:
+        """How long a child may take for a text before it is set aside."""
+        return CODE_PATIENCE_S if self.verifier == "code" else PATIENCE_S
 
     def settle(self, text: int, score: float | None) -> None:
         self.scores[text] = score
