@@ -21,7 +21,7 @@ import traceback
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.errors import BroRLError
 from nemo_brorl.rewards import find
 from nemo_brorl.rewards.child import VERIFIER_ERRORS, die_with_parent, live
 
@@ -51,8 +51,10 @@ def main(arguments: list[str]) -> None:
 def _load(verifier: str) -> str | None:
     try:
         find(verifier).load()
-    except (ConfigError, *VERIFIER_ERRORS) as error:
-        return str(error) if isinstance(error, ConfigError) else f"verifier {verifier!r} cannot be loaded: {type(error).__name__}: {error}"
+    except BroRLError as error:
+        return str(error)
+    except VERIFIER_ERRORS as error:
+        return f"verifier {verifier!r} cannot be loaded: {type(error).__name__}: {error}"
     gc.collect()
     gc.freeze()  # what is loaded now is not touched by a child's garbage collector, and stays shared memory
     return None
