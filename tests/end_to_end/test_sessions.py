@@ -152,6 +152,7 @@ def test_what_was_cut_outlives_the_engine_that_sampled_it(pool: VllmPool) -> Non
 
 def under_way(pool: VllmPool, requests: Sequence[RolloutRequest]) -> tuple[VllmSession, list[RolloutChunk]]:
     """A session that has sampled some tokens of these requests: short ones were submitted with them and have come back."""
+    pool.wait_ready()  # an update waits for an engine that is starting, and the others sample on meanwhile
     session = pool.open_session()
     session.submit([*requests, *requests_of(prompt_of(20, "short"), 16, 8, sampling=Sampling(1.0, 1.0, 4))])
     return session, drain(session, 2)
