@@ -147,7 +147,9 @@ def test_what_was_cut_outlives_the_engine_that_sampled_it(pool: VllmPool) -> Non
     chunks = list(pool.generate(cut_soon(requests)))
     os.kill(pool.wait_ready()[chunks[0].engine].process, signal.SIGKILL)
     resumed = list(pool.generate(to_resume(chunks)))
-    assert rollouts_of([*chunks, *resumed]) == whole
+    pieces = rollouts_of([*chunks, *resumed])
+    assert pieces.keys() == whole.keys()
+    assert [key for key in whole if pieces[key] != whole[key]] == []
 
 
 def under_way(pool: VllmPool, requests: Sequence[RolloutRequest]) -> tuple[VllmSession, list[RolloutChunk]]:
