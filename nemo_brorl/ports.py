@@ -105,8 +105,8 @@ class Generator(Protocol):
         Metrics of what the engines still hold; an engine that holds too much is replaced by `wake_weights`.
         """
 
-    def wake_weights(self) -> None:
-        """Make room for weights again; `load_weights` may follow (must, under generation.sleep=discard), and `wake_cache` must
+    def wake_weights(self) -> bool:
+        """Make room for weights again. Whether an engine has lost them: then `load_weights` must follow, else it may; `wake_cache` must
         before anything is sampled."""
 
     def wake_cache(self) -> None:

@@ -82,7 +82,7 @@ class BroRLTrainer:
         self.events = EventLog(parts.run_folder / "events.jsonl")
         self.collector = Collector(config, parts.prompts, parts.sampler, parts.console)
         self.next_collection: Collection | None = None  # with rollouts.overlap: under way while the policy learns
-        self.turns = DeviceTurns(parts.policy, parts.generator, sleep_discards_weights=config.generation.sleep == "discard")
+        self.turns = DeviceTurns(parts.policy, parts.generator)
 
     def fit(self) -> None:
         """Train up to max_steps, or until asked to stop; the state is saved either way."""

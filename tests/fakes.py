@@ -90,6 +90,8 @@ class FakePrompts:
 class FakeGenerator:
     """Answers every request with two tokens per rollout, last request first."""
 
+    loses_weights = False  # when it sleeps
+
     def __init__(self) -> None:
         self.version = 0
         self.num_samples = 0
@@ -141,8 +143,9 @@ class FakeGenerator:
     def late(self, seconds: float) -> list[str]:
         return []
 
-    def wake_weights(self) -> None:
+    def wake_weights(self) -> bool:
         self.calls.append("wake_weights")
+        return self.loses_weights
 
     def wake_cache(self) -> None:
         self.calls.append("wake_cache")

@@ -132,8 +132,8 @@ class VllmPool:
             raise GenerationError("sleep was called while a session is open; close it, or exhaust `generate`, first")
         return self._sleep.sleep()
 
-    def wake_weights(self) -> None:
-        self._sleep.wake_weights()
+    def wake_weights(self) -> bool:
+        return self._sleep.wake_weights()
 
     def wake_cache(self) -> None:
         self._sleep.wake_cache()

@@ -54,16 +54,17 @@ class StagedSleep:
             "sleep/num_restarts": float(self._num_restarts),
         }
 
-    def wake_weights(self) -> None:
-        """Raises GenerationError unless asleep, or when an engine can be replaced no more."""
+    def wake_weights(self) -> bool:
+        """Whether an engine has no weights now. Raises GenerationError unless asleep, or when an engine can be replaced no more."""
         if self._config.sleep == "off":
-            return
+            return False
         self._enter("weights awake", after="asleep")
         for slot, cause, is_fault in self._due:
             slot.replace(cause, is_fault=is_fault, is_publishing=True)
             self._needs_weights |= slot.lacks_weights
         self._due = []
         self._wake("weights")
+        return self._needs_weights
 
     def wake_cache(self) -> None:
         """Raises GenerationError unless weights are awake and, where they were dropped, have been published again."""

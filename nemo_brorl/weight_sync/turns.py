@@ -20,10 +20,9 @@ from nemo_brorl.weight_sync.publish import SyncReport, publish
 class DeviceTurns:
     """Hands the devices from one role to the other."""
 
-    def __init__(self, policy: Policy, generator: Generator, sleep_discards_weights: bool) -> None:
+    def __init__(self, policy: Policy, generator: Generator) -> None:
         self.policy = policy
         self.generator = generator
-        self.sleep_discards_weights = sleep_discards_weights
         self.version = 0  # that the engines have
         self.last_sync: SyncReport | None = None
         self.residual: Mapping[str, float] = {}  # what sleeping engines still held, as metrics
@@ -50,8 +49,8 @@ class DeviceTurns:
             self.policy.onload()
         yield turn
         with watch.measure("offload"):
-            self.generator.wake_weights()
-        if turn.version != self.version or self.sleep_discards_weights:
+            lacks_weights = self.generator.wake_weights()
+        if turn.version != self.version or lacks_weights:
             with watch.measure("sync"):
                 self.last_sync = publish(self.policy, self.generator, turn.version)
             self.version = turn.version

@@ -12,6 +12,14 @@ def test_engines_sleep_while_the_policy_has_the_devices_and_wake_in_stages(tmp_p
     assert trainer.parts.generator.calls == ["sleep", "wake_weights", "wake_cache"] * 3  # type: ignore[attr-defined]
 
 
+def test_engines_that_lost_their_weights_asleep_get_them_again_in_every_turn(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config(max_steps=1))
+    trainer.parts.generator.loses_weights = True  # type: ignore[attr-defined]
+    trainer.fit()
+    # the update's turn, and those of export and checkpoint
+    assert [version for version, _ in trainer.parts.generator.loads] == [1, 1, 1]  # type: ignore[attr-defined]
+
+
 def overlapping_config() -> BroRLConfig:
     config = small_config(max_steps=4)
     config.rollouts.overlap = True
