@@ -3,7 +3,7 @@
 The answer is looked for in the response without its thinking: in the last `<answer>` tags if there are any, and there, in this
 order, in the last `\\boxed{}` (and those that stand with it), or where math-verify finds it at the end ("the answer is …", the last
 LaTeX, the last number). A verdict depends on nothing but the two answers, and is kept: most of a prompt's responses end in one of
-few answers. Whole numbers, and an answer that is the reference letter for letter, need no parsing at all.
+few answers. Whole numbers, intervals and tuples of them, and an answer that is the reference letter for letter, are not parsed.
 
 math-verify's own time limits are switched off: they are alarm signals, which reach only a main thread and cannot stop code in C.
 The deadline of the process that this runs in stops everything.
@@ -31,6 +31,9 @@ MAX_EXPONENT_DIGITS, MAX_FACTORIAL_DIGITS = 6, 5
 _POWER = re.compile(r"\^\s*\{?\s*(\d+)(?:\s*\^\s*\{?\s*(\d+))?(\s*\^)?")
 _FACTORIAL = re.compile(r"(\d+)\s*\)?\s*!")
 _SINGLE_BOX = re.compile(r"\\boxed\{(?P<content>(?:(?!\\f?boxed).)*)\}", re.DOTALL)
+_BRACKETED = re.compile(r"([(\[])(-?\d{1,17}(?:,-?\d{1,17})+)([)\]])")
+_THOUSANDS = re.compile(r",\d{3}(?!\d)")
+_SPACING = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|[\s$]")
 _PERCENT = re.compile(r"\s*\\?%\s*$")  # inside a box math-verify does not read it; outside it takes 28% for 28, as here
 _SEPARATED_NUMBER = re.compile(r"-?[1-9]\d{0,2}(?:[ ,]\d{3})+(?:\.\d+)?|-?\d+,\d+")  # 1 000.5, and 0,5: a number or two
 _HAS_MATH = re.compile(r"(?<!\\)\$|\\boxed|\\fbox|\\\(|\\\[")
@@ -86,7 +89,20 @@ def is_equal(reference: str, candidate: str) -> bool:
         return True
     if _WHOLE_NUMBER.fullmatch(reference) and _WHOLE_NUMBER.fullmatch(plain):
         return int(reference) == int(plain)
+    if (one := _bracketed(reference)) is not None and (other := _bracketed(plain)) is not None and one[1] == other[1]:
+        return one == other
     return len(plain) <= MAX_TAIL and not is_huge(plain) and _equal_by_library(reference, candidate)
+
+
+def _bracketed(text: str) -> tuple[tuple[int, ...], int, str] | None:
+    """(numbers, how many, brackets) of an interval or tuple of whole numbers, which takes math-verify's parser long; None for others,
+    and where a comma may divide thousands."""
+    found = _BRACKETED.fullmatch(_SPACING.sub("", text))
+    if found is None or _THOUSANDS.search(text):
+        return None
+    numbers, brackets = tuple(int(number) for number in found[2].split(",")), found[1] + found[3]
+    is_usual = list(numbers) == sorted(set(numbers)) and (len(numbers) == 2 or brackets in ("()", "[]"))
+    return (numbers, len(numbers), brackets) if is_usual else None
 
 
 def is_huge(answer: str) -> bool:
@@ -113,13 +129,12 @@ def _equal_by_library(reference: str, candidate: str) -> bool:
 
 def _differ_at_a_point(one: Any, other: Any) -> bool:
     """Whether two expressions have different values where their symbols have some positive ones: then no simplification (which takes
-    most of the time) makes them equal. Numbers, which are equal when rounded, and single symbols, which may be words, are left to
-    math-verify."""
-    from sympy import Expr, Number, Symbol
+    most of the time) makes them equal. Single symbols, which may be words, and percentages are left to math-verify."""
+    from sympy import Expr, Symbol
     from sympy.core.expr import UnevaluatedExpr
 
     for item in (one, other):
-        if not isinstance(item, Expr) or isinstance(item, (Number, Symbol)) or item.has(UnevaluatedExpr):
+        if not isinstance(item, Expr) or isinstance(item, Symbol) or item.has(UnevaluatedExpr):
             return False
     values = {symbol: 0.61 + 0.17 * index for index, symbol in enumerate(sorted(one.free_symbols | other.free_symbols, key=str))}
     try:

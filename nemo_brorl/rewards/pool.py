@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from nemo_brorl.types import RolloutChunk, ScoredChunk
 CPUS_PER_WORKER = 0.1  # placement only: scoring takes turns with sampling on a small machine
 MAX_RESTARTS = 3  # of a worker that died as a whole
 CHUNKS_AT_ONCE = 16  # that a worker has begun: while one waits for a slow verifier's deadline, the others are scored
+HOME_ADVANTAGE = 64  # responses
 WAIT_S = 10.0  # `score` looks again after this long
 NO_SCORES = (np.zeros(0, np.float32), 0, np.zeros(0, np.float32), np.zeros(0, np.uint64), np.zeros(0, np.float32))  # of no responses
 
@@ -63,13 +65,14 @@ class VerifierPool:
         self._get([worker.wait_ready.remote() for worker in self.workers])
 
     def submit(self, chunk: RolloutChunk) -> None:
-        """Hand a chunk to the worker with the least to do, in one Ray call. One without responses goes to no worker: the next
-        `poll` returns it."""
+        """Hand a chunk to the worker with the least to do, in one Ray call; of about equal ones to the one that has the prompt's other
+        chunks, and its verdicts on their answers. One without responses goes to no worker: the next `poll` returns it."""
         if not len(chunk.lengths):
             self._empty.append(ScoredChunk(chunk, *NO_SCORES))
             return
-        index = min(range(len(self.workers)), key=self._load.__getitem__)
         prompt = chunk.request.prompt
+        home = zlib.crc32(prompt.uid.encode()) % len(self.workers)
+        index = min(range(len(self.workers)), key=lambda worker: self._load[worker] - HOME_ADVANTAGE * (worker == home))
         # As an argument of its own the reference is resolved on the worker's side.
         reference = self.workers[index].score.remote(prompt.verifier, dict(prompt.payload), chunk.data)
         self._scoring[reference] = Submission(chunk, index)
