@@ -163,6 +163,8 @@ def measure_start() -> dict[str, float]:
         crew.score("math", {"answer": "x"}, [f"\\boxed{{{number}y}}"])
         (child,) = crew.children()
         os.kill(child, signal.SIGKILL)
+        while child in crew.children():
+            time.sleep(0.001)
         start = time.perf_counter()
         crew.score("math", {"answer": "x"}, [f"\\boxed{{{number}}}"])
         replacements.append(time.perf_counter() - start)

@@ -28,7 +28,7 @@ from nemo_brorl.rewards.nursery_process import NurseryProcess
 
 log = get_logger(__name__)
 
-MAX_ASIDE = 8
+MAX_ASIDE = 16
 MAX_STARVED = 4  # deadlines
 MIN_LOOK_S = 0.02  # between two looks at a child
 BATCH = 32  # texts a child is given at once
