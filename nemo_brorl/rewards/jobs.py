@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.errors import BroRLError
+from nemo_brorl.rewards import names_in
 
 PATIENCE_S = 0.25
 CODE_PATIENCE_S = 2.0  # a new child would first start a sandbox of its own, and this verifier ends late programs itself
@@ -48,7 +49,7 @@ class Job:
     @property
     def patience_s(self) -> float:
         """How long a child may take for a text before it is set aside."""
-        return CODE_PATIENCE_S if self.verifier == "code" else PATIENCE_S
+        return CODE_PATIENCE_S if "code" in names_in(self.verifier, self.payload) else PATIENCE_S
 
     def settle(self, text: int, score: float | None) -> None:
         self.scores[text] = score
