@@ -28,6 +28,9 @@ class PromptSource(Protocol):
     def take(self, num: int) -> list[Prompt]:
         """The next `num` prompts; each is handed out exactly once."""
 
+    def metrics(self) -> dict[str, float]:
+        """Of the stream so far."""
+
     def state_dict(self) -> dict[str, Any]:
         """JSON-able position in the stream."""
 

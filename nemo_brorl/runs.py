@@ -115,7 +115,7 @@ def sft(config: BroRLConfig, line: CommandLine) -> None:
         console.line(f"warm-up of a {num_parameters / 1e6:.1f} M parameter Qwen2 on generated demonstrations")
         config = replace(config, policy=replace(config.policy, model=str(folder), precision=sft_precision(config)))
         inputs = read_inputs(config, folder)
-        with start_actors(config, folder, with_policy=True, watch=Stopwatch()) as actors:
+        with start_actors(config, inputs, with_policy=True, watch=Stopwatch()) as actors:
             wait_ready(actors, Stopwatch())
             assert actors.policy is not None, "start_actors was asked for a policy"
             sampler = Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)

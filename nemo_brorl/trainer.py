@@ -126,6 +126,7 @@ class BroRLTrainer:
         metrics = {
             **(reward_metrics(sampled) | mass_balance_metrics(sampled) if sampled else {}),
             **collected.metrics,
+            **self.parts.prompts.metrics(),
             **update.metrics,
             **self.turns.metrics(),
             "policy/learning_rate": self.learning_rate(self.step_number),

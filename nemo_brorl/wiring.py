@@ -25,6 +25,7 @@ from nemo_brorl.places import Places
 from nemo_brorl.policy.group import MegatronPolicy
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.prompts.stream import PromptStream
+from nemo_brorl.rewards import code, names_in
 from nemo_brorl.rewards.pool import VerifierPool
 from nemo_brorl.run_folder import claim_run_folder
 from nemo_brorl.sampling import Sampler
@@ -45,6 +46,11 @@ class Inputs:
     prompts: PromptStream
     held_out: list[Prompt]
 
+    @property
+    def verifiers(self) -> list[str]:
+        """Those that score the held-out prompts, which are of all domains."""
+        return sorted({name for prompt in self.held_out for name in names_in(prompt.verifier, prompt.payload)})
+
 
 @dataclass(frozen=True)
 class Actors:
@@ -56,21 +62,26 @@ class Actors:
 
 
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
-    """Load tokenizer and prompts. Raises ModelError or DataError."""
+    """Load tokenizer and prompts. Raises ModelError, DataError, or ResourceError where programs are to be run and there is no sandbox."""
     tokenizer = load_tokenizer(model_folder)
     prompts = PromptStream(make_source(config.data, "train", config.trainer.seed), tokenizer, config.data)
     held_out = PromptStream(make_source(config.data, "held_out", EVALUATION_SEED), tokenizer, config.data, split="held_out")
     evaluation = held_out.take(config.evaluation.num_prompts)
     if not evaluation:
         raise DataError("there are no held-out prompts: raise data.held_out_fraction or give more data")
-    return Inputs(model_folder, tokenizer, prompts, evaluation)
+    inputs = Inputs(model_folder, tokenizer, prompts, evaluation)
+    if "code" in inputs.verifiers:
+        code.configure(config.rewards)
+        code.load()
+    return inputs
 
 
 @contextlib.contextmanager
 def start_actors(
-    config: BroRLConfig, model_folder: Path, *, with_policy: bool, watch: Stopwatch, heartbeat: Heartbeat | None = None
+    config: BroRLConfig, inputs: Inputs, *, with_policy: bool, watch: Stopwatch, heartbeat: Heartbeat | None = None
 ) -> Iterator[Actors]:
     """Ray, policy ranks, engines and verifiers, all starting side by side; whatever happens, all of it is gone afterwards."""
+    model_folder = inputs.model_folder
     with contextlib.ExitStack() as stack:
         with watch.measure("ray"):
             stack.enter_context(RayCluster(config))
@@ -81,7 +92,7 @@ def start_actors(
         policy = MegatronPolicy(config, model_folder, heartbeat, places) if with_policy else None
         if policy is not None:
             stack.callback(policy.close)
-        verifier = VerifierPool(config, model_folder)
+        verifier = VerifierPool(config, model_folder, inputs.verifiers)
         stack.callback(verifier.close)
         yield Actors(policy, generator, verifier)
 
@@ -123,7 +134,7 @@ def launching(config: BroRLConfig, console: Console) -> Iterator[Launch]:
     heartbeat, trainer = Heartbeat(), config.trainer
     with (
         StallWatch(heartbeat, run_folder, trainer.stall_warning_s, trainer.stall_timeout_s),
-        start_actors(config, model_folder, with_policy=True, watch=watch, heartbeat=heartbeat) as actors,
+        start_actors(config, inputs, with_policy=True, watch=watch, heartbeat=heartbeat) as actors,
     ):
         yield Launch(inputs, actors, run_folder, stop, console, watch, heartbeat)
 
@@ -171,7 +182,7 @@ def evaluating(config: BroRLConfig, console: Console) -> Iterator[Evaluator]:
     """Engines and verifiers alone, on the model that `policy.model` names."""
     model_folder = resolve_model(config)
     inputs = read_inputs(config, model_folder)
-    with start_actors(config, model_folder, with_policy=False, watch=Stopwatch()) as actors:
+    with start_actors(config, inputs, with_policy=False, watch=Stopwatch()) as actors:
         wait_ready(actors, Stopwatch())
         sampler = Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)
         yield Evaluator(config, inputs.held_out, sampler)

@@ -80,6 +80,9 @@ class FakePrompts:
         self.taken += [prompt.uid for prompt in prompts]
         return prompts
 
+    def metrics(self) -> dict[str, float]:
+        return {"prompts/too_long": 0.0}
+
     def state_dict(self) -> dict[str, Any]:
         return {"position": self.position}
 
