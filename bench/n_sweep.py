@@ -71,7 +71,7 @@ def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SweepRun]:
             if not options.draw_only:
                 train(folder, base, size, seed, steps, options)
             if (folder / "metrics.jsonl").exists():
-                runs.append(SweepRun.from_rows(size, seed, read_metrics(folder / "metrics.jsonl")))
+                runs.append(SweepRun.from_rows(size, seed, read_metrics(folder / "metrics.jsonl"), options.rates.get(str(size))))
     return runs
 
 
@@ -88,6 +88,13 @@ def main() -> None:
     parser.add_argument("--saturate-steps", type=int, default=40)
     parser.add_argument("--val-interval", type=int, default=2)
     parser.add_argument("--draw-only", action="store_true")
+    parser.add_argument(
+        "--rates",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help='times measured elsewhere, for runs on a machine that was shared: {"16": [rollouts per second, other seconds of a step], …}',
+    )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args()
     if len(options.steps) != len(options.sizes):

@@ -40,10 +40,13 @@ class SweepRun:
     steps: Mapping[str, Curve]  # by name of _PER_STEP, [steps]
 
     @classmethod
-    def from_rows(cls, size: int, seed: int, rows: Sequence[Mapping[str, Any]]) -> SweepRun:
-        """From a metrics file. A validation in a step's row comes after that step."""
+    def from_rows(cls, size: int, seed: int, rows: Sequence[Mapping[str, Any]], rate: tuple[float, float] | None = None) -> SweepRun:
+        """From a metrics file. A validation in a step's row comes after that step. `rate` (rollouts sampled per second, seconds of
+        everything else in a step), measured elsewhere, takes the place of the run's own times."""
         samples = np.cumsum([row.get("generation/num_samples", 0.0) for row in rows])
         spent = [sum(value for name, value in row.items() if is_training_time(name)) for row in rows]
+        if rate is not None:
+            spent = [row["generation/num_samples"] / rate[0] + rate[1] if "generation/num_samples" in row else 0.0 for row in rows]
         seconds = np.cumsum(spent)
         at = [index for index, row in enumerate(rows) if "validation/pass_at_1" in row]
         names = [name for name in rows[at[0]] if re.fullmatch(r"validation/pass_at_\d+", name)]

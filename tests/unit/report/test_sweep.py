@@ -27,6 +27,11 @@ def test_samples_and_training_time_are_summed_without_validations_and_without_co
     assert sorted(curve.scores) == ["pass@1", "pass@16"]
 
 
+def test_rates_measured_elsewhere_take_the_place_of_a_runs_own_times() -> None:
+    rows = [validation(0.2), STEP | validation(0.3)]
+    assert SweepRun.from_rows(16, 1, rows, rate=(50.0, 1.5)).seconds.tolist() == [0, 3.5]  # 100 / 50 + 1.5
+
+
 def test_a_score_between_two_validations_lies_on_the_line_between_them() -> None:
     assert run(16, 1, [0.2, 0.3, 0.5]).score_at("pass@1", "samples", 150) == pytest.approx(0.4)
 
