@@ -157,9 +157,9 @@ class Sampler:
         """Inside, the run waits for engines, verifiers and those that `others` name."""
         return self.heartbeat.stage(name, self.generator.late, self.verifier.late, *others)
 
-    def open_stream(self, forecast: Forecast | None = None) -> RolloutStream:
+    def open_stream(self, forecast: Forecast | None = None, chunk_size: int | None = None) -> RolloutStream:
         """For groups that are begun, extended and cut one by one. One stream at a time."""
-        return RolloutStream(self.generator, self.verifier, self.chunk_size, self.seed, self.heartbeat, forecast)
+        return RolloutStream(self.generator, self.verifier, chunk_size or self.chunk_size, self.seed, self.heartbeat, forecast)
 
     def sample(self, prompts: Sequence[Prompt], num_per_prompt: int, sampling: Sampling, stage: str) -> Sampled:
         """`num_per_prompt` rollouts of each prompt. The order of the result does not depend on which engine was faster."""

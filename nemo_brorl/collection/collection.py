@@ -18,12 +18,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nemo_brorl.collection.collector import Collector
+from nemo_brorl.config.derived import num_engines
 from nemo_brorl.dynamic_sampling import judge
 from nemo_brorl.errors import GenerationError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.metrics.allocation import allocation_metrics
 from nemo_brorl.metrics.rollouts import generation_metrics
 from nemo_brorl.rollouts.ledger import OpenGroup, length_bias
+from nemo_brorl.rollouts.requests import fitting_chunk_size
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.rollouts.waves import make_allocation
 from nemo_brorl.sampling import TURN_S, RolloutStream
@@ -56,7 +58,9 @@ class Collection:
         self.version = version
         self.settings = collector.config.rollouts
         self.dynamic_sampling = collector.dynamic_sampling
-        self.stream: RolloutStream = collector.sampler.open_stream(collector.lengths)
+        num_rollouts, chunk_size = stage.num_per_prompt * stage.prompts_per_step, self.settings.chunk_size
+        fitting = fitting_chunk_size(num_rollouts, num_engines(collector.config), chunk_size)
+        self.stream: RolloutStream = collector.sampler.open_stream(collector.lengths, fitting)
         self.allocation = make_allocation(self.settings, stage.num_per_prompt, collector.beliefs, collector.config.trainer.seed)
         self.sampled: list[ScoredGroup] = []
         self.late: list[ScoredGroup] = []

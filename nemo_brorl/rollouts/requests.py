@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling
 
+MIN_CHUNK = 8  # rollouts
+
 SEED_BITS = 48  # leaves room to add N and stay a positive signed 64-bit number
 
 
@@ -47,5 +49,5 @@ def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
 
 def fitting_chunk_size(num_rollouts: int, num_engines: int, chunk_size: int, chunks_per_engine: int = 16) -> int:
     """`chunk_size`, or less where rollouts are so few that engines would get fewer than `chunks_per_engine` chunks each: what an
-    engine has begun cannot be moved, so balance needs many prompts on each."""
-    return max(1, min(chunk_size, -(-num_rollouts // (num_engines * chunks_per_engine))))
+    engine has begun cannot be moved, so balance needs many prompts on each. Never below `MIN_CHUNK`: every chunk costs its calls."""
+    return max(min(chunk_size, MIN_CHUNK), min(chunk_size, -(-num_rollouts // (num_engines * chunks_per_engine))))

@@ -92,5 +92,5 @@ def test_a_recorded_law_has_the_mean_and_the_share_at_the_limit() -> None:
 
 def test_chunks_shrink_when_there_are_few_rollouts_for_many_engines() -> None:
     assert fitting_chunk_size(128 * 512, 64, 64) == 64
-    assert fitting_chunk_size(128 * 512, 1024, 64) == 4
-    assert fitting_chunk_size(8, 1024, 64) == 1
+    assert fitting_chunk_size(128 * 512, 512, 64) == 8
+    assert fitting_chunk_size(8, 1024, 64) == 8  # no smaller: every chunk costs its calls
