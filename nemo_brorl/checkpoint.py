@@ -47,6 +47,7 @@ class UnderWay:
     kept: tuple[ScoredGroup, ...] = ()  # closed, informative, not learnt from yet
     held: tuple[OpenGroup, ...] = ()  # cut, to be sampled on
     tails: tuple[OpenGroup, ...] = ()  # learnt from without their cut rollouts, which are sampled on
+    late: tuple[ScoredGroup, ...] = ()  # tails that have ended, not learnt from yet
 
 
 @dataclass(frozen=True)

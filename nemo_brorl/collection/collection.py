@@ -63,7 +63,6 @@ class Collection:
         self.stream: RolloutStream = collector.sampler.open_stream(collector.lengths, fitting)
         self.allocation = make_allocation(self.settings, stage.num_per_prompt, collector.beliefs, collector.config.trainer.seed)
         self.sampled: list[ScoredGroup] = []
-        self.late: list[ScoredGroup] = []
         self.cut_groups: list[OpenGroup] = []
         self.admitted: dict[str, int] = {}  # uid to place
         self.cuts_surplus = False
@@ -113,7 +112,8 @@ class Collection:
     def finish(self) -> Collected:
         """Take the batch; the engines are idle then."""
         self.close()
-        batch = (*self.dynamic_sampling.take(), *sorted(self.late, key=lambda group: group.prompt.uid))
+        late, self.collector.late = sorted(self.collector.late, key=lambda group: group.prompt.uid), []
+        batch = (*self.dynamic_sampling.take(), *late)
         sampled_at = max(self.stream.sampled_at, self.start)
         generate_s = sampled_at - self.start
         metrics = {
@@ -122,7 +122,7 @@ class Collection:
             **length_bias(self.cut_groups),
             **(allocation_metrics(self.sampled, self.stage.num_per_prompt) if self.sampled else {}),
             **self.collector.spent.metrics(),
-            "rollouts/late_groups": float(len(self.late)),
+            "rollouts/late_groups": float(len(late)),
         }
         return Collected(batch, tuple(self.sampled), metrics, generate_s, max(self.done_at - sampled_at, 0.0))
 
@@ -189,7 +189,7 @@ class Collection:
         if len(group.parts) > group.num_learnt:
             scored = replace(group.close(), waves=self.allocation.close(group.draws, is_cut=True), learn_from=group.tail())
             if judge(scored, self.collector.config.dynamic_sampling).keep:
-                self.late.append(scored)
+                self.collector.late.append(scored)
             group.num_learnt = len(group.parts)
         if group.unfinished and self.settings.unfinished == "resume":
             self.collector.tails.append(group)

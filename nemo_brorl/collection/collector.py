@@ -34,6 +34,7 @@ class Collector:
         self.sampling = Sampling(config.rollouts.temperature, config.rollouts.top_p, config.rollouts.max_response_tokens)
         self.held: list[OpenGroup] = []
         self.tails: list[OpenGroup] = []
+        self.late: list[ScoredGroup] = []  # tails that have ended
         self.restarted: list[Prompt] = []
         self.lengths = LengthHistory()
         self.beliefs = SuccessPosterior(config.rollouts.posterior)
@@ -60,7 +61,7 @@ class Collector:
 
     def under_way(self) -> UnderWay:
         """The groups between two steps, for a checkpoint."""
-        return UnderWay(tuple(self.dynamic_sampling.kept), tuple(self.held), tuple(self.tails))
+        return UnderWay(tuple(self.dynamic_sampling.kept), tuple(self.held), tuple(self.tails), tuple(self.late))
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; the groups are in `under_way`."""
@@ -75,6 +76,7 @@ class Collector:
     def load_state_dict(self, state: Mapping[str, Any], under_way: UnderWay) -> None:
         """Continue where `state` was taken."""
         self.dynamic_sampling.kept, self.held, self.tails = list(under_way.kept), list(under_way.held), list(under_way.tails)
+        self.late = list(under_way.late)
         self.dynamic_sampling.keep_rate = state["keep_rate"]
         self.restarted = [Prompt(**{**prompt, "token_ids": tuple(prompt["token_ids"])}) for prompt in state["restarted"]]
         self.lengths.load_state_dict(state["lengths"])

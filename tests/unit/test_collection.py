@@ -195,3 +195,16 @@ def test_tokens_are_counted_once_though_they_were_sampled_in_two_steps() -> None
     num_groups = len(second.sampled)
     assert second.metrics["rollouts/generated_tokens"] == 30 + 2 + 16 * num_groups
     assert second.metrics["rollouts/informative_per_million_tokens"] > 0
+
+
+def test_a_tail_that_ended_before_a_checkpoint_is_learnt_from_after_a_restart() -> None:
+    generator = SlowGenerator(slow=["train/1"], num_ended=6)
+    collector = make_collector(cutting_config("resume"), generator)
+    collect(collector)
+    generator.slow, generator.version = frozenset(), 1
+    Collection(collector, STAGE, version=1).complete().close()  # a checkpoint is written before the batch is taken
+    again = make_collector(cutting_config("resume"), SlowGenerator())
+    again.prompts.load_state_dict(collector.prompts.state_dict())
+    again.load_state_dict(collector.state_dict(), collector.under_way())
+    late = [group for group in collect(again, version=1).batch if group.learn_from is not None]
+    assert [group.prompt.uid for group in late] == ["train/1"]
