@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nemo_brorl.errors import DataError
 from nemo_brorl.prompts.rows import Row
@@ -40,13 +40,7 @@ class ParquetTable:
 
     def read(self, start: int, stop: int) -> list[Row]:
         """Rows [start, stop). Raises DataError for a damaged row group."""
-        rows: list[Row] = []
-        while start < stop:
-            number = bisect_right(self._starts, start) - 1
-            end = min(stop, self._starts[number + 1])
-            rows.extend(self._group(number).slice(start - self._starts[number], end - start).to_pylist())
-            start = end
-        return rows
+        return _rows(self._starts, self._group, start, stop)
 
     def where(self, index: int) -> str:
         """File and row, counted from 1."""
@@ -79,17 +73,22 @@ class ArrowTable:
 
     def read(self, start: int, stop: int) -> list[Row]:
         """Rows [start, stop)."""
-        rows: list[Row] = []
-        while start < stop:
-            number = bisect_right(self._starts, start) - 1
-            end = min(stop, self._starts[number + 1])
-            rows.extend(self._batches[number].slice(start - self._starts[number], end - start).to_pylist())
-            start = end
-        return rows
+        return _rows(self._starts, self._batches.__getitem__, start, stop)
 
     def where(self, index: int) -> str:
         """File and row, counted from 1."""
         return f"{self.path}, row {index + 1}"
+
+
+def _rows(starts: Sequence[int], part_of: Callable[[int], Any], start: int, stop: int) -> list[Row]:
+    """Rows [start, stop) of parts that begin at `starts`."""
+    rows: list[Row] = []
+    while start < stop:
+        number = bisect_right(starts, start) - 1
+        end = min(stop, starts[number + 1])
+        rows.extend(part_of(number).slice(start - starts[number], end - start).to_pylist())
+        start = end
+    return rows
 
 
 def _record_batches(source: pyarrow.MemoryMappedFile) -> Iterator[pyarrow.RecordBatch]:
