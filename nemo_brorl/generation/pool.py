@@ -127,8 +127,8 @@ class VllmPool:
         return num_bytes
 
     def sleep(self) -> Mapping[str, float]:
-        """See `StagedSleep`; no session may be open."""
-        if self._session is not None and self._session.is_open:
+        """See `StagedSleep`. Unless sleep is off, no session may be open."""
+        if self._generation.sleep != "off" and self._session is not None and self._session.is_open:
             raise GenerationError("sleep was called while a session is open; close it, or exhaust `generate`, first")
         return self._sleep.sleep()
 
