@@ -104,7 +104,7 @@ class Collection:
             with self.collector.sampler.stage("generate"):
                 while not self.is_done:
                     self.advance()
-        except BaseException:
+        except BaseException:  # whatever ended it, Ctrl-C too: no engine samples on
             self.close()
             raise
         return self

@@ -118,8 +118,7 @@ def _mean_and_error(values: Sequence[float]) -> str:
 
 
 def draw_sweep(runs: Sequence[SweepRun], path: Path) -> None:
-    """pass@1 and pass@k against samples and against time; below, one panel each for what a step costs and sees. A PNG of two files:
-    `path`, and beside it `…_steps.png`."""
+    """Two files: pass@1 and pass@k against samples and against time in `path`, what a step costs and sees beside it in `…_steps.png`."""
     names = list(runs[0].scores)
     titles = [f"{name}, held out, %" for name in names for _ in range(2)]
     figure, axes = panels(len(titles), titles, "")

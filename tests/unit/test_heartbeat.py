@@ -98,6 +98,7 @@ def test_a_run_that_moved_before_anybody_looked_goes_on(clock: Clock, tmp_path: 
     heartbeat.beat()
     watch.look()
     heartbeat.check()
+    assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "running"
 
 
 def test_the_thread_writes_and_ends_with_its_context(tmp_path: Path) -> None:
