@@ -40,11 +40,13 @@ def pool(folders: list[Path]) -> Iterator[VllmPool]:
     ray.shutdown()
 
 
-def drain(session: VllmSession, num: int) -> list[RolloutChunk]:
-    """The next `num` chunks."""
-    chunks: list[RolloutChunk] = []
+def drain(session: VllmSession, num: int, before: Sequence[RolloutChunk] = ()) -> list[RolloutChunk]:
+    """Those before and the next, `num` or more in all: several may end at once."""
+    chunks = list(before)
     while len(chunks) < num:
-        wait_any(session.pending(), 1.0)
+        pending = session.pending()
+        assert pending, f"{len(chunks)} of {num} chunks have come, and nothing is under way"
+        wait_any(pending, 1.0)
         chunks += session.poll()
     return chunks
 
@@ -70,7 +72,7 @@ def test_requests_may_be_added_while_others_are_sampled(pool: VllmPool) -> None:
     session.submit(first)
     chunks = drain(session, 1)
     session.submit(second)
-    chunks += drain(session, 7)
+    chunks = drain(session, 8, chunks)
     session.close()
     assert rollouts_of(chunks) == apart
 
@@ -166,7 +168,7 @@ def test_the_same_weights_in_mid_sentence_change_nothing(pool: VllmPool, folders
     session, short = under_way(pool, requests)
     manifest, buckets = weights_of(folders[0])
     pool.load_weights(manifest, buckets, version=5)
-    chunks = short + drain(session, len(requests))
+    chunks = drain(session, len(requests) + 2, short)
     session.close()
     assert {chunk.version for chunk in chunks} == {0}
     assert 5 in {chunk.newest_version for chunk in chunks}
@@ -186,10 +188,10 @@ def first_of_new(folders: list[Path], prompt: Prompt, tokens: list[int], log_pro
 
 def test_after_an_update_in_mid_sentence_tokens_are_the_new_weights(pool: VllmPool, folders: list[Path]) -> None:
     prompt = prompt_of(70, "c")
-    session, _ = under_way(pool, requests_of(prompt, 16, 8, sampling=replace(LONG, max_tokens=150)))
+    session, short = under_way(pool, requests_of(prompt, 16, 8, sampling=replace(LONG, max_tokens=150)))
     manifest, buckets = weights_of(folders[1])
     pool.load_weights(manifest, buckets, version=6)
-    chunks = drain(session, 2)
+    chunks = [chunk for chunk in drain(session, 4, short) if chunk.request.prompt is prompt]
     session.close()
     switches = [first_of_new(folders, prompt, tokens, log_probs, 0.8) for tokens, log_probs, _ in rollouts_of(chunks).values()]
     lengths = [len(tokens) for tokens, _, _ in rollouts_of(chunks).values()]
