@@ -1,11 +1,13 @@
-"""`rollouts.allocation` fixed against waves at equal generated tokens: informative groups per million tokens, and held-out pass@1.
+"""`rollouts.allocation` fixed, waves, and fixed at the waves' mean size, at equal generated tokens: informative groups per million tokens,
+and held-out pass@1.
 
     python bench/waves.py --base runs/base_cpu --output runs/waves [--seeds 1 2 3] [--tokens 3e6] [KEY=VALUE ...]
     python bench/waves.py --simulate [--seeds 1 2 3] [--tokens 2e8] [rollouts.waves.KEY=VALUE ...]
 
 Every seed trains once with each allocation, from the same base, until it has generated `--tokens` response tokens; what a run is worth is
-read off its curve at the most tokens that all runs reached. Runs that have reached them are not run again, so an interrupted
-comparison goes on. Settings behind the options hold for both.
+read off its curve at the most tokens that all runs reached. `fixed_mean` comes last: its N, the same for all seeds, is the mean size of
+the groups of all waves runs, which no run knows beforehand; it stays in `mean_size.json`. Runs that have reached their tokens are not
+run again, so an interrupted comparison goes on. Settings behind the options hold for all.
 
 `--simulate` has no model: prompts are success rates drawn from a Beta distribution, and a rollout's score function has one component along
 its prompt's gradient, r − p, and noise of variance `NOISE` across it, so a group's gradient is p (1 − p) and known. Both allocations, as
@@ -30,34 +32,38 @@ import numpy as np
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import PosteriorConfig, WavesConfig
 from nemo_brorl.console import format_table
+from nemo_brorl.rollouts.requests import MIN_CHUNK
 from nemo_brorl.rollouts.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.waves import Allocation, Draw, FixedAllocation, WaveAllocation
 from nemo_brorl.sinks import read_metrics
 from nemo_brorl.types import Prompt
 
-ALLOCATIONS = ("fixed", "waves")
+FIXED, WAVES, FIXED_MEAN = "fixed", "waves", "fixed_mean"
 TOKENS, PASS_AT_1 = "rollouts/generated_tokens", "validation/pass_at_1"
-INFORMATIVE = "rollouts/informative_per_million_tokens"
+INFORMATIVE, GROUP_SIZE = "rollouts/informative_per_million_tokens", "rollouts/group_size"
 FIRST_STEPS = 2  # of a run; then its tokens per step are known
 
 POPULATIONS = {"BroRL's keep rates": (0.56, 0.13), "hard": (0.3, 0.9)}
 N, PROMPT_TOKENS, RESPONSE_TOKENS, GROUPS_PER_STEP, NOISE = 512, 100, 200, 32, 30.0
 
 
-def train(folder: Path, allocation: str, seed: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Train one run until it has generated enough tokens. Returns its metrics."""
+Rows = Sequence[Mapping[str, Any]]  # of one run's metrics
+
+
+def train(folder: Path, seed: int, options: argparse.Namespace, overrides: Sequence[str]) -> list[dict[str, Any]]:
+    """Train one run until it has generated enough tokens. Returns its metrics. `overrides` come after those of `options`."""
     metrics = folder / "metrics.jsonl"
     while (steps := steps_to_go(read_metrics(metrics) if metrics.exists() else [], options.tokens)) is not None:
         command = [
             sys.executable, "-m", "nemo_brorl.train", "--config-name", "brorl_cpu", f"exp_manager.explicit_log_dir={folder}",
-            f"policy.model={options.base}", f"trainer.seed={seed}", f"trainer.max_steps={steps}", f"rollouts.allocation={allocation}",
-            f"trainer.val_interval={options.val_interval}", f"trainer.save_interval={options.val_interval}", *options.overrides,
+            f"policy.model={options.base}", f"trainer.seed={seed}", f"trainer.max_steps={steps}",
+            f"trainer.val_interval={options.val_interval}", f"trainer.save_interval={options.val_interval}", *options.overrides, *overrides,
         ]  # fmt: skip
         subprocess.run(command, check=True)
     return read_metrics(metrics)
 
 
-def steps_to_go(rows: Sequence[Mapping[str, Any]], tokens: float) -> int | None:
+def steps_to_go(rows: Rows, tokens: float) -> int | None:
     """The step at which a run will have generated `tokens`, by its mean so far; None: it has."""
     done = [row for row in rows if row.get(TOKENS)]
     if not done:
@@ -66,7 +72,7 @@ def steps_to_go(rows: Sequence[Mapping[str, Any]], tokens: float) -> int | None:
     return None if spent >= tokens else max(step + 1, math.ceil(step * tokens / spent))
 
 
-def at_tokens(rows: Sequence[Mapping[str, Any]], name: str, tokens: float) -> float:
+def at_tokens(rows: Rows, name: str, tokens: float) -> float:
     """A metric of a run when it had generated `tokens`, on a line between the steps that have it. Before the first step nothing was
     generated."""
     points = [(float(row.get(TOKENS) or 0.0), float(row[name])) for row in rows if row.get(name) is not None]
@@ -80,20 +86,31 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(values)), error
 
 
-def comparison(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> tuple[float, dict[str, dict[str, list[float]]]]:
-    """The tokens that all runs reached, and per allocation each metric at that point, one number per seed."""
+def mean_group_size(runs: Sequence[Rows]) -> float:
+    """Rollouts of a sampled group, over all steps of these runs."""
+    steps = [row for rows in runs for row in rows if row.get(GROUP_SIZE)]
+    groups = sum(row["dynamic_sampling/num_groups"] for row in steps)
+    return float(sum(row[GROUP_SIZE] * row["dynamic_sampling/num_groups"] for row in steps) / groups)
+
+
+def comparison(runs: Mapping[str, Sequence[Rows]]) -> tuple[float, dict[str, dict[str, list[float]]]]:
+    """The tokens that all runs reached, and per allocation each metric at that point, one number per seed; group sizes of whole runs."""
     tokens = min(float(rows[-1][TOKENS]) for seeds in runs.values() for rows in seeds)
-    names = (INFORMATIVE, PASS_AT_1)
-    return tokens, {arm: {name: [at_tokens(rows, name, tokens) for rows in seeds] for name in names} for arm, seeds in runs.items()}
+    found = {}
+    for arm, seeds in runs.items():
+        found[arm] = {name: [at_tokens(rows, name, tokens) for rows in seeds] for name in (INFORMATIVE, PASS_AT_1)}
+        found[arm][GROUP_SIZE] = [mean_group_size([rows]) for rows in seeds]
+    return tokens, found
 
 
 def comparison_rows(found: Mapping[str, Mapping[str, Sequence[float]]]) -> list[list[str]]:
-    """One row per allocation, and one of the differences by seed."""
-    rows = [[arm, _written(found[arm][INFORMATIVE], 1.0), _written(found[arm][PASS_AT_1], 100.0)] for arm in ALLOCATIONS]
-    change = {
-        name: [new - old for old, new in zip(found["fixed"][name], found["waves"][name], strict=True)] for name in (INFORMATIVE, PASS_AT_1)
-    }
-    return [*rows, ["waves − fixed", _written(change[INFORMATIVE], 1.0), _written(change[PASS_AT_1], 100.0)]]
+    """One row per allocation, and one of the waves' differences from each other one, by seed."""
+    scales = {INFORMATIVE: 1.0, PASS_AT_1: 100.0, GROUP_SIZE: 1.0}
+    rows = [[arm, *(_written(values[name], scale) for name, scale in scales.items())] for arm, values in found.items()]
+    for arm in [arm for arm in found if arm != WAVES]:
+        change = {name: [new - old for old, new in zip(found[arm][name], found[WAVES][name], strict=True)] for name in scales}
+        rows.append([f"waves − {arm}", *(_written(change[name], scale) for name, scale in scales.items())])
+    return rows
 
 
 def _written(values: Sequence[float], scale: float) -> str:
@@ -190,15 +207,34 @@ def play_seeds(kind: str, size: int, shape: tuple[float, float], tokens: float, 
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Train all runs and print the table."""
-    runs: dict[str, list[list[dict[str, Any]]]] = {arm: [] for arm in ALLOCATIONS}
+    """Train all runs; print the table when the first two allocations are there, and when all are."""
+    runs: dict[str, list[Rows]] = {FIXED: [], WAVES: []}
     for seed in options.seeds:
-        for arm in ALLOCATIONS:
-            runs[arm].append(train(options.output / f"{arm}_seed_{seed}", arm, seed, options))
+        for arm in (FIXED, WAVES):
+            runs[arm].append(train(options.output / f"{arm}_seed_{seed}", seed, options, [f"rollouts.allocation={arm}"]))
+    show(runs, options)
+    num = kept_mean_size(options.output / "mean_size.json", runs[WAVES])
+    overrides = ["rollouts.allocation=fixed", f"rollouts.num_per_prompt={num}"]
+    runs[FIXED_MEAN] = [train(options.output / f"{FIXED_MEAN}_seed_{seed}", seed, options, overrides) for seed in options.seeds]
+    show(runs, options)
+
+
+def kept_mean_size(path: Path, runs: Sequence[Rows]) -> int:
+    """N of `fixed_mean`, a multiple of the smallest chunk. It is decided once: a run cannot go on with another."""
+    if not path.exists():
+        mean = mean_group_size(runs)
+        num = max(MIN_CHUNK, MIN_CHUNK * round(mean / MIN_CHUNK))
+        path.write_text(json.dumps({"num_per_prompt": num, "mean_of_waves": mean}) + "\n")
+    return int(json.loads(path.read_text())["num_per_prompt"])
+
+
+def show(runs: Mapping[str, Sequence[Rows]], options: argparse.Namespace) -> None:
+    """Print the table of the runs there are, and keep its numbers."""
     tokens, found = comparison(runs)
     (options.output / "waves.json").write_text(json.dumps({"tokens": tokens, "seeds": options.seeds, **found}, indent=1))
     print(f"\nat {tokens:,.0f} generated tokens, {len(options.seeds)} seeds")
-    print("\n".join(format_table(["allocation", "informative / M tokens", "held-out pass@1, %"], comparison_rows(found))))
+    header = ["allocation", "informative / M tokens", "held-out pass@1, %", "rollouts / group"]
+    print("\n".join(format_table(header, comparison_rows(found))), flush=True)
 
 
 def main() -> None:
