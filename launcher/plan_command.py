@@ -1,0 +1,103 @@
+"""The command line of the planner: read the config, plan, print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.hardware import KINDS, Hardware, gpu_hardware
+from launcher.plan import USER_ERROR, Plan, make_plan
+from launcher.plan_table import as_json, print_plan
+from launcher.workload import Lengths
+from nemo_brorl.config.derived import num_gpus
+from nemo_brorl.config.load import DEFAULT_CONFIG, load_config
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.errors import ConfigError
+
+DESCRIPTION = "Does the run fit, how long does a step take, and which layout would be better? Nothing is started."
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    config: BroRLConfig
+    hardware: Hardware
+    lengths: Lengths
+    num_proposals: int
+    json: Path | None
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line; prints and exits with 0 for --help, and with 2 for a wrong option."""
+    parser = argparse.ArgumentParser(prog="plan", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--config-name", "-cn", default=DEFAULT_CONFIG)
+    parser.add_argument("--config-path", "-cp", type=Path)
+    parser.add_argument("--kind", choices=KINDS, help="of the devices (default: h100; cpu where trainer.gpus_per_node is 0)")
+    parser.add_argument("--nodes", type=int, help="in place of trainer.num_nodes")
+    parser.add_argument("--gpus-per-node", type=int, help="in place of trainer.gpus_per_node")
+    parser.add_argument("--gpu-memory", type=float, metavar="GIB", help="of one GPU (default: of its kind)")
+    parser.add_argument("--host-memory", type=float, metavar="GIB", help="of one node")
+    parser.add_argument("--prompt-tokens", type=float, metavar="MEAN", help="of prompts (default: an eighth of data.max_prompt_tokens)")
+    parser.add_argument("--response-tokens", type=float, metavar="MEAN", help="of responses (default: 0.45 rollouts.max_response_tokens)")
+    parser.add_argument("--response-spread", type=float, default=0.7, metavar="RATIO", help="standard deviation over mean (default 0.7)")
+    parser.add_argument("--keep-rate", type=float, metavar="SHARE", help="of groups that are informative (default: the paper's by N)")
+    parser.add_argument("--propose", type=int, default=3, metavar="K", help="better layouts to print; 0: none (default 3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the plan here as well")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, as of every command: policy.model=qwen2.5-7b ...")
+    return parser.parse_intermixed_args(argv)
+
+
+def read_request(options: argparse.Namespace) -> Request:
+    """Raises ConfigError for settings that break their own rules, and for numbers that cannot be."""
+    _check_positive(options)
+    overrides = list(options.overrides)
+    for value, key in ((options.nodes, "trainer.num_nodes"), (options.gpus_per_node, "trainer.gpus_per_node")):
+        overrides += [] if value is None else [f"{key}={value}"]
+    config = load_config(options.config_name, overrides, options.config_path)
+    lengths = Lengths(options.prompt_tokens, options.response_tokens, options.response_spread, options.keep_rate)
+    return Request(config, _hardware(config, options), lengths, options.propose, options.json)
+
+
+def _check_positive(options: argparse.Namespace) -> None:
+    for name in ("gpu_memory", "host_memory", "prompt_tokens", "response_tokens"):
+        value = getattr(options, name)
+        if value is not None and value <= 0:
+            raise ConfigError(f"--{name.replace('_', '-')} {value:g}: must be more than 0")
+    if options.response_spread < 0:
+        raise ConfigError(f"--response-spread {options.response_spread:g}: must be 0 or more")
+    if options.keep_rate is not None and not 0 < options.keep_rate <= 1:
+        raise ConfigError(f"--keep-rate {options.keep_rate:g}: must be above 0 and at most 1")
+
+
+def _hardware(config: BroRLConfig, options: argparse.Namespace) -> Hardware:
+    on_cpu = num_gpus(config) == 0
+    kind = options.kind or ("cpu" if on_cpu else "h100")
+    if (kind == "cpu") != on_cpu:
+        wanted = "trainer.gpus_per_node=0 plans for CPU" if on_cpu else "trainer.gpus_per_node > 0 plans for GPUs"
+        raise ConfigError(f"--kind {kind} and {wanted}: leave --kind out, or add --gpus-per-node {0 if kind == 'cpu' else 8}")
+    if on_cpu:
+        raise ConfigError("plans for CPU are not made here yet")
+    return gpu_hardware(kind, config.trainer.num_nodes, config.trainer.gpus_per_node, options.gpu_memory, options.host_memory)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Exit code: 0 it fits, 2 it does not. Raises BroRLError for wrong input."""
+    request = read_request(parse(argv))
+    plan = make_plan(request.config, request.hardware, request.lengths)
+    print_plan(plan)
+    if request.json is not None:
+        write_json(plan, request.json)
+    if not plan.fits:
+        sys.stderr.write(f"\nerror: does not fit: {plan.refusal}\n")
+    return 0 if plan.fits else USER_ERROR
+
+
+def write_json(plan: Plan, path: Path) -> None:
+    """The whole plan."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(as_json(plan), indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,107 @@
+"""A plan as tables, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from launcher.plan import Plan
+from nemo_brorl.console import Console
+
+
+def print_plan(plan: Plan) -> None:
+    """Memory, generation, time, assumptions."""
+    console = Console()
+    console.line(headline(plan))
+    for memory in plan.devices:
+        console.line()
+        rows = [
+            [term.name, *(_gib(term.at(moment)) for moment in memory.moments), term.note] for term in memory.terms if any(term.gib.values())
+        ]
+        rows.append(["all", *(_gib(memory.peak(moment)) for moment in memory.moments), f"of {memory.capacity_gib:.1f}"])
+        _table(console, [f"GiB of a {memory.role}", *memory.moments, "how"], rows)
+    console.line()
+    node = [[term.name, _gib(term.gib), term.note] for term in plan.node.terms]
+    node.append(["all", _gib(plan.node.peak), f"of {plan.node.capacity_gib:,.0f}"])
+    _table(console, ["GiB of the first node", "", "how"], node)
+    console.line()
+    for text in remarks(plan):
+        console.line(text)
+    console.line()
+    stages = [[stage.name, f"{stage.seconds:,.1f}", f"{stage.seconds / plan.time.seconds:.0%}", stage.note] for stage in plan.time.stages]
+    stages.append(["all", f"{plan.time.seconds:,.1f}", "100%", ""])
+    _table(console, ["a step", "seconds", "share", "how"], stages)
+    console.line()
+    console.line(totals(plan))
+
+
+def _table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table whose last column is text and starts at the left."""
+    width = max(len(row[-1]) for row in (header, *rows))
+    console.table([*header[:-1], header[-1].ljust(width)], [[*row[:-1], row[-1].ljust(width)] for row in rows])
+
+
+def headline(plan: Plan) -> str:
+    """What is planned."""
+    hardware, cut, work = plan.hardware, plan.cut, plan.work
+    degrees = {"TP": cut.tensor, "PP": cut.pipeline, "VPP": cut.virtual, "CP": cut.context, "EP": cut.expert}
+    used = " ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+    return (
+        f"{plan.config.policy.model} on {hardware.num_nodes} × {hardware.per_node} {hardware.kind}: policy {used + ' ' if used else ''}DP "
+        f"{cut.data}, {plan.engines.num} engines of {plan.engines.tensor}; N = {work.num_per_prompt} × {work.prompts} prompts"
+    )
+
+
+def remarks(plan: Plan) -> list[str]:
+    """What is cut how finely."""
+    micro, engine, node = plan.micro, plan.engine, plan.node
+    return [
+        f"micro-batches: {micro.num} of {micro.tokens:,.0f} tokens, for each of {plan.config.algorithm.num_mini_batches} mini-batches "
+        f"and {plan.cut.data} replicas",
+        f"engines: {engine.concurrency:,} rollouts at a time, {engine.cache_tokens:,} tokens of cache of {engine.token_bytes:,.0f} bytes",
+        f"object store {node.object_store_gib:.1f} GiB; disk {node.checkpoint_gib:.1f} GiB a checkpoint, {node.disk_gib:.1f} in all",
+        f"assumed: prompts of {plan.work.prompt_tokens:,.0f} tokens, responses of {plan.work.response_tokens:,.0f} ± "
+        f"{plan.work.response_spread:.0%} up to {plan.work.response_limit:,}, {plan.work.keep_rate:.0%} of groups informative",
+    ]
+
+
+def totals(plan: Plan) -> str:
+    """Of a step and of the run."""
+    time, steps = plan.time, plan.config.trainer.max_steps
+    return (
+        f"{time.tokens / time.seconds:,.0f} sampled tokens/s, {time.tokens / time.seconds / plan.hardware.num_devices:,.0f} a device; "
+        f"{steps} steps: {steps * time.seconds / 3600:,.1f} h, {plan.gpu_hours:,.0f} GPU-hours"
+    )
+
+
+def _gib(size: float) -> str:
+    return f"{size:.2f}" if size else "–"
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """Everything that is printed, by name."""
+    return {
+        "model": plan.config.policy.model,
+        "fits": plan.fits,
+        "refusal": plan.refusal,
+        "devices": [
+            {
+                "role": memory.role,
+                "capacity_gib": memory.capacity_gib,
+                "peak_gib": {moment: memory.peak(moment) for moment in memory.moments},
+                "terms_gib": {term.name: dict(term.gib) for term in memory.terms},
+            }
+            for memory in plan.devices
+        ],
+        "node_gib": {term.name: term.gib for term in plan.node.terms} | {"all": plan.node.peak, "capacity": plan.node.capacity_gib},
+        "object_store_gib": plan.node.object_store_gib,
+        "checkpoint_gib": plan.node.checkpoint_gib,
+        "disk_gib": plan.node.disk_gib,
+        "micro_batches": plan.micro.num,
+        "engine_concurrency": plan.engine.concurrency,
+        "cache_tokens": plan.engine.cache_tokens,
+        "stages_s": {stage.name: stage.seconds for stage in plan.time.stages},
+        "step_s": plan.time.seconds,
+        "tokens_per_s": plan.time.tokens / plan.time.seconds,
+        "gpu_hours": plan.gpu_hours,
+    }
