@@ -1,0 +1,55 @@
+"""`python -m launcher COMMAND …`: from a configuration to a job on a cluster, and what has become of it."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+
+from nemo_brorl.errors import BroRLError
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+COMMANDS = {
+    "plan": "does a run fit its GPUs, how long does a step take, which layout would be better",
+    "render": "write a job for Slurm: the script, and the settings and the code it runs with",
+    "submit": "render a job and hand it to Slurm, alone or as a chain",
+    "status": "what a run is doing, how far it is, and how long it will take",
+    "attach": "follow a run's log, or open a shell on one of its nodes",
+}
+
+
+def main() -> int:
+    """Exit code: the command's; 2 for a mistake in the input, with one message."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.stdout.write(usage())
+        return 0 if arguments else USER_ERROR
+    command, *rest = arguments
+    if command not in COMMANDS:
+        sys.stderr.write(f"error: there is no command '{command}'\n\n{usage()}")
+        return USER_ERROR
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `… | head` is no error
+    module = importlib.import_module(f"launcher.{command}")  # the others are not waited for
+    try:
+        return int(module.main(rest))
+    except BroRLError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def usage() -> str:
+    """What `python -m launcher --help` prints."""
+    lines = [f"  {name:<8} {summary}" for name, summary in COMMANDS.items()]
+    return (
+        "usage: python -m launcher COMMAND [options]\n\n"
+        + "\n".join(lines)
+        + "\n\nEvery command answers --help. Start at docs/cluster.md.\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

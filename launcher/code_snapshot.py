@@ -1,0 +1,122 @@
+"""The code of a job as it is now: the files of the last commit, uncommitted changes and new files. Git is asked, and left as it was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from types import TracebackType
+
+from nemo_brorl.config.load import shipped_folder
+from nemo_brorl.errors import ConfigError
+
+PACKAGES = ("nemo_brorl", "launcher")  # with conf/, what is copied where there is no git
+MAX_NEW_MIB = 64  # of files that git does not know
+NAMED = 5  # changed files that a message names
+
+
+@dataclass(frozen=True)
+class Revision:
+    """Which code it is."""
+
+    commit: str | None  # None: not a git checkout
+    changed: tuple[str, ...] = ()  # files that differ from the commit, new and deleted ones among them
+    patch: bytes = field(default=b"", repr=False)  # from the commit to these files; `git apply` takes it
+
+    def __str__(self) -> str:
+        if self.commit is None:
+            return "unknown (not a git checkout)"
+        if not self.changed:
+            return self.commit
+        more = f" and {len(self.changed) - NAMED} more" if len(self.changed) > NAMED else ""
+        return f"{self.commit} with uncommitted changes in {', '.join(self.changed[:NAMED])}{more}"
+
+
+class CodeSnapshot:
+    """A context; inside it the code of `root` can be named and written, as it was when the context was entered.
+
+    The files become objects in a folder of their own, with an index of their own: the checkout's stays as it was. `leave_out`, a run
+    folder, is no code, even where git does not ignore it.
+    """
+
+    def __init__(self, root: Path, leave_out: Path) -> None:
+        self.root, self.leave_out = root, leave_out
+        self.tree = ""  # git's name of the files
+        self.revision = Revision(None)
+        self._scratch = tempfile.TemporaryDirectory(prefix="brorl_code_")
+
+    def __enter__(self) -> CodeSnapshot:
+        """Raises ConfigError when files that are new to git are too large to be code."""
+        try:
+            commit = self._git("rev-parse", "HEAD").decode().strip()
+        except (OSError, subprocess.CalledProcessError):
+            return self  # an installed package, or no git
+        self._refuse_large()
+        scratch = Path(self._scratch.name)
+        (scratch / "objects").mkdir()
+        shutil.copyfile(self._path_of("index"), scratch / "index")  # spares git to read files that it has read before
+        self._git("add", "--all", "--", *self._scope(), own_store=True)
+        written = self._git("write-tree", own_store=True).decode().strip()
+        prefix = self._git("rev-parse", "--show-prefix").decode().strip()
+        self.tree, base = f"{written}:{prefix}", f"{commit}:{prefix}"
+        names = self._git("diff-tree", "-r", "--name-only", "--no-renames", "-z", base, self.tree, own_store=True)
+        patch = self._git("diff-tree", "-r", "-p", "--binary", base, self.tree, own_store=True)
+        self.revision = Revision(commit, tuple(name for name in names.decode().split("\0") if name), patch)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._scratch.cleanup()
+
+    def write(self, folder: Path) -> None:
+        """Write the files into an empty folder, and which they are into its REVISION."""
+        folder.mkdir(parents=True)
+        if self.revision.commit is None:
+            for name in PACKAGES:
+                shutil.copytree(self.root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(shipped_folder(), folder / "conf")
+        else:
+            archive = self._git("archive", "--format=tar", self.tree, own_store=True)
+            with tarfile.open(fileobj=BytesIO(archive)) as tar:
+                tar.extractall(folder, filter="tar")
+        (folder / "REVISION").write_text(f"{self.revision}\n", encoding="utf-8")
+
+    def _refuse_large(self) -> None:
+        listed = self._git("ls-files", "--others", "--exclude-standard", "-z", "--", *self._scope()).decode().split("\0")
+        sizes = {name: (self.root / name).lstat().st_size for name in listed if name}
+        if sum(sizes.values()) > MAX_NEW_MIB * 2**20:
+            largest = max(sizes, key=lambda name: sizes[name])
+            raise ConfigError(
+                f"{len(sizes)} files in {self.root} are new to git and too large to be frozen with the code: {sum(sizes.values()) / 2**20:.0f}"
+                f" MiB, the largest is {largest}; at most {MAX_NEW_MIB} MiB are taken. Commit them, or name them in .gitignore"
+            )
+
+    def _scope(self) -> list[str]:
+        """Git's words for this folder without the run folder."""
+        left_out = self.leave_out.resolve()
+        if not left_out.is_relative_to(self.root.resolve()):
+            return ["."]
+        return [".", f":(exclude,literal){left_out.relative_to(self.root.resolve())}"]
+
+    def _path_of(self, name: str) -> Path:
+        return self.root / self._git("rev-parse", "--git-path", name).decode().strip()
+
+    def _git(self, *arguments: str, own_store: bool = False) -> bytes:
+        command: Sequence[str] = ["git", "-C", str(self.root), *arguments]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        if own_store:
+            scratch = Path(self._scratch.name)
+            environment["GIT_INDEX_FILE"] = str(scratch / "index")
+            environment["GIT_OBJECT_DIRECTORY"] = str(scratch / "objects")
+            environment["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = str(self._path_of("objects").resolve())
+        return subprocess.run(command, capture_output=True, check=True, env=environment).stdout
+
+
+def code_root() -> Path:
+    """The folder that holds the packages `nemo_brorl` and `launcher` of this process."""
+    return Path(__file__).resolve().parents[1]

@@ -1,0 +1,106 @@
+"""From what a person names, a run folder or a job's number, to the run and its jobs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launcher import slurm
+from launcher.frozen import Folders
+from nemo_brorl.errors import ConfigError
+
+SIGNS = ("config.yaml", "launch", "heartbeat.json", "metrics.jsonl")  # one of them makes a folder a run folder
+MAX_ENDED = 3  # jobs that are not in the queue any more, of those that a status shows
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is looked at."""
+
+    run: Path | None  # None: a job whose run folder nobody knows
+    jobs: tuple[slurm.Job, ...] = ()  # newest last; those in the queue, or where there are none the last ones that ended
+    restarts: dict[str, int] = field(default_factory=dict)  # by job
+    notes: tuple[str, ...] = ()
+
+
+def find_target(name: str) -> Target:
+    """Raises ConfigError when there is no such run, or job."""
+    folder = Path(name).expanduser().absolute()
+    if folder.is_dir():
+        if not any((folder / sign).exists() for sign in SIGNS):
+            raise ConfigError(f"{name}: is no run folder: it has none of {', '.join(SIGNS)}")
+        return _of_run(folder)
+    if not re.fullmatch(r"\d+", name):
+        raise ConfigError(
+            f"{name}: there is no such folder, and a job is a number: write a run folder, or the number that `squeue --me` shows"
+        )
+    return _of_job(name)
+
+
+def _of_run(folder: Path) -> Target:
+    ids = Folders(folder).job_ids()
+    if not ids:
+        return Target(folder)
+    if not slurm.has_slurm("squeue"):
+        return Target(folder, notes=(f"not on this machine: of jobs {', '.join(ids[-MAX_ENDED:])} only the files are seen",))
+    try:
+        return _with_jobs(folder, ids)
+    except slurm.UnreachableError as error:
+        return Target(folder, notes=(str(error),))
+
+
+def _with_jobs(folder: Path | None, ids: list[str]) -> Target:
+    queued = slurm.queued(ids)
+    last = ids[-MAX_ENDED:]
+    found = queued or slurm.accounted(last)
+    jobs = tuple(found[identity] for identity in ids if identity in found)
+    notes = () if jobs else (f"remembers nothing of {', '.join(last)}",)
+    return Target(folder, jobs, {job.id: restarts_of(job.id) for job in jobs}, notes)
+
+
+def _of_job(identity: str) -> Target:
+    """Raises ConfigError when nothing is known of the job."""
+    if not slurm.has_slurm("scontrol"):
+        raise ConfigError(f"{identity}: there is no Slurm on this machine to ask for a job: write its run folder")
+    script = slurm.show_job(identity).get("Command", "") or _script_in(slurm.submitted_as(identity))
+    folder = run_of_script(script)
+    if folder is not None and folder.is_dir():
+        return _of_run(folder)
+    target = _with_jobs(None, [identity])
+    if not target.jobs:
+        raise ConfigError(f"{identity}: Slurm does not know this job (any more), so write its run folder; `squeue --me` lists your jobs")
+    return target
+
+
+def run_of_script(script: str) -> Path | None:
+    """The run folder that a launch's job.sbatch lies in."""
+    path = Path(script)
+    is_launch = path.name == "job.sbatch" and re.fullmatch(r"launch(_\d+)?", path.parent.name)
+    return path.parent.parent if is_launch else None
+
+
+def _script_in(command: str) -> str:
+    """The script among the words of a command line of sbatch."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return ""
+    return next((word for word in words if run_of_script(word) is not None), "")
+
+
+def restarts_of(identity: str) -> int:
+    """How many times Slurm has put a job back into its queue, as far as it remembers."""
+    number = slurm.show_job(identity).get("Restarts", "0")
+    return int(number) if number.isdigit() else 0
+
+
+def newest_log(target: Target) -> Path | None:
+    """The log of the job that runs, or else of the last one."""
+    if target.run is None:
+        return None
+    running = [job.id for job in target.jobs if job.is_running]
+    known = [target.run / "logs" / f"slurm-{identity}.log" for identity in running]
+    logs = [path for path in known if path.is_file()] or list((target.run / "logs").glob("slurm-*.log"))
+    return max(logs, key=lambda path: path.stat().st_mtime, default=None)

@@ -1,0 +1,143 @@
+"""The settings and the code of a job, put into its run folder: what a requeued job trains with, whatever becomes of the checkout.
+
+    RUN/launch/config.yaml          all settings, resolved, paths absolute
+               code/                the code as it was, uncommitted changes and new files included
+               revision.txt         commit, and which files differed from it
+               uncommitted.patch    that difference, where there is one
+               job.sbatch           the job
+               command.txt          the command that rendered it
+               jobs.jsonl           the jobs that were submitted
+
+The folder is filled under another name and renamed. An earlier launch of the same run is kept as RUN/launch_1, launch_2, …
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from launcher.code_snapshot import CodeSnapshot
+from nemo_brorl.config.load import read_config, to_yaml
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.errors import ConfigError
+
+Location = TypeVar("Location", str, str | None)
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where things of a run's launch are."""
+
+    run: Path  # absolute
+
+    @property
+    def launch(self) -> Path:
+        return self.run / "launch"
+
+    @property
+    def config(self) -> Path:
+        return self.launch / "config.yaml"
+
+    @property
+    def code(self) -> Path:
+        return self.launch / "code"
+
+    @property
+    def script(self) -> Path:
+        return self.launch / "job.sbatch"
+
+    @property
+    def jobs(self) -> Path:
+        return self.launch / "jobs.jsonl"
+
+    def all_launches(self) -> list[Path]:
+        """This launch and the earlier ones that are there, oldest first."""
+        earlier = [path for path in self.run.glob("launch_*") if path.name.removeprefix("launch_").isdigit()]
+        earlier.sort(key=lambda path: int(path.name.removeprefix("launch_")))
+        return [*earlier, *([self.launch] if self.launch.is_dir() else [])]
+
+    def job_ids(self) -> list[str]:
+        """Of all jobs that were submitted for this run, oldest first."""
+        return [row["job"] for launch in self.all_launches() for row in read_jobs(launch / "jobs.jsonl")]
+
+
+def freeze(folders: Folders, config: BroRLConfig, code: CodeSnapshot, script: str, command: str) -> None:
+    """Write RUN/launch, and make the folder of the jobs' logs, which Slurm does not. Raises ConfigError for settings that YAML loses."""
+    partial = folders.run / "launch.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    (folders.run / "logs").mkdir(exist_ok=True)
+    (partial / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    if read_config(partial / "config.yaml") != config:
+        raise ConfigError("the settings do not come back from YAML as they are: is there a ${…} in a text? Write it another way")
+    code.write(partial / "code")
+    (partial / "revision.txt").write_text(f"{code.revision}\n", encoding="utf-8")
+    if code.revision.patch:
+        (partial / "uncommitted.patch").write_bytes(code.revision.patch)
+    (partial / "job.sbatch").write_text(script, encoding="utf-8")
+    (partial / "command.txt").write_text(f"{command}\n", encoding="utf-8")
+    if folders.launch.exists():
+        folders.launch.rename(_free_name(folders.run))
+    partial.rename(folders.launch)
+
+
+def _free_name(run: Path) -> Path:
+    number = 1
+    while (run / f"launch_{number}").exists():
+        number += 1
+    return run / f"launch_{number}"
+
+
+def absolute_paths(config: BroRLConfig, folder: Path) -> BroRLConfig:
+    """The same settings, relative paths counted from `folder`: a job starts somewhere else."""
+    data, code = config.data, config.rewards.code
+    domains = [
+        replace(domain, path=_absolute(domain.path, folder), held_out_path=_absolute(domain.held_out_path, folder))
+        for domain in data.domains
+    ]
+    return replace(
+        config,
+        exp_manager=replace(config.exp_manager, explicit_log_dir=_absolute(config.exp_manager.explicit_log_dir, folder)),
+        policy=replace(config.policy, model=_model(config.policy.model, folder)),
+        data=replace(data, path=_absolute(data.path, folder), held_out_path=_absolute(data.held_out_path, folder), domains=domains),
+        rewards=replace(config.rewards, code=replace(code, readable=[_absolute(path, folder) for path in code.readable])),
+    )
+
+
+def _model(model: str, folder: Path) -> str:
+    """A folder's absolute path; a name on the hub as it is."""
+    return _absolute(model, folder) if (folder / Path(model).expanduser()).is_dir() else model
+
+
+def _absolute(path: Location, folder: Path) -> Location:
+    return path if path is None else os.path.normpath(folder / Path(path).expanduser())
+
+
+def read_jobs(path: Path) -> list[dict[str, str]]:
+    """Rows of a `jobs.jsonl`, oldest first; a half-written last one is left out."""
+    rows: list[dict[str, str]] = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
+
+
+def note_job(folders: Folders, job: str, after: str | None, arguments: Sequence[str]) -> None:
+    """Append a job to `jobs.jsonl`."""
+    row = {"job": job, "submitted_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "after": after, "arguments": list(arguments)}
+    with folders.jobs.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def shell_command(arguments: Sequence[str], folder: Path) -> str:
+    """The command that was given, as it may be pasted into a shell."""
+    return f"cd {shlex.quote(str(folder))} && python -m launcher {shlex.join(arguments)}"

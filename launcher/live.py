@@ -1,0 +1,38 @@
+"""Which jobs of a run wait or run, and the refusal to start another one beside them."""
+
+from __future__ import annotations
+
+import time
+
+from launcher import slurm
+from launcher.frozen import Folders
+from launcher.run_state import read_heartbeat
+from nemo_brorl.errors import CheckpointError
+
+FRESH_S = 30.0  # a heartbeat is written every 5 s
+
+
+def live_jobs(folders: Folders) -> list[slurm.Job]:
+    """Jobs of this run that wait or run, oldest first; none where there is no Slurm. Raises ResourceError when it does not answer."""
+    ids = folders.job_ids()
+    if not ids or not slurm.has_slurm("squeue"):
+        return []
+    queued = slurm.queued(ids)
+    return [queued[identity] for identity in ids if identity in queued]
+
+
+def refuse_live(folders: Folders) -> None:
+    """Raise CheckpointError when a job of this run is in the queue, or something writes its heartbeat."""
+    live = live_jobs(folders)
+    if live:
+        listed = ", ".join(f"{job.id} ({job.state})" for job in live)
+        raise CheckpointError(
+            f"run folder {folders.run} has a job in the queue already: {listed}. Wait for it, or end it with"
+            f" `scancel {' '.join(job.id for job in live)}`; `python -m launcher status {folders.run}` shows how far it is"
+        )
+    heartbeat = read_heartbeat(folders.run)
+    if heartbeat is not None and heartbeat.state != "ended" and (age := time.time() - heartbeat.written_at) < FRESH_S:
+        raise CheckpointError(
+            f"run folder {folders.run} is in use: its heartbeat.json was written {max(age, 0.0):.0f} s ago, at stage {heartbeat.stage}."
+            " End that run first, or choose another exp_manager.explicit_log_dir"
+        )

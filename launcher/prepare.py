@@ -1,0 +1,107 @@
+"""From a request to a job that is in order: every check there is, in the order of their price, and nothing written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher import slurm
+from launcher.code_snapshot import CodeSnapshot, Revision
+from launcher.command_line import JobRequest
+from launcher.frozen import Folders, absolute_paths
+from launcher.hardware import gpu_hardware
+from launcher.job_script import JobPlan, check_name, job_script
+from launcher.plan import make_plan
+from launcher.site import Site, load_site
+from nemo_brorl.config.derived import num_gpus
+from nemo_brorl.config.load import load_config
+from nemo_brorl.config.model_rules import check_model_rules
+from nemo_brorl.config.same_run import check_same_run
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.errors import ConfigError, ModelError, ResourceError
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that was found to be in order, as far as can be said from here."""
+
+    job: JobPlan
+    script: str
+    notes: tuple[str, ...]  # for the person who asked
+
+
+def read_job(request: JobRequest) -> JobPlan:
+    """The job that is asked for, its settings checked. Raises ConfigError, ModelError or CheckpointError."""
+    config = absolute_paths(load_config(request.config_name, request.overrides, request.config_path), Path.cwd())
+    site = load_site(request.site_name, request.site_settings)
+    folders = Folders(Path(config.exp_manager.explicit_log_dir))
+    check_name(folders.run)
+    if not config.exp_manager.resume_if_exists:
+        raise ConfigError(
+            "exp_manager.resume_if_exists=false would keep a requeued job from going on with its own run: leave it true, and choose a new"
+            " exp_manager.explicit_log_dir for a new run"
+        )
+    if site.container is None or Path(config.policy.model).is_dir():
+        check_model_rules(config)
+    check_same_run(config)
+    interpreter = site.python or (None if site.container else sys.executable)
+    return JobPlan(folders, config, site, interpreter, Revision(None))
+
+
+def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared:
+    """Ask the planner, git and Slurm. Raises ConfigError for code that must not be frozen, ResourceError for a job that cannot run."""
+    notes = list(_unseen_paths(job.config, job.site))
+    if request.needs_clean and (code.revision.changed or code.revision.commit is None):
+        raise ConfigError(f"--require-clean: the code is {code.revision}: commit it, or leave the option out to freeze it as it is")
+    if code.revision.changed:
+        notes.append(f"the code differs from its commit and is frozen as it is: {code.revision}")
+    if request.with_plan:
+        notes += check_plan(job.config, job.site)
+    job = replace(job, revision=code.revision)
+    script = job_script(job)
+    if request.with_test and slurm.has_slurm():
+        notes.append(_ask_slurm(job.site, script))
+    return Prepared(job, script, tuple(notes))
+
+
+def check_plan(config: BroRLConfig, site: Site) -> list[str]:
+    """What the planner says of a run on GPUs. Raises ResourceError when it does not fit; the message says what would."""
+    if num_gpus(config) == 0:
+        return []  # `check_memory` looks at the machine itself when the run starts
+    hardware = gpu_hardware(
+        site.gpu_kind, config.trainer.num_nodes, config.trainer.gpus_per_node, site.gpu_memory_gib, site.host_memory_gib
+    )
+    try:
+        plan = make_plan(config, hardware)
+    except ModelError as error:
+        return [f"not planned: {error}"]
+    if not plan.fits:
+        raise ResourceError(f"this run does not fit: {plan.refusal}\n`--no-plan` goes on all the same")
+    return [plan.summary()]
+
+
+def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
+    """Paths of the settings that the container does not see."""
+    if site.container is None:
+        return
+    data = [("data", config.data), *((f"data.domains.{index}", domain) for index, domain in enumerate(config.data.domains))]
+    paths = [("policy.model", config.policy.model)]
+    paths += [(f"{name}.{key}", value) for name, source in data for key in ("path", "held_out_path") if (value := getattr(source, key))]
+    inside = [Path(mount.split(":")[1 if ":" in mount else 0]) for mount in site.mounts]
+    for name, value in paths:
+        if value.startswith("/") and not any(Path(value).is_relative_to(folder) for folder in inside):
+            yield f"{name}={value} is under none of the mounts: the job sees it only if the image has it (--mount {Path(value).parent})"
+
+
+def _ask_slurm(site: Site, script: str) -> str:
+    """What Slurm says to the job, without running it. Raises ConfigError or ResourceError when it would not take it."""
+    try:
+        known = slurm.partitions()
+        unknown = [name for name in (site.partition or "").split(",") if name and name not in known]
+        if known and unknown:
+            raise ConfigError(f"partition={','.join(unknown)}: this cluster has {', '.join(known)}")
+        return f"Slurm would take it: {slurm.test_only(script)}"
+    except slurm.UnreachableError as error:
+        return f"Slurm could not be asked whether it takes the job: {error}"

@@ -1,0 +1,140 @@
+"""What the files of a run folder say of the run: heartbeat, last steps, checkpoints. Read while others write them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from yaml import YAMLError
+
+TAIL_BYTES = 1 << 20  # of metrics.jsonl; a row is a few KiB
+PACE_STEPS = 10  # over so many last steps a step's time is averaged, validations and checkpoints included
+STEP_PARTS = ("collect", "fetch", "log_prob", "update", "sync", "validate", "save")  # that follow each other; others lie inside these
+SHOWN_PARTS = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
+MARKER = "COMPLETE"  # in a checkpoint's folder, written last
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class HeartbeatFile:
+    """`heartbeat.json`, as `nemo_brorl.heartbeat` writes it."""
+
+    state: str  # running, stalled, ended
+    stage: str
+    detail: str
+    stage_s: float
+    silent_s: float
+    written_at: float  # seconds since 1970, of the driver's clock
+    late: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run folder at one moment."""
+
+    folder: Path
+    max_steps: int | None  # None: no settings there yet
+    heartbeat: HeartbeatFile | None
+    rows: tuple[Row, ...]  # of the last steps, oldest first
+    checkpoint: int | None  # step of the newest complete one
+    checkpoint_age_s: float | None
+
+    @property
+    def step(self) -> int | None:
+        return int(self.rows[-1]["step"]) if self.rows else None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last step has its checkpoint."""
+        return self.max_steps is not None and self.checkpoint is not None and self.checkpoint >= self.max_steps
+
+    @property
+    def step_s(self) -> float | None:
+        """Mean seconds of the last steps, as far as their stages were timed."""
+        times = [step_seconds(row) for row in self.rows[-PACE_STEPS:] if row["step"] > 0]
+        return statistics.fmean(times) if times else None
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Until the last step, at this pace."""
+        if self.step_s is None or self.step is None or self.max_steps is None:
+            return None
+        return max(self.max_steps - self.step, 0) * self.step_s
+
+
+def step_seconds(row: Row) -> float:
+    """How long a step took."""
+    return sum(row.get(f"time/{part}_s") or 0.0 for part in STEP_PARTS)
+
+
+def read_run(folder: Path) -> RunState:
+    """Never raises for what is missing or half-written: that is then not known."""
+    step, age_s = newest_checkpoint(folder)
+    return RunState(folder, max_steps(folder), read_heartbeat(folder), tuple(last_rows(folder / "metrics.jsonl")), step, age_s)
+
+
+def read_heartbeat(folder: Path) -> HeartbeatFile | None:
+    """None where there is none."""
+    try:
+        row = json.loads((folder / "heartbeat.json").read_text(encoding="utf-8"))
+        return HeartbeatFile(
+            row["state"], row["stage"], row["detail"], row["stage_s"], row["silent_s"], row["written_at"], tuple(row["late"])
+        )
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def last_rows(path: Path) -> list[Row]:
+    """Rows at the end of a metrics file, oldest first; halves of rows are left out."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(size - TAIL_BYTES, 0))
+            lines = file.read().decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    rows = [_row(line) for line in lines]
+    return [row for row in rows if row is not None]
+
+
+def _row(line: str) -> Row | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and "step" in row else None
+
+
+def newest_checkpoint(folder: Path) -> tuple[int | None, float | None]:
+    """Step and age in seconds of the newest complete checkpoint."""
+    found = {}
+    for marker in (folder / "checkpoints").glob(f"step_*/{MARKER}"):
+        number = marker.parent.name.removeprefix("step_")
+        if number.isdigit():
+            found[int(number)] = marker
+    if not found:
+        return None, None
+    step = max(found)
+    try:
+        return step, time.time() - found[step].stat().st_mtime
+    except OSError:
+        return step, None
+
+
+def max_steps(folder: Path) -> int | None:
+    """Of the settings that the run was begun with, or that it is launched with."""
+    for path in (folder / "launch" / "config.yaml", folder / "config.yaml"):
+        try:
+            value = OmegaConf.select(OmegaConf.load(path), "trainer.max_steps")
+        except (OSError, YAMLError):
+            continue
+        if isinstance(value, int):
+            return value
+    return None

@@ -1,0 +1,207 @@
+"""What a cluster wants to know of a job beside the training's own settings: a small YAML, and the command line over it.
+
+`conf/site/example.yaml` shows all of them. Values go into `#SBATCH` lines and shell text, so each is checked before it gets there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from nemo_brorl.config.load import shipped_folder
+from nemo_brorl.errors import ConfigError
+
+SITE_VARIABLE = "BRORL_SITE"  # names the site where --site does not
+GPU_REQUESTS = ("gres", "gpus_per_node", "none")
+
+
+@dataclass
+class Site:
+    """One cluster, as its users are allowed to use it. None: the option is not given, the cluster's own default holds."""
+
+    partition: str | None = None  # as `sinfo` lists them; several, separated by commas: whichever is free first
+    account: str | None = None  # whom the hours are charged to
+    qos: str | None = None  # quality of service
+    constraint: str | None = None  # node features, for example h100
+    reservation: str | None = None  # nodes that were set aside
+    exclude: str | None = None  # nodes that are not wanted: node[3,7-9]
+    time: str = "04:00:00"  # of one job: HH:MM:SS or D-HH:MM:SS
+    gpu_request: str = "gres"  # how GPUs are asked for: gres (--gres=gpu:8), gpus_per_node (--gpus-per-node=8), none (nodes come whole)
+    gpu_type: str | None = None  # in the request: h100 makes it gpu:h100:8
+    exclusive: bool = True  # whole nodes
+    cpus_per_node: int | None = None  # cores; else all of an exclusive node
+    memory: str | None = "0"  # of a node: 0 is all of it; 512G
+    container: str | None = None  # image for pyxis: a .sqsh file or registry#image:tag; without one the job runs on the host
+    mounts: list[str] = field(default_factory=list)  # folders inside the container: /shared or /outside:/inside; the run folder always is
+    python: str | None = None  # interpreter of the job; else the one that renders, in a container python3
+    spares: int = 0  # nodes asked for beside those that train, to stand in for ones that fail pre-flight
+    requeue: bool = True  # the job goes back into the queue on preemption, before its time limit, and when a node dies
+    max_restarts: int | None = None  # after failures in a row, without a newer checkpoint in between; else as launcher/job.sh says
+    signal_s: int = 300  # before the end the job is told to save: at least the longest step and a checkpoint
+    setup: list[str] = field(default_factory=list)  # shell lines before anything else: module load cuda/13.0
+    environment: dict[str, str] = field(
+        default_factory=dict
+    )  # for every process of the job, and what launcher/job.sh takes: BRORL_INTERFACE: eth0
+    options: list[str] = field(default_factory=list)  # further options of sbatch, as they are: --switches=1
+    mail_user: str | None = None  # address that Slurm writes to
+    mail_type: str = "FAIL,REQUEUE,END"  # on which events
+    gpu_kind: str = "h100"  # for the planner: h100, h200, a100
+    gpu_memory_gib: float | None = None  # of one GPU, for the planner; None: as gpu_kind has it
+    host_memory_gib: float | None = None  # of one node, for the planner
+
+
+class _SiteLoader(yaml.SafeLoader):
+    """YAML as people write it: 24:00:00 is text, not 86,400."""
+
+
+_SiteLoader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in resolvers if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")]
+    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_SiteLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9]\d*)$"), list("-+0123456789"))
+_SiteLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.\d*$"), list("-+0123456789"))
+
+
+def load_site(name: str | None, given: Mapping[str, Any]) -> Site:
+    """The site's YAML (a file, or NAME for conf/site/NAME.yaml; None: $BRORL_SITE, else none at all) with `given` laid over it.
+
+    Raises ConfigError for a missing file, an unknown key, a wrong value.
+    """
+    name = name or os.environ.get(SITE_VARIABLE)
+    settings = _read(name) if name else {}
+    origin = name or "site settings"
+    unknown = settings.keys() - {field.name for field in dataclasses.fields(Site)}
+    if unknown:
+        known = ", ".join(field.name for field in dataclasses.fields(Site))
+        raise ConfigError(f"{origin}: there is no site setting {', '.join(sorted(unknown))}; there are {known}")
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(Site), _plain(settings), _plain(given))
+        site = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{origin}: {error.full_key}={error.value!r}: {str(error).splitlines()[0]}") from error
+    assert isinstance(site, Site), f"merged to {type(site)}"
+    found = list(wrong_values(site))
+    if found:
+        raise ConfigError(f"{origin}: " + "; ".join(found))
+    return site
+
+
+def site_file(name: str) -> Path:
+    """Where a site is written down. Raises ConfigError with the names there are."""
+    shipped = shipped_folder() / "site"
+    for path in (Path(name).expanduser(), shipped / f"{name.removesuffix('.yaml')}.yaml"):
+        if path.is_file():
+            return path
+    names = ", ".join(sorted(path.stem for path in shipped.glob("*.yaml")))
+    raise ConfigError(f"--site {name}: there is no such file, and conf/site/ has {names}: write the path of a YAML, or one of these")
+
+
+def _read(name: str) -> dict[str, Any]:
+    path = site_file(name)
+    try:
+        settings = yaml.load(path.read_text(encoding="utf-8"), _SiteLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+    if not isinstance(settings, dict | None):
+        raise ConfigError(f"{path}: a site is a mapping of settings, as conf/site/example.yaml shows; this is a {type(settings).__name__}")
+    return settings or {}
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Without OmegaConf's interpolations: `${HOME}` in a shell line is the shell's."""
+    return {name: _escaped(value) for name, value in settings.items()}
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("${", r"\${")
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    return {key: _escaped(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+TIME = re.compile(r"(\d+-)?\d{1,3}:[0-5]\d:[0-5]\d|\d+-\d{1,2}(:[0-5]\d)?")
+MEMORY = re.compile(r"0|\d+[KMGT]")
+WORD = re.compile(r"[\w.@+-]+")
+WORDS = re.compile(r"[\w.@+-]+(,[\w.@+-]+)*")
+NODES = re.compile(r"[\w.,\[\]-]+")
+CONSTRAINT = re.compile(r"[\w.&|*,\[\]()!-]+")
+VARIABLE = re.compile(r"[A-Za-z_]\w*")
+
+# setting -> what its text must look like, and what to write instead
+TEXTS: dict[str, tuple[re.Pattern[str], str]] = {
+    "partition": (WORDS, "a partition of `sinfo -s`, or several separated by commas"),
+    "account": (WORD, "an account of `sacctmgr show associations user=$USER`"),
+    "qos": (WORD, "a quality of service of `sacctmgr show qos`"),
+    "constraint": (CONSTRAINT, "node features of `sinfo -o %f`, for example h100 or 'h100&ib'"),
+    "reservation": (WORD, "a reservation of `scontrol show reservation`"),
+    "exclude": (NODES, "names of nodes, for example node[3,7-9]"),
+    "time": (TIME, "24:00:00 for a day, 3-00:00:00 for three (a bare number would be minutes, and 4:00 four minutes)"),
+    "memory": (MEMORY, "0 for all of a node's memory, or a number with its unit: 512G"),
+    "gpu_type": (WORD, "the type as `sinfo -o %G` shows it: h100"),
+    "mail_user": (re.compile(r"[^\s,;]+"), "one address"),
+    "mail_type": (re.compile(r"[A-Z_0-9]+(,[A-Z_0-9]+)*"), "kinds of events: FAIL,REQUEUE,END"),
+    "gpu_request": (re.compile("|".join(GPU_REQUESTS)), " or ".join(GPU_REQUESTS)),
+}
+AT_LEAST = {"spares": 0, "max_restarts": 0, "signal_s": 10, "cpus_per_node": 1, "gpu_memory_gib": 1, "host_memory_gib": 1}
+MAX_SIGNAL_S = 65535  # Slurm's
+
+
+def wrong_values(site: Site) -> Iterator[str]:
+    """What Slurm or the shell would not take, each with what to write instead."""
+    for name, (pattern, instead) in TEXTS.items():
+        value = getattr(site, name)
+        if value is not None and not pattern.fullmatch(value):
+            yield f"{name}={value!r}: write {instead}"
+    for name, low in AT_LEAST.items():
+        value = getattr(site, name)
+        if value is not None and value < low:
+            yield f"{name}={value}: write {low} or more"
+    yield from _wrong_signal(site)
+    yield from _wrong_container(site)
+    for name, value in site.environment.items():
+        if not VARIABLE.fullmatch(name) or "\n" in str(value):
+            yield f"environment.{name}={value!r}: write a name of letters, digits and _, and a value on one line"
+    yield from (
+        f"options: {option!r} is not an option of sbatch: write for example --switches=1"
+        for option in site.options
+        if not _is_option(option)
+    )
+
+
+def _wrong_signal(site: Site) -> Iterator[str]:
+    if site.signal_s > MAX_SIGNAL_S:
+        yield f"signal_s={site.signal_s}: Slurm takes at most {MAX_SIGNAL_S}"
+    elif TIME.fullmatch(site.time) and site.signal_s >= seconds_of(site.time):
+        yield f"time={site.time} is not longer than signal_s={site.signal_s}, the time to save before it ends: write a longer time"
+
+
+def _wrong_container(site: Site) -> Iterator[str]:
+    if site.container is not None and (not site.container or re.search(r"\s", site.container)):
+        yield f"container={site.container!r}: write the path of a .sqsh file, or registry#image:tag"
+    for mount in site.mounts:
+        parts = mount.split(":")
+        if len(parts) > 3 or not all(part.startswith("/") for part in parts[:2]) or re.search(r"[\s,]", mount):
+            yield f"mounts: {mount!r}: write /folder or /outside:/inside, absolute and without spaces"
+    if site.mounts and site.container is None:
+        yield f"mounts={','.join(site.mounts)} has no container to be mounted in: write container=IMAGE, or leave mounts out"
+
+
+def _is_option(option: str) -> bool:
+    return bool(re.fullmatch(r"--[a-z][\w-]*(=[^\n]+)?", option))
+
+
+def seconds_of(time: str) -> int:
+    """Seconds of a time that `TIME` matches."""
+    days, _, rest = time.rpartition("-")
+    numbers = [int(part) for part in rest.split(":")] + [0, 0]
+    return int(days or 0) * 86_400 + numbers[0] * 3_600 + numbers[1] * 60 + numbers[2]

@@ -1,0 +1,162 @@
+"""Slurm's own commands, where there are any: what is in the queue, what has become of a job, submit one. Nothing else calls them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_brorl.errors import ResourceError
+
+TIMEOUT_S = 60.0  # a controller that is busy answers late; one that is down says so itself
+QUEUE_FIELDS = "%i|%T|%M|%l|%S|%D|%N|%r"  # id, state, elapsed, limit, start, nodes, their names, reason (which may hold anything)
+UNREACHABLE = re.compile(
+    r"Could not establish a configuration|Unable to contact slurm controller|Unable to establish controller", re.IGNORECASE
+)
+ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT", "REVOKED")
+
+
+class UnreachableError(ResourceError):
+    """Slurm's commands are here, and what they ask does not answer."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as the queue or the accounting shows it."""
+
+    id: str
+    state: str  # PENDING, RUNNING, COMPLETING, … as Slurm writes it
+    elapsed: str = ""  # D-HH:MM:SS
+    limit: str = ""
+    start: str = ""  # when it began, or is expected to
+    num_nodes: str = ""
+    nodes: str = ""  # node[0-7]; "" while it waits
+    reason: str = ""  # why it waits, or ended
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state.split(" ")[0] in ENDED
+
+    @property
+    def is_running(self) -> bool:
+        return self.state in ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING")
+
+
+def has_slurm(command: str = "sbatch") -> bool:
+    """Whether this machine can talk to a Slurm."""
+    return shutil.which(command) is not None
+
+
+def _call(command: Sequence[str], stdin: str | None = None, variables: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's commands. Raises ResourceError when it is not there, UnreachableError when Slurm does not answer."""
+    try:
+        result = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=_environment() | dict(variables or {})
+        )
+    except FileNotFoundError as error:
+        raise ResourceError(f"{command[0]} is not there: this needs a machine that submits to Slurm, a login node for example") from error
+    except subprocess.TimeoutExpired as error:
+        raise UnreachableError(
+            f"{command[0]} did not answer within {TIMEOUT_S:.0f} s: is Slurm's controller up? `scontrol ping` tells"
+        ) from error
+    if result.returncode and UNREACHABLE.search(result.stderr):
+        raise UnreachableError(f"{command[0]}: {result.stderr.strip().splitlines()[-1]}: is this a machine that submits to Slurm?")
+    return result
+
+
+def _environment() -> dict[str, str]:
+    """Without the user's own formats of answers; SBATCH_… stays, it is how many users name their account."""
+    prefixes = ("SQUEUE_", "SINFO_", "SACCT_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+
+
+def test_only(script: str) -> str:
+    """What Slurm says to a job script without running it: when and where it would start.
+
+    Raises ResourceError with Slurm's own words when it would not be accepted.
+    """
+    result = _call(["sbatch", "--test-only"], stdin=script)
+    said = result.stderr.strip() or result.stdout.strip()
+    said = "\n".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in said.splitlines())
+    if result.returncode:
+        raise ResourceError(
+            f"Slurm would not take this job: {said or result.returncode}. `sinfo -s` lists partitions with their limits;"
+            " `--no-test` writes the job without asking"
+        )
+    return said
+
+
+def submit(script: Path, after: str | None, arguments: Sequence[str], variables: Mapping[str, str]) -> str:
+    """Submit a job script, to start once job `after` has ended, however it did; `variables` are added to the environment it is given.
+
+    Returns the job's id. Raises ResourceError.
+    """
+    dependency = [] if after is None else [f"--dependency=afterany:{after}"]
+    result = _call(["sbatch", "--parsable", *dependency, str(script), *arguments], variables=variables)
+    identity = result.stdout.strip().partition(";")[0]
+    if result.returncode or not identity:
+        raise ResourceError(f"sbatch refused {script}: {result.stderr.strip() or result.stdout.strip() or result.returncode}")
+    return identity
+
+
+def queued(ids: Sequence[str]) -> dict[str, Job]:
+    """Those of these jobs that wait or run, by id. Raises ResourceError when Slurm cannot be asked."""
+    if not ids:
+        return {}
+    result = _call(["squeue", "--noheader", f"--format={QUEUE_FIELDS}", f"--jobs={','.join(ids)}"])
+    if result.returncode and "Invalid job id" in result.stderr:  # Slurm's answer when all are forgotten
+        return {}
+    if result.returncode:
+        raise ResourceError(f"squeue: {result.stderr.strip() or result.returncode}")
+    jobs = [Job(*line.strip().split("|", 7)) for line in result.stdout.splitlines() if line.count("|") >= 7]
+    return {job.id: job for job in jobs if not job.has_ended}
+
+
+def accounted(ids: Sequence[str]) -> dict[str, Job]:
+    """What accounting, where there is any, or the controller's own memory says of jobs that have ended."""
+    found = {job.id: job for identity in ids if (job := _remembered(identity)) is not None}
+    rest = [identity for identity in ids if identity not in found]
+    if not rest or not has_slurm("sacct"):
+        return found
+    fields = "JobID,State,Elapsed,Timelimit,Start,NNodes,NodeList,ExitCode"
+    result = _call(["sacct", "-X", "--noheader", "--parsable2", f"--format={fields}", f"--jobs={','.join(rest)}"])
+    jobs = [Job(*line.split("|", 7)) for line in result.stdout.splitlines() if line.count("|") >= 7]
+    return found | {job.id: job for job in jobs}
+
+
+def _remembered(identity: str) -> Job | None:
+    shown = show_job(identity)
+    if not shown:
+        return None
+    values = [shown.get(name, "") for name in ("JobState", "RunTime", "TimeLimit", "StartTime", "NumNodes", "NodeList")]
+    return Job(identity, *values, reason=f"exit code {shown.get('ExitCode', '')}, {shown.get('Reason', '')}")
+
+
+def show_job(identity: str) -> dict[str, str]:
+    """The fields of `scontrol show job`; none when Slurm does not know the job any more, or there is no Slurm."""
+    if not has_slurm("scontrol"):
+        return {}
+    result = _call(["scontrol", "--oneliner", "show", "job", identity])
+    if result.returncode:
+        return {}
+    fields = [field.partition("=") for field in re.split(r"\s+(?=[A-Za-z][\w:/]*=)", result.stdout.strip())]  # paths may hold spaces
+    return {name: value for name, equals, value in fields if equals}
+
+
+def submitted_as(identity: str) -> str:
+    """The command line that submitted a job, from accounting; "" where it is not known."""
+    if not has_slurm("sacct"):
+        return ""
+    return _call(["sacct", "-X", "--noheader", "--parsable2", "--format=SubmitLine", f"--jobs={identity}"]).stdout.strip()
+
+
+def partitions() -> list[str]:
+    """Names of this cluster's partitions; none where Slurm cannot be asked."""
+    if not has_slurm("sinfo"):
+        return []
+    result = _call(["sinfo", "--noheader", "--format=%R"])
+    return sorted(set(result.stdout.split())) if result.returncode == 0 else []

@@ -1,0 +1,215 @@
+"""`python -m launcher status`: what a run is doing, how far it is, whom it waits for. Reads the run folder, and asks Slurm where it is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from launcher import slurm
+from launcher.find_run import Target, find_target, newest_log
+from launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunState, read_run, step_seconds
+from nemo_brorl.console import format_table
+from nemo_brorl.errors import ConfigError
+
+SHOWN_ROWS = 5
+OLD_S = 60.0  # a heartbeat is written every 5 s
+EXAMPLES = """examples:
+  python -m launcher status /shared/runs/first
+  python -m launcher status 4711                 the run of a job
+  python -m launcher status /shared/runs/first --watch
+  python -m launcher status runs/brorl_cpu       a run without Slurm
+"""
+
+WAITS = {  # why a job waits, as Slurm says it
+    "Resources": "it is the next one: waiting for nodes",
+    "Priority": "other jobs go first",
+    "Dependency": "waits for an earlier job of the chain",
+    "BeginTime": "was requeued: Slurm lets it start again after a while",
+    "ReqNodeNotAvail": "nodes that it may use are down, drained or reserved: `sinfo -R` says why",
+    "PartitionTimeLimit": "its time is above the partition's limit: `scontrol show partition` has it; submit with a shorter --time",
+    "PartitionNodeLimit": "it asks for more nodes than the partition gives to a job",
+    "JobHeldUser": "held: `scontrol release` lets it go",
+    "JobHeldAdmin": "held by the administrators",
+    "DependencyNeverSatisfied": "will never start: cancel it",
+    "Licenses": "waiting for a licence",
+    "Reservation": "waiting for its reservation to begin",
+    "launch failed requeued held": "a node could not start it: `scontrol release` tries again",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the status once, or again and again. Returns the exit code. Raises BroRLError."""
+    parser = argparse.ArgumentParser(
+        prog="python -m launcher status",
+        description="What a run is doing, how far it is, and how long it will take.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
+    parser.add_argument(
+        "--watch", nargs="?", const=10.0, type=float, metavar="S", help="print again every S seconds (default: 10), until it ends"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    options = parser.parse_args(list(argv))
+    if options.watch is not None and options.watch < 1:
+        raise ConfigError(f"--watch {options.watch:g}: write a second or more")
+    while True:
+        target = find_target(options.target)
+        run = read_run(target.run) if target.run is not None else None
+        text = _as_json(target, run) if options.json else "\n".join(describe(target, run, time.time())) + "\n"
+        sys.stdout.write(("\033[H\033[2J" if options.watch and sys.stdout.isatty() else "") + text)
+        sys.stdout.flush()
+        if options.watch is None or not is_going_on(target, run, time.time()):
+            return 0
+        time.sleep(options.watch)
+
+
+def is_going_on(target: Target, run: RunState | None, now: float) -> bool:
+    """Whether there is anything to watch: a job in the queue, or a heartbeat."""
+    beat = run.heartbeat if run is not None else None
+    beats = beat is not None and beat.state != "ended" and now - beat.written_at < OLD_S
+    return beats or any(not job.has_ended for job in target.jobs)
+
+
+def describe(target: Target, run: RunState | None, now: float) -> list[str]:
+    """The lines of a status."""
+    lines = [_line("run", str(target.run) if target.run is not None else "its folder is not known: it was not submitted by this launcher")]
+    lines += _job_lines(target)
+    if run is None:
+        return lines
+    lines += [_line("now", text) for text in _now(target, run, now)]
+    lines += _progress_lines(run)
+    if run.rows:
+        lines += ["", *step_table(run.rows[-SHOWN_ROWS:])]
+    return lines
+
+
+def _line(name: str, text: str) -> str:
+    return f"{name:<11}{text}"
+
+
+def _job_lines(target: Target) -> list[str]:
+    lines = [_line("job" if index == 0 else "", job_text(job, target.restarts.get(job.id, 0))) for index, job in enumerate(target.jobs)]
+    return lines + [_line("slurm", note) for note in target.notes]
+
+
+def job_text(job: slurm.Job, restarts: int) -> str:
+    """A job as one line."""
+    text = f"{job.id} {job.state}"
+    if job.is_running:
+        text += f" on {job.nodes}, {job.elapsed} of {job.limit}"
+    elif job.has_ended:
+        text += f" after {job.elapsed}" + (f" ({job.reason})" if job.reason else "")
+    else:
+        reason = job.reason.strip("()")
+        meaning = next((meaning for key, meaning in WAITS.items() if reason.startswith(key)), "")
+        text += f" ({reason}{': ' + meaning if meaning else ''})" + (f", expected to start {job.start}" if job.start[:1].isdigit() else "")
+    return text + (f", requeued {restarts} times" if restarts > 1 else ", requeued once" if restarts else "")
+
+
+def _now(target: Target, run: RunState, now: float) -> list[str]:
+    """What the run does at the moment, as far as its heartbeat or its log says."""
+    if run.is_finished:
+        return [f"finished: step {run.checkpoint} has its checkpoint"]
+    beat, began = run.heartbeat, any(job.is_running for job in target.jobs)
+    if beat is not None and beat.state != "ended" and now - beat.written_at < OLD_S:
+        return [_beat_text(beat), *([f"late: {', '.join(beat.late)}"] if beat.late else [])]
+    texts = []
+    if beat is not None and beat.state == "ended":
+        texts.append(f"the driver ended {age(now - beat.written_at)} ago")
+    elif beat is not None:
+        texts.append(f"no sign of the driver for {age(now - beat.written_at)}, when it was at {beat.stage}: it is gone, or its disk is")
+    log = newest_log(target)
+    if log is not None and (began or beat is None):
+        texts.append(f"the log's last line: {last_line(log)}")
+    return texts or ["nothing runs in this folder"]
+
+
+def _beat_text(beat: HeartbeatFile) -> str:
+    detail = f" ({beat.detail})" if beat.detail else ""
+    stalled = ", STALLED" if beat.state == "stalled" else ""
+    return f"{beat.stage}{detail} for {age(beat.stage_s)}, moved {age(beat.silent_s)} ago{stalled}"
+
+
+def _progress_lines(run: RunState) -> list[str]:
+    lines = []
+    if run.step is not None:
+        pace = f", {age(run.step_s)} a step{shares(run.rows)}" if run.step_s else ""
+        lines.append(_line("step", f"{run.step:,} of {'?' if run.max_steps is None else f'{run.max_steps:,}'}{pace}"))
+    validations = [row for row in run.rows if row.get("validation/pass_at_1") is not None]
+    if validations:
+        lines.append(_line("validation", f"pass@1 {validations[-1]['validation/pass_at_1']:.1%} after step {validations[-1]['step']}"))
+    if run.remaining_s and not run.is_finished:
+        lines.append(_line("remaining", f"about {age(run.remaining_s)} of training at this pace"))
+    saved = "none yet" if run.checkpoint is None else f"step {run.checkpoint:,}"
+    lines.append(_line("checkpoint", saved + (f", {age(run.checkpoint_age_s)} ago" if run.checkpoint_age_s is not None else "")))
+    return lines
+
+
+def shares(rows: Sequence[Row]) -> str:
+    """Where the time of the last steps goes: the largest three stages."""
+    sums = {part: sum(row.get(f"time/{part}_s") or 0.0 for row in rows if row["step"] > 0) for part in SHOWN_PARTS}
+    total = sum(step_seconds(row) for row in rows if row["step"] > 0)
+    largest = sorted(sums, key=lambda part: sums[part], reverse=True)[:3]
+    return f" ({', '.join(f'{part} {sums[part] / total:.0%}' for part in largest if sums[part])})" if total else ""
+
+
+def step_table(rows: Sequence[Row]) -> list[str]:
+    """The last steps, a line each."""
+    cells = [
+        [
+            str(row["step"]),
+            _number(row.get("reward/mean"), ".3f"),
+            _number(row.get("dynamic_sampling/keep_rate"), ".0%"),
+            _number(row.get("generation/samples_per_s"), ",.0f"),
+            _number(row.get("validation/pass_at_1"), ".1%"),
+            _number(step_seconds(row) or None, ",.1f"),
+        ]
+        for row in rows
+    ]
+    return format_table(["step", "reward", "kept", "samples/s", "pass@1", "seconds"], cells)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def age(seconds: float) -> str:
+    """A duration as a person says it."""
+    if seconds < 90:
+        return f"{max(seconds, 0.0):.0f} s"
+    minutes = int(seconds // 60)
+    days, hours = minutes // 1440, minutes // 60 % 24
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log that is not empty."""
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, 2) - 4096, 0))
+        lines = [line.strip() for line in file.read().decode("utf-8", errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "(empty)"
+
+
+def _as_json(target: Target, run: RunState | None) -> str:
+    state = None
+    if run is not None:
+        beat = asdict(run.heartbeat) if run.heartbeat else None
+        known = {
+            "step": run.step,
+            "max_steps": run.max_steps,
+            "checkpoint": run.checkpoint,
+            "step_s": run.step_s,
+            "remaining_s": run.remaining_s,
+        }
+        state = {**known, "is_finished": run.is_finished, "heartbeat": beat, "last_row": dict(run.rows[-1]) if run.rows else None}
+    jobs = [{**asdict(job), "restarts": target.restarts.get(job.id, 0)} for job in target.jobs]
+    return json.dumps({"run": str(target.run) if target.run else None, "jobs": jobs, "state": state}) + "\n"
