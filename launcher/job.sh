@@ -27,3 +27,28 @@
 #
 # Leaves in BRORL_JOB_FOLDER: settings.sh (nodes, run folder), preflight/try_K/NODE.json, logs/, failures and excluded (counts).
 # Exit code: the driver's. 0 done; 2 a mistake in the input; 75 saved, to go on later, and the job has requeued itself.
+
+set -u # not -e: what ends, and how, is looked at one by one
+
+BRORL_ROOT=${BRORL_ROOT:-$SLURM_SUBMIT_DIR}
+if [[ ! -f $BRORL_ROOT/launcher/job_steps.sh ]]; then
+  echo "brorl: BRORL_ROOT=$BRORL_ROOT does not hold the code: submit from the repository, or set BRORL_ROOT" >&2
+  exit 2
+fi
+# shellcheck source=launcher/environment.sh
+source "$BRORL_ROOT/launcher/environment.sh"
+# shellcheck source=launcher/job_events.sh
+source "$BRORL_ROOT/launcher/job_events.sh"
+# shellcheck source=launcher/job_steps.sh
+source "$BRORL_ROOT/launcher/job_steps.sh"
+# shellcheck source=launcher/job_requeue.sh
+source "$BRORL_ROOT/launcher/job_requeue.sh"
+
+check_given
+open_queue
+say "job $SLURM_JOB_ID, try $((${SLURM_RESTART_COUNT:-0} + 1)), on $SLURM_JOB_NODELIST; files in $BRORL_JOB_FOLDER"
+# Each returns 1 when the job is to end, with `exit_code` and `cause` set.
+read_settings "$@" && choose_nodes "$@" && bring_up_ray && drive "$@"
+find_out_more
+tear_down
+finish

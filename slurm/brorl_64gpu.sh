@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# BroRL on 8 nodes of 8 GPUs: the recipe of the paper.
+#   sbatch slurm/brorl_64gpu.sh [KEY=VALUE ...]          overrides are Hydra's: trainer.max_steps=10 'data.tasks=[{name: gcd}]'
+# Submit from the repository. What belongs to a site goes on the command line (sbatch --partition=… --account=… slurm/brorl_64gpu.sh) or
+# into SBATCH_PARTITION, SBATCH_ACCOUNT; launcher/job.sh lists the BRORL_… variables, docs/cluster.md explains them.
+#SBATCH --job-name=brorl_64gpu
+#SBATCH --output=%x-%j.log
+#SBATCH --open-mode=append
+#SBATCH --nodes=8
+#SBATCH --gpus-per-node=8
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --time=04:00:00
+#SBATCH --signal=B:USR1@300
+#SBATCH --requeue
+#SBATCH --no-kill
+
+# --open-mode=append: a requeue would empty the log.  --signal=B:…: save, requeue, go on, 300 s before the time limit.
+# --no-kill: when a node dies the job itself says which one, and goes back into the queue without it.
+
+export BRORL_CONFIG="${BRORL_CONFIG:-brorl_64gpu}"
+export BRORL_GRACE_S="${BRORL_GRACE_S:-240}" # of those 300 s, to save
+source "${BRORL_ROOT:-$SLURM_SUBMIT_DIR}/launcher/job.sh"

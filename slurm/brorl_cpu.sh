@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# The whole system on the CPUs of two nodes, with the small model of `make train` (run `make train` first): a test of a cluster without GPUs.
+#   sbatch slurm/brorl_cpu.sh [KEY=VALUE ...]          overrides are Hydra's: trainer.max_steps=10 'data.tasks=[{name: gcd}]'
+# Submit from the repository. What belongs to a site goes on the command line (sbatch --partition=… --account=… slurm/brorl_cpu.sh) or
+# into SBATCH_PARTITION, SBATCH_ACCOUNT; launcher/job.sh lists the BRORL_… variables, docs/cluster.md explains them.
+#SBATCH --job-name=brorl_cpu
+#SBATCH --output=%x-%j.log
+#SBATCH --open-mode=append
+#SBATCH --nodes=2
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --time=00:30:00
+#SBATCH --signal=B:USR1@120
+#SBATCH --requeue
+#SBATCH --no-kill
+
+# --open-mode=append: a requeue would empty the log.  --signal=B:…: save, requeue, go on, 120 s before the time limit.
+# --no-kill: when a node dies the job itself says which one, and goes back into the queue without it.
+
+export BRORL_CONFIG="${BRORL_CONFIG:-brorl_cpu}"
+export BRORL_GRACE_S="${BRORL_GRACE_S:-60}" # of those 120 s, to save
+source "${BRORL_ROOT:-$SLURM_SUBMIT_DIR}/launcher/job.sh" trainer.num_nodes=2 "$@"
