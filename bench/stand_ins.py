@@ -3,6 +3,7 @@ the object store, but compute nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ import numpy as np
 import ray
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.generation.chunk_work import ChunkMeta
+from nemo_brorl.generation.chunk_work import ChunkMeta, ChunkProgress
 from nemo_brorl.generation.engine import EngineReady
 from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.generation.slot import EngineSlot
@@ -26,19 +27,27 @@ VOCAB_SIZE = 290
 TAIL = 0.8  # sigma of the log-normal lengths: the longest of 512 takes about eight times the mean
 EASY_SHARE, HARD_SHARE = 0.1, 0.15  # of prompts that every rollout gets right, or none
 PROMPT_TOKENS = 200
+ROUND_TRIP_S = 0.002  # of a question for news: two in one would be answered at once
 
 
 class StandInEngine:
-    """Answers like `generation.engine.RolloutEngine`, with random arrays."""
+    """Answers like `generation.engine.RolloutEngine`, with random arrays; every so many rollouts there is news."""
 
     def __init__(self, index: int, mean_tokens: int) -> None:
         self.index, self.mean_tokens = index, mean_tokens
+        self.num_untold, self.every = 0, 1
+        self.is_due = asyncio.Event()
 
     def ready(self) -> EngineReady:
         return EngineReady(self.index, 0, 0.0, 0.0)
 
     @ray.method(num_returns=3)
-    def generate(self, flight: int, request: RolloutRequest, beginnings: None) -> tuple[ChunkMeta, ChunkArrays, None]:
+    async def generate(self, flight: int, request: RolloutRequest, beginnings: None) -> tuple[ChunkMeta, ChunkArrays, None]:
+        for first in range(0, request.num_rollouts, self.every):  # the driver hears of them as of a real chunk: in parts
+            self.num_untold += min(self.every, request.num_rollouts - first)
+            if self.num_untold >= self.every:
+                self.is_due.set()
+            await asyncio.sleep(ROUND_TRIP_S)
         random = np.random.default_rng(request.seed + request.first_index)
         drawn = random.lognormal(np.log(self.mean_tokens) - TAIL**2 / 2, TAIL, request.num_rollouts)
         lengths = np.clip(drawn, 1, request.sampling.max_tokens).astype(np.int32)
@@ -47,6 +56,13 @@ class StandInEngine:
         arrays = ChunkArrays(tokens, np.full(len(tokens), -2.0, np.float32), offsets)
         is_stopped = lengths < request.sampling.max_tokens
         return ChunkMeta(flight, request.prompt.uid, request.indices, lengths, is_stopped, 0, 0), arrays, None
+
+    async def news(self, every: int, within_s: float) -> tuple[ChunkProgress, ...]:
+        self.every = every
+        await self.is_due.wait()
+        self.is_due.clear()
+        self.num_untold = 0
+        return ()
 
     def stats(self) -> EngineStats:
         return EngineStats(self.index, 0, 0, 0, 0, 0, 0)

@@ -72,6 +72,8 @@ RANGES: dict[str, Range] = {
     "generation.gpu_memory_utilization": Range(0, 1, is_open=True),
     "generation.kv_cache_gib": POSITIVE,
     "generation.block_size": AT_LEAST_1,
+    "generation.report_every": AT_LEAST_1,
+    "generation.report_s": POSITIVE,
     "generation.timeout_s": POSITIVE,
     "generation.max_residual_gib": POSITIVE,
     "generation.weight_bucket_mib": POSITIVE,

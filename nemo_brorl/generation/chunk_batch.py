@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Collection, Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
 from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkMeta, ChunkProgress, ChunkWork, Continuation, RolloutTask, Withdrawn
+from nemo_brorl.generation.reports import News, Reports
 from nemo_brorl.types import Sampling
 
 
@@ -46,6 +48,7 @@ class ChunkBatch:
         self._cut_early: set[int] = set()
         self._dropped_early: set[int] = set()
         self._failure: ChunkFailure | None = None
+        self._reports = Reports()
         self.set_version(0)
 
     @property
@@ -63,6 +66,8 @@ class ChunkBatch:
         if self._failure is not None:
             chunk.answer.set_result((self._failure, None, None))
             return
+        if not self._chunks:
+            self._reports.note_begun(time.monotonic())
         self._chunks[chunk.flight] = chunk
         if chunk.flight in self._dropped_early:
             self._drop(chunk)
@@ -79,9 +84,17 @@ class ChunkBatch:
         for name, continuation in self._requests.step():
             chunk, row = self._rollouts.pop(name)
             chunk.put(row, continuation)
+            self._reports.note_ended()
             if chunk.is_finished:
                 self._answer(chunk)
-        self._cut_overdue()
+        now = time.monotonic()
+        self._cut_overdue(now)
+        if self._chunks and self._reports.is_due(now):
+            self._reports.tell(self._progress(), now)
+
+    def report(self, every: int, within_s: float, answer: Future[News]) -> None:
+        """Tell `answer` how far all chunks are, as `Reports` says when."""
+        self._reports.ask(every, within_s, answer)
 
     def cut(self, flights: Collection[int]) -> None:
         """End these chunks with what they have."""
@@ -101,7 +114,8 @@ class ChunkBatch:
         return True
 
     def abort(self, flights: Collection[int]) -> None:
-        """Drop these chunks. Nothing else is in flight, here or on its way."""
+        """Drop these chunks. Nothing else is in flight, here or on its way, and nobody waits for a report."""
+        self._reports.drop()
         self._cut_early.clear()
         self._dropped_early = set(flights) - self._chunks.keys()
         for chunk in list(self._chunks.values()):
@@ -115,8 +129,7 @@ class ChunkBatch:
         self._chunks.clear()
         self._rollouts.clear()
 
-    def _cut_overdue(self) -> None:
-        now = time.monotonic()
+    def _cut_overdue(self, now: float) -> None:
         for chunk in list(self._chunks.values()):
             limit = chunk.request.deadline_s
             if limit is None:
@@ -144,6 +157,7 @@ class ChunkBatch:
         meta = reply[0]
         if isinstance(meta, ChunkMeta):
             reply = (dataclasses.replace(meta, progress=self._progress()), *reply[1:])
+            self._reports.note_told(time.monotonic())
             self.num_samples += len(meta.lengths)
             self.num_tokens += chunk.num_sampled
         chunk.answer.set_result(reply)

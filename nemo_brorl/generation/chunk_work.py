@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nemo_brorl.errors import ConfigError
 from nemo_brorl.types import Bool, ChunkArrays, Int32, Int64, RolloutRequest
 
 LOG_PROB_SLACK = 1e-4  # a log-probability may be this far above 0 by rounding
@@ -225,6 +226,22 @@ def find_mismatch(meta: ChunkMeta, flight: int, request: RolloutRequest, known_v
     if meta.newest_version not in known_versions or meta.version not in oldest:
         return f"prompt {meta.uid}: versions {meta.version} to {meta.newest_version} were never published"
     return None
+
+
+def check_lengths(requests: Sequence[RolloutRequest], max_model_len: int) -> None:
+    """Raise ConfigError for a request that does not fit the engines' context, or resumes what has no token left to sample."""
+    for request in requests:
+        num_prompt, num_response = len(request.prompt.token_ids), request.sampling.max_tokens
+        if num_prompt + num_response > max_model_len:
+            raise ConfigError(
+                f"prompt {request.prompt.uid} has {num_prompt} tokens and may be answered with {num_response}, "
+                f"generation.max_model_len={max_model_len}; write at least {num_prompt + num_response}"
+            )
+        if request.resumed is not None and request.resumed.lengths.max() >= num_response:
+            raise ConfigError(
+                f"prompt {request.prompt.uid} is resumed after {request.resumed.lengths.max()} tokens and may be answered with "
+                f"{num_response}; write at least {request.resumed.lengths.max() + 1}"
+            )
 
 
 def no_arrays(num: int) -> ChunkArrays:

@@ -24,6 +24,7 @@ from nemo_brorl.generation.chunk_batch import ChunkBatch
 from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkWork, Reply
 from nemo_brorl.generation.device import EngineSettings, prepare_process
 from nemo_brorl.generation.incoming import IncomingWeights, LoadReport, check_manifest, has_tied_head, read_shapes
+from nemo_brorl.generation.reports import News
 from nemo_brorl.generation.sleep_mode import SleepMode
 from nemo_brorl.generation.vllm_requests import VllmRequests
 from nemo_brorl.logs import get_logger, setup_logging
@@ -97,6 +98,13 @@ class RolloutEngine:
     async def abort(self, flights: Collection[int]) -> None:
         """Drop these chunks, which is all there are, also those that are not here yet."""
         await self._on_thread(lambda: self._batch.abort(flights))
+
+    async def news(self, every: int, within_s: float) -> News:
+        """How far the chunks here are, once `every` more rollouts have ended or a busy engine has told nothing for `within_s`, see
+        `Reports`. An engine without chunks does not answer before it has some."""
+        answer: Future[News] = Future()
+        await self._on_thread(lambda: self._batch.report(every, within_s, answer))
+        return await asyncio.wrap_future(answer)
 
     async def stats(self) -> EngineStats:
         """Counters since the engine was started."""

@@ -1,10 +1,15 @@
-"""Which chunk is on which engine."""
+"""Which chunk is on which engine, and what it comes back as."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+
+from nemo_brorl.generation.chunk_work import ChunkMeta, no_arrays
+from nemo_brorl.types import PartialRollouts, RolloutChunk, RolloutRequest
 
 
 @dataclass(frozen=True)
@@ -55,3 +60,27 @@ class Flights:
         """Forget everything."""
         self.by_meta.clear()
         self.engines.clear()
+
+
+def landed(flight: Flight, request: RolloutRequest, meta: ChunkMeta) -> RolloutChunk:
+    """The answer that an engine gave; tokens stay where they are."""
+    rest = meta.unfinished
+    return RolloutChunk(
+        request=request,
+        indices=meta.indices,
+        lengths=meta.lengths,
+        is_stopped=meta.is_stopped,
+        version=meta.version,
+        newest_version=meta.newest_version,
+        engine=flight.engine,
+        data=flight.data,
+        unfinished=None if rest is None else PartialRollouts(rest.indices, rest.lengths, rest.version, flight.beginnings),
+    )
+
+
+def untouched(request: RolloutRequest, version: int) -> RolloutChunk:
+    """The answer to a request that was cut before an engine had it: nothing has ended, the beginnings are those it came with. `version`
+    is that of rollouts without a token."""
+    nothing, num = np.zeros(0, np.int32), request.num_rollouts
+    rest = request.resumed or PartialRollouts(request.indices, np.zeros(num, np.int32), version, no_arrays(num))
+    return RolloutChunk(request, nothing, nothing, np.zeros(0, bool), version, version, engine=-1, data=no_arrays(0), unfinished=rest)

@@ -17,7 +17,7 @@ from nemo_brorl.generation import device
 from nemo_brorl.generation.engine import EngineReady, RolloutEngine
 from nemo_brorl.generation.incoming import read_shapes
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.generation.slot import EngineSlot, get_or_failure
+from nemo_brorl.generation.slot import EngineSlot, check_weights, get_or_failure
 from nemo_brorl.generation.staged_sleep import StagedSleep
 from nemo_brorl.generation.weight_receivers import WeightReceivers
 from nemo_brorl.object_store import wait_any
@@ -72,10 +72,9 @@ class VllmPool:
         return [slot.wait() for slot in self._slots]
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
-        """Begin to sample. Raises GenerationError while another session is open."""
+        """Begin to sample. Raises GenerationError while another session is open, or when no engine has the published weights."""
         self._sleep.check_awake("open_session")
-        if without := [slot.name for slot in self._slots if slot.lacks_weights]:
-            raise GenerationError(f"{', '.join(without)} took the place of another without its weights: publish first")
+        check_weights(self._slots)
         if self._session is not None and self._session.is_open:
             raise GenerationError("a session was opened while another is unfinished; close it, or exhaust `generate`, first")
         placement = ChunkPlacement([], self._generation.max_num_seqs, self._placement, forecast)

@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import ObjectLostError
 
 from nemo_brorl.config.schema import GenerationConfig
-from nemo_brorl.errors import ConfigError, GenerationError
-from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkMeta, Withdrawn, find_mismatch, no_arrays
-from nemo_brorl.generation.flights import Flight, Flights
-from nemo_brorl.generation.slot import ENGINE_FAILURES, EngineSlot, explain, get_all
+from nemo_brorl.errors import GenerationError
+from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkMeta, Withdrawn, check_lengths, find_mismatch
+from nemo_brorl.generation.flights import Flight, Flights, landed, untouched
+from nemo_brorl.generation.reports import News
+from nemo_brorl.generation.slot import ENGINE_FAILURES, EngineSlot, check_weights, explain, get_all
 from nemo_brorl.rollouts.placement import ChunkPlacement
-from nemo_brorl.types import PartialRollouts, RolloutChunk, RolloutRequest
+from nemo_brorl.types import RolloutChunk, RolloutRequest
 
 
 class VllmSession:
@@ -27,9 +27,11 @@ class VllmSession:
     engine is lost (it died, failed a step, returned garbage, or said nothing for `timeout_s` while it had something to do), and
     when it gives the chunk to an idle engine. A request that is cut is ended by its engine, or here when no engine has it.
 
-    Whether an engine is usable is the slot's business; each poll looks at it, so anyone may replace engines meanwhile. Nothing
-    waits but `close`. Per chunk one call to an engine; per poll one `ray.wait` over the chunks in flight (at most one more per engine
-    than its batch holds, however many requests there are) and one `ray.get`.
+    Whether an engine is usable is the slot's business; each poll looks at it, so anyone may replace engines meanwhile. One that has to
+    wait for a publication gets chunks after it, others sample until then. Nothing
+    waits but `close`. Per chunk one call to an engine; one more to each that is answered when it has got further
+    (`generation.report_every`) and then made again; per poll one `ray.wait` over the chunks in flight (at most one more per engine than its
+    batch holds, however many requests there are) and these, and one `ray.get`.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class VllmSession:
         self._actors: dict[int, Any] = {}  # of the engines the placement knows
         self._flights = Flights()
         self._withdrawals: dict[Any, Flight] = {}  # by the reference to the victim's answer
+        self._asked: dict[Any, int] = {}  # engines by the reference to their news; every engine in `_actors` has one
+        self._last_news: dict[int, News] = {}  # by engine
         self._cut: set[int] = set()  # chunks that have not ended
         self._num_losses: Counter[int] = Counter()  # engines, by chunk
         self._restarted: set[int] = set()  # chunks whose beginnings are gone
@@ -80,6 +84,8 @@ class VllmSession:
         self._forget_replaced()
         self._hear()
         self._replace_silent()
+        if self._requests:
+            check_weights(self._slots)
         self._admit()
         self._end_waiting()
         self._dispatch()
@@ -110,12 +116,12 @@ class VllmSession:
                 if self._slots[engine].actor is self._actors[engine]:
                     self._slots[engine].replace(cause)
         self.is_open = False
-        for record in (self._actors, self._flights, self._withdrawals, self._requests, self._cut, self._ended):
+        for record in (self._actors, self._flights, self._withdrawals, self._asked, self._requests, self._cut, self._ended):
             record.clear()
 
     def _references(self) -> list[Any]:
         starting = [slot.starting for slot in self._slots if slot.starting is not None]
-        return [*self._flights.by_meta, *self._withdrawals, *starting]
+        return [*self._flights.by_meta, *self._withdrawals, *self._asked, *starting]
 
     def _hear(self) -> None:
         """Take in what has resolved."""
@@ -128,6 +134,8 @@ class VllmSession:
                 self._land(self._flights.by_meta[reference], result)
             elif reference in self._withdrawals:
                 self._note_withdrawal(self._withdrawals.pop(reference), result)
+            elif reference in self._asked:
+                self._note_news(self._asked.pop(reference), result)
             else:  # an engine that was starting, or something of one that was lost a moment ago
                 self._note_start(reference, result)
 
@@ -149,26 +157,10 @@ class VllmSession:
     def _finish(self, flight: Flight, meta: ChunkMeta) -> None:
         self._flights.remove(flight)
         self._placement.finish(flight.engine, flight.chunk, meta.lengths)
-        for news in meta.progress:
-            other = self._flights.engines[flight.engine].get(news.flight)
-            if other is not None:
-                self._placement.progress(flight.engine, other.chunk, news.num_begun, news.num_ended, news.age)
+        self._note_progress(flight.engine, meta.progress)
         self._slots[flight.engine].note_chunk()
         self._cut.discard(flight.chunk)
-        rest = meta.unfinished
-        self._ended.append(
-            RolloutChunk(
-                request=self._requests.pop(flight.chunk),
-                indices=meta.indices,
-                lengths=meta.lengths,
-                is_stopped=meta.is_stopped,
-                version=meta.version,
-                newest_version=meta.newest_version,
-                engine=flight.engine,
-                data=flight.data,
-                unfinished=None if rest is None else PartialRollouts(rest.indices, rest.lengths, rest.version, flight.beginnings),
-            )
-        )
+        self._ended.append(landed(flight, self._requests.pop(flight.chunk), meta))
 
     def _take_back(self, flight: Flight) -> None:
         """Its engine gave a chunk back; the placement is told when the answer to our question comes."""
@@ -181,6 +173,26 @@ class VllmSession:
             self._placement.withdrawn(flight.chunk)
         elif result is False:
             self._placement.kept(flight.chunk)
+
+    def _note_news(self, engine: int, news: Any) -> None:
+        """An engine told how far it is, or cannot any more."""
+        if isinstance(news, Exception):
+            self._lose(engine, news)
+            return
+        if news != self._last_news.get(engine):
+            self._slots[engine].touch()
+        self._last_news[engine] = news
+        self._note_progress(engine, news)
+        self._ask(engine)
+
+    def _note_progress(self, engine: int, news: News) -> None:
+        flights = self._flights.engines[engine]
+        for chunk in [chunk for chunk in news if chunk.flight in flights]:
+            self._placement.progress(engine, flights[chunk.flight].chunk, chunk.num_begun, chunk.num_ended, chunk.age)
+
+    def _ask(self, engine: int) -> None:
+        """Have an engine tell when it has got further."""
+        self._asked[self._actors[engine].news.remote(self._config.report_every, self._config.report_s)] = engine
 
     def _note_start(self, reference: Any, result: Any) -> None:
         for slot in self._slots:
@@ -216,6 +228,7 @@ class VllmSession:
         del self._actors[engine]
         self._placement.lose(engine)
         self._withdrawals = {reference: flight for reference, flight in self._withdrawals.items() if flight.engine != engine}
+        self._asked = {reference: asked for reference, asked in self._asked.items() if asked != engine}
         for flight in self._flights.drop_engine(engine):
             request = self._requests[flight.chunk]
             self._slots[engine].num_resampled += request.num_rollouts
@@ -232,6 +245,7 @@ class VllmSession:
                 self._actors[slot.index] = slot.actor
                 self._flights.add_engine(slot.index)
                 self._placement.add_engine(slot.index)
+                self._ask(slot.index)
 
     def _dispatch(self) -> None:
         while (assignment := self._placement.assign()) is not None:
@@ -255,7 +269,7 @@ class VllmSession:
             is_held = not self._placement.cancel(chunk)
             assert not is_held, f"chunk {chunk} is held by an engine that does not have it"
             self._cut.remove(chunk)
-            self._ended.append(untouched(self._requests.pop(chunk), self._slots[0]))
+            self._ended.append(untouched(self._requests.pop(chunk), self._slots[0].version))
 
     def _steal(self) -> None:
         steals = self._placement.steals()
@@ -273,27 +287,3 @@ class VllmSession:
             self._requests[other.chunk].num_rollouts for other in self._flights.engines[flight.engine].values() if other is not flight
         ]
         return sum(others) < self._config.max_num_seqs
-
-
-def untouched(request: RolloutRequest, slot: EngineSlot) -> RolloutChunk:
-    """The answer to a request that was cut before an engine had it: nothing has ended, the beginnings are those it came with."""
-    version = 0 if slot.published is None else slot.published.version
-    nothing, num = np.zeros(0, np.int32), request.num_rollouts
-    rest = request.resumed or PartialRollouts(request.indices, np.zeros(num, np.int32), version, no_arrays(num))
-    return RolloutChunk(request, nothing, nothing, np.zeros(0, bool), version, version, engine=-1, data=no_arrays(0), unfinished=rest)
-
-
-def check_lengths(requests: Sequence[RolloutRequest], max_model_len: int) -> None:
-    """Raise ConfigError for a request that does not fit the engines' context, or resumes what has no token left to sample."""
-    for request in requests:
-        num_prompt, num_response = len(request.prompt.token_ids), request.sampling.max_tokens
-        if num_prompt + num_response > max_model_len:
-            raise ConfigError(
-                f"prompt {request.prompt.uid} has {num_prompt} tokens and may be answered with {num_response}, "
-                f"generation.max_model_len={max_model_len}; write at least {num_prompt + num_response}"
-            )
-        if request.resumed is not None and request.resumed.lengths.max() >= num_response:
-            raise ConfigError(
-                f"prompt {request.prompt.uid} is resumed after {request.resumed.lengths.max()} tokens and may be answered with "
-                f"{num_response}; write at least {request.resumed.lengths.max() + 1}"
-            )

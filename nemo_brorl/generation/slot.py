@@ -54,7 +54,8 @@ class EngineSlot:
     def __init__(self, index: int, start_actor: Callable[[], Any], max_restarts: int, timeout_s: float) -> None:
         self.index = index
         self.published: PublishedWeights | None = None  # what a replacement loads; None: the weights of the model folder
-        self.lacks_weights = False  # it was started without a copy of the published weights: those of the model folder are older
+        self.lacks_weights = False  # no copy of the published weights was there for it: it may not sample before the next publication
+        self.lost_to = ""  # why the last engine here was replaced
         self.num_started = 1  # actors, this one included
         self.num_resampled = 0  # rollouts that were sampled again because their engine was lost
         self._start_actor = start_actor
@@ -74,6 +75,11 @@ class EngineSlot:
     def name(self) -> str:
         """Of the engine that is here now: another one after every replacement."""
         return f"engine {self.index}" + (f" (number {self.num_started})" if self.num_started > 1 else "")
+
+    @property
+    def version(self) -> int:
+        """Of the weights published last; 0: the model folder's."""
+        return 0 if self.published is None else self.published.version
 
     @property
     def silence_s(self) -> float:
@@ -106,28 +112,22 @@ class EngineSlot:
             self.touch()
             logger.info("engine %d is ready: import %.1f s, load %.1f s", self.index, ready.import_s, ready.load_s)
 
-    def wait_or_replace(self, is_publishing: bool = False) -> EngineReady:
+    def wait_or_replace(self) -> EngineReady:
         """Block until an engine is ready, maybe a new one. Raises GenerationError when the slot gives up."""
         while True:
             try:
                 return self.wait()
             except GenerationError as cause:
-                self.replace(cause, is_publishing=is_publishing)
+                self.replace(cause)
 
-    def replace(self, cause: object, *, is_fault: bool = True, is_publishing: bool = False) -> None:
-        """Kill the actor and start another with the published weights, without waiting.
+    def replace(self, cause: object, *, is_fault: bool = True) -> None:
+        """Kill the actor and start another with the published weights, without waiting; where no copy of them is kept it
+        `lacks_weights` until the next publication.
 
-        `is_publishing`: new weights come before it is used, so it may start with old ones. Raises GenerationError when the slot was
-        replaced `max_restarts` times for a fault since it last returned a chunk, or no copy of the published weights is kept.
+        Raises GenerationError when the slot was replaced `max_restarts` times for a fault since it last returned a chunk.
         """
         ray.kill(self.actor, no_restart=True)
         self._num_garbage += isinstance(cause, ChunkFailure) and cause.is_garbage
-        has_copy = self.published is None or self.published.buckets is not None
-        if self._given_up is None and not has_copy and not is_publishing:
-            self._given_up = (
-                f"engine {self.index} is lost and generation.keep_published=false keeps no weights for another: continue from the last "
-                f"checkpoint, or write keep_published=true; it was lost to: {explain(cause)}"
-            )
         if self._given_up is None and is_fault and self._num_in_a_row >= self._max_restarts:
             self._given_up = (
                 f"engine {self.index} failed {self._num_in_a_row + 1} times, generation.max_restarts={self._max_restarts}; "
@@ -136,10 +136,12 @@ class EngineSlot:
         if self._given_up is not None:
             raise GenerationError(self._given_up)
         self.num_started += 1
-        self.lacks_weights = not has_copy
+        self.lacks_weights = self.published is not None and self.published.buckets is None
+        self.lost_to = explain(cause)
         self._num_in_a_row += is_fault
         self._num_restarts += is_fault
-        logger.warning("engine %d is replaced (%d of %d): %s", self.index, self._num_in_a_row, self._max_restarts, explain(cause))
+        until = "; it samples again after the next publication" if self.lacks_weights else ""
+        logger.warning("engine %d is replaced (%d of %d): %s%s", self.index, self._num_in_a_row, self._max_restarts, self.lost_to, until)
         self._carried = self._counted
         self.actor = self._start_actor()
         self.touch()
@@ -161,6 +163,16 @@ class EngineSlot:
     def close(self) -> None:
         """Stop the engine."""
         ray.kill(self.actor, no_restart=True)
+
+
+def check_weights(slots: Sequence[EngineSlot]) -> None:
+    """Raise GenerationError when no engine has the published weights: only the policy could bring them, and it waits for samples."""
+    if all(slot.lacks_weights for slot in slots):
+        causes = "; ".join(f"engine {slot.index}: {slot.lost_to}" for slot in slots)
+        raise GenerationError(
+            f"no engine is left that has the published weights, generation.keep_published=false keeps no copy: continue from the last "
+            f"checkpoint, or write keep_published=true. Lost to: {causes}"
+        )
 
 
 def explain(cause: object) -> str:

@@ -55,15 +55,16 @@ class StagedSleep:
         }
 
     def wake_weights(self) -> bool:
-        """Whether an engine has no weights now. Raises GenerationError unless asleep, or when an engine can be replaced no more."""
+        """Whether an engine has no weights now, or older ones. Raises GenerationError unless asleep, or when an engine can be replaced no
+        more."""
         if self._config.sleep == "off":
-            return False
+            return self._lacks_weights()
         self._enter("weights awake", after="asleep")
         for slot, cause, is_fault in self._due:
-            slot.replace(cause, is_fault=is_fault, is_publishing=True)
-            self._needs_weights |= slot.lacks_weights
+            slot.replace(cause, is_fault=is_fault)
         self._due = []
         self._wake("weights")
+        self._needs_weights |= self._lacks_weights()
         return self._needs_weights
 
     def wake_cache(self) -> None:
@@ -109,5 +110,7 @@ class StagedSleep:
         results = get_all([slot.actor.wake.remote(tag) for slot in slots], self._config.timeout_s)
         for slot, result in zip(slots, results, strict=True):
             if isinstance(result, Exception):
-                slot.replace(result, is_publishing=self._needs_weights)
-                self._needs_weights |= slot.lacks_weights
+                slot.replace(result)
+
+    def _lacks_weights(self) -> bool:
+        return any(slot.lacks_weights for slot in self._slots)

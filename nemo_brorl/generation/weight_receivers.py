@@ -40,7 +40,7 @@ class WeightReceivers:
             broadcast.join(link)
         finally:
             for engine, cause in broadcast.lost.items():
-                self._slots[engine].replace(cause, is_publishing=True)
+                self._slots[engine].replace(cause)
 
     def load(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
         """Load a stream of StreamedBucket (or of references to WeightBucket) into every engine; prefix caches are dropped.
@@ -60,7 +60,7 @@ class WeightReceivers:
         finally:
             if not is_whole:
                 for slot in self._slots:
-                    slot.replace(f"weights of version {version} arrived in part", is_publishing=True)
+                    slot.replace(f"weights of version {version} arrived in part")
         return self._note_published(PublishedWeights.of(manifest, copies, version), broadcast)
 
     def _note_published(self, published: PublishedWeights, broadcast: WeightBroadcast) -> int:
@@ -76,7 +76,7 @@ class WeightReceivers:
 
     def _wait_ready(self) -> None:
         for slot in self._slots:
-            slot.wait_or_replace(is_publishing=True)
+            slot.wait_or_replace()
 
     def _new_broadcast(self) -> WeightBroadcast:
         return WeightBroadcast(self._slots, self._timeout_s, self._is_collective)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -18,11 +19,12 @@ import ray
 from nemo_brorl.config.schema import GenerationConfig
 from nemo_brorl.errors import GenerationError, WeightSyncError
 from nemo_brorl.generation.broadcast import WeightBroadcast
-from nemo_brorl.generation.chunk_work import BeginningsMeta, ChunkFailure, ChunkMeta, Withdrawn, no_arrays
+from nemo_brorl.generation.chunk_work import BeginningsMeta, ChunkFailure, ChunkMeta, ChunkProgress, Withdrawn, no_arrays
 from nemo_brorl.generation.engine import EngineReady
 from nemo_brorl.generation.incoming import LoadReport
 from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.generation.slot import EngineSlot, PublishedWeights
+from nemo_brorl.generation.weight_receivers import WeightReceivers
 from nemo_brorl.object_store import wait_any
 from nemo_brorl.rollouts.placement import ChunkPlacement
 from nemo_brorl.types import ChunkArrays, EngineStats, Prompt, RolloutChunk, RolloutRequest, Sampling
@@ -40,6 +42,7 @@ class FaultyEngine:
         self.marker = Path(folder) / f"{index}"
         self.fault = fault
         self.words: dict[int, asyncio.Future[str]] = {}  # by flight
+        self.has_got_on = asyncio.Event()  # there is news
 
     def is_due(self, fault: str) -> bool:
         if self.fault.removeprefix("always ") != fault or (self.marker.exists() and not self.fault.startswith("always ")):
@@ -75,12 +78,20 @@ class FaultyEngine:
         """Samples nothing until somebody says what to do."""
         word: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.words[flight] = word
+        if self.fault == "slow and tells" and len(self.words) == 1:
+            self.has_got_on.set()
         if await word == "give back":
             return Withdrawn(), None, None
         indices, none, version = request.indices, np.zeros(0, np.int32), self.version
         rest = BeginningsMeta(indices, np.zeros(len(indices), np.int32), version)
         meta = ChunkMeta(flight, request.prompt.uid, none, none, np.zeros(0, bool), version, version, rest)
         return meta, no_arrays(0), no_arrays(len(indices))
+
+    async def news(self, every: int, within_s: float) -> tuple[ChunkProgress, ...]:
+        """Under "slow and tells", that half of the first chunk has ended, once it is here, and then never anything more."""
+        await self.has_got_on.wait()
+        self.has_got_on.clear()
+        return (ChunkProgress(next(iter(self.words)), num_begun=4, num_ended=3, age=1.0),)
 
     async def withdraw(self, flight: int) -> bool:
         word = self.words.get(flight)
@@ -215,6 +226,75 @@ def test_an_engine_that_somebody_else_replaced_gets_its_chunks_again(tmp_path: P
     slots[0].replace("it held too much memory", is_fault=False)
     assert len(drain(session, 2)) == 2
     session.close()
+
+
+def test_slots_of_ended_rollouts_are_filled_before_their_chunk_is_done(tmp_path: Path) -> None:
+    """Of six chunks of four, three are given to an engine with a batch of eight. When three rollouts of the first have ended, five of two
+    chunks are left beside the third: nine; with a batch of nine there is room for another."""
+    slots = slots_of(tmp_path, "slow and tells")
+    slots[0].wait()
+    placement = ChunkPlacement([], max_rollouts=9)
+    session = VllmSession(slots, placement, GenerationConfig(max_num_seqs=9), itertools.count(), known_versions={0})
+    session.submit(requests_of(6))
+    assert placement.num_waiting == 3
+    deadline = time.monotonic() + 30
+    while placement.num_waiting == 3 and time.monotonic() < deadline:
+        wait_any(session.pending(), 0.5)
+        assert session.poll() == []
+    assert placement.num_waiting == 2
+    session.cut(["a"])
+    assert sorted(chunk.request.first_index for chunk in drain(session, 6)) == [0, 4, 8, 12, 16, 20]
+    session.close()
+
+
+def test_an_engine_that_dies_idle_is_replaced_at_once(tmp_path: Path) -> None:
+    slots = slots_of(tmp_path, "none")
+    run = slots[0].wait()
+    session = session_of(slots)
+    session.submit(requests_of(2))
+    assert len(drain(session, 2)) == 2
+    os.kill(run.process, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while slots[0].num_started == 1 and time.monotonic() < deadline:
+        wait_any(session.pending(), 0.5)
+        assert session.poll() == []
+    assert slots[0].num_started == 2
+    session.submit(requests_of(2))
+    assert len(drain(session, 2)) == 2
+    session.close()
+
+
+def without_a_copy(slots: list[EngineSlot]) -> list[EngineSlot]:
+    """Version 3 was published under generation.keep_published=false."""
+    for slot in slots:
+        slot.wait()
+        slot.published = PublishedWeights((), None, version=3)
+    return slots
+
+
+def test_without_a_copy_of_the_weights_an_engine_that_died_samples_again_after_a_publication(tmp_path: Path) -> None:
+    slots = without_a_copy(slots_of(tmp_path, "die", "none"))
+    session = session_of(slots)
+    session.submit(requests_of(6))
+    chunks = drain(session, 6)
+    assert {chunk.engine for chunk in chunks} == {1}
+    assert [slot.lacks_weights for slot in slots] == [True, False]
+    slots[0].wait()
+    WeightReceivers(slots, 30.0, 2, is_collective=False).load([], [], version=3)
+    assert [slot.lacks_weights for slot in slots] == [False, False]
+    session.submit(requests_of(6))
+    assert {chunk.engine for chunk in drain(session, 6)} == {0, 1}
+    session.close()
+
+
+def test_without_a_copy_of_the_weights_the_last_engine_that_dies_ends_the_run(tmp_path: Path) -> None:
+    slots = without_a_copy(slots_of(tmp_path, "die", "die"))
+    session = session_of(slots)
+    session.submit(requests_of(6))
+    with pytest.raises(GenerationError, match="no engine is left that has the published weights.*Lost to: engine 0: "):
+        drain(session, 6)
+    for slot in slots:
+        slot.close()
 
 
 def test_a_chunk_that_no_engine_survives_ends_the_run_with_its_name(tmp_path: Path) -> None:

@@ -8,9 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
+from nemo_brorl.generation import chunk_batch
 from nemo_brorl.generation.chunk_batch import ChunkBatch
 from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkMeta, ChunkProgress, ChunkWork, Continuation, Reply, RolloutTask, Withdrawn
+from nemo_brorl.generation.reports import News
 from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Sampling
 
 REQUEST = RolloutRequest(Prompt("a", "task", "verifier", (7, 8), {}), 0, 2, 100, Sampling(1.0, 1.0, 3))
@@ -142,6 +145,76 @@ def test_the_age_of_a_chunk_counts_what_its_rollouts_came_with() -> None:
     batch.add(ChunkWork(2, replace(REQUEST, sampling=Sampling(1.0, 1.0, 9), resumed=partial), beginnings, Future()))
     batch.step()
     assert meta_of(first).progress == (ChunkProgress(2, num_begun=2, num_ended=0, age=2.0),), "3 and 1"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds, to be set."""
+    now = [100.0]
+    monkeypatch.setattr(chunk_batch.time, "monotonic", lambda: now[0])
+    return now
+
+
+def ask(batch: ChunkBatch, every: int, within_s: float = 1000.0) -> Future[News]:
+    answer: Future[News] = Future()
+    batch.report(every, within_s, answer)
+    return answer
+
+
+def test_a_report_comes_when_enough_rollouts_have_ended(clock: list[float]) -> None:
+    batch = ChunkBatch(FakeRequests(room=2))
+    news = ask(batch, every=2)
+    add(batch, 1, replace(REQUEST, num_rollouts=5))
+    clock[0] += 1.0
+    for _ in range(2):
+        batch.step()
+    assert not news.done()
+    batch.step()
+    assert news.result() == (ChunkProgress(1, num_begun=2, num_ended=2, age=0.0),)
+    news = ask(batch, every=2)
+    for _ in range(3):
+        batch.step()
+    assert not news.done(), "0.0 s after the last one"
+    clock[0] += 1.0
+    batch.step()
+    assert news.result() == (ChunkProgress(1, num_begun=5, num_ended=4, age=1.0),)
+
+
+def test_a_report_comes_after_its_time_whatever_has_ended(clock: list[float]) -> None:
+    batch = ChunkBatch(FakeRequests())
+    news = ask(batch, every=100, within_s=5.0)
+    clock[0] += 60.0
+    add(batch, 1)
+    batch.step()
+    assert not news.done(), "the engine was idle until now"
+    clock[0] += 5.0
+    batch.step()
+    assert news.result() == (ChunkProgress(1, num_begun=2, num_ended=0, age=2.0),)
+
+
+def test_a_chunk_that_is_done_carries_the_news_itself(clock: list[float]) -> None:
+    batch = ChunkBatch(FakeRequests())
+    add(batch, 1)
+    add(batch, 2, replace(REQUEST, sampling=Sampling(1.0, 1.0, 5)))
+    news = ask(batch, every=2)
+    clock[0] += 1.0
+    for _ in range(3):
+        batch.step()
+    assert not news.done(), "two have ended, which the answer to chunk 1 told"
+    clock[0] += 1.0
+    batch.step()
+    batch.step()
+    assert batch.is_idle
+    assert not news.done(), "an engine without chunks has no news"
+
+
+def test_only_one_question_is_open_and_an_abort_ends_it(clock: list[float]) -> None:
+    batch = ChunkBatch(FakeRequests())
+    first, second = ask(batch, every=1), ask(batch, every=1)
+    assert first.result() == ()
+    add(batch, 1)
+    batch.abort([])
+    assert second.result() == ()
 
 
 def test_the_time_of_a_chunk_runs_from_its_first_token() -> None:

@@ -41,10 +41,9 @@ class FakeSlot:
     def wait_or_replace(self) -> None:
         self.starting = None
 
-    def replace(self, cause: object, *, is_fault: bool = True, is_publishing: bool = False) -> None:
+    def replace(self, cause: object, *, is_fault: bool = True) -> None:
         self.replaced.append((str(cause), is_fault))
         self.lacks_weights = not self.has_copy
-        assert is_publishing
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +59,14 @@ def test_nothing_happens_where_nobody_sleeps() -> None:
     slot = FakeSlot(0)
     stages = sleeping(slot, sleep="off")
     assert stages.sleep() == {}
-    stages.wake_weights()
+    assert not stages.wake_weights()
     stages.wake_cache()
     assert slot.woken == []
+    slot.replace("died while it sampled")
+    assert not stages.wake_weights()
+    slot.has_copy = False
+    slot.replace("died while it sampled")
+    assert stages.wake_weights(), "the next turn of the policy has to publish"
 
 
 def test_memory_is_reported_against_the_first_time() -> None:
