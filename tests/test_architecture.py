@@ -30,14 +30,14 @@ SHELVES: tuple[tuple[str, ...], ...] = (
     ("ports", "kl", "tokenizer", "weight_wire", "cluster", "places", "run_folder", "theory", "carrier_files", "sandbox"),
     ("rollouts", "rewards", "dynamic_sampling", "advantages", "losses", "packing", "metrics", "reference_reset"),
     ("prompts", "policy", "generation", "weight_sync", "checkpoint", "sinks", "nemo_app", "cluster_model"),
-    ("sampling", "learning_batch", "parity", "report_tables", "report"),
+    ("preflight", "sampling", "learning_batch", "parity", "report_tables", "report", "converted"),
     ("evaluation", "collection"),
     ("trainer", "warm_up"),
     ("wiring",),
     ("runs", "simulations"),
     ("commands",),
 )
-ENTRY_POINTS = ("train", "evaluate", "sft", "simulate", "plateau", "convert", "plan", "__main__")
+ENTRY_POINTS = ("train", "evaluate", "sft", "simulate", "plateau", "convert", "plan", "doctor", "__main__")
 
 # Heavy libraries have one owner each.
 OWNERS = {
