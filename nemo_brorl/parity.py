@@ -50,7 +50,8 @@ class ParityReport:
 def check_parity(config: BroRLConfig, prompts: Sequence[Prompt], policy: Policy, generator: Generator) -> ParityReport:
     """Sample a fixed small batch and compare, without FP8, whose noise would hide a difference; what FP8 adds is measured apart
     and warned about above `parity.max_fp8_mismatch`. Raises ParityError above `parity.max_mean_abs_diff`."""
-    sampling = Sampling(config.rollouts.temperature, 1.0, config.rollouts.max_response_tokens)
+    max_tokens = min(config.rollouts.max_response_tokens, config.parity.max_response_tokens)
+    sampling = Sampling(config.rollouts.temperature, 1.0, max_tokens)
     num = config.parity.responses_per_prompt
     prompt_ids: list[Sequence[int]] = []
     response_ids: list[Sequence[int]] = []

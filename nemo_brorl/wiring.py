@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nemo_brorl.checkpoint import Checkpoints
-from nemo_brorl.clock import StopRequest, Stopwatch
+from nemo_brorl.clock import StopRequest, Stopwatch, grace_s
 from nemo_brorl.cluster import RayCluster
 from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.model_rules import local_model
 from nemo_brorl.config.roles import plan_roles
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
-from nemo_brorl.errors import DataError, ModelError
+from nemo_brorl.errors import ModelError
 from nemo_brorl.evaluation import Evaluator
+from nemo_brorl.evaluation.benchmarks import Benchmark, held_out_prompts, read_benchmarks
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.heartbeat import Heartbeat, StallWatch
 from nemo_brorl.parity import check_parity
@@ -33,8 +35,6 @@ from nemo_brorl.sinks import JsonlSink, LoggerSink, MetricFan
 from nemo_brorl.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.trainer import BroRLTrainer, Parts
 from nemo_brorl.types import Prompt
-
-EVALUATION_SEED = 0  # of the held-out questions: the same for every run seed, so that seeds and arms are compared on one set
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,20 @@ class Inputs:
 
 
 @dataclass(frozen=True)
+class EvaluationInputs:
+    """The same for an evaluation, which needs no prompts to train on."""
+
+    model_folder: Path
+    tokenizer: ChatTokenizer
+    benchmarks: list[Benchmark]
+
+    @property
+    def verifiers(self) -> list[str]:
+        """Those that score the answers."""
+        return sorted({name for benchmark in self.benchmarks for name in benchmark.verifiers})
+
+
+@dataclass(frozen=True)
 class Actors:
     """Everything that runs in other processes."""
 
@@ -65,22 +79,37 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     """Load tokenizer and prompts. Raises ModelError, DataError, or ResourceError where programs are to be run and there is no sandbox."""
     tokenizer = load_tokenizer(model_folder)
     prompts = PromptStream(make_source(config.data, "train", config.trainer.seed), tokenizer, config.data)
-    held_out = PromptStream(make_source(config.data, "held_out", EVALUATION_SEED), tokenizer, config.data, split="held_out")
-    evaluation = held_out.take(config.evaluation.num_prompts)
-    if not evaluation:
-        raise DataError("there are no held-out prompts: raise data.held_out_fraction or give more data")
-    inputs = Inputs(model_folder, tokenizer, prompts, evaluation)
-    if "code" in inputs.verifiers:
+    inputs = Inputs(model_folder, tokenizer, prompts, held_out_prompts(config, tokenizer))
+    _check_sandbox(config, inputs.verifiers)
+    return inputs
+
+
+def read_evaluation_inputs(config: BroRLConfig) -> EvaluationInputs:
+    """Find the model, load its tokenizer, open the benchmarks. Raises as `read_inputs`."""
+    model_folder = resolve_model(config)
+    tokenizer = load_tokenizer(model_folder)
+    inputs = EvaluationInputs(model_folder, tokenizer, read_benchmarks(config, tokenizer))
+    _check_sandbox(config, inputs.verifiers)
+    return inputs
+
+
+def _check_sandbox(config: BroRLConfig, verifiers: Sequence[str]) -> None:
+    if "code" in verifiers:
         code.configure(config.rewards)
         code.load()
-    return inputs
 
 
 @contextlib.contextmanager
 def start_actors(
-    config: BroRLConfig, inputs: Inputs, *, with_policy: bool, watch: Stopwatch, heartbeat: Heartbeat | None = None
+    config: BroRLConfig,
+    inputs: Inputs | EvaluationInputs,
+    *,
+    with_policy: bool,
+    watch: Stopwatch,
+    heartbeat: Heartbeat | None = None,
 ) -> Iterator[Actors]:
-    """Ray, policy ranks, engines and verifiers, all starting side by side; whatever happens, all of it is gone afterwards."""
+    """Ray, policy ranks, engines and verifiers, all starting side by side; whatever happens, all of it is gone afterwards. For an
+    evaluation verifiers also read what was answered."""
     model_folder = inputs.model_folder
     with contextlib.ExitStack() as stack:
         with watch.measure("ray"):
@@ -92,18 +121,21 @@ def start_actors(
         policy = MegatronPolicy(config, model_folder, heartbeat, places) if with_policy else None
         if policy is not None:
             stack.callback(policy.close)
-        verifier = VerifierPool(config, model_folder, inputs.verifiers)
+        verifier = VerifierPool(config, model_folder, inputs.verifiers, with_answers=isinstance(inputs, EvaluationInputs))
         stack.callback(verifier.close)
         yield Actors(policy, generator, verifier)
 
 
 def wait_ready(actors: Actors, watch: Stopwatch) -> None:
     """Until every actor holds its model."""
-    if actors.policy is not None:
+    if actors.policy is not None and not actors.policy.loads_last:
         with watch.measure("policy"):
             actors.policy.wait_ready()
     with watch.measure("engines"):
         actors.generator.wait_ready()
+    if actors.policy is not None and actors.policy.loads_last:
+        with watch.measure("policy"):
+            actors.policy.wait_ready()
     with watch.measure("verifiers"):
         actors.verifier.wait_ready()
 
@@ -129,7 +161,7 @@ def launching(config: BroRLConfig, console: Console) -> Iterator[Launch]:
         model_folder = resolve_model(config)
         inputs = read_inputs(config, model_folder)
         run_folder = claim_run_folder(config)
-    stop = StopRequest(time_limit_s(config))
+    stop = StopRequest(time_limit_s(config), grace_s(os.environ))
     stop.install()
     heartbeat, trainer = Heartbeat(), config.trainer
     with (
@@ -168,6 +200,8 @@ def ready_trainer(config: BroRLConfig, launch: Launch, loggers: Sequence[Any]) -
         is_resumed = trainer.resume()
     if is_resumed:
         console.line(f"resumed after step {trainer.step_number} of {launch.run_folder}")
+    if (attempt := os.environ.get("BRORL_TRY")) is not None:
+        trainer.events.write(trainer.step_number, "start", f"job {os.environ.get('SLURM_JOB_ID', '')}, try {attempt}", float(attempt))
     launch.heartbeat.on_stall = lambda text, seconds: trainer.events.write(trainer.step_number + 1, "stall", text, seconds)
     launch.stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
     sinks.sinks.insert(0, JsonlSink(launch.run_folder / "metrics.jsonl", trainer.step_number if is_resumed else None))
@@ -178,14 +212,11 @@ def ready_trainer(config: BroRLConfig, launch: Launch, loggers: Sequence[Any]) -
 
 
 @contextlib.contextmanager
-def evaluating(config: BroRLConfig, console: Console) -> Iterator[Evaluator]:
-    """Engines and verifiers alone, on the model that `policy.model` names."""
-    model_folder = resolve_model(config)
-    inputs = read_inputs(config, model_folder)
+def evaluating(config: BroRLConfig, inputs: EvaluationInputs, console: Console) -> Iterator[Sampler]:
+    """Engines and verifiers alone."""
     with start_actors(config, inputs, with_policy=False, watch=Stopwatch()) as actors:
         wait_ready(actors, Stopwatch())
-        sampler = Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)
-        yield Evaluator(config, inputs.held_out, sampler)
+        yield Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)
 
 
 @contextlib.contextmanager

@@ -53,6 +53,11 @@ def num_engines(config: BroRLConfig) -> int:
     return max(1, gpus // config.generation.tensor_parallel_size)
 
 
+def shares_gpus(config: BroRLConfig) -> bool:
+    """Whether policy ranks and engines are on the same GPUs."""
+    return num_gpus(config) > 0 and config.generation.placement == "colocated"
+
+
 def weight_transport(config: BroRLConfig) -> str:
     """How weights reach the engines; auto: through memory of the GPU they share, by broadcast between GPUs, else shared memory."""
     chosen = config.generation.weight_transport

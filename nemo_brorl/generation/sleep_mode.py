@@ -24,11 +24,16 @@ class SleepMode:
     """awake ──sleep──► asleep ──wake("weights")──► ──wake("kv_cache")──► awake. Waking what is awake does nothing."""
 
     def __init__(self, engine: Any, mode: str, on_cpu: bool) -> None:
+        """Raises GenerationError for a mode that this vLLM does not have."""
         self._engine = engine
         self._level = _LEVELS.get(mode, 0)
         # Weights that stay: vLLM then releases the cache alone, which its CPU build refuses to.
         self._keeps_weights = mode == "cache" and not on_cpu
         self._asleep: set[str] = set()
+        if self._keeps_weights and not hasattr(engine, "release_kv_cache_memory"):
+            raise GenerationError(
+                "generation.sleep=cache releases the KV cache alone, which this vLLM cannot (0.32 can): write offload or discard"
+            )
 
     def sleep(self) -> int:
         """Give up what the mode says. Bytes that are still held, of the worker that holds most."""

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_brorl.generation.chunk_work import Continuation, RolloutTask
 from nemo_brorl.types import Sampling
 
 
+@dataclass
+class _Sampled:
+    """Whose tokens an unfinished rollout has, up to the last change of weights."""
+
+    name: str
+    versions: list[int] = field(default_factory=list)  # oldest first
+    num_tokens: int = 0
+
+
 class VllmRequests:
     """Every rollout is a request of its own: vLLM keeps what the n of one request have sampled to itself until the last has ended,
-    and its scheduler makes n requests of it anyway. A rollout has our name, and the id that vLLM makes of it."""
+    and its scheduler makes n requests of it anyway. A rollout has our name, and the id that vLLM makes of it.
+
+    Which version sampled which tokens is counted here: vLLM 0.32 would say it, 0.26 does not.
+    """
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine  # vllm.LLMEngine
         self.vocab_size: int = engine.model_config.get_vocab_size()
+        self._version = 0
+        self._sampled: dict[str, _Sampled] = {}  # of unfinished rollouts, by id
+        self._ids: dict[str, str] = {}  # by name
 
     def add(self, name: str, task: RolloutTask, sampling: Sampling) -> str:
         """Queue a rollout; returns its id."""
@@ -33,11 +49,13 @@ class VllmRequests:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         identity: str = self._engine.add_request(name, {"prompt_token_ids": task.token_ids}, params)
+        self._sampled[identity], self._ids[name] = _Sampled(name), identity
         return identity
 
     def step(self) -> list[tuple[str, Continuation]]:
         """One step of the batch; (name, what it came to) of the rollouts that ended in it."""
-        return [(output.request_id, _continuation_of(output.outputs[0])) for output in self._engine.step() if output.finished]
+        ended = [output for output in self._engine.step() if output.finished]
+        return [(output.request_id, self._continuation_of(self._forget(self._ids[output.request_id]), output)) for output in ended]
 
     def num_tokens(self, identity: str) -> int | None:
         """Tokens sampled for a rollout; None when it has ended."""
@@ -49,24 +67,41 @@ class VllmRequests:
         from vllm.v1.engine import FinishReason
 
         state = self._engine.output_processor.request_states[identity]
-        return _continuation_of(state.make_request_output([], None, FinishReason.ABORT, None).outputs[0])
+        return self._continuation_of(self._sampled[identity], state.make_request_output([], None, FinishReason.ABORT, None))
 
     def abort(self, identities: Sequence[str]) -> None:
         """Take these out of the batch; those that have ended are passed over."""
         self._engine.abort_request(list(identities), internal=True)
+        for identity in self._sampled.keys() & set(identities):
+            self._forget(identity)
 
     def set_version(self, version: int) -> None:
-        """Label the tokens that are sampled from now on."""
-        self._engine.engine_core.set_weight_version(str(version))
+        """Tokens that are sampled from now on are of this version."""
+        for identity, sampled in self._sampled.items():
+            self._count(sampled, self.num_tokens(identity) or 0)
+        self._version = version
 
+    def _forget(self, identity: str) -> _Sampled:
+        sampled = self._sampled.pop(identity)
+        del self._ids[sampled.name]
+        return sampled
 
-def _continuation_of(completion: Any) -> Continuation:
-    """From vLLM's CompletionOutput; "abort" is what one that was cut off says."""
-    assert completion.finish_reason in ("stop", "length", "abort"), f"vLLM ended a rollout with {completion.finish_reason!r}"
-    return Continuation(
-        token_ids=completion.token_ids,
-        log_probs=completion.logprobs.logprobs,
-        versions=[int(span.version) for span in completion.weight_versions or ()],
-        has_ended=completion.finish_reason != "abort",
-        is_stopped=completion.finish_reason == "stop",
-    )
+    def _continuation_of(self, sampled: _Sampled, output: Any) -> Continuation:
+        """From vLLM's RequestOutput; "abort" is what one that was cut off says."""
+        completion = output.outputs[0]
+        assert completion.finish_reason in ("stop", "length", "abort"), f"vLLM ended a rollout with {completion.finish_reason!r}"
+        self._count(sampled, len(completion.token_ids))
+        return Continuation(
+            token_ids=completion.token_ids,
+            log_probs=completion.logprobs.logprobs,
+            versions=sampled.versions,
+            has_ended=completion.finish_reason != "abort",
+            is_stopped=completion.finish_reason == "stop",
+        )
+
+    def _count(self, sampled: _Sampled, num_tokens: int) -> None:
+        """Tokens that came since the last count are of the version there was."""
+        if num_tokens > sampled.num_tokens:
+            sampled.num_tokens = num_tokens
+            if sampled.versions[-1:] != [self._version]:
+                sampled.versions.append(self._version)

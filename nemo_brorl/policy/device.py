@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +50,26 @@ def wait_for_copies() -> None:
     """Until everything that was queued on this rank's GPU is done."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+
+
+def roomy_device(num_bytes: int) -> torch.device:
+    """The GPU of this rank where so much and a tenth of the card are free, else the CPU."""
+    if not torch.cuda.is_initialized():
+        return torch.device("cpu")
+    free, total = torch.cuda.mem_get_info()
+    return torch.device("cuda", 0) if free - total // 10 > num_bytes else torch.device("cpu")
+
+
+@contextmanager
+def all_threads() -> Iterator[None]:
+    """Inside, a rank with a GPU computes on the CPU with its share of the cores; ranks on CPU keep theirs (`policy.num_threads`)."""
+    before = torch.get_num_threads()
+    if torch.cuda.is_initialized():
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // max(1, torch.cuda.device_count())))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def release_cache() -> None:

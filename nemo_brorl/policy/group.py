@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
+from nemo_brorl.config.derived import shares_gpus
 from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import BroRLError, TrainingError
+from nemo_brorl.errors import BroRLError, RankLostError
 from nemo_brorl.heartbeat import Heartbeat
 from nemo_brorl.logs import get_logger
 from nemo_brorl.places import Places
@@ -39,7 +40,11 @@ class _Call(NamedTuple):
 
 class MegatronPolicy:
     """The trained model on all its ranks. Life cycle: the constructor starts the ranks and returns at once; `wait_ready`
-    waits for their model; then any method, one at a time; `close`."""
+    waits for their model; then any method, one at a time; `close`.
+
+    Where engines share its GPUs (`loads_last`) the model is loaded in `wait_ready`, to be called once they are ready: vLLM counts
+    what is taken from the GPU while it starts as its own, and asks for its whole share to be free.
+    """
 
     def __init__(self, config: BroRLConfig, model_folder: Path, heartbeat: Heartbeat | None = None, places: Places | None = None) -> None:
         """`heartbeat` hears where the ranks are; `places` on a machine with GPUs. Raises ConfigError or ModelError where the folder
@@ -62,11 +67,21 @@ class MegatronPolicy:
         self._updating: tuple[int, _Call] | None = None  # version it makes
         address = self.ranks[0].open_store.remote()
         prepared = [(number, rank.prepare.remote()) for number, rank in enumerate(self.ranks)]
-        self._starting = prepared + [(number, rank.start.remote(address)) for number, rank in enumerate(self.ranks)]
+        self._starting = prepared
+        self._address: Any = address  # where ranks that have not been told to load shall meet
+        self.loads_last = shares_gpus(config)
+        if not self.loads_last:
+            self._begin_loading()
 
     def wait_ready(self) -> None:
         """Return when every rank holds the model. Raises ModelError, ConfigError, ResourceError or TrainingError."""
+        self._begin_loading()
         self._wait(self._starting, "start")
+
+    def _begin_loading(self) -> None:
+        if self._address is not None:
+            self._starting += [(number, rank.start.remote(self._address)) for number, rank in enumerate(self.ranks)]
+        self._address = None
 
     @property
     def data_parallel_size(self) -> int:
@@ -205,7 +220,7 @@ class MegatronPolicy:
             try:
                 ray.get(reference, timeout=_DEATH_TIMEOUT_S)
             except RayActorError as death:
-                return TrainingError(f"policy rank {number} of {len(self.ranks)} is gone, lost during {method}: {death}")
+                return RankLostError(f"policy rank {number} of {len(self.ranks)} is gone, lost during {method}: {death}")
             except (GetTimeoutError, RayTaskError):
                 continue
         return error

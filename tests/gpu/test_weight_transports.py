@@ -81,6 +81,7 @@ def test_a_colocated_engine_sleeps_and_wakes_with_published_weights(cluster: Non
     pool = VllmPool(config, make_tiny_model(tmp_path / "engine", seed=0), places)
     policy = MegatronPolicy(config, make_tiny_model(tmp_path / "policy", seed=1), places=places)
     try:
+        pool.wait_ready()  # first, as the two share a GPU
         policy.wait_ready()
         assert publish(policy, pool, version=1).transport == "cuda_ipc"
         before, free = sample(pool), torch.cuda.mem_get_info()[0]

@@ -1,0 +1,97 @@
+"""The policy of one rank in this process, on the GPU or, for `--tiny`, on the CPU: learners made one after the other."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.gpu.setting import Setting
+from nemo_brorl.config.schema import BroRLConfig
+
+NO_LOG_PROBS = np.zeros(0, np.float32)
+
+
+def config_for(setting: Setting, **policy: Any) -> BroRLConfig:
+    """Defaults in bf16 without a KL reference, with these attributes of `policy`."""
+    config = BroRLConfig()
+    config.trainer.gpus_per_node = 0 if setting.is_tiny else 1
+    config.algorithm.kl.coefficient = 0.0
+    config.policy.precision = "bf16"
+    for name, value in policy.items():
+        assert hasattr(config.policy, name), name
+        setattr(config.policy, name, value)
+    return config
+
+
+class OneRank:
+    """Process groups of a single rank; use `open_rank`."""
+
+    def __init__(self, setting: Setting, device: Any) -> None:
+        self.setting, self.device = setting, device
+
+    @contextmanager
+    def learner(self, folder: Path, config: BroRLConfig) -> Iterator[Any]:
+        """A model, gone from the device afterwards."""
+        from nemo_brorl.policy.layout import layout_of
+        from nemo_brorl.policy.learner import Learner
+
+        made = Learner(config, layout_of(config), folder, self.device)
+        try:
+            yield made
+        finally:
+            del made
+            gc.collect()
+            if torch.cuda.is_initialized():
+                torch.cuda.empty_cache()
+
+
+@contextmanager
+def open_rank(setting: Setting) -> Iterator[OneRank]:
+    """Before anything imports megatron."""
+    from nemo_brorl.policy.device import open_device
+
+    device = open_device(on_gpu=not setting.is_tiny, num_threads=1)
+    import torch.distributed as dist
+
+    from nemo_brorl.policy import parallel
+    from nemo_brorl.policy.layout import ParallelLayout
+
+    parallel.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
+    try:
+        yield OneRank(setting, device)
+    finally:
+        parallel.close_groups()
+
+
+def segment(prompt: np.ndarray, responses: Sequence[np.ndarray]) -> Any:
+    """A prompt and the responses that share it."""
+    from nemo_brorl.policy.packed_rows import PackedSegment, Response
+
+    made = [Response(0, i, tokens, np.zeros(len(tokens), np.float32), 0.0, True) for i, tokens in enumerate(responses)]
+    return PackedSegment(prompt, tuple(made))
+
+
+class TrainingStep:
+    """Forward, backward, clipping and Adam on the mean −log p of a mini-batch of rows."""
+
+    def __init__(self, learner: Any, rows: Sequence[Any]) -> None:
+        self.learner, self.rows = learner, rows
+
+    def __call__(self) -> None:
+        from nemo_brorl.policy.optimizer import guarded_step
+        from nemo_brorl.policy.schedule import train_rows
+
+        learner = self.learner
+        train_rows(learner.chunks, self.rows, _likelihood)
+        norm = guarded_step(learner.optimizer, 1e-6, learner.config.policy.optim, True, learner.device)
+        assert norm is not None, "a gradient was not finite"
+
+
+def _likelihood(index: int, row: Any, scores: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    return -scores.log_probs.sum(), {}

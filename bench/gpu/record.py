@@ -1,0 +1,104 @@
+"""What a part of the GPU bench has found: rows written one by one, so that a part that is cut short keeps those it has."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.console import format_table
+
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. Without a value it was not measured, and `note` says why."""
+
+    what: str
+    value: float | None
+    unit: str = ""
+    floor: float | None = None  # what no implementation beats, in the same unit: from bytes and FLOPs over measured ceilings
+    at_least: float | None = None  # the target
+    at_most: float | None = None
+    note: str = ""
+
+    @property
+    def target(self) -> str:
+        """As the issue has it."""
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g}"
+        return "" if self.at_most is None else f"≤ {self.at_most:g}"
+
+    def verdict(self, is_tiny: bool) -> str:
+        """met, not met, or not measured, as every target is on CPU; nothing without a target."""
+        if not self.target:
+            return ""
+        if self.value is None or is_tiny:
+            return NOT_MEASURED
+        is_met = self.value >= self.at_least if self.at_least is not None else self.value <= (self.at_most or 0.0)
+        return "met" if is_met else "not met"
+
+
+class Results:
+    """The file of one part. `add` writes it anew each time; `finish` marks it as whole."""
+
+    def __init__(self, path: Path, part: str, is_tiny: bool) -> None:
+        self.path, self.part, self.is_tiny = path, part, is_tiny
+        self.rows: list[Row] = []
+        self.details: dict[str, Any] = {}
+        self.is_whole = False
+        self._write()
+
+    def add(self, row: Row) -> None:
+        """Keep a row and print it."""
+        self.rows.append(row)
+        print("  ".join(filter(None, cells(row, self.is_tiny))), flush=True)
+        self._write()
+
+    def detail(self, name: str, value: Any) -> None:
+        """Keep something that is no figure of the table: versions, spreads, a profile."""
+        self.details[name] = value
+        self._write()
+
+    def finish(self) -> None:
+        """The part has done all it does."""
+        self.is_whole = True
+        self._write()
+
+    def _write(self) -> None:
+        content = {"part": self.part, "tiny": self.is_tiny, "whole": self.is_whole,
+                   "rows": [asdict(row) for row in self.rows], "details": self.details}  # fmt: skip
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self.path.with_suffix(".part")
+        aside.write_text(json.dumps(content, indent=1) + "\n")
+        os.replace(aside, self.path)
+
+
+def read_results(path: Path) -> dict[str, Any] | None:
+    """What a part has written, rows as `Row`; None: nothing that can be read."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+        content["rows"] = [Row(**row) for row in content["rows"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return content
+
+
+def cells(row: Row, is_tiny: bool) -> list[str]:
+    """what, value, floor, value over floor, target, verdict, note."""
+    value = NOT_MEASURED if row.value is None else f"{row.value:.4g} {row.unit}".strip()
+    floor = "" if row.floor is None else f"{row.floor:.4g}"
+    over = "" if not row.floor or row.value is None else f"{row.value / row.floor:.2f}"
+    return [row.what, value, floor, over, row.target, row.verdict(is_tiny), row.note]
+
+
+HEADER = ["part", "what", "value", "floor", "value/floor", "target", "verdict", "note"]
+
+
+def table(parts: Sequence[tuple[str, Sequence[Row], bool]]) -> list[str]:
+    """Lines of one table over (part, rows, is_tiny)."""
+    return format_table(HEADER, [[part, *cells(row, is_tiny)] for part, rows, is_tiny in parts for row in rows])

