@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +88,17 @@ def _examine_together(place: Place, wanted: Wanted, look: Callable[[], NodeRepor
 
 
 def _all_reduce(place: Place, wanted: Wanted, meeting: Meeting) -> list[Check]:
-    """On the node alone, then over all, unless one that is missing or not even in order by itself would make the others wait."""
+    """On the node alone, then over all nodes on which that went well: another one would only make them wait."""
     mine = collective.check_node(place, wanted.num_gpus, wanted.all_reduce_s)
     alone = meeting.exchange(mine.status, wanted.all_reduce_s + SPREAD_S)
     if place.size == 1:
         return [mine]
-    if bad := [node for rank, node in enumerate(place.nodes) if alone.get(rank) != OK]:
+    good = [node for rank, node in enumerate(place.nodes) if alone.get(rank) == OK]
+    bad = [node for node in place.nodes if node not in good]
+    if len(good) < 2 or not {place.node, place.nodes[0]} <= set(good):
         return [mine, Check(collective.GLOBAL, WARN, f"not tried, for {named(bad)}")]
-    return [mine, collective.check_job(place, place.nodes, wanted.num_gpus, wanted.all_reduce_s)]
+    together = collective.check_job(place, good, wanted.num_gpus, wanted.all_reduce_s)
+    return [mine, replace(together, found=f"{together.found} (without {named(bad)})") if bad else together]
 
 
 def _write(wanted: Wanted, reports: Sequence[NodeReport]) -> None:

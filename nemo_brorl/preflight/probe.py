@@ -52,7 +52,7 @@ class Probe:
             output, errors = self._process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             self.end()
-            return Answer(None, f"no answer within {seconds:.0f} s")
+            return Answer(None, f"no answer within {round(seconds, 1):g} s")
         finally:
             self.end()
         return _read(output, errors, self._process.returncode)
