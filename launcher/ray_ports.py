@@ -39,7 +39,9 @@ def check_ports(ports: RayPorts, is_head: bool) -> None:
     lowest = int(EPHEMERAL.read_text().split()[0]) if EPHEMERAL.exists() else 1 << 16
     last = ports.base + NUM_PORTS - 1
     if ports.base < 1024 or last >= lowest:
-        raise OSError(f"ports {ports.base} to {last} are not between 1024 and {lowest}, where outgoing connections begin: set BRORL_PORT_BASE")
+        raise OSError(
+            f"ports {ports.base} to {last} are not between 1024 and {lowest}, where those of the system begin: set BRORL_PORT_BASE"
+        )
     for name, port in ports.services(is_head).items():
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: one that has just ended is no hindrance
@@ -47,5 +49,5 @@ def check_ports(ports: RayPorts, is_head: bool) -> None:
                 probe.bind(("", port))
                 probe.listen()
             except OSError as error:
-                advice = "is another job's Ray on this node? set BRORL_PORT_BASE" if error.errno == errno.EADDRINUSE else "set BRORL_PORT_BASE"
-                raise OSError(f"port {port} (Ray's {name}) cannot be used ({error.strerror}): {advice}") from error
+                whose = "is another job's Ray on this node? " if error.errno == errno.EADDRINUSE else ""
+                raise OSError(f"port {port} (Ray's {name}) cannot be used ({error.strerror}): {whose}set BRORL_PORT_BASE") from error

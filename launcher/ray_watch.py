@@ -1,7 +1,7 @@
 """`python -m launcher.ray_watch --address HOST:PORT --gpus N --nodes NAME …`: wait until all nodes have joined Ray, then watch them.
 
 Runs as a job step beside Ray's head. Standard output is the job's queue of events: `ready watch …` once every node is counted, with its own
-address and all of its GPUs; then `lost NODE reason` for one that does not answer any more, or `dead NODE reason` where only its Ray is gone.
+address and all its GPUs; then `lost NODE reason` for one that does not answer any more, or `dead NODE reason` where only its Ray is gone.
 The job's own deadline ends a wait that is in vain; meanwhile standard error says who is missing.
 """
 
@@ -79,11 +79,10 @@ def complaint(nodes: Nodes, num_nodes: int, num_gpus: int) -> str:
     alive = [node for node in nodes if node["Alive"]]
     addresses = sorted(node["NodeManagerAddress"] for node in alive)
     if len(set(addresses)) < num_nodes:
-        return f"{num_nodes} nodes need addresses of their own, they have {', '.join(addresses)}: set BRORL_INTERFACE to their common network"
-    short_of = [f"{node['NodeManagerHostname']} {node['Resources'].get('GPU', 0):g}" for node in alive if node["Resources"].get("GPU", 0) < num_gpus]
-    if short_of:
-        return f"trainer.gpus_per_node={num_gpus}, but there are only so many GPUs: {', '.join(short_of)}"
-    return ""
+        return f"{num_nodes} nodes need addresses of their own, they have {', '.join(addresses)}: set BRORL_INTERFACE to their network"
+    found = {node["NodeManagerHostname"]: node["Resources"].get("GPU", 0) for node in alive}
+    too_few = [f"{name} has {num:g}" for name, num in found.items() if num < num_gpus]
+    return f"trainer.gpus_per_node={num_gpus}, but {', '.join(too_few)}" if too_few else ""
 
 
 def watch() -> str:

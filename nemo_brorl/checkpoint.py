@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,6 +192,12 @@ class Saver:
         if not may_fail or self.num_failed >= MAX_FAILED_SAVES:
             raise CheckpointError(f"{error}; older checkpoints in {self.checkpoints.folder} are as they were") from error
         log.warning("%s; older checkpoints are as they were, and training goes on without this one", error)
+
+
+def check_state_keys(state: Mapping[str, Any], wanted: Collection[str]) -> None:
+    """Raise CheckpointError when a checkpoint was written by another version of this program."""
+    if state.keys() != set(wanted):
+        raise CheckpointError(f"run state has keys {sorted(state)}, this version needs {sorted(wanted)}: start a new run folder")
 
 
 def _inventory(folder: Path) -> dict[str, int]:

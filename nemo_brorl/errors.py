@@ -1,8 +1,17 @@
 """The exception tree: what a user did wrong is a `BroRLError`; everything else is our own bug and stays a traceback."""
 
+from __future__ import annotations
+
+from typing import ClassVar
+
+USER_ERROR = 2  # exit code: the same command would fail again
+LOST = 69  # EX_UNAVAILABLE: something broke under way; the same command goes on from the last checkpoint, and may well succeed
+
 
 class BroRLError(Exception):
-    """Base of every error with a message meant for the user. Entry points print it without a traceback and exit with 2."""
+    """Base of every error with a message meant for the user. Entry points print it without a traceback and exit with its code."""
+
+    exit_code: ClassVar[int] = USER_ERROR
 
 
 class ConfigError(BroRLError, ValueError):
@@ -32,6 +41,8 @@ class ParityError(BroRLError, RuntimeError):
 class WeightSyncError(BroRLError, RuntimeError):
     """Weights did not reach an engine whole."""
 
+    exit_code = LOST
+
 
 class ReceiverLostError(WeightSyncError):
     """An engine was lost, or too late, in a publication that needs all of them; it may be tried again with others in their places."""
@@ -39,6 +50,8 @@ class ReceiverLostError(WeightSyncError):
 
 class GenerationError(BroRLError, RuntimeError):
     """An engine failed and could not be brought back."""
+
+    exit_code = LOST
 
 
 class StarvationError(BroRLError, RuntimeError):
@@ -48,6 +61,14 @@ class StarvationError(BroRLError, RuntimeError):
 class StallError(BroRLError, RuntimeError):
     """Nothing has moved for longer than trainer.stall_timeout_s."""
 
+    exit_code = LOST
+
 
 class TrainingError(BroRLError, RuntimeError):
-    """Training cannot go on: too many non-finite updates, or a policy rank is gone."""
+    """Training cannot go on: too many non-finite updates."""
+
+
+class RankLostError(TrainingError):
+    """A policy rank is gone, or its node."""
+
+    exit_code = LOST

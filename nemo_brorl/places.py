@@ -1,4 +1,5 @@
-"""The plan of roles made real: Ray placement groups, one for each node, and the options that put a process into its bundle."""
+"""The plan of roles made real: Ray placement groups, one for each node, and the options that put a process into its bundle. On CPU
+there are no bundles: nodes take ranks and engines in equal shares."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from nemo_brorl.config.roles import Place, RolePlan
+from nemo_brorl.config.derived import num_engines, num_policy_ranks
+from nemo_brorl.config.roles import Place, RolePlan, plan_roles
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ResourceError
 
 _CPUS_PER_GPU = 2  # an engine reserves one, a policy rank a tenth
@@ -66,3 +69,39 @@ class Places:
 
     def _at(self, place: Place) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self._groups[place.node], place.bundle, placement_group_capture_child_tasks=True)
+
+
+class CpuPlaces(Places):
+    """Several nodes without GPUs: ranks and engines in blocks, the first ones on the node that the driver is on."""
+
+    def __init__(self, num_nodes: int, num_ranks: int, num_engines: int) -> None:
+        """Raises ResourceError when the cluster has fewer nodes."""
+        super().__init__(None)
+        here = ray.get_runtime_context().get_node_id()
+        alive = sorted((node["NodeID"] != here, node["NodeManagerAddress"], node["NodeID"]) for node in ray.nodes() if node["Alive"])
+        if len(alive) < num_nodes:
+            raise ResourceError(
+                f"the Ray cluster has {len(alive)} nodes, trainer.num_nodes={num_nodes}: on one machine write 1, on several start them as a"
+                " job (slurm/brorl_cpu.sh)"
+            )
+        self._nodes = [node for *_, node in alive[:num_nodes]]
+        self._num_ranks, self._num_engines = num_ranks, num_engines
+
+    def policy_options(self, rank: int) -> dict[str, Any]:
+        """Ray options of a policy rank's actor."""
+        return self._on(rank, self._num_ranks)
+
+    def engine_options(self, engine: int) -> dict[str, Any]:
+        """Ray options of an engine's actor."""
+        return self._on(engine, self._num_engines)
+
+    def _on(self, number: int, total: int) -> dict[str, Any]:
+        node = self._nodes[number * len(self._nodes) // total]
+        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+
+
+def places_of(config: BroRLConfig) -> Places:
+    """Where this run's processes go. Needs an initialised Ray; raises ResourceError."""
+    if config.trainer.gpus_per_node == 0 and config.trainer.num_nodes > 1:
+        return CpuPlaces(config.trainer.num_nodes, num_policy_ranks(config), num_engines(config))
+    return Places(plan_roles(config))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from nemo_brorl.checkpoint import Checkpoints, RunState, Saver
-from nemo_brorl.clock import StopRequest, Stopwatch
+from nemo_brorl.checkpoint import Checkpoints, RunState, Saver, check_state_keys
+from nemo_brorl.clock import StepCut, StopRequest, Stopwatch
 from nemo_brorl.collection.collection import Collected, Collection
-from nemo_brorl.collection.collector import Collector
+from nemo_brorl.collection.collector import Collector, Standpoint
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
-from nemo_brorl.errors import CheckpointError, StarvationError, TrainingError
+from nemo_brorl.errors import StarvationError, TrainingError
 from nemo_brorl.evaluation import EvaluationResult, Evaluator
 from nemo_brorl.learning_batch import learning_batch
 from nemo_brorl.logs import get_logger
@@ -25,7 +23,7 @@ from nemo_brorl.parity import alarms
 from nemo_brorl.ports import Generator, MetricSink, Policy, PromptSource
 from nemo_brorl.reference_reset import ReferenceResets
 from nemo_brorl.report_tables import step_line
-from nemo_brorl.rollouts.schedule import RolloutSchedule, learning_rate
+from nemo_brorl.rollouts.schedule import RolloutSchedule
 from nemo_brorl.sampling import TURN_S, Sampler, write_samples
 from nemo_brorl.sinks import EventLog
 from nemo_brorl.types import TrainBatch, UpdatePlan, UpdateReport
@@ -82,25 +80,31 @@ class BroRLTrainer:
         self.events = EventLog(parts.run_folder / "events.jsonl")
         self.collector = Collector(config, parts.prompts, parts.sampler, parts.console)
         self.next_collection: Collection | None = None  # with rollouts.overlap: under way while the policy learns
+        self.before = self.collector.standpoint()  # the newest collection
         self.turns = DeviceTurns(parts.policy, parts.generator)
 
     def fit(self) -> None:
         """Train up to max_steps, or until asked to stop; the state is saved either way."""
+        if self.stop.reason is not None and not (self.history or self.step_number):
+            return  # asked to stop while it started: there is nothing to save yet
         self.turns.begin(self.version, is_published=self.version == 0)
         if not self.history:
             self.validate()
             self.write_row()
-        longest_step_s = 0.0
-        while self.step_number < self.config.trainer.max_steps and not self.stop.should_stop(longest_step_s):
-            start = time.monotonic()
+        while self.step_number < self.config.trainer.max_steps and not self.stop.should_stop():
+            self.stop.step_begins()
             try:
                 report = self.step()
+            except StepCut:
+                self.save(wait=True, at=self.before)
+                self.parts.console.line(f"step {self.step_number + 1} was given up for want of time; it will begin anew")
+                break
             except StarvationError:
                 self.save(wait=True)  # what was sampled and learnt so far is kept for other settings
                 raise
             self.record(report)
             self.after_step()
-            longest_step_s = max(longest_step_s, time.monotonic() - start)
+            self.stop.step_ended()
         if self.stop.reason is not None:
             self.save(wait=True)
             self.parts.console.line(f"stopped after step {self.step_number} ({self.stop.reason}); the same command goes on from here")
@@ -129,7 +133,7 @@ class BroRLTrainer:
             **self.parts.prompts.metrics(),
             **update.metrics,
             **self.turns.metrics(),
-            "policy/learning_rate": self.learning_rate(self.step_number),
+            "policy/learning_rate": self.schedule.learning_rate(self.step_number),
             "rollouts/num_per_prompt": float(self.schedule.stage.num_per_prompt),
             "rollouts/prompts_per_step": float(self.schedule.stage.prompts_per_step),
             "policy/num_updates": float(update.num_updates),
@@ -138,15 +142,20 @@ class BroRLTrainer:
         return StepReport(self.step_number, metrics, {**watch.seconds, **update.seconds})
 
     def collect(self) -> Collected:
-        """A full batch of informative groups. Raises StarvationError."""
-        collection, self.next_collection = self.next_collection or Collection(self.collector, self.schedule.stage, self.version), None
-        return collection.complete().finish()
+        """A full batch of informative groups. Raises StarvationError, or StepCut when there is no time for it."""
+        collection, self.next_collection = self.next_collection or self.begin_collection(), None
+        return collection.complete(self.stop.check).finish()
+
+    def begin_collection(self) -> Collection:
+        """Sample the next batch."""
+        self.before = self.collector.standpoint()
+        return Collection(self.collector, self.schedule.stage, self.version)
 
     def learn(self, plan: UpdatePlan) -> UpdateReport:
         """Run the update; with `rollouts.overlap`, sample the next batch meanwhile."""
         if not self.config.rollouts.overlap or self.step_number + 1 >= self.config.trainer.max_steps:
             return self.parts.policy.update(plan)
-        self.next_collection = Collection(self.collector, self.schedule.stage, self.version)
+        self.next_collection = self.begin_collection()
         self.parts.policy.begin_update(plan)
         with self.parts.sampler.stage("generate and update", self.parts.policy.late):
             while (update := self.parts.policy.finish_update(timeout_s=0.0 if not self.next_collection.is_done else TURN_S)) is None:
@@ -169,14 +178,10 @@ class BroRLTrainer:
             token_budget=config.policy.tokens_per_micro_batch * config.policy.context_parallel_size,
             shared_prompt=config.policy.shared_prompt,
             version=self.version + 1,
-            learning_rate=self.learning_rate(self.step_number + 1),
+            learning_rate=self.schedule.learning_rate(self.step_number + 1),
             objective=config.algorithm.loss,
             seed=config.trainer.seed * 1_000_003 + self.step_number,
         )
-
-    def learning_rate(self, step: int) -> float:
-        """Of a step of the current stage, counted from 1."""
-        return learning_rate(self.config.policy.optim, step) * self.schedule.stage.learning_rate_factor
 
     def record(self, report: StepReport) -> None:
         """Note the step's metrics and show its line."""
@@ -215,7 +220,7 @@ class BroRLTrainer:
         self.events.write(self.step_number, "stage", reason, float(stage.num_per_prompt))
         self.parts.console.line(
             f"from step {self.step_number + 1}: N = {stage.num_per_prompt} × {stage.prompts_per_step} prompts, "
-            f"learning rate {self.learning_rate(self.step_number + 1):.3g} ({reason})"
+            f"learning rate {self.schedule.learning_rate(self.step_number + 1):.3g} ({reason})"
         )
 
     def reset_reference(self) -> None:
@@ -253,13 +258,15 @@ class BroRLTrainer:
                 self.parts.policy.export(self.parts.run_folder / "hf")
         return result
 
-    def save(self, wait: bool) -> None:
-        """Write a checkpoint of this step; with `wait`, return once it is complete. Raises CheckpointError."""
+    def save(self, wait: bool, at: Standpoint | None = None) -> None:
+        """Write a checkpoint of this step, of sampling as it stood `at` (None: as it stands); with `wait`, return once it is complete.
+        Raises CheckpointError."""
         self.complete_collection()
+        at = at or self.collector.standpoint()
         state = {
             "version": self.version,
-            "prompts": self.parts.prompts.state_dict(),
-            "collector": self.collector.state_dict(),
+            "prompts": at.prompts,
+            "collector": at.collector,
             "num_skipped": self.num_skipped,
             "best_pass_at_1": self.best_pass_at_1,
             "history": self.history,
@@ -267,7 +274,7 @@ class BroRLTrainer:
             "schedule": self.schedule.state_dict(),
         }
         with self.turns.policy_turn(Stopwatch()):
-            self.saver.save(RunState(self.step_number, state, self.collector.under_way()), wait)
+            self.saver.save(RunState(self.step_number, state, at.under_way), wait)
 
     def resume(self) -> bool:
         """Continue from the newest usable checkpoint; False when there is none."""
@@ -275,7 +282,7 @@ class BroRLTrainer:
         self.events.drop_after(run.step if run else None)
         if run is None:
             return False
-        check_state_keys(run.state)
+        check_state_keys(run.state, STATE_KEYS)
         self.step_number, self.version = run.step, run.state["version"]
         self.num_skipped, self.best_pass_at_1 = run.state["num_skipped"], run.state["best_pass_at_1"]
         self.history = run.state["history"]
@@ -289,9 +296,3 @@ class BroRLTrainer:
 def is_due(step: int, interval: int) -> bool:
     """Whether something that happens every `interval` steps (0: never) happens after `step`."""
     return interval > 0 and step % interval == 0
-
-
-def check_state_keys(state: Mapping[str, Any]) -> None:
-    """Raise CheckpointError when a checkpoint was written by another version of this program."""
-    if state.keys() != STATE_KEYS:
-        raise CheckpointError(f"run state has keys {sorted(state)}, this version needs {sorted(STATE_KEYS)}: start a new run folder")

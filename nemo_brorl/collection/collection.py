@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from nemo_brorl.collection.collector import Collector
@@ -98,12 +98,14 @@ class Collection:
         self.done_at = time.monotonic()
         self.collector.console.progress("generate", self.stream.num_settled, self.stream.num_asked, "rollouts", self.done_at - self.start)
 
-    def complete(self) -> Collection:
-        """Advance until it is done. Raises as `advance`; nothing is under way then."""
+    def complete(self, check: Callable[[], None] | None = None) -> Collection:
+        """Advance until it is done. Raises as `advance`, or what `check`, called at every turn, raises; nothing is under way then."""
         try:
             with self.collector.sampler.stage("generate"):
                 while not self.is_done:
                     self.advance()
+                    if check is not None:
+                        check()
         except BaseException:  # whatever ended it, Ctrl-C too: no engine samples on
             self.close()
             raise

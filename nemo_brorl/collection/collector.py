@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,15 @@ from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.rollouts.success_posterior import SuccessPosterior
 from nemo_brorl.sampling import Sampler
 from nemo_brorl.types import Prompt, Sampling, ScoredGroup
+
+
+@dataclass(frozen=True)
+class Standpoint:
+    """Where sampling stands between two steps: what a checkpoint holds of it."""
+
+    prompts: dict[str, Any]  # state of the stream
+    collector: dict[str, Any]
+    under_way: UnderWay
 
 
 class Collector:
@@ -60,8 +70,13 @@ class Collector:
             self.held.append(group)
 
     def under_way(self) -> UnderWay:
-        """The groups between two steps, for a checkpoint."""
-        return UnderWay(tuple(self.dynamic_sampling.kept), tuple(self.held), tuple(self.tails), tuple(self.late))
+        """The groups between two steps, for a checkpoint. Open ones are copied: they change when they are sampled on."""
+        held, tails = ([_copy(group) for group in groups] for groups in (self.held, self.tails))
+        return UnderWay(tuple(self.dynamic_sampling.kept), tuple(held), tuple(tails), tuple(self.late))
+
+    def standpoint(self) -> Standpoint:
+        """As of now, whatever is sampled afterwards."""
+        return Standpoint(deepcopy(self.prompts.state_dict()), deepcopy(self.state_dict()), self.under_way())
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; the groups are in `under_way`."""
@@ -101,3 +116,7 @@ class Collector:
             self.held.remove(group)
             self.restarted.append(group.prompt)
         self.tails = [group for group in self.tails if (group.oldest_version or 0) >= oldest]
+
+
+def _copy(group: OpenGroup) -> OpenGroup:
+    return replace(group, parts=list(group.parts), unfinished=list(group.unfinished), draws=list(group.draws))

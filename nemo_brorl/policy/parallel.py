@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import socket
 from datetime import timedelta
 
+import psutil
+import ray
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
@@ -49,5 +50,13 @@ def close_groups() -> None:
 
 
 def this_host(is_single_node: bool) -> str:
-    """The address other ranks reach this one by."""
-    return "127.0.0.1" if is_single_node else socket.gethostbyname(socket.gethostname())
+    """The address other ranks reach this one by: the one that Ray's nodes know each other by. A host's own name is no help, it
+    often stands for 127.0.1.1."""
+    return "127.0.0.1" if is_single_node else ray.util.get_node_ip_address()
+
+
+def choose_interface(address: str) -> None:
+    """Have Gloo listen where others reach this node; it would look its name up. What the environment says goes before."""
+    names = [name for name, entries in psutil.net_if_addrs().items() if any(entry.address == address for entry in entries)]
+    if names:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])

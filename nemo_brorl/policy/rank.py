@@ -62,6 +62,8 @@ class PolicyRank:
 
         if self.store is None:
             self.store = parallel.join_store(*address, self.layout.world_size)
+        if self.config.trainer.num_nodes > 1:
+            parallel.choose_interface(parallel.this_host(is_single_node=False))
         parallel.open_groups(self.layout, self.rank, self.store, self.device, self.config.trainer.seed)
         self.learner = Learner(self.config, self.layout, self.model_folder, self.device)
         gc.freeze()  # imports and model stay: Megatron collects garbage in every save, and looks at all of them otherwise

@@ -46,6 +46,10 @@ class RolloutSchedule:
         base = stage_samples(self.config)[0]
         return Stage(self.index, num_per_prompt, prompts, (num_per_prompt * prompts / base) ** exponent)
 
+    def learning_rate(self, step: int) -> float:
+        """Of a step, counted from 1, under the current stage."""
+        return learning_rate(self.config.policy.optim, step) * self.stage.learning_rate_factor
+
     def before_step(self, steps_done: int) -> str | None:
         """Move on when a stage of fixed length is over."""
         if self.settings.kind != "staged" or self._is_last:

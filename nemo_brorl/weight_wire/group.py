@@ -7,6 +7,7 @@ size both sides know from its notice. Gloo between CPU processes, NCCL between G
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -41,7 +42,7 @@ class WeightGroup:
         else:
             gloo = dist.ProcessGroupGloo._Options()
             gloo._timeout = timeout
-            gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=link.host)]
+            gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(link))]
             self._group = dist.ProcessGroupGloo(meeting, rank, link.world_size, gloo)
 
     def broadcast(self, flat: Tensor) -> None:
@@ -94,6 +95,13 @@ def sign_in_names(link: WeightLink) -> list[str]:
     if link.workers_per_receiver == 1:
         return list(link.receivers)
     return [f"{receiver} worker {worker}" for receiver in link.receivers for worker in range(link.workers_per_receiver)]
+
+
+def _own_address(link: WeightLink) -> str:
+    """The one that this process has on the way to rank 0; receivers may be on other nodes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((link.host, link.port))
+        return str(probe.getsockname()[0])
 
 
 def _late(store: Any, names: Sequence[str], timeout_s: float) -> list[str]:
