@@ -92,8 +92,9 @@ class CodeSnapshot:
         if sum(sizes.values()) > MAX_NEW_MIB * 2**20:
             largest = max(sizes, key=lambda name: sizes[name])
             raise ConfigError(
-                f"{len(sizes)} files in {self.root} are new to git and too large to be frozen with the code: {sum(sizes.values()) / 2**20:.0f}"
-                f" MiB, the largest is {largest}; at most {MAX_NEW_MIB} MiB are taken. Commit them, or name them in .gitignore"
+                f"{len(sizes)} files in {self.root} are new to git and too large to be frozen with the code: they have"
+                f" {sum(sizes.values()) / 2**20:.0f} MiB, {largest} most of all, and at most {MAX_NEW_MIB} MiB are taken."
+                " Commit them, or name them in .gitignore"
             )
 
     def _scope(self) -> list[str]:

@@ -74,11 +74,10 @@ def _of_job(identity: str) -> Target:
     return target
 
 
-def run_of_script(script: str) -> Path | None:
-    """The run folder that a launch's job.sbatch lies in."""
-    path = Path(script)
-    is_launch = path.name == "job.sbatch" and re.fullmatch(r"launch(_\d+)?", path.parent.name)
-    return path.parent.parent if is_launch else None
+def run_of_script(command: str) -> Path | None:
+    """The run folder that a launch's job.sbatch lies in; `command` may go on with its arguments."""
+    match = re.match(r"(/.*)/launch(_\d+)?/job\.sbatch(\s|$)", command)
+    return Path(match[1]) if match else None
 
 
 def _script_in(command: str) -> str:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from launcher.code_snapshot import CodeSnapshot
 from nemo_brorl.config.load import read_config, to_yaml
@@ -120,9 +120,9 @@ def _absolute(path: Location, folder: Path) -> Location:
     return path if path is None else os.path.normpath(folder / Path(path).expanduser())
 
 
-def read_jobs(path: Path) -> list[dict[str, str]]:
+def read_jobs(path: Path) -> list[dict[str, Any]]:
     """Rows of a `jobs.jsonl`, oldest first; a half-written last one is left out."""
-    rows: list[dict[str, str]] = []
+    rows: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
             rows.append(json.loads(line))

@@ -13,10 +13,13 @@ from typing import Any
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
+from launcher.frozen import read_jobs
+
 TAIL_BYTES = 1 << 20  # of metrics.jsonl; a row is a few KiB
 PACE_STEPS = 10  # over so many last steps a step's time is averaged, validations and checkpoints included
 STEP_PARTS = ("collect", "fetch", "log_prob", "update", "sync", "validate", "save")  # that follow each other; others lie inside these
 SHOWN_PARTS = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
+MAX_STEPS = "trainer.max_steps="
 MARKER = "COMPLETE"  # in a checkpoint's folder, written last
 
 Row = Mapping[str, Any]
@@ -76,8 +79,12 @@ def step_seconds(row: Row) -> float:
 
 def read_run(folder: Path) -> RunState:
     """Never raises for what is missing or half-written: that is then not known."""
-    step, age_s = newest_checkpoint(folder)
-    return RunState(folder, max_steps(folder), read_heartbeat(folder), tuple(last_rows(folder / "metrics.jsonl")), step, age_s)
+    rows = tuple(last_rows(folder / "metrics.jsonl"))
+    saved, age_s = newest_checkpoint(folder)
+    last, reached = max_steps(folder), max(rows[-1]["step"] if rows else 0, saved or 0)
+    if last is not None and reached > last:  # somebody goes on with other settings than those that are written down
+        last = None
+    return RunState(folder, last, read_heartbeat(folder), rows, saved, age_s)
 
 
 def read_heartbeat(folder: Path) -> HeartbeatFile | None:
@@ -129,7 +136,11 @@ def newest_checkpoint(folder: Path) -> tuple[int | None, float | None]:
 
 
 def max_steps(folder: Path) -> int | None:
-    """Of the settings that the run was begun with, or that it is launched with."""
+    """What the last job was told, the launch's settings, or those that the run was begun with."""
+    given = [argument for row in read_jobs(folder / "launch" / "jobs.jsonl")[-1:] for argument in row["arguments"]]
+    numbers = [argument.removeprefix(MAX_STEPS) for argument in given if argument.startswith(MAX_STEPS)]
+    if numbers and numbers[-1].isdigit():
+        return int(numbers[-1])
     for path in (folder / "launch" / "config.yaml", folder / "config.yaml"):
         try:
             value = OmegaConf.select(OmegaConf.load(path), "trainer.max_steps")

@@ -48,14 +48,12 @@ class Site:
     max_restarts: int | None = None  # after failures in a row, without a newer checkpoint in between; else as launcher/job.sh says
     signal_s: int = 300  # before the end the job is told to save: at least the longest step and a checkpoint
     setup: list[str] = field(default_factory=list)  # shell lines before anything else: module load cuda/13.0
-    environment: dict[str, str] = field(
-        default_factory=dict
-    )  # for every process of the job, and what launcher/job.sh takes: BRORL_INTERFACE: eth0
+    environment: dict[str, str] = field(default_factory=dict)  # variables of the job, those of launcher/job.sh too: BRORL_INTERFACE: eth0
     options: list[str] = field(default_factory=list)  # further options of sbatch, as they are: --switches=1
     mail_user: str | None = None  # address that Slurm writes to
     mail_type: str = "FAIL,REQUEUE,END"  # on which events
     gpu_kind: str = "h100"  # for the planner: h100, h200, a100
-    gpu_memory_gib: float | None = None  # of one GPU, for the planner; None: as gpu_kind has it
+    gpu_memory_gib: float | None = None  # of one GPU, for the planner; else as gpu_kind has it
     host_memory_gib: float | None = None  # of one node, for the planner
 
 

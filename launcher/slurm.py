@@ -160,3 +160,11 @@ def partitions() -> list[str]:
         return []
     result = _call(["sinfo", "--noheader", "--format=%R"])
     return sorted(set(result.stdout.split())) if result.returncode == 0 else []
+
+
+def node_names(nodes: str) -> list[str]:
+    """`node[0-3]` as single names, in Slurm's order. Raises ResourceError."""
+    result = _call(["scontrol", "show", "hostnames", nodes])
+    if result.returncode or not result.stdout.split():
+        raise ResourceError(f"scontrol show hostnames {nodes}: {result.stderr.strip() or 'no names'}")
+    return result.stdout.split()

@@ -183,7 +183,7 @@ def _number(value: float | None, form: str) -> str:
 def age(seconds: float) -> str:
     """A duration as a person says it."""
     if seconds < 90:
-        return f"{max(seconds, 0.0):.0f} s"
+        return f"{max(seconds, 0.0):.{1 if seconds < 10 else 0}f} s"
     minutes = int(seconds // 60)
     days, hours = minutes // 1440, minutes // 60 % 24
     if days:

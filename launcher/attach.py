@@ -1,0 +1,180 @@
+"""`python -m launcher attach`: follow a run's log; open a shell on one of its nodes; read a node's Ray logs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from launcher import slurm
+from launcher.find_run import Target, find_target, newest_log
+from launcher.run_state import read_run
+from launcher.status import is_going_on
+from nemo_brorl.errors import ConfigError, ResourceError
+
+POLL_S = 0.5  # a log on a shared file system tells nobody that it has grown
+ASK_S = 15.0  # Slurm, whether the job still runs
+BLOCK = 1 << 16  # bytes
+EXAMPLES = """examples:
+  python -m launcher attach /shared/runs/first                    follow the log; Ctrl-C ends the looking, not the run
+  python -m launcher attach 4711 --lines 500 --no-follow
+  python -m launcher attach /shared/runs/first --shell            on the first node, where the driver is, in its container
+  python -m launcher attach /shared/runs/first --shell --node 3   on the fourth one; names are understood, too
+  python -m launcher attach /shared/runs/first --logs node7       what Ray wrote on a node
+"""
+
+# What is read of a node's Ray session: its daemons, then those workers that wrote last.
+NODE_LOGS = 'cd "$0/session_latest/logs" && tail -n "$1" raylet.out raylet.err $(ls -t gcs_server.out monitor.err 2>/dev/null) \
+  $(ls -t worker-*.err worker-*.out 2>/dev/null | head -n 4)'
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code: that of the shell, where one was opened. Raises BroRLError."""
+    parser = argparse.ArgumentParser(
+        prog="python -m launcher attach",
+        description="Follow a run's log, open a shell on one of its nodes, or read what Ray wrote there.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
+    parser.add_argument("--lines", type=int, default=40, metavar="N", help="begin with the last N lines (default: 40)")
+    parser.add_argument("--no-follow", action="store_true", help="print these and stop")
+    parser.add_argument("--shell", action="store_true", help="a shell in the job, beside what runs there")
+    parser.add_argument("--node", metavar="NODE", help="where: a name, or a number from 0 (default: the first, which has the driver)")
+    parser.add_argument("--host", action="store_true", help="outside the job's container")
+    parser.add_argument("--logs", metavar="NODE", help="the last lines of Ray's logs on this node")
+    options = parser.parse_args(list(argv))
+    if options.lines < 0:
+        raise ConfigError(f"--lines {options.lines}: write 0 or more")
+    if options.node is not None and not options.shell:
+        raise ConfigError(f"--node {options.node}: says where --shell opens; Ray's logs of a node are --logs {options.node}")
+    target = find_target(options.target)
+    if options.shell:
+        job = running_job(target)
+        node = choose_node(job, options.node)
+        command = step_command(target, job, node, is_outside=options.host)
+        sys.stderr.write(f"a shell on {node}, in job {job.id}; it ends with the job\n")
+        os.execvp("srun", [*command, "--pty", "bash", "-i"])
+    if options.logs is not None:
+        return show_node_logs(target, options.logs, options.lines, options.host)
+    return follow(target, options.target, options.lines, not options.no_follow)
+
+
+def running_job(target: Target) -> slurm.Job:
+    """Raises ResourceError when none of the run's jobs runs."""
+    running = [job for job in target.jobs if job.state == "RUNNING"]
+    if not running:
+        states = ", ".join(f"{job.id} {job.state}" for job in target.jobs) or "it has none in the queue"
+        raise ResourceError(f"{target.run or 'this job'}: no job of it runs now ({states})")
+    return running[-1]
+
+
+def choose_node(job: slurm.Job, wanted: str | None) -> str:
+    """A node of the job by its name or number. Raises ConfigError with the nodes there are."""
+    nodes = slurm.node_names(job.nodes)
+    if wanted is None:
+        return nodes[0]
+    if wanted in nodes:
+        return wanted
+    if wanted.isdigit() and int(wanted) < len(nodes):
+        return nodes[int(wanted)]
+    raise ConfigError(f"--node {wanted}: job {job.id} has {', '.join(nodes)}: write one of these, or a number from 0 to {len(nodes) - 1}")
+
+
+def step_command(target: Target, job: slurm.Job, node: str, is_outside: bool) -> list[str]:
+    """A step of one task beside what runs on a node; without --overlap it would wait for ever."""
+    command = ["srun", "--overlap", f"--jobid={job.id}", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--cpu-bind=none"]
+    if not is_outside and has_container(target):
+        command.append(f"--container-name=brorl-{job.id}")  # as launcher/job_steps.sh names it
+    return command
+
+
+def has_container(target: Target) -> bool:
+    """Whether the run's job script names an image."""
+    script = None if target.run is None else target.run / "launch" / "job.sbatch"
+    return (
+        script is not None and script.is_file() and bool(re.search(r"^export BRORL_CONTAINER=\S", script.read_text("utf-8"), re.MULTILINE))
+    )
+
+
+def show_node_logs(target: Target, node: str, lines: int, is_outside: bool) -> int:
+    """What the job kept of a node's logs, and while it runs what Ray writes there. Returns an exit code."""
+    for path in kept_logs(target, node):
+        sys.stdout.write(f"==> {path}\n" + "".join(f"{line}\n" for line in last_lines(path, lines)))
+    sys.stdout.flush()
+    job = running_job(target)
+    name = choose_node(job, node)
+    command = [*step_command(target, job, name, is_outside), "bash", "-c", NODE_LOGS, f"/tmp/brorl_{job.id}_{name}", str(lines)]
+    return subprocess.run(command, check=False).returncode
+
+
+def kept_logs(target: Target, node: str) -> list[Path]:
+    """Files that the newest try of the newest job keeps of a node."""
+    if target.run is None:
+        return []
+    tries = sorted((target.run / "jobs").glob("*/logs/try_*"), key=lambda folder: folder.stat().st_mtime)
+    return sorted(path for path in tries[-1].rglob(f"ray_{node}*") if path.is_file()) if tries else []
+
+
+def follow(target: Target, name: str, lines: int, goes_on: bool) -> int:
+    """Print a log's end, and what is added to it while the run goes on. Returns an exit code. Raises ResourceError without a log."""
+    log = newest_log(target)
+    if log is None:
+        jobs = ", ".join(f"{job.id} is {job.state} {job.reason}".strip() for job in target.jobs)
+        where = jobs or "a run without a job writes to the terminal that it was started in"
+        raise ResourceError(f"{target.run or name}: has no log yet: {where}; `python -m launcher status {name}` shows how far it is")
+    sys.stderr.write(f"{log}\n")
+    for line in last_lines(log, lines):
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+    if goes_on:
+        for text in grow(log, lambda: _goes_on(name)):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+    return 0
+
+
+def _goes_on(name: str) -> bool:
+    target = find_target(name)
+    run = None if target.run is None else read_run(target.run)
+    return is_going_on(target, run, time.time())
+
+
+def grow(path: Path, goes_on: Callable[[], bool], poll_s: float = POLL_S, ask_s: float = ASK_S) -> Iterator[str]:
+    """What is added to a file from now on, until nothing is and `goes_on` says no. One that was truncated is read from its start."""
+    with path.open("rb") as file:
+        file.seek(0, 2)
+        asked_at = time.monotonic()
+        while True:
+            block = file.read(BLOCK)
+            if block:
+                yield block.decode("utf-8", errors="replace")
+                continue
+            if path.stat().st_size < file.tell():
+                file.seek(0)
+                continue
+            if time.monotonic() - asked_at >= ask_s:
+                asked_at = time.monotonic()
+                if not goes_on():
+                    yield file.read().decode("utf-8", errors="replace")
+                    return
+            time.sleep(poll_s)
+
+
+def last_lines(path: Path, number: int) -> list[str]:
+    """The last lines of a file, read from its end."""
+    with path.open("rb") as file:
+        position = file.seek(0, 2)
+        tail = b""
+        while position > 0 and tail.count(b"\n") <= number:
+            step = min(BLOCK, position)
+            position -= step
+            file.seek(position)
+            tail = file.read(step) + tail
+    return tail.decode("utf-8", errors="replace").splitlines()[-number:] if number else []
