@@ -10,6 +10,7 @@ import time
 from nemo_brorl.sandbox.inmate import Cell
 
 RETRY_S, GIVE_UP_S = 0.002, 10.0
+BLOCK = 4096  # bytes that a file takes at least
 
 
 def end_all(pid: int, cell: Cell, processes: int) -> int:
@@ -57,6 +58,23 @@ def empty(folder: str) -> None:
             os.rename(entry.path, found[-1])
         if here != folder:
             os.rmdir(here)
+
+
+def is_within(folder: str, limit: int) -> bool:
+    """Whether what lies in the scratch folder is within `limit` bytes, a block for each file counted. What cannot be looked into is not."""
+    found, left = [folder], limit
+    try:
+        while found and left >= 0:
+            with os.scandir(found.pop()) as listed:
+                for entry in listed:
+                    status = entry.stat(follow_symlinks=False)
+                    left -= max(512 * status.st_blocks, BLOCK)
+                    found += [entry.path] if entry.is_dir(follow_symlinks=False) else []
+    except FileNotFoundError:
+        return True  # the program is at work: the next look will tell
+    except OSError:
+        return False
+    return left >= 0
 
 
 def _kill(cell: Cell, processes: int) -> None:

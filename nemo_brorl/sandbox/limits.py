@@ -47,6 +47,8 @@ class Layers:
             found.append("use the network (needs a network namespace or seccomp)")
         if not self.pid and not self.own_uid and not self.seccomp:
             found.append("stop other processes (needs a pid namespace, a user of its own or seccomp)")
+        if not self.seccomp:
+            found.append("use memory without end, in memory files and namespaces of its own (needs seccomp)")
         if not self.process_limit:
             found.append("start processes without end (needs a user that is not root)")
         if not self.no_new_privs:

@@ -22,9 +22,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from nemo_brorl.sandbox import confine, inmate, landlock, leftovers, linux, seccomp
-from nemo_brorl.sandbox.limits import FAILED, FINISHED, KILLED, TIMED_OUT, TOO_MUCH_OUTPUT, Layers
+from nemo_brorl.sandbox.limits import FAILED, FINISHED, KILLED, MIB, TIMED_OUT, TOO_MUCH_OUTPUT, Layers
 
 READ_BYTES = 65536
+LOOK_S = 0.02  # between two counts of files
 OUT_OF_MEMORY_SCORE = "800"  # of 1000: when the machine runs out of memory, the kernel ends a sandbox before the training run
 
 
@@ -75,11 +76,12 @@ def run(job: dict[str, Any], cell: inmate.Cell, processes: int) -> tuple[dict[st
         inmate.live(job, their_print, their_report, cell)
     os.close(their_print)
     os.close(their_report)
-    watch = _Watch(pid, printed, reported, job)
+    has_own_scratch = cell.layers.mount and not cell.layers.bubblewrap  # a tmpfs of its size
+    watch = _Watch(pid, printed, reported, job, None if has_own_scratch else cell)
     ending = watch.until_it_ends()
     status = leftovers.end_all(pid, cell, processes)
     watch.close()
-    if not cell.layers.mount or cell.layers.bubblewrap:
+    if not has_own_scratch:
         leftovers.empty(cell.scratch)
     if ending is None:
         ending = KILLED if os.WIFSIGNALED(status) else FAILED if os.WEXITSTATUS(status) else FINISHED
@@ -88,9 +90,11 @@ def run(job: dict[str, Any], cell: inmate.Cell, processes: int) -> tuple[dict[st
 
 
 class _Watch:
-    """Reads what one inmate writes until it ends, is late, or has written too much."""
+    """Reads what one inmate writes until it ends, is late, or has written too much. `shared` is the cell whose scratch folder no mount
+    limits: then its files are counted every now and then."""
 
-    def __init__(self, pid: int, printed: int, reported: int, job: dict[str, Any]) -> None:
+    def __init__(self, pid: int, printed: int, reported: int, job: dict[str, Any], shared: inmate.Cell | None) -> None:
+        self.shared = shared
         self.texts = {printed: bytearray(), reported: bytearray()}
         self.reported, self.process = reported, os.pidfd_open(pid)
         self.part_seconds, self.limit = job["part_seconds"], job["output_bytes"]
@@ -106,7 +110,9 @@ class _Watch:
     def until_it_ends(self) -> str | None:
         """Why it must end; None when it has."""
         while (left := self.deadline - time.monotonic()) > 0:
-            ready = [file for file, _ in self.poll.poll(left * 1000)]
+            ready = [file for file, _ in self.poll.poll((left if self.shared is None else min(left, LOOK_S)) * 1000)]
+            if self.shared and not leftovers.is_within(self.shared.scratch, self.shared.limits["scratch_mib"] * MIB):
+                return KILLED
             for pipe in self.texts:
                 if pipe in ready and not self._read(pipe):
                     return TOO_MUCH_OUTPUT

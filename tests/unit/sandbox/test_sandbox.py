@@ -120,7 +120,7 @@ def test_the_sandbox_ends_with_the_process_that_made_it() -> None:
     pytest.fail(f"some of {inside} are alive")
 
 
-@pytest.mark.parametrize("without", [("user",), ("pid",), ("mount", "pid"), ("seccomp",)])
+@pytest.mark.parametrize("without", [("user",), ("pid",), ("mount", "pid")])
 def test_fewer_layers_hold_what_others_held(without: tuple[str, ...]) -> None:
     sandbox = Sandbox(LIMITS, without=without)
     assert sandbox.layers.gaps() == [] and not any(getattr(sandbox.layers, name) for name in without)
@@ -130,6 +130,33 @@ def test_fewer_layers_hold_what_others_held(without: tuple[str, ...]) -> None:
     assert run(sandbox, "import socket\nsocket.create_connection(('127.0.0.1', 22), 0.1)").ending == FAILED
     run(sandbox, "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(60)")
     assert descendants(sandbox.process_id)[1 if sandbox.layers.pid else 0 :] == []
+    sandbox.close()
+
+
+def test_without_seccomp_memory_is_not_limited_and_that_is_refused() -> None:
+    with pytest.raises(ResourceError, match="use memory without end, .*needs seccomp"):
+        Sandbox(LIMITS, without=("seccomp",))
+    sandbox = Sandbox(LIMITS, without=("seccomp",), is_bare_allowed=True)
+    assert len(sandbox.layers.gaps()) == 1
+    assert run(sandbox, f"open({__file__!r}).read()").ending == FAILED
+    assert run(sandbox, "import socket\nsocket.create_connection(('127.0.0.1', 22), 0.1)").ending == FAILED
+    sandbox.close()
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        "for i in range(400): open(f'f{i}', 'wb').write(bytes(1 << 20))",
+        "import os\nfor i in range(10**5): os.makedirs(f'd{i}')",
+        "import os\nwhile True:\n    os.mkdir('d')\n    os.chdir('d')\n    open('f', 'wb').write(bytes(1 << 19))",
+    ],
+)
+def test_without_a_mount_namespace_files_are_counted_together(fill: str) -> None:
+    sandbox = Sandbox(Limits(seconds=30, scratch_mib=2, file_mib=1), without=(*NAMESPACES, "bubblewrap"))
+    assert not sandbox.layers.mount
+    filled = run(sandbox, f"{fill}\nprint('filled')")
+    assert (filled.ending, filled.printed) == (KILLED, "")
+    assert run(sandbox, "import os\nprint(os.listdir(), open('f', 'wb').write(bytes(1 << 20)))").printed == "[] 1048576\n"
     sandbox.close()
 
 
@@ -151,4 +178,4 @@ def test_layers_are_named() -> None:
     layers = Layers(user=True, mount=True, pid=True, net=True, no_new_privs=True, seccomp=True, process_limit=True)
     assert str(layers) == "sandbox: user+mount+pid+net namespaces, no_new_privs, seccomp, rlimits"
     assert layers.gaps() == []
-    assert len(Layers().gaps()) == 5
+    assert len(Layers().gaps()) == 6
