@@ -30,8 +30,8 @@ class Row:
     def target(self) -> str:
         """As the issue has it."""
         if self.at_least is not None:
-            return f"≥ {self.at_least:g}"
-        return "" if self.at_most is None else f"≤ {self.at_most:g}"
+            return f"≥ {self.at_least:.3g}"
+        return "" if self.at_most is None else f"≤ {self.at_most:.3g}"
 
     def verdict(self, is_tiny: bool) -> str:
         """met, not met, or not measured, as every target is on CPU; nothing without a target."""

@@ -1,0 +1,243 @@
+"""Runs the parts of the GPU bench one after the other and prints one table; `bench/gpu/run.sh` starts it.
+
+Every part is a process with a time limit. What is left of its processes afterwards is ended (they are ours: orphans come to
+this process), so that a part that hangs costs itself alone. A part that is through is not run again with the same sources.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.gpu.record import Row, read_results, table
+
+ROOT = Path(__file__).resolve().parents[2]
+PR_SET_CHILD_SUBREAPER = 36
+LEAST_S = 20.0  # a part is not begun with less time left
+
+
+@dataclass(frozen=True)
+class Part:
+    """A script of this folder."""
+
+    letter: str  # the issue's
+    name: str
+    limit_s: float
+    needs: tuple[str, ...] = ()  # modules that have to be there
+
+    def command(self, results: Path, is_tiny: bool, python: str = sys.executable) -> list[str]:
+        """To start it."""
+        return [python, "-m", f"bench.gpu.{self.name}", "--results", str(results), *(["--tiny"] if is_tiny else [])]
+
+
+TRAINER = ("megatron.core", "transformer_engine")
+ENGINE = ("vllm", "ray")
+PARTS = (
+    Part("0", "ceilings", 90),
+    Part("a", "gpu_tests", 420, TRAINER),
+    Part("b", "parity", 240, TRAINER),
+    Part("c", "throughput", 300, TRAINER),
+    Part("d", "generation", 240, ENGINE),
+    Part("e", "weight_ipc", 240, (*TRAINER, *ENGINE)),
+    Part("f", "sleep_cycles", 300, (*TRAINER, *ENGINE)),
+    Part("g", "whole_loop", 420, (*TRAINER, *ENGINE, "nemo", "reasoning_gym")),
+    Part("h", "fp8_learning", 540, (*TRAINER, *ENGINE, "nemo", "reasoning_gym")),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a part ended; kept beside its results."""
+
+    revision: str
+    status: str  # done, or what went wrong
+    seconds: float
+
+
+def revision(part: Part) -> str:
+    """Digest of what a part's figures hang on: the package, its configurations, what all parts share, and the part itself."""
+    mine = Path(__file__).parent
+    parts = {other.name for other in PARTS}
+    files = [*(ROOT / "nemo_brorl").rglob("*.py"), *(ROOT / "conf").glob("*.yaml"), *mine.glob("*.py")]
+    if part.name == "gpu_tests":
+        files += (ROOT / "tests" / "gpu").glob("*.py")
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        if path.parent != mine or path.stem == part.name or path.stem not in parts:
+            digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def chosen(only: str | None) -> list[Part]:
+    """Parts by name or letter, in their own order. Raises SystemExit for one that is not there."""
+    if only is None:
+        return list(PARTS)
+    wanted = set(only.split(","))
+    if unknown := wanted - {part.name for part in PARTS} - {part.letter for part in PARTS}:
+        names = ", ".join(f"{part.letter} or {part.name}" for part in PARTS)
+        raise SystemExit(f"--only {', '.join(sorted(unknown))} is no part of this bench: write some of {names}")
+    return [part for part in PARTS if wanted & {part.name, part.letter}]
+
+
+class Bench:
+    """One call of run.sh."""
+
+    def __init__(self, results: Path, is_tiny: bool, minutes: float | None, pack: Path | None) -> None:
+        self.results, self.is_tiny, self.pack = results, is_tiny, pack
+        self.ends_at = None if minutes is None else time.monotonic() + 60 * minutes
+        results.mkdir(parents=True, exist_ok=True)
+
+    def stem(self, part: Part) -> str:
+        """Of the part's files."""
+        return f"{part.name}_tiny" if self.is_tiny else part.name
+
+    def outcome(self, part: Part) -> Outcome | None:
+        """Of the last time; None: never, or it cannot be read."""
+        try:
+            return Outcome(**json.loads((self.results / f"{self.stem(part)}.outcome").read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def is_done(self, part: Part) -> bool:
+        """Whether it is through with these sources."""
+        outcome = self.outcome(part)
+        return outcome is not None and outcome.status == "done" and outcome.revision == revision(part)
+
+    def run(self, part: Part) -> Outcome:
+        """Run a part, or say why not."""
+        lacking = [name for name in part.needs if not self.is_tiny and not is_there(name)]
+        limit_s = part.limit_s if self.ends_at is None else min(part.limit_s, self.ends_at - time.monotonic())
+        if lacking:
+            return self._end(part, f"lacks {', '.join(lacking)}", 0.0)
+        if limit_s < LEAST_S:
+            return self._end(part, "no time left", 0.0)
+        print(f"== {part.letter} {part.name}, at most {limit_s:.0f} s", flush=True)
+        start, others = time.monotonic(), frozenset(descendants(os.getpid()))
+        log = self.results / f"{self.stem(part)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                part.command(self.results, self.is_tiny), cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            try:
+                code = process.wait(limit_s)
+                status = "done" if code == 0 else f"ended with {code}, see {log.name}"
+            except subprocess.TimeoutExpired:
+                status = f"over its limit of {limit_s:.0f} s"
+        end_children(others)
+        return self._end(part, status, time.monotonic() - start)
+
+    def _end(self, part: Part, status: str, seconds: float) -> Outcome:
+        outcome = Outcome(revision(part), status, seconds)
+        if seconds or self.outcome(part) is None:  # what was not begun leaves older results as they are
+            (self.results / f"{self.stem(part)}.outcome").write_text(json.dumps(vars(outcome)) + "\n")
+        print(f"== {part.letter} {part.name}: {status}, {seconds:.0f} s", flush=True)
+        if self.pack is not None:
+            pack_results(self.results, self.pack)
+        return outcome
+
+    def table(self) -> list[str]:
+        """Of all parts, those of earlier calls too."""
+        blocks: list[tuple[str, Sequence[Row], bool]] = []
+        for part in PARTS:
+            outcome, content = self.outcome(part), read_results(self.results / f"{self.stem(part)}.json")
+            rows: list[Row] = list(content["rows"]) if content else []
+            if outcome is None or outcome.status != "done":
+                rows.append(Row(part.name, None, note="not run" if outcome is None else outcome.status))
+            elif outcome.revision != revision(part):
+                rows.append(Row(part.name, None, note="the rows above are of other sources"))
+            blocks.append((part.letter, rows, self.is_tiny))
+        return table(blocks)
+
+
+def is_there(module: str) -> bool:
+    """Whether a module can be found, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of its parent
+        return False
+
+
+def adopt_orphans() -> None:
+    """Processes whose parents are gone come to this one, so that `end_children` finds them."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_children(spared: frozenset[int], patience_s: float = 10.0) -> None:
+    """Kill all processes that this one has started, directly or not, but those, until there are none."""
+    deadline = time.monotonic() + patience_s
+    while (left := set(descendants(os.getpid())) - spared) and time.monotonic() < deadline:
+        for process in left:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for process in left:
+            try:
+                os.waitpid(process, os.WNOHANG)
+            except ChildProcessError:
+                continue
+        time.sleep(0.05)
+
+
+def descendants(root: int) -> Iterator[int]:
+    """Processes below `root`."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError):
+            continue
+    below = {root}
+    while more := {process for process, parent in parents.items() if parent in below} - below:
+        below |= more
+        yield from more
+
+
+def pack_results(results: Path, target: Path) -> None:
+    """Figures, logs and the runs' metrics as one archive."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(target.name + ".part")
+    with tarfile.open(aside, "w:gz") as archive:
+        for path in sorted(results.rglob("*")):
+            is_wanted = path.suffix in (".json", ".log", ".outcome", ".rates", ".xml") or path.name == "metrics.jsonl"
+            if path.is_file() and is_wanted and "models" not in path.relative_to(results).parts:
+                archive.add(path, path.relative_to(results))
+    os.replace(aside, target)
+
+
+def main() -> None:
+    """Command line. Exits with 1 where a chosen part is not done."""
+    parser = argparse.ArgumentParser(prog="bench/gpu/run.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="parts by letter or name, with commas between them")
+    parser.add_argument("--again", action="store_true", help="also those that are done")
+    parser.add_argument("--tiny", action="store_true", help="small shapes on the CPU: proves the scripts, measures nothing")
+    parser.add_argument("--minutes", type=float, help="begin and continue nothing after so many")
+    parser.add_argument("--results", type=Path, default=Path("runs/gpu"))
+    parser.add_argument("--pack", type=Path, help="write results and logs into this .tar.gz after every part")
+    options = parser.parse_args()
+    adopt_orphans()
+    bench = Bench(options.results.absolute(), options.tiny, options.minutes, options.pack)
+    parts = chosen(options.only)
+    for part in parts:
+        if options.again or not bench.is_done(part):
+            bench.run(part)
+        else:
+            print(f"== {part.letter} {part.name}: done before with these sources", flush=True)
+    print("\n".join(bench.table()))
+    raise SystemExit(not all(bench.is_done(part) for part in parts))
+
+
+if __name__ == "__main__":
+    main()
