@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import tempfile
 import time
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from nemo_brorl.checkpoint import Checkpoints
-from nemo_brorl.clock import Stopwatch
-from nemo_brorl.config.derived import sft_precision
+from nemo_brorl.clock import SAVED, StopRequest, Stopwatch
+from nemo_brorl.config.derived import sft_precision, time_limit_s
+from nemo_brorl.config.evaluation_rules import STEP, run_of
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
-from nemo_brorl.errors import CheckpointError
-from nemo_brorl.evaluation import Evaluator, result_header, result_rows
+from nemo_brorl.converted import convert_into, empty, is_converted, newest_checkpoint
+from nemo_brorl.evaluation.answers import AnswerFile, identity_of, others_of, weights_digest
+from nemo_brorl.evaluation.asking import SampleFile, ask, missing
+from nemo_brorl.evaluation.comparison import read_other
+from nemo_brorl.evaluation.results import as_json, folder_of, results_of, write
+from nemo_brorl.evaluation.tables import comparison_table, markdown, score_table
+from nemo_brorl.evaluation.validation import Evaluator, result_header, result_rows
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.report_tables import change_rows, sampling_line, time_rows
 from nemo_brorl.sampling import Sampler
@@ -24,25 +31,37 @@ from nemo_brorl.warm_up.demonstrations import Demonstrations, tokenizer_texts
 from nemo_brorl.warm_up.initial_model import write_initial_model
 from nemo_brorl.warm_up.tokenizer import build_tokenizer
 from nemo_brorl.warm_up.trainer import finish, is_cached, warm_up
-from nemo_brorl.wiring import Launch, converting, evaluating, launching, read_inputs, ready_trainer, start_actors, wait_ready
+from nemo_brorl.wiring import (
+    EvaluationInputs,
+    Launch,
+    converting,
+    evaluating,
+    launching,
+    read_evaluation_inputs,
+    read_inputs,
+    ready_trainer,
+    start_actors,
+    wait_ready,
+)
 
 TOKENIZER_QUESTIONS = 4000  # that the small tokenizer learns its merges from
 DEMONSTRATION_SEED_OFFSET = 1000  # other questions than those that training begins with
 
 
-def train(config: BroRLConfig, line: CommandLine) -> None:
-    """Train, validate, save; print a line per step and the tables at the end."""
-    console, start = Console(), time.monotonic()
+def train(config: BroRLConfig, line: CommandLine) -> int:
+    """Train, validate, save; print a line per step and the tables at the end. Returns the exit code: SAVED when there is more to do."""
+    console, start, codes = Console(), time.monotonic(), list[int]()
     with launching(config, console) as launch:
         with launch.watch.measure("nemo"):
             from nemo_brorl.nemo_app import run_with_nemo  # six seconds of imports, while the actors start
 
-        run_with_nemo(line, lambda composed: fit(composed, launch, start))
+        run_with_nemo(line, lambda composed: codes.append(fit(composed, launch, start)))
     print_summary(console, launch.run_folder, time.monotonic() - start)
+    return codes[0]
 
 
-def fit(config: BroRLConfig, launch: Launch, start: float) -> None:
-    """The part of a run inside NeMo's runner: loggers, then the trainer."""
+def fit(config: BroRLConfig, launch: Launch, start: float) -> int:
+    """The part of a run inside NeMo's runner: loggers, then the trainer. Returns the exit code."""
     from nemo_brorl.nemo_app import open_experiment
 
     with launch.watch.measure("nemo"):
@@ -51,12 +70,15 @@ def fit(config: BroRLConfig, launch: Launch, start: float) -> None:
         parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in launch.watch.seconds.items())
         launch.console.line(f"ready after {time.monotonic() - start:.1f} s ({parts})")
         trainer.fit()
+        return SAVED if launch.stop.goes_on_later and trainer.step_number < config.trainer.max_steps else 0
 
 
 def print_summary(console: Console, run_folder: Path, seconds: float) -> None:
     """The tables at the end of a run."""
     rows = read_metrics(run_folder / "metrics.jsonl")
     validations = [row for row in rows if "validation/pass_at_1" in row]
+    if not validations:
+        return  # stopped before the first one
     console.line()
     console.table(["held-out pass@1", "before", "after", "change", "constant answer"], change_rows(validations[0], validations[-1]))
     console.line()
@@ -67,40 +89,99 @@ def print_summary(console: Console, run_folder: Path, seconds: float) -> None:
 
 
 def evaluate(config: BroRLConfig, line: CommandLine) -> None:
-    """Print pass@1 by task of `policy.model`, and leave it as JSON in the run folder."""
-    console = Console()
-    with evaluating(config, console) as evaluator:
-        result = evaluator.evaluate("evaluate")
-    console.table(result_header(result), result_rows(result))
-    folder = Path(config.exp_manager.explicit_log_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "evaluation.json").write_text(json.dumps({"model": config.policy.model, **asdict(result)}, indent=1))
+    """Ask the benchmarks, or the held-out prompts; print the tables and leave them as JSON and Markdown in the run folder.
+
+    What was answered before, under the same weights and settings, is not asked again; where nothing is left to ask, no engine starts.
+    """
+    console, settings = Console(), config.evaluation
+    config = with_converted_checkpoint(config, console)
+    inputs = read_evaluation_inputs(config)
+    benchmarks = inputs.benchmarks
+    other = read_other(Path(settings.compare_with), benchmarks) if settings.compare_with else None
+    output = Path(settings.output or config.exp_manager.explicit_log_dir)
+    weights = weights_digest(inputs.model_folder)
+    with contextlib.ExitStack() as stack:
+        files = {
+            benchmark.name: stack.enter_context(answer_file(output, identity_of(config, weights, benchmark), console))
+            for benchmark in benchmarks
+        }
+        folder = folder_of(output, inputs.model_folder, files)
+        if not sample_missing(config, inputs, files, folder, console):
+            console.line(f"stopped: what was answered is in {output / 'evaluations'}; the same command goes on from there")
+            raise KeyboardInterrupt
+        results = results_of(config.policy.model, benchmarks, files, settings, other)
+        record = as_json(results, benchmarks, files, settings)
+    write(output, folder, record, markdown(results, record))
+    for rows in filter(None, (score_table(results, settings.confidence), comparison_table(results.comparison))):
+        console.table(rows[0], rows[1:])
+        console.line()
+    console.line(f"{output / 'evaluation.json'}, evaluation.md; a copy in {folder}")
+
+
+def sample_missing(config: BroRLConfig, inputs: EvaluationInputs, files: Mapping[str, AnswerFile], folder: Path, console: Console) -> bool:
+    """Ask what has no answers yet. False: told to stop before all of it had."""
+    left = {benchmark.name: len(missing(benchmark, files[benchmark.name])) for benchmark in inputs.benchmarks}
+    for benchmark in inputs.benchmarks:
+        if left[benchmark.name] < len(benchmark.prompts):
+            done, path = len(benchmark.prompts) - left[benchmark.name], files[benchmark.name].path
+            console.line(f"{benchmark.name}: {done} of {len(benchmark.prompts)} prompts were answered before ({path})")
+    if not any(left.values()):
+        return True
+    num = config.evaluation.save_samples
+    samples = SampleFile(folder / "samples.jsonl", num, inputs.tokenizer.decode) if num else None
+    with evaluating(config, inputs, console) as sampler:
+        stop = StopRequest(time_limit_s(config))
+        stop.install()
+        return ask(inputs.benchmarks, files, sampler, stop, samples)
+
+
+def answer_file(output: Path, identity: Mapping[str, Any], console: Console) -> AnswerFile:
+    """Where the answers to a benchmark are kept; says so when those that are there are of other weights or settings."""
+    folder = output / "evaluations" / "answers"
+    file = AnswerFile(folder, identity)
+    if not file.path.exists():
+        for text in others_of(folder, identity):
+            console.line(f"{identity['benchmark']}: {text}: it stays as it is, and {file.path.name} is begun")
+    return file
+
+
+def with_converted_checkpoint(config: BroRLConfig, console: Console) -> BroRLConfig:
+    """The settings with the Hugging Face folder of `evaluation.checkpoint` as their model, converted once and kept in its run folder."""
+    if config.evaluation.checkpoint is None:
+        return config
+    given = Path(config.evaluation.checkpoint)
+    run_folder = run_of(given)
+    checkpoint = newest_checkpoint(given if STEP.fullmatch(given.name) else run_folder / "checkpoints", "evaluation.checkpoint")
+    output = run_folder / f"hf_{checkpoint.name}"
+    if is_converted(checkpoint, output):
+        console.line(f"{checkpoint} was converted before: {output}")
+    else:
+        write_converted(config, checkpoint, empty(output, "evaluation.checkpoint is converted to it"))
+        console.line(f"{checkpoint} written to {output}")
+    return replace(config, policy=replace(config.policy, model=str(output)))
 
 
 def convert(config: BroRLConfig, line: CommandLine) -> None:
     """Write the weights of a checkpoint as a Hugging Face folder."""
     console, start = Console(), time.monotonic()
     checkpoint, output = conversion(config)
-    with converting(config) as policy:
-        policy.load(checkpoint / "policy")
-        policy.export(output)
+    write_converted(config, checkpoint, output)
     console.line(f"{checkpoint} written to {output} in {time.monotonic() - start:.0f} s")
 
 
 def conversion(config: BroRLConfig) -> tuple[Path, Path]:
     """Which checkpoint is converted, and where to. Raises CheckpointError when it is not there, or when the output is."""
     run_folder = Path(config.exp_manager.explicit_log_dir)
-    folder = Path(config.convert.checkpoint) if config.convert.checkpoint else run_folder / "checkpoints"
-    if config.convert.checkpoint:
-        complete = [found for found in Checkpoints(folder.parent, 1).complete() if found.name == folder.name]
-    else:
-        complete = Checkpoints(folder, 1).complete()
-    if not complete:
-        raise CheckpointError(f"{folder} holds no complete checkpoint: write convert.checkpoint=RUN/checkpoints/step_K")
-    output = Path(config.convert.output) if config.convert.output else run_folder / f"hf_{complete[0].name}"
-    if output.exists() and any(output.iterdir()):
-        raise CheckpointError(f"convert.output={output} is there and not empty: delete it or write another folder")
-    return complete[0], output
+    checkpoint = newest_checkpoint(Path(config.convert.checkpoint or run_folder / "checkpoints"), "convert.checkpoint")
+    output = Path(config.convert.output) if config.convert.output else run_folder / f"hf_{checkpoint.name}"
+    return checkpoint, empty(output, "convert.output")
+
+
+def write_converted(config: BroRLConfig, checkpoint: Path, output: Path) -> None:
+    """A checkpoint's weights as a Hugging Face folder, through the policy's ranks."""
+    with converting(config) as policy:
+        policy.load(checkpoint / "policy")
+        convert_into(checkpoint, output, policy.export)
 
 
 def sft(config: BroRLConfig, line: CommandLine) -> None:

@@ -118,6 +118,7 @@ class ScoredChunk:
     repetition: Float32  # [n] share of repeated n-grams; 0 where shaping does not ask for it
     keys: UInt64  # [n] of the tokens: equal responses have equal keys
     log_probs: Float32  # [n] of the whole responses under the distribution they were drawn from
+    answers: tuple[str | None, ...] | None = None  # [n] in one spelling, None where there is none; None: not asked for, or not known
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,7 @@ class ScoredGroup:
     mass: SampledMass
     waves: tuple[Wave, ...] = ()  # none: all rollouts were asked for at once
     learn_from: Int64 | None = None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
+    answers: tuple[str | None, ...] | None = None  # [N], as in ScoredChunk
 
     @property
     def prompt(self) -> Prompt:

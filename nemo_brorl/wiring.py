@@ -14,7 +14,6 @@ from nemo_brorl.clock import StopRequest, Stopwatch, grace_s
 from nemo_brorl.cluster import RayCluster
 from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.model_rules import local_model
-from nemo_brorl.config.roles import plan_roles
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
 from nemo_brorl.errors import ModelError
@@ -23,7 +22,7 @@ from nemo_brorl.evaluation.benchmarks import Benchmark, held_out_prompts, read_b
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.heartbeat import Heartbeat, StallWatch
 from nemo_brorl.parity import check_parity
-from nemo_brorl.places import Places
+from nemo_brorl.places import places_of
 from nemo_brorl.policy.group import MegatronPolicy
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.prompts.stream import PromptStream
@@ -114,7 +113,7 @@ def start_actors(
     with contextlib.ExitStack() as stack:
         with watch.measure("ray"):
             stack.enter_context(RayCluster(config))
-        places = Places(plan_roles(config))
+        places = places_of(config)
         stack.callback(places.close)
         generator = VllmPool(config, model_folder, places)
         stack.callback(generator.close)
@@ -225,7 +224,7 @@ def converting(config: BroRLConfig) -> Iterator[MegatronPolicy]:
     without_reference = replace(config, algorithm=replace(config.algorithm, kl=replace(config.algorithm.kl, coefficient=0.0)))
     with contextlib.ExitStack() as stack:
         stack.enter_context(RayCluster(config))
-        places = Places(plan_roles(config))
+        places = places_of(config)
         stack.callback(places.close)
         policy = MegatronPolicy(without_reference, resolve_model(config), places=places)
         stack.callback(policy.close)

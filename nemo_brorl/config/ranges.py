@@ -157,8 +157,19 @@ RANGES: dict[str, Range] = {
     "evaluation.temperature": AT_LEAST_0,
     "evaluation.top_p": Range(0, 1, is_open=True),
     "evaluation.max_response_tokens": AT_LEAST_1,
+    "evaluation.confidence": Range(0.5, 0.9999),
+    "evaluation.bootstrap_samples": Range(100, 1_000_000),
+    "evaluation.save_samples": AT_LEAST_0,
+    "evaluation.benchmarks[].num_prompts": AT_LEAST_1,
+    "evaluation.benchmarks[].samples_per_prompt": AT_LEAST_1,
+    "evaluation.benchmarks[].max_response_tokens": AT_LEAST_1,
+    "evaluation.benchmarks[].max_prompt_tokens": AT_LEAST_1,
+    "evaluation.benchmarks[].max_bad_rows": AT_LEAST_0,
+    "evaluation.benchmarks[].tasks[].weight": POSITIVE,
+    "evaluation.benchmarks[].tasks[].stages[].from_question": AT_LEAST_1,
     "parity.num_prompts": AT_LEAST_1,
     "parity.responses_per_prompt": AT_LEAST_1,
+    "parity.max_response_tokens": AT_LEAST_1,
     "parity.max_mean_abs_diff": POSITIVE,
     "parity.max_step_mismatch": POSITIVE,
     "parity.max_fp8_mismatch": POSITIVE,
@@ -215,6 +226,8 @@ CHOICES: dict[str, tuple[str | None, ...]] = {
     "data.preset": PRESETS,
     "data.domains[].source": SOURCES,
     "data.domains[].preset": PRESETS,
+    "evaluation.benchmarks[].source": SOURCES,
+    "evaluation.benchmarks[].preset": PRESETS,
 }
 
 

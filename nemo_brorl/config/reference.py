@@ -17,7 +17,7 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from nemo_brorl.config import data_schema, generation_schema, policy_schema, reward_schema, rollout_schema, schema
+from nemo_brorl.config import data_schema, evaluation_schema, generation_schema, policy_schema, reward_schema, rollout_schema, schema
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def as_yaml(value: object) -> str:
 def _fields() -> dict[tuple[str, str], tuple[str, str]]:
     """(class, field) to its annotation and the comment behind it."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
-    for module in (schema, data_schema, generation_schema, policy_schema, rollout_schema, reward_schema):
+    for module in (schema, data_schema, evaluation_schema, generation_schema, policy_schema, rollout_schema, reward_schema):
         source = inspect.getsource(module)
         comments = _comments_by_line(source)
         for section, field in _declarations(source):

@@ -18,6 +18,7 @@ from nemo_brorl.config.derived import (
     num_gpus,
     num_policy_ranks,
 )
+from nemo_brorl.config.evaluation_rules import EVALUATION_RULES
 from nemo_brorl.config.fp8_rules import fp8_goes_together
 from nemo_brorl.config.generation_rules import GENERATION_RULES
 from nemo_brorl.config.policy_rules import fp8_weights_have_no_reference, offload_frees_something, reference_resets
@@ -77,8 +78,11 @@ def stall_times(config: BroRLConfig) -> Iterator[str]:
 
 def world_size(config: BroRLConfig) -> Iterator[str]:
     gpus, model_size, ranks = num_gpus(config), model_parallel_size(config), num_policy_ranks(config)
-    if gpus == 0 and config.trainer.num_nodes > 1:
-        yield f"trainer.num_nodes={config.trainer.num_nodes} with trainer.gpus_per_node=0: CPU runs use one node; write trainer.num_nodes=1"
+    if gpus == 0 and config.trainer.num_nodes > min(ranks, num_engines(config)):
+        yield (
+            f"trainer.num_nodes={config.trainer.num_nodes} with {ranks} policy ranks and {num_engines(config)} engines on CPU: a node would"
+            " have none of them; lower it, or raise policy.data_parallel_size and generation.num_engines"
+        )
     if gpus == 0:
         return
     if model_size > gpus:
@@ -230,6 +234,7 @@ CROSS_FIELD: tuple[Rule, ...] = (
     block_size,
     lengths,
     *DATA_RULES,
+    *EVALUATION_RULES,
     parity_bound,
     sft_shape,
     reference_resets,

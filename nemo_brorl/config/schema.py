@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_brorl.config.data_schema import ColumnsConfig, DataConfig, DomainConfig, SourceConfig, TaskConfig, TaskStageConfig
+from nemo_brorl.config.evaluation_schema import BenchmarkConfig, EvaluationConfig
 from nemo_brorl.config.generation_schema import GenerationConfig
 from nemo_brorl.config.policy_schema import MoeConfig, OptimConfig, PolicyConfig
 from nemo_brorl.config.reward_schema import CosineLengthConfig, RewardsConfig, ShapingConfig
@@ -26,6 +27,7 @@ from nemo_brorl.config.rollout_schema import (
 
 __all__ = [
     "AlgorithmConfig",
+    "BenchmarkConfig",
     "BroRLConfig",
     "ColumnsConfig",
     "ConvertConfig",
@@ -141,23 +143,13 @@ class AlgorithmConfig:
 
 
 @dataclass
-class EvaluationConfig:
-    """Validation and evaluation on held-out prompts."""
-
-    num_prompts: int = 256
-    samples_per_prompt: int = 8
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_response_tokens: int | None = None  # null: as in training
-
-
-@dataclass
 class ParityConfig:
     """The gate at the start: Hugging Face, Megatron and vLLM log-probs of the same tokens."""
 
     enabled: bool = True
     num_prompts: int = 4
     responses_per_prompt: int = 4
+    max_response_tokens: int = 64  # of these responses, where rollouts.max_response_tokens is more: Hugging Face takes them one by one
     max_mean_abs_diff: float = 1e-3  # nats; bf16 needs about 0.05
     max_step_mismatch: float = 0.05  # mean |Megatron - vLLM| per step above which a warning is logged
     max_fp8_mismatch: float = 0.02  # mean |FP8 - bf16| log-prob per step above which a warning is logged

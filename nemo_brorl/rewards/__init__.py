@@ -1,8 +1,8 @@
 """Verifiers: from a response's text to its raw reward. One file each, named in `VERIFIERS`; `pool.py` runs them.
 
 A file of a verifier has `score(payload, response)`, and may have `check(payload)`, which yields what is wrong with a payload
-before anything is sampled, and `load()`, which imports its libraries. Imports of libraries are inside functions: a process
-loads only what its verifiers need, and the driver none of it.
+before anything is sampled, `load()`, which imports its libraries, and `answer(payload, response)`, the response's answer in one
+spelling, for votes. Imports of libraries are inside functions: a process loads only what its verifiers need, and the driver none of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nemo_brorl.rewards import (
     reasoning_gym,
     response_format,
 )
-from nemo_brorl.rewards.payload import Payload, Score
+from nemo_brorl.rewards.payload import Answer, Payload, Score
 
 
 class Scorer(NamedTuple):
@@ -31,6 +31,7 @@ class Scorer(NamedTuple):
     score: Score  # payload, text of a response -> raw reward
     check: Callable[[Payload], Iterator[str]]  # messages about a payload that it cannot score; quick, without its libraries
     load: Callable[[], object]  # imports what the first score would otherwise pay for
+    answer: Answer | None = None  # what a response answers, for votes; None: there is no such thing, as of programs
 
 
 def _nothing_wrong(payload: Payload) -> Iterator[str]:
@@ -49,16 +50,24 @@ def _check_composite(payload: Payload) -> Iterator[str]:
     return composite.check(payload, _wrong_payload)
 
 
+def _answer_composite(payload: Payload, response: str) -> str | None:
+    return composite.answer(payload, response, _answer_of)
+
+
+def _answer_of(name: str) -> Answer | None:
+    return VERIFIERS[name].answer if name in VERIFIERS else None
+
+
 # key of Prompt.verifier -> verifier. Any other name is an import path `package.module:function` of a user's own `score`.
 VERIFIERS: dict[str, Scorer] = {
     "code": Scorer(code.score, code.check, code.load),
-    "composite": Scorer(_score_composite, _check_composite, _nothing_to_load),
-    "exact_match": Scorer(exact_match.score, exact_match.check, _nothing_to_load),
+    "composite": Scorer(_score_composite, _check_composite, _nothing_to_load, _answer_composite),
+    "exact_match": Scorer(exact_match.score, exact_match.check, _nothing_to_load, exact_match.answer),
     "format": Scorer(response_format.score, response_format.check, response_format.load),
     "instruction_following": Scorer(instruction_following.score, instruction_following.check, instruction_following.load),
-    "math": Scorer(math_answer.score, math_answer.check, math_answer.load),
-    "multiple_choice": Scorer(multiple_choice.score, multiple_choice.check, _nothing_to_load),
-    "reasoning_gym": Scorer(reasoning_gym.score, reasoning_gym.check, reasoning_gym.load),
+    "math": Scorer(math_answer.score, math_answer.check, math_answer.load, math_answer.answer),
+    "multiple_choice": Scorer(multiple_choice.score, multiple_choice.check, _nothing_to_load, multiple_choice.answer),
+    "reasoning_gym": Scorer(reasoning_gym.score, reasoning_gym.check, reasoning_gym.load, reasoning_gym.answer),
 }
 
 
@@ -81,6 +90,11 @@ def check_payload(name: str, payload: Payload) -> None:
     check_name(name)
     if found := list(_wrong_payload(name, payload)):
         raise DataError("; ".join(found))
+
+
+def answer_reader(name: str, payload: Payload) -> Answer | None:
+    """How a response's answer is read where this verifier, or a composite one's part, knows of answers; None where not."""
+    return _answer_of(name) if any(_answer_of(part) is not None for part in names_in(name, payload)) else None
 
 
 def names_in(name: str, payload: Payload) -> list[str]:

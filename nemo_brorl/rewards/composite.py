@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nemo_brorl.rewards.payload import Payload, Score, check_choice
+from nemo_brorl.rewards.payload import Answer, Payload, Score, check_choice
 from nemo_brorl.types import SUCCESS_REWARD
 
 MODES = ("sum", "product", "all")
@@ -54,6 +54,14 @@ def score(payload: Payload, response: str, score_of: Callable[[str], Score]) -> 
         if not math.isfinite(value):
             return value
     return total / sum(weights) if mode == "sum" else product
+
+
+def answer(payload: Payload, response: str, answer_of: Callable[[str], Answer | None]) -> str | None:
+    """That of the first part whose verifier knows of one."""
+    for part in payload["parts"]:
+        if (read := answer_of(part["verifier"])) is not None:
+            return read(part_payload(payload, part), response)
+    return None
 
 
 def _wrong_part(payload: Payload, part: Mapping[str, Any], check_part: Callable[[str, Payload], Iterator[str]]) -> Iterator[str]:

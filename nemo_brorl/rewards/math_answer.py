@@ -20,6 +20,7 @@ from itertools import product
 from typing import Any
 
 from nemo_brorl.rewards.answer import boxed_answers, extract_answer, without_thinking
+from nemo_brorl.rewards.math_key import key_of, unmarked
 from nemo_brorl.rewards.payload import Payload, accepted_answers, check_answer, check_choice
 
 PLACES = ("anywhere", "boxed", "tags")  # where an answer may stand; the first is the default
@@ -51,6 +52,16 @@ def score(payload: Payload, response: str) -> float:
     """1 when the response's answer equals one of `payload["answer"]`. `payload["extract"]`: where it must stand."""
     candidate = find_answer(response, payload.get("extract", PLACES[0]))
     return float(candidate is not None and any(is_equal(reference.strip(), candidate) for reference in accepted_answers(payload)))
+
+
+def answer(payload: Payload, response: str) -> str | None:
+    """The response's answer in one spelling (`math_key.py`); what math-verify finds equal may still be two."""
+    found = find_answer(response, payload.get("extract", PLACES[0]))
+    if found is None or boxed_answers(found):
+        return key_of(found) if found else None
+    if extract_answer(without_thinking(response)) is None:
+        found = unmarked(found)
+    return key_of(found) if found else None
 
 
 def load() -> None:

@@ -41,6 +41,11 @@ def score(payload: Payload, response: str) -> float:
     return float(chosen is not None and chosen == right_letter(payload["answer"], choices))
 
 
+def answer(payload: Payload, response: str) -> str | None:
+    """The letter that the response chose."""
+    return chosen_letter(response, payload.get("choices") or ())
+
+
 def right_letter(answer: str | int, choices: Sequence[str]) -> str | None:
     """The letter of the reference: it is a letter, the place among the choices from 0, or a choice's text. None: none of these."""
     options = LETTERS[: len(choices)] if choices else LETTERS

@@ -7,6 +7,7 @@ from typing import Any
 
 Payload = Mapping[str, Any]
 Score = Callable[[Payload, str], float]
+Answer = Callable[[Payload, str], str | None]  # None: the response gives none
 
 
 def accepted_answers(payload: Payload) -> list[str]:

@@ -36,11 +36,11 @@ class VerifierPool:
     """Scores chunks on `rewards.num_workers` workers while later chunks are still being sampled.
 
     The constructor starts the workers and returns at once; `wait_ready` waits for them. Then `submit` and `poll` in any order, or
-    `score`, which does both. `verifiers` are loaded before `wait_ready` returns, others when a prompt first asks for them. Raises
-    ConfigError for a name that cannot be one, ModelError when the tokenizer is unusable.
+    `score`, which does both. `verifiers` are loaded before `wait_ready` returns, others when a prompt first asks for them. `with_answers`:
+    chunks come back with their answers. Raises ConfigError for a name that cannot be one, ModelError when the tokenizer is unusable.
     """
 
-    def __init__(self, config: BroRLConfig, model_folder: Path | str, verifiers: Sequence[str] = ()) -> None:
+    def __init__(self, config: BroRLConfig, model_folder: Path | str, verifiers: Sequence[str] = (), with_answers: bool = False) -> None:
         import ray
 
         from nemo_brorl.rewards.worker import VerifierWorker
@@ -52,7 +52,7 @@ class VerifierPool:
         actor: Any = ray.remote(max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS, **options)(VerifierWorker)
         shaping = config.rewards.shaping
         ngram = shaping.repetition_ngram if shaping.repetition_penalty > 0 else 0
-        arguments = (str(Path(model_folder).absolute()), config.rewards.timeout_s, tuple(verifiers), ngram, config.rewards)
+        arguments = (str(Path(model_folder).absolute()), config.rewards.timeout_s, tuple(verifiers), ngram, config.rewards, with_answers)
         self.workers: list[Any] = [actor.remote(*arguments) for _ in range(config.rewards.num_workers)]
         self._load = [0] * len(self.workers)  # responses submitted and not yet scored, per worker
         self._moved_at = [time.monotonic()] * len(self.workers)  # when each began to have work, or finished a chunk

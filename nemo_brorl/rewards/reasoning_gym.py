@@ -14,10 +14,15 @@ BOARD_TASKS = ("arc_agi", "rearc")  # a right answer to these equals metadata["o
 
 def score(payload: Mapping[str, Any], response: str) -> float:
     """Score the response to the entry in `payload` (`dataset`, `config`, `question`, `answer`, `metadata`). No answer scores 0."""
-    answer = extract_answer(response)
-    if answer is None:
+    given = extract_answer(response)
+    if given is None:
         return 0.0
-    return float(_score_answer(payload["dataset"], json.dumps(payload["config"], sort_keys=True))(answer, _entry(payload)))
+    return float(_score_answer(payload["dataset"], json.dumps(payload["config"], sort_keys=True))(given, _entry(payload)))
+
+
+def answer(payload: Mapping[str, Any], response: str) -> str | None:
+    """The response's answer, one blank for a run of white space."""
+    return " ".join((extract_answer(response) or "").split()) or None
 
 
 def check(payload: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nemo_brorl.config.reward_schema import RewardsConfig
-from nemo_brorl.rewards import code
+from nemo_brorl.rewards import answer_reader, code
 from nemo_brorl.rewards.crew import Crew
 from nemo_brorl.rewards.repetition import repetition_of, response_keys
 from nemo_brorl.tokenizer import load_tokenizer
@@ -26,21 +26,29 @@ class ResponseScores(NamedTuple):
     repetition: Float32
     keys: UInt64
     log_probs: Float32
+    answers: tuple[str | None, ...] | None = None
 
 
 class VerifierWorker:
     """Owns a crew. `score` may run in several threads at once."""
 
     def __init__(
-        self, model_folder: str, timeout_s: float, verifiers: Sequence[str], repetition_ngram: int, rewards: RewardsConfig | None = None
+        self,
+        model_folder: str,
+        timeout_s: float,
+        verifiers: Sequence[str],
+        repetition_ngram: int,
+        rewards: RewardsConfig | None = None,
+        with_answers: bool = False,
     ) -> None:
         """`verifiers` are loaded by `wait_ready`, others when first needed. `repetition_ngram` tokens make an n-gram; 0: repetition
-        is not looked for. `rewards` are the settings of verifiers that have some; None: the defaults."""
+        is not looked for. `rewards` are the settings of verifiers that have some; None: the defaults. `with_answers`: read them too."""
         if rewards is not None:
             code.configure(rewards)
         self.tokenizer = load_tokenizer(model_folder)
         self.verifiers = tuple(verifiers)
         self.repetition_ngram = repetition_ngram
+        self.with_answers = with_answers
         self.crew = Crew(timeout_s)
 
     def score(self, verifier: str, payload: Mapping[str, Any], data: ChunkArrays) -> ResponseScores:
@@ -52,7 +60,10 @@ class VerifierWorker:
         rewards = np.array([scores[text] or 0.0 for text in texts], dtype=np.float32)
         num_failed = sum(scores[text] is None for text in texts)
         log_probs = np.array([data.log_probs[start:end].sum() for start, end in pairwise(bounds)], np.float32)
-        return ResponseScores(rewards, num_failed, repetition_of(data, self.repetition_ngram), response_keys(data), log_probs)
+        read = answer_reader(verifier, payload) if self.with_answers else None
+        answers = {text: read(payload, text) for text in different} if read is not None else None
+        given = None if answers is None else tuple(answers[text] for text in texts)
+        return ResponseScores(rewards, num_failed, repetition_of(data, self.repetition_ngram), response_keys(data), log_probs, given)
 
     def wait_ready(self) -> None:
         """Return once the verifiers are loaded. Raises ConfigError when one cannot be, ResourceError when no process can start."""

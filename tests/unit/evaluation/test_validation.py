@@ -6,7 +6,7 @@ import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console, format_table
-from nemo_brorl.evaluation import Evaluator, best_constant_answer, result_header, result_rows
+from nemo_brorl.evaluation.validation import Evaluator, best_constant_answer, result_header, result_rows
 from nemo_brorl.report_tables import change_rows
 from nemo_brorl.sampling import Sampler
 from tests.fakes import FakeGenerator, FakeVerifier, make_group, make_prompt

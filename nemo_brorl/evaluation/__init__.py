@@ -1,0 +1,10 @@
+"""How good a model is: on held-out prompts while it is trained (`validation.py`), and on benchmarks (docs/evaluation.md).
+
+benchmarks.py ─► answers.py ─► estimates.py ─► results.py ─► tables.py
+ what to ask      sampled,       per benchmark,   evaluation.json   for people
+                  kept on disk   domain, task     comparison.py: against another model
+"""
+
+from nemo_brorl.evaluation.validation import EvaluationResult, Evaluator, TaskResult
+
+__all__ = ["EvaluationResult", "Evaluator", "TaskResult"]

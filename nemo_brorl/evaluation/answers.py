@@ -1,0 +1,196 @@
+"""What a model answered, prompt by prompt, kept on disk as it comes: an evaluation that is killed goes on where it was.
+
+A file holds the answers to one benchmark under one identity: weights, sampling, seed, contents. Its first line says which, each further
+line is one prompt with all of its samples. A line that was cut off by a crash is dropped and its prompt is asked again: samples are a
+function of seed and prompt, so the result is that of an evaluation that was never stopped.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.errors import CheckpointError, ModelError
+from nemo_brorl.evaluation.benchmarks import Benchmark
+from nemo_brorl.types import SUCCESS_REWARD, ScoredGroup
+
+BLOCK = 1 << 22  # bytes read at a time
+MAX_REFERENCE = 200  # characters of a reference answer that are kept; of a given one, too
+NUM_THREADS = 8
+BESIDE_WEIGHTS = ("config.json", "generation_config.json")
+
+
+@dataclass(frozen=True)
+class PromptAnswers:
+    """What became of the n samples of one prompt, in the order of their seeds."""
+
+    uid: str
+    task: str
+    domain: str
+    rewards: tuple[float, ...]  # [n] raw
+    tokens: tuple[int, ...]  # [n]
+    is_stopped: tuple[bool, ...]  # [n] False: cut at the longest response
+    answers: tuple[str | None, ...] | None  # [n] in one spelling; None: the verifier knows of no answers
+    num_failed: int  # samples whose verifier timed out or crashed
+    reference: str | None  # as written; None: the verifier reads none
+
+    @property
+    def is_correct(self) -> tuple[bool, ...]:  # [n]
+        return tuple(reward >= SUCCESS_REWARD for reward in self.rewards)
+
+
+_FIELDS = {field.name for field in fields(PromptAnswers)}
+
+
+def answers_of(group: ScoredGroup) -> PromptAnswers:
+    """The part of a scored group that is kept."""
+    reference = group.prompt.payload.get("answer")
+    return PromptAnswers(
+        uid=group.prompt.uid,
+        task=group.prompt.task,
+        domain=group.prompt.domain,
+        rewards=tuple(group.rewards.tolist()),
+        tokens=tuple(group.group.lengths.tolist()),
+        is_stopped=tuple(group.group.is_stopped.tolist()),
+        answers=None if group.answers is None else tuple(_shortened(answer) for answer in group.answers),
+        num_failed=group.num_failed,
+        reference=None if reference is None else _shortened(str(reference)),
+    )
+
+
+def weights_digest(folder: Path) -> str:
+    """Digest of all bytes of a model's weights and of its config: what two training steps changed is told apart, a copy is not. The
+    engines read the same files next, so most of the time this takes is not lost. Raises ModelError for a folder without weights."""
+    shards = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+    if not shards:
+        raise ModelError(f"{folder} has no *.safetensors: write policy.model=FOLDER of a Hugging Face model, or evaluation.checkpoint=RUN")
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
+        digests = list(pool.map(_file_digest, [*shards, *(folder / name for name in BESIDE_WEIGHTS if (folder / name).exists())]))
+    return hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
+
+
+def identity_of(config: BroRLConfig, weights: str, benchmark: Benchmark) -> dict[str, Any]:
+    """All that decides the answers to a benchmark, JSON-able."""
+    return {
+        "benchmark": benchmark.name,
+        "weights": weights,
+        "seed": config.trainer.seed,
+        "precision": config.generation.precision,
+        "settings": benchmark.settings,
+        "questions": benchmark.questions,
+        "tokens": benchmark.tokens,
+        "scoring": {"timeout_s": config.rewards.timeout_s, "code": asdict(config.rewards.code)},
+    }
+
+
+def short_id(identity: Any) -> str:
+    """Eight characters that tell identities apart."""
+    return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=4).hexdigest()
+
+
+class AnswerFile:
+    """The answers to one benchmark. A context: inside it no other process adds to the file."""
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        self.path = folder / f"{identity['benchmark']}-{short_id(identity)}.jsonl"
+        self.identity = dict(identity)
+        self.found: dict[str, PromptAnswers] = {}
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> AnswerFile:
+        """Read what is there. Raises CheckpointError when another process is evaluating the same."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = self.path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise CheckpointError(
+                f"{self.path} is being written by another process: wait for it, or write another evaluation.output"
+            ) from error
+        self._file = file
+        self._read()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def add(self, answers: PromptAnswers) -> None:
+        """Keep one prompt's answers: they are on disk when this returns."""
+        self.found[answers.uid] = answers
+        self._write(asdict(answers))
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        assert self._file is not None, "answers are added inside the context"
+        self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _read(self) -> None:
+        """What was written whole; half a line at the end is cut off."""
+        assert self._file is not None, "read inside the context"
+        data = self.path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        self._file.truncate(whole)
+        lines = data[:whole].splitlines()
+        if not lines:
+            self._write({"identity": self.identity})
+            return
+        if _record(lines[0]) != {"identity": self.identity}:
+            raise CheckpointError(f"{self.path} does not begin with its identity: it is damaged; move it away to ask everything again")
+        for record in map(_record, lines[1:]):
+            if record is not None and record.keys() == _FIELDS:
+                values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}
+                answers = PromptAnswers(**values)
+                self.found[answers.uid] = answers
+
+
+def others_of(folder: Path, identity: Mapping[str, Any]) -> list[str]:
+    """What sets the answers to the same benchmark that lie here already apart: one line for each other file."""
+    found = []
+    for path in sorted(folder.glob(f"{identity['benchmark']}-*.jsonl")):
+        with path.open("rb") as file:
+            record = _record(file.readline()) or {}
+        other = record.get("identity", {})
+        if other.get("benchmark") == identity["benchmark"] and other != identity:
+            found.append(f"{path.name} has other {', '.join(differing(identity, other))}")
+    return found
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of the entries that differ; of settings each by its own name."""
+    flat = [{**{key: value for key, value in item.items() if key != "settings"}, **item.get("settings", {})} for item in (one, other)]
+    return [name for name in sorted(flat[0].keys() | flat[1].keys()) if flat[0].get(name) != flat[1].get(name)]
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _shortened(text: str | None) -> str | None:
+    if text is None or len(text) <= MAX_REFERENCE:
+        return text
+    return f"{text[: MAX_REFERENCE // 2]}…{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+
+
+def _file_digest(path: Path) -> str:
+    digest = hashlib.blake2b(path.name.encode(), digest_size=16)
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
