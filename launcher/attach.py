@@ -29,8 +29,8 @@ EXAMPLES = """examples:
 """
 
 # What is read of a node's Ray session: its daemons, then those workers that wrote last.
-NODE_LOGS = 'cd "$0/session_latest/logs" && tail -n "$1" raylet.out raylet.err $(ls -t gcs_server.out monitor.err 2>/dev/null) \
-  $(ls -t worker-*.err worker-*.out 2>/dev/null | head -n 4)'
+NODE_LOGS = """cd "$0/session_latest/logs" 2>/dev/null || { echo "no Ray runs on $(hostname) for this job: $0 is not there" >&2; exit 1; }
+tail -n "$1" raylet.out raylet.err $(ls -t gcs_server.out 2>/dev/null) $(ls -t worker-*.err worker-*.out 2>/dev/null | head -n 4)"""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launcher import slurm
@@ -23,6 +23,7 @@ class Target:
     jobs: tuple[slurm.Job, ...] = ()  # newest last; those in the queue, or where there are none the last ones that ended
     restarts: dict[str, int] = field(default_factory=dict)  # by job
     notes: tuple[str, ...] = ()
+    log: Path | None = None  # where it is not below the run folder
 
 
 def find_target(name: str) -> Target:
@@ -64,14 +65,24 @@ def _of_job(identity: str) -> Target:
     """Raises ConfigError when nothing is known of the job."""
     if not slurm.has_slurm("scontrol"):
         raise ConfigError(f"{identity}: there is no Slurm on this machine to ask for a job: write its run folder")
-    script = slurm.show_job(identity).get("Command", "") or _script_in(slurm.submitted_as(identity))
-    folder = run_of_script(script)
+    shown = slurm.show_job(identity)
+    folder = run_of_script(shown.get("Command", "") or _script_in(slurm.submitted_as(identity)))
     if folder is not None and folder.is_dir():
         return _of_run(folder)
-    target = _with_jobs(None, [identity])
+    log = Path(shown.get("StdOut", ""))
+    target = _with_jobs(_run_in_settings(Path(shown.get("WorkDir", "")) / "jobs" / identity / "settings.sh"), [identity])
     if not target.jobs:
         raise ConfigError(f"{identity}: Slurm does not know this job (any more), so write its run folder; `squeue --me` lists your jobs")
-    return target
+    return replace(target, log=log if log.is_file() else None)
+
+
+def _run_in_settings(path: Path) -> Path | None:
+    """The run folder that a job of slurm/*.sh has noted, once it has read its settings (launcher/job_settings.py)."""
+    if not path.is_file():
+        return None
+    words = shlex.split(path.read_text(encoding="utf-8"))
+    found = [word.removeprefix("run_folder=") for word in words if word.startswith("run_folder=")]
+    return Path(found[0]) if found else None
 
 
 def run_of_script(command: str) -> Path | None:
@@ -97,8 +108,8 @@ def restarts_of(identity: str) -> int:
 
 def newest_log(target: Target) -> Path | None:
     """The log of the job that runs, or else of the last one."""
-    if target.run is None:
-        return None
+    if target.log is not None or target.run is None:
+        return target.log
     running = [job.id for job in target.jobs if job.is_running]
     known = [target.run / "logs" / f"slurm-{identity}.log" for identity in running]
     logs = [path for path in known if path.is_file()] or list((target.run / "logs").glob("slurm-*.log"))

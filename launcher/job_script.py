@@ -15,7 +15,7 @@ from launcher.site import Site
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ConfigError
 
-MARGIN_S = 30  # between the end of the driver's grace and that of the job
+MARGIN_S = 60  # between the end of the driver's grace and that of the job: Slurm counts in minutes, and Ray must end
 CHAIN_VARIABLE = "BRORL_CHAIN_AFTER"  # the job that a job of a chain comes after
 WRITABLE = re.compile(r"[\w./+@-]+", re.ASCII)  # what Slurm, the shell, pyxis and Hydra all take as it is
 
@@ -69,7 +69,8 @@ def _options(job: JobPlan) -> Iterator[str]:
     yield f"--time={site.time}"
     yield f"--signal=B:USR1@{site.signal_s}"
     yield "--requeue" if site.requeue else "--no-requeue"
-    yield "--open-mode=append"
+    yield "--no-kill"  # when a node dies the job says which one, and goes back into the queue without it
+    yield "--open-mode=append"  # a requeue would empty the log
     yield f"--output={job.folders.run}/logs/slurm-%j.log"
     if site.mail_user is not None:
         yield f"--mail-user={site.mail_user}"

@@ -132,8 +132,16 @@ def _remembered(identity: str) -> Job | None:
     shown = show_job(identity)
     if not shown:
         return None
-    values = [shown.get(name, "") for name in ("JobState", "RunTime", "TimeLimit", "StartTime", "NumNodes", "NodeList")]
-    return Job(identity, *values, reason=f"exit code {shown.get('ExitCode', '')}, {shown.get('Reason', '')}")
+    return Job(
+        identity,
+        state=shown.get("JobState", ""),
+        elapsed=shown.get("RunTime", ""),
+        limit=shown.get("TimeLimit", ""),
+        start=shown.get("StartTime", ""),
+        num_nodes=shown.get("NumNodes", ""),
+        nodes=shown.get("NodeList", ""),
+        reason=f"exit code {shown.get('ExitCode', '')}, {shown.get('Reason', '')}",
+    )
 
 
 def show_job(identity: str) -> dict[str, str]:

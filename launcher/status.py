@@ -79,7 +79,14 @@ def is_going_on(target: Target, run: RunState | None, now: float) -> bool:
 
 def describe(target: Target, run: RunState | None, now: float) -> list[str]:
     """The lines of a status."""
-    lines = [_line("run", str(target.run) if target.run is not None else "its folder is not known: it was not submitted by this launcher")]
+    lines = [
+        _line(
+            "run",
+            str(target.run)
+            if target.run is not None
+            else "its folder is not known: it has not read its settings yet, or was not submitted from here",
+        )
+    ]
     lines += _job_lines(target)
     if run is None:
         return lines
