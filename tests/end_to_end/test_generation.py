@@ -120,7 +120,7 @@ def test_a_manifest_that_does_not_fit_is_refused_and_engines_go_on(pool: VllmPoo
     before = sample(pool, requests)
     manifest, buckets = weights_of(folders["tied other"])
     wrong = [*manifest[:-1], TensorInfo(manifest[-1].name, (3, 3), "float32")]
-    with pytest.raises(WeightSyncError, match=rf"engine 0.*{manifest[-1].name}"):
+    with pytest.raises(WeightSyncError, match=rf"engine \d.*{manifest[-1].name}"):
         pool.load_weights(wrong, buckets, version=9)
     assert sample(pool, requests) == before
 
