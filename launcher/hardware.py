@@ -17,6 +17,7 @@ class Efficiency:
     docs/planner.md says where each is from."""
 
     train: float = 0.40  # of the matrix peak, forward and backward of packed rows
+    train_moe: float = 0.20  # of the matrix peak, for mixtures: experts have few tokens each, and the fullest one is waited for
     train_fp8: float = 0.28  # of the FP8 peak, for the layers that are in FP8
     decode_bandwidth: float = 0.70  # of the memory bandwidth, weights and cache read by a decode step
     prefill: float = 0.50  # of the matrix peak

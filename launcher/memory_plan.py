@@ -7,7 +7,7 @@ resume); *generate*; *update*; *publish*. Disaggregated, a GPU has one role: *up
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from launcher.hardware import GIB, Hardware
@@ -39,14 +39,20 @@ class Term:
     name: str
     gib: Mapping[str, float]  # by moment; those that are not there: 0
     note: str
+    role: str = "policy"  # whose it is: policy, engine
 
     def at(self, moment: str) -> float:
         return self.gib.get(moment, 0.0)
 
 
 def term(name: str, note: str, **gib: float) -> Term:
-    """A term by its moments."""
+    """One of the policy's terms by its moments."""
     return Term(name, MappingProxyType(dict(gib)), note)
+
+
+def engine_term(name: str, note: str, **gib: float) -> Term:
+    """One of an engine's."""
+    return Term(name, MappingProxyType(dict(gib)), note, role="engine")
 
 
 @dataclass(frozen=True)
@@ -61,9 +67,9 @@ class DeviceMemory:
     def moments(self) -> tuple[str, ...]:
         return tuple(moment for moment in MOMENTS if self.peak(moment) > 0)
 
-    def peak(self, moment: str) -> float:
-        """GiB at a moment."""
-        return sum(term.at(moment) for term in self.terms)
+    def peak(self, moment: str, role: str | None = None) -> float:
+        """GiB at a moment, of everything or of one role."""
+        return sum(term.at(moment) for term in self.terms if role in (None, term.role))
 
     @property
     def worst(self) -> str:
@@ -201,7 +207,7 @@ def gpu_memory(
 
 
 def _only(terms: list[Term], moment: str) -> list[Term]:
-    return [Term(part.name, MappingProxyType({moment: part.at(moment)}), part.note) for part in terms]
+    return [replace(part, gib=MappingProxyType({moment: part.at(moment)})) for part in terms]
 
 
 def _policy_terms(config: BroRLConfig, shape: ModelShape, cut: Cut, engines: Engines, micro: MicroBatches, stage: int) -> list[Term]:
@@ -249,11 +255,11 @@ def _engine_terms(config: BroRLConfig, engine: EnginePlan) -> list[Term]:
     share = f"of {generation.gpu_memory_utilization:g} of the GPU"
     residual = 0.0 if keeps_cache else SLEEP_RESIDUAL
     return [
-        term(
+        engine_term(
             "engine weights", f"{generation.precision}, over {generation.tensor_parallel_size}", **dict.fromkeys(kept, engine.weights_gib)
         ),
-        term("engine batch", "activations and logits", **dict.fromkeys(cache, engine.working_gib)),
-        term("KV cache", f"{share}: {engine.cache_tokens:,} tokens", **dict.fromkeys(cache, max(0.0, engine.cache_gib))),
-        term("engine context", "CUDA context and graphs", **dict.fromkeys(MOMENTS, engine.beyond_gib)),
-        term("sleep residual", f"generation.sleep={generation.sleep}", update=residual, publish=residual),
+        engine_term("engine batch", "activations and logits", **dict.fromkeys(cache, engine.working_gib)),
+        engine_term("KV cache", f"{share}: {engine.cache_tokens:,} tokens", **dict.fromkeys(cache, max(0.0, engine.cache_gib))),
+        engine_term("engine context", "CUDA context and graphs", **dict.fromkeys(MOMENTS, engine.beyond_gib)),
+        engine_term("sleep residual", f"generation.sleep={generation.sleep}", update=residual, publish=residual),
     ]

@@ -6,6 +6,7 @@ Legend: h hidden size, a heads of d numbers, k key-value heads, f MLP size, V vo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from nemo_brorl.config.model_shape import ModelShape
 
@@ -56,6 +57,7 @@ def attention_size(shape: ModelShape) -> int:
     return 2 * shape.hidden_size * (shape.num_heads + shape.num_key_value_heads) * shape.head_size
 
 
+@lru_cache(maxsize=1024)
 def rank_parameters(shape: ModelShape, cut: Cut, stage: int) -> Parameters:
     """Of a rank of a pipeline stage; with interleaved stages, of all its pieces."""
     width, tensor = shape.hidden_size, cut.tensor
@@ -89,6 +91,7 @@ def rank_parameters(shape: ModelShape, cut: Cut, stage: int) -> Parameters:
     return Parameters(dense, experts, linear)
 
 
+@lru_cache(maxsize=64)
 def active_parameters(shape: ModelShape) -> int:
     """Of the matrix products that one token takes part in, the output layer included, the embedding not."""
     total = shape.vocab_size * shape.hidden_size

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from launcher.hardware import KINDS, Hardware, gpu_hardware
 from launcher.plan import USER_ERROR, Plan, make_plan
-from launcher.plan_table import as_json, print_plan
+from launcher.plan_table import as_json, print_plan, print_proposals
+from launcher.proposals import Proposal, fewest_nodes, propose, remedies
 from launcher.workload import Lengths
 from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.load import DEFAULT_CONFIG, load_config
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.console import Console
 from nemo_brorl.errors import ConfigError
 
 DESCRIPTION = "Does the run fit, how long does a step take, and which layout would be better? Nothing is started."
@@ -90,14 +92,33 @@ def run(argv: Sequence[str]) -> int:
     request = read_request(parse(argv))
     plan = make_plan(request.config, request.hardware, request.lengths)
     print_plan(plan)
+    helpful = [] if plan.fits else remedies(plan, request.lengths)
+    better = propose(request.config, request.hardware, request.lengths, plan.shape, request.num_proposals)
     if request.json is not None:
-        write_json(plan, request.json)
-    if not plan.fits:
-        sys.stderr.write(f"\nerror: does not fit: {plan.refusal}\n")
-    return 0 if plan.fits else USER_ERROR
+        write_json(plan, better, helpful, request.json)
+    if plan.fits:
+        print_proposals(f"layouts of these {plan.hardware.num_devices} devices, fastest first", better)
+        return 0
+    sys.stderr.write(f"\nerror: does not fit: {plan.refusal}\n")
+    print_proposals("what would fit, each alone", helpful)
+    print_proposals(f"layouts of these {plan.hardware.num_devices} devices that fit, fastest first", better)
+    if not helpful and not better:
+        print_more_nodes(plan, request.lengths)
+    return USER_ERROR
 
 
-def write_json(plan: Plan, path: Path) -> None:
-    """The whole plan."""
+def print_more_nodes(plan: Plan, lengths: Lengths) -> None:
+    """Where no layout of these devices fits."""
+    more = fewest_nodes(plan, lengths)
+    if more is None:
+        Console().line("nothing fits on up to 512 nodes: GPUs with more memory, or a smaller model")
+    else:
+        print_proposals(f"no layout of these devices fits; on {more.plan.hardware.num_nodes} nodes", [more])
+
+
+def write_json(plan: Plan, better: Sequence[Proposal], helpful: Sequence[Proposal], path: Path) -> None:
+    """The whole plan, and the overrides of what was proposed."""
+    proposals = {"proposals": better, "remedies": helpful}
+    listed = {name: [{"overrides": one.overrides, "step_s": one.plan.time.seconds} for one in found] for name, found in proposals.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(as_json(plan), indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(as_json(plan) | listed, indent=1) + "\n", encoding="utf-8")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from launcher.plan import Plan
+from launcher.proposals import Proposal
 from nemo_brorl.console import Console
 
 
@@ -28,11 +30,35 @@ def print_plan(plan: Plan) -> None:
     for text in remarks(plan):
         console.line(text)
     console.line()
-    stages = [[stage.name, f"{stage.seconds:,.1f}", f"{stage.seconds / plan.time.seconds:.0%}", stage.note] for stage in plan.time.stages]
-    stages.append(["all", f"{plan.time.seconds:,.1f}", "100%", ""])
+    whole = plan.time.seconds
+    stages = [[stage.name, _seconds(stage.seconds), _share(stage.seconds, whole), stage.note] for stage in plan.time.stages]
+    stages.append(["all", _seconds(whole), "", ""])
     _table(console, ["a step", "seconds", "share", "how"], stages)
     console.line()
     console.line(totals(plan))
+
+
+def print_proposals(title: str, proposals: Sequence[Proposal]) -> None:
+    """One row a proposal, with the settings to paste."""
+    if not proposals:
+        return
+    console = Console()
+    console.line()
+    rows = []
+    for number, proposal in enumerate(proposals, 1):
+        plan = proposal.plan
+        peak = max(memory.peak(memory.worst) for memory in plan.devices)
+        rows.append([f"{number}  {_layout(plan)}", f"{peak:.1f}", _seconds(plan.time.seconds)])
+    console.table([title, "GiB", "step, s"], rows)
+    for number, proposal in enumerate(proposals, 1):
+        console.line(f"{number}  {proposal.overrides or 'as it is'}")
+
+
+def _layout(plan: Plan) -> str:
+    cut = plan.cut
+    degrees = {"TP": cut.tensor, "PP": cut.pipeline, "VPP": cut.virtual, "CP": cut.context, "EP": cut.expert}
+    used = " ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+    return f"{used + ' ' if used else ''}DP {cut.data}, {plan.engines.num} engines of {plan.engines.tensor}"
 
 
 def _table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -43,12 +69,10 @@ def _table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]
 
 def headline(plan: Plan) -> str:
     """What is planned."""
-    hardware, cut, work = plan.hardware, plan.cut, plan.work
-    degrees = {"TP": cut.tensor, "PP": cut.pipeline, "VPP": cut.virtual, "CP": cut.context, "EP": cut.expert}
-    used = " ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+    hardware, work = plan.hardware, plan.work
     return (
-        f"{plan.config.policy.model} on {hardware.num_nodes} × {hardware.per_node} {hardware.kind}: policy {used + ' ' if used else ''}DP "
-        f"{cut.data}, {plan.engines.num} engines of {plan.engines.tensor}; N = {work.num_per_prompt} × {work.prompts} prompts"
+        f"{plan.config.policy.model} on {hardware.num_nodes} × {hardware.per_node} {hardware.kind}: policy {_layout(plan)}; "
+        f"N = {work.num_per_prompt} × {work.prompts} prompts"
     )
 
 
@@ -68,10 +92,20 @@ def remarks(plan: Plan) -> list[str]:
 def totals(plan: Plan) -> str:
     """Of a step and of the run."""
     time, steps = plan.time, plan.config.trainer.max_steps
+    if not math.isfinite(time.seconds):
+        return "an engine has no room for a single rollout"
     return (
         f"{time.tokens / time.seconds:,.0f} sampled tokens/s, {time.tokens / time.seconds / plan.hardware.num_devices:,.0f} a device; "
         f"{steps} steps: {steps * time.seconds / 3600:,.1f} h, {plan.gpu_hours:,.0f} GPU-hours"
     )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.1f}" if math.isfinite(seconds) else "never ends"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if math.isfinite(whole) else ""
 
 
 def _gib(size: float) -> str:
@@ -100,8 +134,13 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "micro_batches": plan.micro.num,
         "engine_concurrency": plan.engine.concurrency,
         "cache_tokens": plan.engine.cache_tokens,
-        "stages_s": {stage.name: stage.seconds for stage in plan.time.stages},
-        "step_s": plan.time.seconds,
+        "stages_s": {stage.name: _finite(stage.seconds) for stage in plan.time.stages},
+        "step_s": _finite(plan.time.seconds),
         "tokens_per_s": plan.time.tokens / plan.time.seconds,
-        "gpu_hours": plan.gpu_hours,
+        "gpu_hours": _finite(plan.gpu_hours),
     }
+
+
+def _finite(number: float) -> float | None:
+    """JSON has no infinity; null: never ends."""
+    return number if math.isfinite(number) else None

@@ -13,6 +13,7 @@ from launcher.workload import Engines, MicroBatches, Workload
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 
+HALF_SPEED_TOKENS = 512  # assumed: a micro-batch of so many tokens on a rank reaches half of what a large one does
 VERIFIER_S = 0.01  # assumed, of one response and worker; runs beside generation
 
 
@@ -83,16 +84,20 @@ def step_time(
 
 
 def _forward(config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload, cut: Cut, micro: MicroBatches) -> _Pass:
-    """One forward pass over the step's rollouts, on every rank at the same time."""
+    """One forward pass over the step's rollouts, on every rank at the same time. A pipeline goes at the pace of its last stage, which has
+    the output layer beside its layers; a micro-batch of few tokens leaves matrix units idle."""
     reached = hardware.efficiency
-    ranks = cut.tensor * cut.pipeline * cut.context
     tokens = micro.num * micro.tokens * config.algorithm.num_mini_batches
-    flops = tokens * forward_flops(shape, work.attended_tokens) / ranks
-    rate = reached.train * hardware.matrix_flops
+    per_rank = micro.tokens / cut.context
+    head = 2.0 * shape.vocab_size * shape.hidden_size * micro.response_tokens / micro.tokens
+    layers = forward_flops(shape, work.attended_tokens) - 2.0 * shape.vocab_size * shape.hidden_size
+    flops = tokens * (layers / cut.pipeline + head) / (cut.tensor * cut.context)
+    share = reached.train if shape.moe is None else reached.train_moe
+    rate = share * hardware.matrix_flops * per_rank / (per_rank + HALF_SPEED_TOKENS)
     compute = flops / rate
     if config.policy.fp8 is not None and hardware.fp8_flops:
         linear = _linear_share(shape, work)
-        compute = flops * (linear / (reached.train_fp8 * hardware.fp8_flops) + (1 - linear) / rate)
+        compute *= linear * reached.train * hardware.matrix_flops / (reached.train_fp8 * hardware.fp8_flops) + 1 - linear
     messages = _messages_s(config, shape, hardware, cut, tokens / cut.context)
     bubble = 1 + (cut.pipeline - 1) / (micro.num * cut.virtual)
     note = f"{micro.num} micro-batches of {micro.tokens:,.0f} tokens, bubble {bubble:.2f}"
@@ -107,7 +112,8 @@ def _linear_share(shape: ModelShape, work: Workload) -> float:
 
 def _messages_s(config: BroRLConfig, shape: ModelShape, hardware: Hardware, cut: Cut, tokens: float) -> float:
     """Tensor parallelism moves a layer's hidden states four times (two all-reduces, or gather and scatter twice), expert parallelism each
-    token to its experts and back, context parallelism keys and values; of a forward pass, on one rank."""
+    token to its experts and back, pipelines hidden states to the next stage, context parallelism keys and values; of a forward pass, on
+    one rank."""
     number, share = NUMBER_BYTES[config.policy.precision], hardware.efficiency.network
     layers = shape.num_layers / cut.pipeline
     inside, across = share * hardware.link_bandwidth, share * hardware.network_bandwidth
@@ -117,6 +123,9 @@ def _messages_s(config: BroRLConfig, shape: ModelShape, hardware: Hardware, cut:
         spread = cut.tensor if cut.has_sequence_parallel else 1
         link = inside if cut.expert <= hardware.per_node else across
         seconds += 2 * layers * hidden / spread * shape.moe.experts_per_token * (cut.expert - 1) / cut.expert / link
+    if cut.pipeline > 1:
+        is_inside = cut.tensor * cut.context * cut.data * cut.pipeline <= hardware.per_node
+        seconds += cut.virtual * hidden / (inside if is_inside else across)
     if cut.context > 1:
         link = inside if cut.tensor * cut.context <= hardware.per_node else across
         groups = 2 * shape.num_key_value_heads * shape.head_size / cut.tensor * number
