@@ -54,6 +54,28 @@ def test_flex_equals_the_block_loop(dtype: torch.dtype, tolerance: float) -> Non
             assert (mine - expected).abs().max() <= tolerance * expected.abs().max(), shape
 
 
+def test_flex_of_a_shared_prompt_is_the_cpu_path(gpu_device: Any) -> None:
+    """The mask that every response sees, against the kernel that CPU runs train with."""
+    from dataclasses import replace
+
+    from nemo_brorl.policy.attention_cpu import attend_on_cpu
+    from nemo_brorl.policy.attention_flex import attend_with_flex
+
+    for shape in SHAPES:
+        row = make_row(*shape)
+        heads = [torch.randn(row.token_ids.size(1), num, HEAD_SIZE) for num in (NUM_HEADS, NUM_KV, NUM_KV)]
+        grad = torch.randn_like(heads[0])
+        on_host = [part.clone().requires_grad_() for part in heads]
+        expected = attend_on_cpu(*on_host, None, replace(row.packing, caches={}), HEAD_SIZE**-0.5)
+        expected.backward(grad)
+        on_gpu = [part.cuda().requires_grad_() for part in heads]
+        output = attend_with_flex(*on_gpu, None, row.packing, HEAD_SIZE**-0.5)
+        output.backward(grad.cuda())
+        pairs = [(output, expected), *((mine.grad, other.grad) for mine, other in zip(on_gpu, on_host, strict=True))]
+        for mine, other in pairs:
+            assert (mine.detach().cpu() - other.detach()).abs().max() <= 5e-3 * other.detach().abs().max(), shape
+
+
 def test_rows_of_other_lengths_compile_nothing_new() -> None:
     from torch._dynamo.utils import counters
 

@@ -57,6 +57,7 @@ def test_the_checksum_is_the_same_on_both_devices() -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
+    pytest.importorskip("vllm")
     import ray
 
     ray.init(include_dashboard=False, logging_level="ERROR")
@@ -77,6 +78,8 @@ def test_a_colocated_engine_sleeps_and_wakes_with_published_weights(cluster: Non
     config.policy.data_parallel_size = None
     config.algorithm.kl.coefficient = 0.0
     config.generation.sleep, config.generation.gpu_memory_utilization = mode, 0.3
+    if mode == "cache" and not has_cache_release():
+        pytest.skip("this vLLM cannot release the KV cache alone")
     places = Places(plan_roles(config))
     pool = VllmPool(config, make_tiny_model(tmp_path / "engine", seed=0), places)
     policy = MegatronPolicy(config, make_tiny_model(tmp_path / "policy", seed=1), places=places)
@@ -97,6 +100,13 @@ def test_a_colocated_engine_sleeps_and_wakes_with_published_weights(cluster: Non
         policy.close()
         pool.close()
         places.close()
+
+
+def has_cache_release() -> bool:
+    """Without importing vLLM here, which would see this process's GPU."""
+    import importlib.metadata
+
+    return tuple(map(int, importlib.metadata.version("vllm").split(".")[:2])) >= (0, 32)
 
 
 def sample(pool: Any) -> list[int]:
