@@ -6,9 +6,8 @@ import importlib
 import signal
 import sys
 
-from nemo_brorl.errors import BroRLError
+from nemo_brorl.errors import USER_ERROR, BroRLError
 
-USER_ERROR = 2
 INTERRUPTED = 130
 
 COMMANDS = {
@@ -36,7 +35,7 @@ def main() -> int:
         return int(module.main(rest))
     except BroRLError as error:
         sys.stderr.write(f"error: {error}\n")
-        return USER_ERROR
+        return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
 

@@ -46,7 +46,7 @@ class Site:
     spares: int = 0  # nodes asked for beside those that train, to stand in for ones that fail pre-flight
     requeue: bool = True  # the job goes back into the queue on preemption, before its time limit, and when a node dies
     max_restarts: int | None = None  # after failures in a row, without a newer checkpoint in between; else as launcher/job.sh says
-    signal_s: int = 300  # before the end the job is told to save: at least the longest step and a checkpoint
+    signal_s: int = 300  # before its end the job is told to save: a minute for Ray, and twice what a checkpoint takes
     setup: list[str] = field(default_factory=list)  # shell lines before anything else: module load cuda/13.0
     environment: dict[str, str] = field(default_factory=dict)  # variables of the job, those of launcher/job.sh too: BRORL_INTERFACE: eth0
     options: list[str] = field(default_factory=list)  # further options of sbatch, as they are: --switches=1
