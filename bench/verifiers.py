@@ -29,6 +29,7 @@ import ray
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
 from nemo_brorl.rewards import VERIFIERS
 from nemo_brorl.rewards.crew import Crew
+from nemo_brorl.rewards.deadlines import Deadlines
 from nemo_brorl.rewards.pool import VerifierPool
 from nemo_brorl.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
@@ -155,7 +156,7 @@ def measure_library(options: argparse.Namespace) -> float:
 def measure_start() -> dict[str, float]:
     """Seconds until the first verifier is loaded in a new process, and until a new child has scored after another was killed."""
     start = time.perf_counter()
-    crew = Crew(timeout_s=60.0)
+    crew = Crew(Deadlines(60.0))
     crew.load("math")
     loaded = time.perf_counter() - start
     replacements = []
@@ -176,7 +177,7 @@ def fuzz(num: int) -> dict[str, Any]:
     """Strings of pieces of LaTeX and prose: how many failed, and the seconds for all."""
     rng, pieces = Random(7), [*PIECES.split(), " ", "\n"]
     references = ("42", "\\frac{1}{2}", "(1, 2]", "\\{1,2\\}", "x^2+1", "x=5", "12 cm", "1<x<2", "3+4i", "AB")
-    crew = Crew(timeout_s=5.0)
+    crew = Crew(Deadlines(5.0))
     start = time.perf_counter()
     failed = 0
     for _ in range(num // 100):

@@ -3,6 +3,8 @@
 A group where every rollout earned the same raw reward has zero advantage everywhere and only dilutes the batch. Whole groups
 are kept or dropped, never single rollouts: at N = 512 a row filter would throw away the only success of a hard prompt. The
 test is max − min of the raw reward, because a standard deviation in floating point is not zero for 512 equal rewards of 0.3.
+Some tasks give 0.01 to a wrong answer and 0 to none: `min_reward_range` keeps such a difference, which an advantage would blow up to
+the size of one between right and wrong, from making a group informative.
 
 Groups are admitted one by one as others close: there are always as many in flight as the running keep rate says are needed to fill
 the batch. With `order: prompt` a group is judged when all admitted before it have been, so that which groups make the batch does not
@@ -23,7 +25,7 @@ from nemo_brorl.config.schema import DynamicSamplingConfig
 from nemo_brorl.errors import StarvationError
 from nemo_brorl.types import ScoredGroup
 
-MIN_REWARD_RANGE = 1e-6
+EQUAL = 1e-6  # rewards that differ by less are the same
 KEEP_RATE_DECAY = 0.95  # of the running keep rate, per group
 MIN_KEEP_RATE = 0.25  # at most 1 / this times what is missing is in flight
 
@@ -33,7 +35,7 @@ class Decision:
     """Whether a group enters the batch, and why."""
 
     keep: bool
-    reason: str  # informative, all_correct, all_wrong, all_equal, disabled
+    reason: str  # informative, all_correct, all_wrong, all_equal (or nearly), disabled
 
 
 def judge(group: ScoredGroup, config: DynamicSamplingConfig) -> Decision:
@@ -41,7 +43,7 @@ def judge(group: ScoredGroup, config: DynamicSamplingConfig) -> Decision:
     if not config.enabled:
         return Decision(True, "disabled")
     low, high = float(group.rewards.min()), float(group.rewards.max())
-    if high - low > MIN_REWARD_RANGE:
+    if high - low > max(config.min_reward_range - EQUAL, EQUAL):
         return Decision(True, "informative")
     if low >= 1.0:
         return Decision(False, "all_correct")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 MISBEHAVE = "tests.bad_verifiers:misbehave"
+SLOW = "tests.bad_verifiers:take"
 
 
 def misbehave(payload: Mapping[str, Any], response: str) -> float:
@@ -29,6 +30,12 @@ def misbehave(payload: Mapping[str, Any], response: str) -> float:
         return float("nan")
     with open(payload["log"], "a", encoding="utf-8") as log:
         log.write(response + "\n")
+    return 1.0
+
+
+def take(payload: Mapping[str, Any], response: str) -> float:
+    """As many seconds as the response says."""
+    time.sleep(float(response))
     return 1.0
 
 

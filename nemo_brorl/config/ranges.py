@@ -108,6 +108,7 @@ RANGES: dict[str, Range] = {
     "rollouts.step_deadline_s": POSITIVE,
     "rollouts.min_fraction": Range(0, 1, is_open=True),
     "dynamic_sampling.max_sampled": AT_LEAST_1,
+    "dynamic_sampling.min_reward_range": Range(0, 1),
     "dynamic_sampling.oversample": AT_LEAST_1,
     "dynamic_sampling.max_staleness": AT_LEAST_0,
     "algorithm.clip_low": Range(0, 1, is_open=True),

@@ -34,7 +34,7 @@ class ShapingConfig:
 class CodeConfig:
     """What the programs that the verifier `code` runs may use (docs/sandbox.md). How their tests count is an option of the verifier."""
 
-    test_timeout_s: float = 4.0  # of one test, by the clock; all tests of a response have 80 % of rewards.timeout_s
+    test_timeout_s: float = 4.0  # of one test, by the clock; all tests of a response have 80 % of rewards.timeouts.code
     memory_mib: int = 512  # address space of each process
     scratch_mib: int = 16  # all files of a test together
     output_kib: int = 1024  # what a test may print
@@ -50,6 +50,7 @@ class RewardsConfig:
     """Verification."""
 
     num_workers: int = 1
-    timeout_s: float = 5.0  # per response
+    timeout_s: float = 5.0  # for one response
+    timeouts: dict[str, float] = field(default_factory=lambda: {"code": 20.0})  # seconds of verifiers that take longer, by name
     shaping: ShapingConfig = field(default_factory=ShapingConfig)
     code: CodeConfig = field(default_factory=CodeConfig)

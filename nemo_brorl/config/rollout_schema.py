@@ -41,6 +41,7 @@ class PlacementConfig:
     """Which engine samples which chunk. Work is counted in decoded tokens."""
 
     prefill_cost: float = 0.2  # of computing one prompt token, relative to decoding one; what a prompt on one more engine costs
+    context_cost: float = 5e-4  # of attending to one more token, relative to decoding one without context in a full batch
     concentration_cost: float = 0.1  # of a chunk, for each other one of its prompt the engine has, relative to the chunk's work
     cached_prompt_tokens: int = 200_000  # prompts an engine is believed to keep in its prefix cache, last used ones first
     steal: bool = True  # idle engines take over chunks that others have not begun
@@ -94,6 +95,7 @@ class DynamicSamplingConfig:
     """Keep informative groups only; refill until the batch is full."""
 
     enabled: bool = True
+    min_reward_range: float = 0.0  # between a group's best and worst raw reward, for it to be informative; 0: any difference
     max_sampled: float = 10.0  # groups of a step at most, times the groups it wants; then it counts as starved
     order: str = "prompt"  # prompt: groups are judged in the order of their prompts, reproducibly; completion: as they close
     oversample: float = 1.0  # groups in flight, times what the keep rate says is needed

@@ -23,6 +23,7 @@ from nemo_brorl.config.fp8_rules import fp8_goes_together
 from nemo_brorl.config.generation_rules import GENERATION_RULES
 from nemo_brorl.config.policy_rules import fp8_weights_have_no_reference, offload_frees_something, reference_resets
 from nemo_brorl.config.ranges import out_of_range, unknown_choices
+from nemo_brorl.config.reward_rules import REWARD_RULES
 from nemo_brorl.config.rollout_rules import ROLLOUT_RULES
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ConfigError
@@ -234,6 +235,7 @@ CROSS_FIELD: tuple[Rule, ...] = (
     block_size,
     lengths,
     *DATA_RULES,
+    *REWARD_RULES,
     *EVALUATION_RULES,
     parity_bound,
     sft_shape,

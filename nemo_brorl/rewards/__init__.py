@@ -22,6 +22,7 @@ from nemo_brorl.rewards import (
     reasoning_gym,
     response_format,
 )
+from nemo_brorl.rewards.deadlines import check_timeout
 from nemo_brorl.rewards.payload import Answer, Payload, Score
 
 
@@ -108,6 +109,7 @@ def _wrong_payload(name: str, payload: Payload) -> Iterator[str]:
     except ConfigError as error:
         yield str(error)
         return
+    yield from check_timeout(payload)
     if name in VERIFIERS:
         yield from (f"verifier {name}: {message}" for message in VERIFIERS[name].check(payload))
 

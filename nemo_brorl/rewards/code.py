@@ -21,9 +21,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import NamedTuple
 
+from nemo_brorl.config.reward_rules import SHARE_OF_TESTS
 from nemo_brorl.config.reward_schema import CodeConfig, RewardsConfig
 from nemo_brorl.rewards.answer import without_thinking
 from nemo_brorl.rewards.code_tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
+from nemo_brorl.rewards.deadlines import KEY, Deadlines
 from nemo_brorl.rewards.payload import Payload, check_choice
 from nemo_brorl.sandbox.limits import Limits
 from nemo_brorl.sandbox.sandbox import Job, Sandbox
@@ -32,14 +34,13 @@ SCORINGS, COMPARISONS, PROGRAMS, ISOLATIONS = ("fraction", "all"), ("lines", "ex
 PYTHON = ("python", "python3", "py")  # languages that a code block may name
 FENCE = "```"
 VARIABLE = "BRORL_CODE_SETTINGS"  # of the environment; programs do not see it
-SHARE_OF_TIME = 0.8  # of rewards.timeout_s, after which the whole verifier would be killed
 
 
 class Runner(NamedTuple):
-    """A sandbox, and how long all tests of one response may take."""
+    """A sandbox, and the deadline for one response."""
 
     sandbox: Sandbox
-    seconds: float
+    seconds: float  # that one response may take where its payload says nothing
 
 
 _runners: dict[int, Runner] = {}  # by process id: a sandbox serves the process that started it, and no fork of it
@@ -47,7 +48,7 @@ _runners: dict[int, Runner] = {}  # by process id: a sandbox serves the process 
 
 def configure(rewards: RewardsConfig) -> None:
     """Use these settings in this process and those that it starts from now on."""
-    os.environ[VARIABLE] = json.dumps([asdict(rewards.code), SHARE_OF_TIME * rewards.timeout_s])
+    os.environ[VARIABLE] = json.dumps([asdict(rewards.code), Deadlines.of(rewards).seconds("code", {})])
 
 
 def close() -> None:
@@ -64,7 +65,9 @@ def load() -> None:
 def make_runner() -> Runner:
     """A new sandbox after the settings. Raises ResourceError when programs would run without one and rewards.code.allow_unsandboxed
     does not say that they may."""
-    values, seconds = json.loads(os.environ[VARIABLE]) if VARIABLE in os.environ else ({}, SHARE_OF_TIME * RewardsConfig().timeout_s)
+    if VARIABLE not in os.environ:
+        configure(RewardsConfig())
+    values, seconds = json.loads(os.environ[VARIABLE])
     settings = CodeConfig(**values)
     limits = Limits(
         seconds=settings.test_timeout_s,
@@ -127,7 +130,7 @@ def run_tests(program: str, tests: list[Test], payload: Payload, runner: Runner)
     """Whether the program passes each test. Those that its time is over for fail."""
     compare = payload.get("compare", COMPARISONS[0])
     rules = Rules(compare == "exact", compare == "any_order", payload.get("float_tolerance", Rules.tolerance))
-    ends_at = time.monotonic() + runner.seconds
+    ends_at = time.monotonic() + SHARE_OF_TESTS * payload.get(KEY, runner.seconds)
     num_together = len(tests) if payload.get("isolation") == "program" else 1
     done = 0
     while done < len(tests):

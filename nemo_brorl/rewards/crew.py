@@ -23,6 +23,7 @@ from typing import Any
 from nemo_brorl.errors import BroRLError, ResourceError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.rewards import names_in
+from nemo_brorl.rewards.deadlines import Deadlines
 from nemo_brorl.rewards.jobs import Child, Job
 from nemo_brorl.rewards.nursery_process import NurseryProcess
 
@@ -39,8 +40,8 @@ IDLE_S = 5.0  # both sides look up this often even when nothing happens
 class Crew:
     """Owns a nursery and its children. `score` may be called from many threads at once."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
+    def __init__(self, deadlines: Deadlines) -> None:
+        self.deadlines = deadlines
         self.num_failures = 0
         self.nursery = NurseryProcess()
         self._jobs: deque[Job] = deque()  # those with waiting texts, oldest first
@@ -56,12 +57,13 @@ class Crew:
     def score(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> list[float | None]:
         """Score of each text, None where the verifier failed. Raises ConfigError when the verifier cannot be loaded, ResourceError
         when no process can be started for it."""
-        job = self._run_job(Job(verifier, dict(payload), texts, deque(range(len(texts)))))
+        seconds = self.deadlines.seconds(verifier, payload)
+        job = self._run_job(Job(verifier, dict(payload), texts, seconds, deque(range(len(texts)))))
         return [job.scores[index] for index in range(len(texts))]
 
     def load(self, verifier: str) -> None:
         """Import a verifier and its libraries before the first text needs them. Raises as `score`."""
-        self._run_job(Job(verifier, {}, ()))
+        self._run_job(Job(verifier, {}, (), self.deadlines.default_s))
 
     def close(self) -> None:
         """Kill all processes; jobs under way fail."""
@@ -177,10 +179,11 @@ class Crew:
         for child in self._busy():
             if now < child.look_at:
                 continue
-            taken = child.time_taken(MAX_STARVED * self.timeout_s)
-            limit = self.timeout_s
-            if taken >= self.timeout_s:
-                self._lose(child, f"has not ended after {self.timeout_s:g} s")
+            assert child.job is not None, "_busy has those with a job"
+            limit = child.job.timeout_s
+            taken = child.time_taken(MAX_STARVED * limit)
+            if taken >= limit:
+                self._lose(child, f"has not ended after {limit:g} s")
             elif child is self._front and taken >= self._patience_s(child) and self._others_wait() and len(self._aside) < MAX_ASIDE:
                 self._give_back(child, child.texts.popleft())
                 self._aside.append(child)
@@ -194,7 +197,7 @@ class Crew:
 
     def _patience_s(self, child: Child) -> float:
         assert child.job is not None, "only a child with a job takes time"
-        return min(child.job.patience_s, self.timeout_s)
+        return min(child.job.patience_s, child.job.timeout_s)
 
     def _others_wait(self) -> bool:
         return bool(self._jobs or self._arrived) or (self._front is not None and len(self._front.texts) > 1)

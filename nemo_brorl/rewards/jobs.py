@@ -41,6 +41,7 @@ class Job:
     verifier: str
     payload: Mapping[str, Any]
     texts: Sequence[str]
+    timeout_s: float  # for each text
     waiting: deque[int] = field(default_factory=deque)  # texts that no child has
     scores: dict[int, float | None] = field(default_factory=dict)  # None: failed
     error: BroRLError | None = None  # why no text of it can be scored

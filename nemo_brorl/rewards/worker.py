@@ -11,6 +11,7 @@ import numpy as np
 from nemo_brorl.config.reward_schema import RewardsConfig
 from nemo_brorl.rewards import answer_reader, code
 from nemo_brorl.rewards.crew import Crew
+from nemo_brorl.rewards.deadlines import Deadlines
 from nemo_brorl.rewards.repetition import repetition_of, response_keys
 from nemo_brorl.tokenizer import load_tokenizer
 from nemo_brorl.types import ChunkArrays, Float32, UInt64
@@ -49,7 +50,7 @@ class VerifierWorker:
         self.verifiers = tuple(verifiers)
         self.repetition_ngram = repetition_ngram
         self.with_answers = with_answers
-        self.crew = Crew(timeout_s)
+        self.crew = Crew(Deadlines(timeout_s) if rewards is None else Deadlines.of(rewards))
 
     def score(self, verifier: str, payload: Mapping[str, Any], data: ChunkArrays) -> ResponseScores:
         """Equal texts are scored once; a failing one counts for each response. Raises as `Crew.score`."""

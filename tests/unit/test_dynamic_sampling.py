@@ -24,6 +24,14 @@ def test_512_equal_rewards_are_dropped_with_their_reason(reward: float, reason: 
     assert decision.reason == reason
 
 
+@pytest.mark.parametrize(("best", "keep"), [(0.05, False), (0.1, True), (1.0, True)])
+def test_a_difference_below_the_smallest_one_asked_for_is_none(best: float, keep: bool) -> None:
+    settings = DynamicSamplingConfig(min_reward_range=0.1)
+    decision = judge(make_group([0.0] * 7 + [best]), settings)
+    assert (decision.keep, decision.reason) == (keep, "informative" if keep else "all_equal")
+    assert judge(make_group([0.0] * 7 + [best]), DynamicSamplingConfig()).keep
+
+
 def test_switched_off_it_keeps_everything() -> None:
     assert judge(make_group([1.0, 1.0]), DynamicSamplingConfig(enabled=False)).keep
 

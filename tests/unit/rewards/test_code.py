@@ -15,6 +15,7 @@ from nemo_brorl.config.reward_schema import CodeConfig, RewardsConfig
 from nemo_brorl.rewards import code
 from nemo_brorl.rewards.code_tests import Rules, same_text, same_value
 from nemo_brorl.rewards.crew import Crew
+from nemo_brorl.rewards.deadlines import Deadlines
 
 MARK = 307  # MiB
 SUM = "print(sum(map(int, input().split())))"
@@ -37,7 +38,7 @@ def settings() -> Iterator[None]:
     """Enough time for a slow machine; one sandbox for all tests of this file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(code.VARIABLE, "")
-        code.configure(RewardsConfig(timeout_s=60, code=CodeConfig(test_timeout_s=30)))
+        code.configure(RewardsConfig(timeouts={"code": 60}, code=CodeConfig(test_timeout_s=30)))
         yield
         code.close()
 
@@ -83,7 +84,7 @@ def test_tests_may_be_text_and_a_setup_comes_first() -> None:
 
 
 def test_the_pool_scores_programs_in_its_children() -> None:
-    crew = Crew(timeout_s=60)
+    crew = Crew(Deadlines(60))
     try:
         assert crew.score("code", {"tests": PRINTS}, [block(SUM), "no program", block("print(3)")]) == [1, 0, 0.5]
     finally:
@@ -92,8 +93,8 @@ def test_the_pool_scores_programs_in_its_children() -> None:
 
 def test_a_child_killed_at_its_deadline_takes_sandbox_and_program_along(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(code.VARIABLE, "")
-    code.configure(RewardsConfig(timeout_s=600, code=CodeConfig(test_timeout_s=300, memory_mib=MARK)))
-    crew = Crew(timeout_s=3)
+    code.configure(RewardsConfig(timeouts={"code": 600}, code=CodeConfig(test_timeout_s=300, memory_mib=MARK)))
+    crew = Crew(Deadlines(3))
     try:
         assert crew.score("code", {"tests": PRINTS}, [block("import os\nos.fork()\nwhile True: pass")]) == [None]
         assert crew.num_failures == 1

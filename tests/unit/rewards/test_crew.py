@@ -10,21 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.errors import ResourceError
 from nemo_brorl.rewards.crew import BATCH, MAX_ASIDE, Crew
-from tests.bad_verifiers import MISBEHAVE
+from nemo_brorl.rewards.deadlines import Deadlines, check_timeout
+from tests.bad_verifiers import MISBEHAVE, SLOW
 
 
 @pytest.fixture
 def patient() -> Iterator[Crew]:
-    crew = Crew(timeout_s=600.0)
+    crew = Crew(Deadlines(600.0))
     yield crew
     crew.close()
 
 
 @pytest.fixture
 def strict() -> Iterator[Crew]:
-    crew = Crew(timeout_s=0.5)
+    crew = Crew(Deadlines(0.5))
     yield crew
     crew.close()
 
@@ -52,6 +54,32 @@ def test_others_are_scored_while_a_verifier_hangs(patient: Crew, tmp_path: Path)
         assert not any(future.done() for future in hanging)
         patient.close()  # which ends what hangs
         assert all(isinstance(future.exception(), ResourceError) for future in hanging)
+
+
+def test_each_verifier_has_its_own_deadline_and_a_payload_may_say_another(tmp_path: Path) -> None:
+    crew = Crew(Deadlines(0.5, {SLOW: 600.0}))
+    try:
+        assert crew.score(SLOW, {}, ["1"]) == [1.0]
+        assert crew.score(SLOW, {"timeout_s": 0.5}, ["3600"]) == [None]
+        assert crew.score(MISBEHAVE, {"log": str(tmp_path / "log")}, ["hang"]) == [None]
+        assert crew.num_failures == 2
+    finally:
+        crew.close()
+
+
+def test_the_parts_of_a_composite_verifier_add_up_and_the_payload_comes_first() -> None:
+    deadlines = Deadlines.of(RewardsConfig(timeout_s=5, timeouts={"code": 20}))
+    parts = [{"verifier": "format"}, {"verifier": "code"}, {"verifier": "math", "options": {"timeout_s": 2}}]
+    assert deadlines.seconds("composite", {"parts": parts}) == 5 + 20 + 2
+    assert deadlines.seconds("composite", {"parts": parts, "timeout_s": 60}) == 60
+    assert Deadlines(5, {"composite": 9}).seconds("composite", {"parts": parts}) == 9
+    assert [deadlines.seconds(name, {}) for name in ("code", "math")] == [20, 5]
+
+
+@pytest.mark.parametrize("value", [0, -1, "5", True, float("inf"), float("nan")])
+def test_a_deadline_that_is_none_is_refused(value: object) -> None:
+    (message,) = check_timeout({"timeout_s": value})
+    assert repr(value) in message
 
 
 def test_every_hang_of_a_batch_costs_its_own_text_only(strict: Crew, tmp_path: Path) -> None:
@@ -97,7 +125,7 @@ def test_when_the_nursery_is_killed_the_next_job_has_another(strict: Crew, tmp_p
 
 
 def test_closing_leaves_no_process(tmp_path: Path) -> None:
-    crew = Crew(timeout_s=600.0)
+    crew = Crew(Deadlines(600.0))
     crew.score(MISBEHAVE, {"log": str(tmp_path / "log")}, ["fine"])
     (child,) = crew.children()
     crew.close()
