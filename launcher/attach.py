@@ -159,11 +159,11 @@ def grow(path: Path, goes_on: Callable[[], bool], poll_s: float = POLL_S, ask_s:
             if path.stat().st_size < file.tell():
                 file.seek(0)
                 continue
-            if time.monotonic() - asked_at >= ask_s:
-                asked_at = time.monotonic()
-                if not goes_on():
-                    yield file.read().decode("utf-8", errors="replace")
-                    return
+            is_time_to_ask = time.monotonic() - asked_at >= ask_s
+            if is_time_to_ask and not goes_on():
+                yield file.read().decode("utf-8", errors="replace")
+                return
+            asked_at = time.monotonic() if is_time_to_ask else asked_at
             time.sleep(poll_s)
 
 
