@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from launcher import slurm
+from launcher.command_line import command_parser
 from launcher.find_run import Target, find_target, newest_log
 from launcher.run_state import read_run
 from launcher.status import is_going_on
@@ -35,13 +35,7 @@ tail -n "$1" raylet.out raylet.err $(ls -t gcs_server.out 2>/dev/null) $(ls -t w
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code: that of the shell, where one was opened. Raises BroRLError."""
-    parser = argparse.ArgumentParser(
-        prog="python -m launcher attach",
-        description="Follow a run's log, open a shell on one of its nodes, or read what Ray wrote there.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("attach", "Follow a run's log, open a shell on one of its nodes, or read what Ray wrote there.", EXAMPLES)
     parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
     parser.add_argument("--lines", type=int, default=40, metavar="N", help="begin with the last N lines (default: 40)")
     parser.add_argument("--no-follow", action="store_true", help="print these and stop")

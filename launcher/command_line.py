@@ -35,16 +35,21 @@ class JobRequest:
     needs_clean: bool
 
 
-def job_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
-    """The options that `render` and `submit` share."""
-    parser = argparse.ArgumentParser(
+def command_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """What all commands have in common."""
+    return argparse.ArgumentParser(
         prog=f"python -m launcher {command}",
-        usage=f"python -m launcher {command} [--config-name NAME] [--site SITE] [option ...] [KEY=VALUE ...]",
         description=description,
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+
+
+def job_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """The options that `render` and `submit` share."""
+    parser = command_parser(command, description, examples)
+    parser.usage = f"python -m launcher {command} [--config-name NAME] [--site SITE] [option ...] [KEY=VALUE ...]"
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="settings of the run, as for `brorl train`: rollouts.num_per_prompt=256"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -11,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from launcher import slurm
+from launcher.command_line import command_parser
 from launcher.find_run import Target, find_target, newest_log
 from launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunState, read_run, step_seconds
 from nemo_brorl.console import format_table
@@ -44,13 +44,7 @@ WAITS = {  # why a job waits, as Slurm says it
 
 def main(argv: Sequence[str]) -> int:
     """Print the status once, or again and again. Returns the exit code. Raises BroRLError."""
-    parser = argparse.ArgumentParser(
-        prog="python -m launcher status",
-        description="What a run is doing, how far it is, and how long it will take.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("status", "What a run is doing, how far it is, and how long it will take.", EXAMPLES)
     parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
     parser.add_argument(
         "--watch", nargs="?", const=10.0, type=float, metavar="S", help="print again every S seconds (default: 10), until it ends"
