@@ -88,12 +88,13 @@ def print_summary(console: Console, run_folder: Path, seconds: float) -> None:
     console.line(f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (best weights, Hugging Face format); {seconds:.0f} s in all")
 
 
-def evaluate(config: BroRLConfig, line: CommandLine) -> None:
+def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     """Ask the benchmarks, or the held-out prompts; print the tables and leave them as JSON and Markdown in the run folder.
 
     What was answered before, under the same weights and settings, is not asked again; where nothing is left to ask, no engine starts.
+    Returns the exit code: SAVED when who asked to stop will start it again.
     """
-    console, settings = Console(), config.evaluation
+    console, settings, stop = Console(), config.evaluation, StopRequest(time_limit_s(config))
     config = with_converted_checkpoint(config, console)
     inputs = read_evaluation_inputs(config)
     benchmarks = inputs.benchmarks
@@ -106,19 +107,30 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> None:
             for benchmark in benchmarks
         }
         folder = folder_of(output, inputs.model_folder, files)
-        if not sample_missing(config, inputs, files, folder, console):
+        if not sample_missing(config, inputs, files, folder, console, stop):
             console.line(f"stopped: what was answered is in {output / 'evaluations'}; the same command goes on from there")
+            if stop.goes_on_later:
+                return SAVED
             raise KeyboardInterrupt
         results = results_of(config.policy.model, benchmarks, files, settings, other)
         record = as_json(results, benchmarks, files, settings)
     write(output, folder, record, markdown(results, record))
-    for rows in filter(None, (score_table(results, settings.confidence), comparison_table(results.comparison))):
-        console.table(rows[0], rows[1:])
-        console.line()
+    tables = {
+        f"{results.model}:": score_table(results, settings.confidence),
+        f"against {results.other}:": comparison_table(results.comparison),
+    }
+    for title, rows in tables.items():
+        if rows:
+            console.line(title)
+            console.table(rows[0], rows[1:])
+            console.line()
     console.line(f"{output / 'evaluation.json'}, evaluation.md; a copy in {folder}")
+    return 0
 
 
-def sample_missing(config: BroRLConfig, inputs: EvaluationInputs, files: Mapping[str, AnswerFile], folder: Path, console: Console) -> bool:
+def sample_missing(
+    config: BroRLConfig, inputs: EvaluationInputs, files: Mapping[str, AnswerFile], folder: Path, console: Console, stop: StopRequest
+) -> bool:
     """Ask what has no answers yet. False: told to stop before all of it had."""
     left = {benchmark.name: len(missing(benchmark, files[benchmark.name])) for benchmark in inputs.benchmarks}
     for benchmark in inputs.benchmarks:
@@ -130,8 +142,7 @@ def sample_missing(config: BroRLConfig, inputs: EvaluationInputs, files: Mapping
     num = config.evaluation.save_samples
     samples = SampleFile(folder / "samples.jsonl", num, inputs.tokenizer.decode) if num else None
     with evaluating(config, inputs, console) as sampler:
-        stop = StopRequest(time_limit_s(config))
-        stop.install()
+        stop.install()  # here: Ray's start puts handlers of its own in place
         return ask(inputs.benchmarks, files, sampler, stop, samples)
 
 

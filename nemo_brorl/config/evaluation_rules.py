@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
+from nemo_brorl.errors import CheckpointError
 
 STEP = re.compile(r"step_\d+")  # a checkpoint's folder
 HELD_OUT = "held_out"  # what the held-out prompts of `data` are called among benchmarks
@@ -43,11 +44,21 @@ def limits(config: BroRLConfig, benchmark: BenchmarkConfig | None) -> Limits:
 
 
 def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
-    """The settings with the model that the run of `evaluation.checkpoint` began with: its layers and tokenizer are the checkpoint's."""
-    if config.evaluation.checkpoint is None:
+    """The settings with the model that the run of `evaluation.checkpoint` began with: its layers and tokenizer are the checkpoint's.
+
+    Raises CheckpointError where there is no checkpoint.
+    """
+    given = config.evaluation.checkpoint
+    if given is None:
         return config
+    folder = Path(given) if STEP.fullmatch(Path(given).name) else run_of(Path(given)) / "checkpoints"
+    if not folder.is_dir() or (folder.name == "checkpoints" and not any(STEP.fullmatch(path.name) for path in folder.iterdir())):
+        raise CheckpointError(
+            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; write a run folder or RUN/checkpoints/step_K, or "
+            "policy.model=FOLDER for a Hugging Face model"
+        )
     try:
-        model = str(OmegaConf.load(run_of(Path(config.evaluation.checkpoint)) / "config.yaml").policy.model)
+        model = str(OmegaConf.load(run_of(Path(given)) / "config.yaml").policy.model)
     except (OSError, OmegaConfBaseException):
         return config  # a checkpoint that was moved away from its run: policy.model says it
     return replace(config, policy=replace(config.policy, model=model))

@@ -35,7 +35,7 @@ class Results:
 
     model: str
     benchmarks: dict[str, BenchmarkScores]
-    domains: dict[str, Scores]
+    domains: dict[str, Scores]  # none where prompts have none
     overall: Scores  # every prompt counts the same
     mean_of_benchmarks: Scores | None  # every benchmark counts the same; None where there is one
     other: str | None  # model that is compared with
@@ -51,7 +51,7 @@ def results_of(
     return Results(
         model=model,
         benchmarks={name: BenchmarkScores(scores_of([group], config), _scores_by_task(group, config)) for name, group in answers.items()},
-        domains={name: scores_of([group], config) for name, group in by(every, lambda prompt: prompt.domain).items()},
+        domains={name: scores_of([group], config) for name, group in by(every, lambda prompt: prompt.domain).items() if name},
         overall=scores_of([every], config),
         mean_of_benchmarks=scores_of(list(answers.values()), config) if len(answers) > 1 else None,
         other=other.model if other is not None else None,

@@ -10,6 +10,7 @@ import numpy as np
 from nemo_brorl.evaluation.comparison import ALL_PROMPTS, MEAN_OF_BENCHMARKS, Compared
 from nemo_brorl.evaluation.estimates import Scores
 from nemo_brorl.evaluation.results import Results
+from nemo_brorl.metrics.confidence import Estimate
 
 NONE = "–"
 COMPARISON_HEADER = ["against other", "prompts", "other", "this", "difference", "s.e.", "interval", "t", "p", "bootstrap p", "+ / = / −"]
@@ -23,7 +24,7 @@ def named_scores(results: Results) -> list[tuple[str, Scores]]:
         if len(benchmark.tasks) > 1:
             rows += [(f"  {task}", scores) for task, scores in benchmark.tasks.items()]
     if len(results.domains) > 1 and list(results.domains) != sorted(results.benchmarks):
-        rows += [(f"domain {name or NONE}", scores) for name, scores in results.domains.items()]
+        rows += [(f"domain {name}", scores) for name, scores in results.domains.items()]
     if results.mean_of_benchmarks is not None:
         rows += [(ALL_PROMPTS, results.overall), (MEAN_OF_BENCHMARKS, results.mean_of_benchmarks)]
     return rows
@@ -49,7 +50,7 @@ def comparison_table(comparison: Mapping[str, Compared]) -> list[list[str]]:
             _share(found.after),
             f"{100 * found.test.difference.value:+.1f}",
             f"{100 * found.test.difference.standard_error:.1f}",
-            _interval(found.test.difference.bootstrap, signed=True),
+            _interval(found.test.difference, signed=True),
             _number(found.test.t, ".2f"),
             _p(found.test.p_value),
             _p(found.test.bootstrap_p_value),
@@ -104,7 +105,7 @@ def _cells(scores: Scores, ks: Sequence[int], votes: Sequence[int]) -> list[str]
         NONE if scores.num_samples is None else str(scores.num_samples),
         _share(scores.pass_at_1.value),
         _share(scores.pass_at_1.standard_error),
-        _interval(scores.pass_at_1.bootstrap),
+        _interval(scores.pass_at_1),
         *(_share(scores.pass_at[k].value if k in scores.pass_at else None) for k in ks),
         *(_share(scores.majority_at[k].value if k in scores.majority_at else None) for k in votes),
         f"{scores.response_tokens:,.1f}",
@@ -126,6 +127,8 @@ def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else _number(value, ".3f")
 
 
-def _interval(ends: tuple[float, float], signed: bool = False) -> str:
+def _interval(found: Estimate, signed: bool = False) -> str:
+    """The bootstrap's; of one prompt there is none."""
+    low, high = found.bootstrap
     sign = "+" if signed else ""
-    return NONE if np.isnan(ends[0]) else f"{100 * ends[0]:{sign}.1f} … {100 * ends[1]:{sign}.1f}"
+    return NONE if np.isnan(found.standard_error) else f"{100 * low:{sign}.1f} … {100 * high:{sign}.1f}"

@@ -8,20 +8,30 @@ import pytest
 
 from nemo_brorl.config.evaluation_rules import Limits, limits, run_of, selected, with_model_of_checkpoint
 from nemo_brorl.config.load import load_config
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.errors import CheckpointError, ConfigError
 
 AIME = "{name: aime, path: aime.jsonl, preset: deepscaler}"
 PUZZLES = "{name: puzzles, source: reasoning_gym, tasks: [{name: gcd}], num_prompts: 8}"
 
 WRONG = [
-    (["evaluation.pass_at_k=[4,16]"], "evaluation.pass_at_k has 16 and evaluation draws 8 samples of a prompt: write samples_per_prompt=16"),
+    (
+        ["evaluation.pass_at_k=[4,16]"],
+        "evaluation.pass_at_k has 16 and evaluation draws 8 samples of a prompt: write samples_per_prompt=16",
+    ),
     (["evaluation.majority_at_k=[9]"], "evaluation.majority_at_k has 9 and evaluation draws 8 samples"),
     (["evaluation.pass_at_k=[0]"], "evaluation.pass_at_k has 0: write numbers from 1"),
     (
-        ["evaluation.samples_per_prompt=64", "evaluation.pass_at_k=[32]", "evaluation.benchmarks=[{name: a, path: a.jsonl, samples_per_prompt: 4}]"],
+        [
+            "evaluation.samples_per_prompt=64",
+            "evaluation.pass_at_k=[32]",
+            "evaluation.benchmarks=[{name: a, path: a.jsonl, samples_per_prompt: 4}]",
+        ],
         "evaluation.pass_at_k has 32 and evaluation.benchmarks.0 (a) draws 4 samples",
     ),
-    ([f"evaluation.benchmarks=[{AIME}]", "evaluation.only=[amc]"], "evaluation.only names amc, and there is no such benchmark: write one of aime"),
+    (
+        [f"evaluation.benchmarks=[{AIME}]", "evaluation.only=[amc]"],
+        "evaluation.only names amc, and there is no such benchmark: write one of aime",
+    ),
     (["evaluation.only=[aime]"], "evaluation.only names aime, and there is no such benchmark: evaluation.benchmarks lists none"),
     ([f"evaluation.benchmarks=[{AIME}, {AIME}]"], "evaluation.benchmarks names aime 2 times"),
     (["evaluation.benchmarks=[{name: a/b, path: a.jsonl}]"], "evaluation.benchmarks.0.name='a/b': write a name without a slash"),
@@ -31,10 +41,16 @@ WRONG = [
     (["evaluation.benchmarks=[{name: a, path: a.jsonl, held_out_path: b.jsonl}]"], "is for training: name the file of the benchmark"),
     (["evaluation.benchmarks=[{name: a, tasks: [{name: gcd}]}]"], "write evaluation.benchmarks.0.source=reasoning_gym"),
     (["evaluation.benchmarks=[{name: a, source: reasoning_gym, num_prompts: 4}]"], "evaluation.benchmarks.0.tasks is empty"),
-    (["evaluation.benchmarks=[{name: a, source: reasoning_gym, tasks: [{name: gcd}]}]"], "has no end: write evaluation.benchmarks.0.num_prompts"),
+    (
+        ["evaluation.benchmarks=[{name: a, source: reasoning_gym, tasks: [{name: gcd}]}]"],
+        "has no end: write evaluation.benchmarks.0.num_prompts",
+    ),
     ([f"evaluation.benchmarks=[{PUZZLES}]", "data.held_out_fraction=0"], "and data.held_out_fraction=0: write a share above 0"),
     ([f"evaluation.benchmarks=[{AIME}]", "evaluation.benchmarks.0.max_response_tokens=900"], "write generation.max_model_len=1060"),
-    (["evaluation.benchmarks=[{name: a, path: a.jsonl, samples_per_prompt: 0}]"], "evaluation.benchmarks.0.samples_per_prompt=0 is out of range"),
+    (
+        ["evaluation.benchmarks=[{name: a, path: a.jsonl, samples_per_prompt: 0}]"],
+        "evaluation.benchmarks.0.samples_per_prompt=0 is out of range",
+    ),
     (["evaluation.confidence=1.0"], "evaluation.confidence=1.0 is out of range"),
 ]
 
@@ -82,5 +98,7 @@ def test_the_model_of_a_checkpoint_is_the_one_its_run_began_with(tmp_path: Path)
     config = load_config("brorl_cpu", [f"evaluation.checkpoint={tmp_path}"])
     assert with_model_of_checkpoint(config).policy.model == "/somewhere/base"
     assert with_model_of_checkpoint(load_config("brorl_cpu")).policy.model == load_config("brorl_cpu").policy.model
+    with pytest.raises(CheckpointError, match="there is no checkpoint in .*elsewhere"):
+        with_model_of_checkpoint(load_config("brorl_cpu", [f"evaluation.checkpoint={tmp_path}/elsewhere"]))
     (tmp_path / "config.yaml").unlink()
     assert with_model_of_checkpoint(config).policy.model == config.policy.model

@@ -1,0 +1,40 @@
+"""Answers and benchmarks made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nemo_brorl.evaluation.answers import PromptAnswers
+from nemo_brorl.evaluation.benchmarks import Benchmark
+from nemo_brorl.types import Sampling
+from tests.fakes import make_prompt
+
+
+def made(
+    uid: str,
+    right: str,
+    *,
+    answers: Sequence[str | None] | None = None,
+    task: str = "toy",
+    domain: str = "math",
+    reference: str | None = None,
+    tokens: int = 10,
+) -> PromptAnswers:
+    """`right` is a digit for each sample: 1 for a right one. A wrong one was cut off."""
+    is_right = [digit == "1" for digit in right]
+    return PromptAnswers(
+        uid=uid,
+        task=task,
+        domain=domain,
+        rewards=tuple(map(float, is_right)),
+        tokens=(tokens,) * len(right),
+        is_stopped=tuple(is_right),
+        answers=None if answers is None else tuple(answers),
+        num_failed=0,
+        reference=reference,
+    )
+
+
+def make_benchmark(name: str = "toy", num_prompts: int = 3, num_samples: int = 4, temperature: float = 1.0) -> Benchmark:
+    prompts = tuple(make_prompt(f"{name}/{index}") for index in range(num_prompts))
+    return Benchmark(name, prompts, num_samples, Sampling(temperature, 1.0, 8), None)

@@ -1,0 +1,163 @@
+"""Benchmarks from files of the usual layouts and from Reasoning Gym, in small files made here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_brorl.config.load import load_config
+from nemo_brorl.errors import BroRLError, DataError
+from nemo_brorl.evaluation.benchmarks import Benchmark, read_benchmarks
+from nemo_brorl.rewards import find
+from nemo_brorl.tokenizer import ChatTokenizer, load_tokenizer
+from tests.tiny_model import make_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    make_tokenizer(folder)
+    return load_tokenizer(folder)
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read(tokenizer: ChatTokenizer, *benchmarks: str, overrides: Sequence[str] = ()) -> list[Benchmark]:
+    room = ["generation.max_model_len=2048", "data.max_prompt_tokens=400"]
+    return read_benchmarks(load_config("brorl_cpu", [*room, f"evaluation.benchmarks=[{', '.join(benchmarks)}]", *overrides]), tokenizer)
+
+
+def solved(benchmark: Benchmark, index: int, response: str) -> float:
+    prompt = benchmark.prompts[index]
+    return find(prompt.verifier).score(prompt.payload, response)
+
+
+def test_a_file_of_math_problems_is_asked_in_its_order(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "aime.jsonl", [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(5)])
+    (found,) = read(
+        tokenizer, f"{{name: aime, domain: math, path: {path}, preset: deepscaler, samples_per_prompt: 64, max_response_tokens: 99}}"
+    )
+    assert [prompt.uid for prompt in found.prompts] == [f"aime/{row}" for row in range(5)]
+    assert (found.num_samples, found.sampling.max_tokens) == (64, 99)
+    assert {(prompt.domain, prompt.task, prompt.verifier) for prompt in found.prompts} == {("math", "aime", "math")}
+    assert tokenizer.decode(found.prompts[2].token_ids).strip() == "What is 2 + 1?"
+    assert (solved(found, 2, r"\boxed{3}"), solved(found, 2, r"\boxed{4}")) == (1.0, 0.0)
+
+
+LAYOUTS = [
+    (
+        "{name: minerva, preset: deepscaler, columns: {prompt: question}}",
+        {"question": "Half of one?", "answer": "\\frac{1}{2}"},
+        ("It is \\boxed{0.5}", "It is \\boxed{2}"),
+    ),
+    (
+        "{name: olympiad, preset: deepscaler, columns: {prompt: question, answer: final_answer}}",
+        {"question": "Roots?", "final_answer": ["1", "one"]},
+        ("\\boxed{1}", "\\boxed{3}"),
+    ),
+    (
+        '{name: gpqa, verifier: multiple_choice, columns: {prompt: question, payload: {choices: "choices?"}}}',
+        {"question": "Which? A) red B) blue", "choices": ["red", "blue"], "answer": "B"},
+        ("Answer: B", "Answer: A"),
+    ),
+    (
+        "{name: ifeval, preset: ifeval, verifier_options: {scoring: all}}",
+        {"key": 1, "prompt": "Say hi without commas.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]},
+        ("hi there", "hi, there"),
+    ),
+    (
+        '{name: humaneval, verifier: code, columns: {answer: "", payload: {script: test, entry_point: entry_point}}}',
+        {"prompt": "def add(a, b):", "test": "def check(f):\n    assert f(1, 2) == 3\n", "entry_point": "add"},
+        None,
+    ),
+    (
+        '{name: livecodebench, verifier: code, columns: {answer: "", payload: {inputs: inputs, outputs: outputs, fn_name: "fn_name?"}}}',
+        {"prompt": "Double it.", "inputs": ["2\n"], "outputs": ["4\n"]},
+        None,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layout", "row", "responses"), LAYOUTS, ids=lambda value: value.split(",")[0][7:] if isinstance(value, str) else ""
+)
+def test_the_usual_layouts_are_read_by_their_columns(
+    layout: str, row: dict[str, Any], responses: tuple[str, str] | None, tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
+    path = write_rows(tmp_path / "file.jsonl", [row])
+    (found,) = read(tokenizer, layout[:-1] + f", path: {path}}}")
+    assert len(found.prompts) == 1
+    if responses is not None:  # programs run in a sandbox: tests/unit/rewards
+        assert [solved(found, 0, response) for response in responses] == [1.0, 0.0]
+
+
+def test_only_the_first_rows_are_asked_and_only_chosen_benchmarks_are_opened(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.jsonl", [{"prompt": f"{n}?", "answer": "1"} for n in range(9)])
+    found = read(
+        tokenizer, f"{{name: a, path: {path}, num_prompts: 3}}", "{name: gone, path: gone.jsonl}", overrides=["evaluation.only=[a]"]
+    )
+    assert [[prompt.uid for prompt in benchmark.prompts] for benchmark in found] == [["a/0", "a/1", "a/2"]]
+
+
+def test_reasoning_gym_draws_the_same_held_out_questions_each_time(tokenizer: ChatTokenizer) -> None:
+    puzzles = "{name: puzzles, source: reasoning_gym, tasks: [{name: gcd}, {name: leg_counting}], num_prompts: 12}"
+    (one,), (again,) = read(tokenizer, puzzles), read(tokenizer, puzzles, overrides=["trainer.seed=9"])
+    assert (one.questions, one.tokens) == (again.questions, again.tokens)
+    assert {prompt.task for prompt in one.prompts} == {"gcd", "leg_counting"}
+    assert len({prompt.uid for prompt in one.prompts}) == 12
+    assert solved(one, 0, f"<answer>{one.prompts[0].payload['answer']}</answer>") == 1.0
+
+
+def test_without_benchmarks_the_held_out_prompts_are_asked(tokenizer: ChatTokenizer) -> None:
+    config = load_config("brorl_cpu", ["evaluation.num_prompts=6", "data.max_prompt_tokens=400", "generation.max_model_len=2048"])
+    (found,) = read_benchmarks(config, tokenizer)
+    assert (found.name, len(found.prompts), found.num_samples) == ("held_out", 6, config.evaluation.samples_per_prompt)
+    assert found.prompts[0].uid == "held_out/0"
+
+
+def test_questions_are_told_apart_from_how_a_tokenizer_reads_them(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.jsonl", [{"prompt": "1?", "answer": "1"}])
+    (plain,), (prompted,) = (
+        read(tokenizer, f"{{name: a, path: {path}}}"),
+        read(tokenizer, f"{{name: a, path: {path}, system_prompt: Think.}}"),
+    )
+    assert plain.questions == prompted.questions
+    assert plain.tokens != prompted.tokens
+    assert plain.settings != prompted.settings
+    write_rows(path, [{"prompt": "1?", "answer": "2"}])
+    (other,) = read(tokenizer, f"{{name: a, path: {path}}}")
+    assert other.questions != plain.questions, "another reference answer"
+
+
+def test_a_prompt_over_the_limit_is_an_error_and_not_left_out(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.jsonl", [{"prompt": "short", "answer": "1"}, {"prompt": "long " * 20, "answer": "1"}])
+    with pytest.raises(DataError, match=r"evaluation.benchmarks.0 \(a\): 1 of 2 prompts .* \(a/1 has 10\d\): write max_prompt_tokens=10\d"):
+        read(tokenizer, f"{{name: a, path: {path}, max_prompt_tokens: 50}}")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "message"),
+    [
+        ("{name: a, path: gone.jsonl}", r"evaluation.benchmarks.0 \(a\): .*gone.jsonl"),
+        ("{name: a, path: %s, columns: {prompt: question}}", r"has no column question"),
+        ("{name: a, path: %s, verifier: maths}", r"unknown verifier 'maths'"),
+        ("{name: a, source: reasoning_gym, tasks: [{name: gdc}], num_prompts: 4}", r"unknown Reasoning Gym task 'gdc'; did you mean gcd"),
+    ],
+)
+def test_a_benchmark_that_cannot_be_read_is_named(benchmark: str, message: str, tokenizer: ChatTokenizer, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.jsonl", [{"prompt": "1?", "answer": "1"}])
+    with pytest.raises(BroRLError, match=message):
+        read(tokenizer, benchmark % path if "%" in benchmark else benchmark)
+
+
+def test_an_empty_file_is_refused(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    with pytest.raises(DataError, match="is empty"):
+        read(tokenizer, f"{{name: a, path: {tmp_path / 'a.jsonl'}}}")
