@@ -3,7 +3,8 @@
 The answer is looked for in the response without its thinking: in the last `<answer>` tags if there are any, and there, in this
 order, in the last `\\boxed{}` (and those that stand with it), or where math-verify finds it at the end ("the answer is …", the last
 LaTeX, the last number). A verdict depends on nothing but the two answers, and is kept: most of a prompt's responses end in one of
-few answers. Whole numbers, intervals and tuples of them, and an answer that is the reference letter for letter, are not parsed.
+few answers. Not parsed are whole numbers, intervals and tuples of them, an answer that is the reference letter for letter, and plain
+expressions of different values (`math_value.py`).
 
 math-verify's own time limits are switched off: they are alarm signals, which reach only a main thread and cannot stop code in C.
 The deadline of the process that this runs in stops everything.
@@ -21,6 +22,7 @@ from typing import Any
 
 from nemo_brorl.rewards.answer import boxed_answers, extract_answer, without_thinking
 from nemo_brorl.rewards.math_key import key_of, unmarked
+from nemo_brorl.rewards.math_value import are_different, value_of
 from nemo_brorl.rewards.payload import Payload, accepted_answers, check_answer, check_choice
 
 PLACES = ("anywhere", "boxed", "tags")  # where an answer may stand; the first is the default
@@ -100,8 +102,11 @@ def is_equal(reference: str, candidate: str) -> bool:
         return True
     if _WHOLE_NUMBER.fullmatch(reference) and _WHOLE_NUMBER.fullmatch(plain):
         return int(reference) == int(plain)
-    if (one := _bracketed(reference)) is not None and (other := _bracketed(plain)) is not None and one[1] == other[1]:
+    one, other = _bracketed(reference), _bracketed(plain)
+    if one is not None and other is not None and one[1] == other[1]:
         return one == other
+    if are_different(reference, plain) or (one is not None and value_of(plain) is not None):
+        return False
     return len(plain) <= MAX_TAIL and not is_huge(plain) and _equal_by_library(reference, candidate)
 
 
