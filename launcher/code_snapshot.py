@@ -35,7 +35,8 @@ class Revision:
         if not self.changed:
             return self.commit
         more = f" and {len(self.changed) - NAMED} more" if len(self.changed) > NAMED else ""
-        return f"{self.commit} with uncommitted changes in {', '.join(self.changed[:NAMED])}{more}"
+        names = [name if name.isprintable() else repr(name) for name in self.changed[:NAMED]]
+        return f"{self.commit} with uncommitted changes in {', '.join(names)}{more}"
 
 
 class CodeSnapshot:

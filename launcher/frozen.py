@@ -23,8 +23,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from launcher.code_snapshot import CodeSnapshot
-from nemo_brorl.config.load import read_config, to_yaml
+from nemo_brorl.config.load import to_config, to_yaml, typed
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ConfigError
 
@@ -69,14 +72,12 @@ class Folders:
 
 
 def freeze(folders: Folders, config: BroRLConfig, code: CodeSnapshot, script: str, command: str) -> None:
-    """Write RUN/launch, and make the folder of the jobs' logs, which Slurm does not. Raises ConfigError for settings that YAML loses."""
+    """Write RUN/launch, and make the folder of the jobs' logs, which Slurm does not."""
     partial = folders.run / "launch.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     (folders.run / "logs").mkdir(exist_ok=True)
     (partial / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
-    if read_config(partial / "config.yaml") != config:
-        raise ConfigError("the settings do not come back from YAML as they are: is there a ${…} in a text? Write it another way")
     code.write(partial / "code")
     (partial / "revision.txt").write_text(f"{code.revision}\n", encoding="utf-8")
     if code.revision.patch:
@@ -93,6 +94,16 @@ def _free_name(run: Path) -> Path:
     while (run / f"launch_{number}").exists():
         number += 1
     return run / f"launch_{number}"
+
+
+def check_yaml(config: BroRLConfig) -> None:
+    """Raise ConfigError for settings that a job would not read as they are."""
+    try:
+        is_same = to_config(typed(OmegaConf.create(to_yaml(config)))) == config
+    except (ConfigError, OmegaConfBaseException):
+        is_same = False
+    if not is_same:
+        raise ConfigError("the settings do not come back from YAML as they are: is there a ${…} in a text? Write it another way")
 
 
 def absolute_paths(config: BroRLConfig, folder: Path) -> BroRLConfig:

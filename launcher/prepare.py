@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from launcher import slurm
 from launcher.code_snapshot import CodeSnapshot, Revision
 from launcher.command_line import JobRequest
-from launcher.frozen import Folders, absolute_paths
+from launcher.frozen import Folders, absolute_paths, check_yaml
 from launcher.hardware import gpu_hardware
 from launcher.job_script import JobPlan, check_name, job_script
 from launcher.plan import make_plan
@@ -38,6 +39,7 @@ def read_job(request: JobRequest) -> JobPlan:
     site = load_site(request.site_name, request.site_settings)
     folders = Folders(Path(config.exp_manager.explicit_log_dir))
     check_name(folders.run)
+    check_yaml(config)
     if not config.exp_manager.resume_if_exists:
         raise ConfigError(
             "exp_manager.resume_if_exists=false would keep a requeued job from going on with its own run: leave it true, and choose a new"
@@ -63,7 +65,7 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
             f"trainer.time_limit={limit} ends each job before its time of {job.site.time}: write trainer.time_limit=null to use all of it"
         )
     if request.with_plan:
-        notes += check_plan(job.config, job.site)
+        notes += check_plan(job.config, job.site, request)
     job = replace(job, revision=code.revision)
     script = job_script(job)
     if request.with_test and slurm.has_slurm():
@@ -71,8 +73,8 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
     return Prepared(job, script, tuple(notes))
 
 
-def check_plan(config: BroRLConfig, site: Site) -> list[str]:
-    """What the planner says of a run on GPUs. Raises ResourceError when it does not fit; the message says what would."""
+def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str]:
+    """What the planner says of a run on GPUs. Raises ResourceError when it does not fit; the message says how to find what would."""
     if num_gpus(config) == 0:
         return []  # `check_memory` looks at the machine itself when the run starts
     hardware = gpu_hardware(
@@ -83,7 +85,12 @@ def check_plan(config: BroRLConfig, site: Site) -> list[str]:
     except ModelError as error:
         return [f"not planned: {error}"]
     if not plan.fits:
-        raise ResourceError(f"this run does not fit: {plan.refusal}\n`--no-plan` goes on all the same")
+        path = [] if request.config_path is None else ["--config-path", str(request.config_path)]
+        command = shlex.join(["plan", "--config-name", request.config_name, *path, *request.overrides])
+        raise ResourceError(
+            f"this run does not fit: {plan.refusal}. `python -m launcher {command}` proposes layouts that do; `--no-plan` goes on"
+            " all the same"
+        )
     return [plan.summary()]
 
 

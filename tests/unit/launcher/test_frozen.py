@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.code_snapshot import CodeSnapshot, code_root
-from launcher.frozen import Folders, absolute_paths, freeze, note_job, read_jobs, shell_command
+from launcher.code_snapshot import CodeSnapshot, Revision, code_root
+from launcher.frozen import Folders, absolute_paths, check_yaml, freeze, note_job, read_jobs, shell_command
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig, DomainConfig
 from nemo_brorl.errors import ConfigError
@@ -53,12 +53,17 @@ def test_settings_come_back_from_the_frozen_yaml(tmp_path: Path, checkout: Path)
     assert load_config("config", ["trainer.max_steps=3"], folders.launch).trainer.max_steps == 3
 
 
-def test_a_text_that_yaml_would_resolve_is_refused(tmp_path: Path, checkout: Path) -> None:
+@pytest.mark.parametrize("text", ["${trainer.seed}", "${nothing}"])
+def test_a_text_that_yaml_would_resolve_is_refused(text: str) -> None:
     config = load_config("brorl_cpu")
-    config.data.system_prompt = "${trainer.seed}"
+    check_yaml(config)
+    config.data.system_prompt = text
     with pytest.raises(ConfigError, match="do not come back from YAML"):
-        freeze_run(tmp_path / "run", config, checkout)
-    assert not (tmp_path / "run" / "launch").exists()
+        check_yaml(config)
+
+
+def test_a_file_s_name_cannot_break_out_of_its_line() -> None:
+    assert str(Revision("abc", ("a\nreboot", "b c"))) == "abc with uncommitted changes in 'a\\nreboot', b c"
 
 
 def test_a_clean_checkout_is_named_by_its_commit(tmp_path: Path, checkout: Path) -> None:
