@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -118,6 +119,15 @@ def test_bash_hands_on_every_value_as_it_is(tmp_path: Path) -> None:
         "FROM_SETUP=2",
         *(f"argument={argument}" for argument in arguments),
     ]
+
+
+def test_shellcheck_finds_nothing() -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    site = Site(container="image.sqsh", mounts=["/data"], setup=["module load cuda"], environment={"A": "1 2"})
+    script = job_script(make_job(Path("/shared/first"), site))
+    done = subprocess.run(["shellcheck", "-e", "SC1091", "-"], input=script, capture_output=True, text=True, check=False)
+    assert done.stdout == ""
 
 
 def test_what_is_not_given_is_left_to_the_job(tmp_path: Path) -> None:
