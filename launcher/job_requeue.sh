@@ -18,11 +18,11 @@ find_out_more() {
   exit_code=$code cause="the driver ended with exit code $code${cause:+; $cause}"
 }
 
-# Nothing stays: the driver and the watch are killed, Ray's nodes are asked to end, and killed when they do not.
+# Nothing stays: a driver that still runs is killed, Ray's nodes are asked to end, and killed when they do not.
 tear_down() {
   trap 'echo "cancel job" >&"$queue"' TERM INT USR1
   local name
-  for name in driver watch settings preflight; do
+  for name in driver settings preflight; do
     [[ -n ${pids[$name]:-} ]] && kill -TERM "${pids[$name]}" 2>/dev/null # srun kills its tasks
   done
   end_all USR1 "$ENDING_S" || end_all TERM "$KILLING_S" || end_all KILL "$KILLING_S" ||

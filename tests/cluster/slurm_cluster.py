@@ -1,0 +1,161 @@
+"""A throw-away Slurm cluster for tests, and its jobs. `start_cluster.sh` says how it is made."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")
+
+
+def why_not() -> str:
+    """Why this machine cannot run a cluster; nothing: ""."""
+    missing = [program for program in PROGRAMS if shutil.which(program) is None]
+    if missing:
+        return f"{', '.join(missing)} not installed (tests/cluster/install_slurm.sh)"
+    if os.geteuid() != 0:
+        return "virtual nodes need root"
+    probe = subprocess.run(["unshare", "--pid", "--net", "--mount", "--fork", "true"], capture_output=True, text=True, check=False)
+    return f"no namespaces: {probe.stderr.strip()}" if probe.returncode else ""
+
+
+class SlurmCluster:
+    """A running cluster; a context."""
+
+    def __init__(self, folder: Path, num_nodes: int, num_gpus: int) -> None:
+        self.folder = folder
+        self.shared = folder / "shared"  # a folder that all nodes see; their /tmp is their own
+        self.num_nodes, self.num_gpus = num_nodes, num_gpus
+        self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+
+    def __enter__(self) -> SlurmCluster:
+        sizes = {"NODES": str(self.num_nodes), "GPUS": str(self.num_gpus), "GRACE": "60"}
+        done = self._script("start_cluster.sh", sizes)
+        if done.returncode:
+            self._script("stop_cluster.sh", {})
+        assert done.returncode == 0, done.stdout + done.stderr
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        done = self._script("stop_cluster.sh", {})
+        assert not done.stderr, done.stderr
+
+    def run(self, *command: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """A command of Slurm's, in the repository."""
+        return subprocess.run(
+            command, cwd=ROOT, env={**self.environment, **(environment or {})}, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def submit(self, name: str, *command: str, **environment: str) -> Job:
+        """Run `sbatch COMMAND`; the job's files are in `shared/NAME`."""
+        folder = self.shared / name
+        folder.mkdir()
+        settings = {
+            "BRORL_JOB_FOLDER": str(folder / "job"),
+            "BRORL_PYTHON": sys.executable,
+            "BRORL_OBJECT_STORE_GB": "0.2",
+            "BRORL_SKIP_PREFLIGHT": "1",
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        }
+        done = self.run("sbatch", "--parsable", f"--output={folder / 'log'}", *command, environment=settings)
+        assert done.returncode == 0, done.stderr
+        return Job(self, done.stdout.strip(), folder)
+
+    def first_process(self, node: str) -> int:
+        """Of a virtual node; the parent of all others there."""
+        return int((self.folder / "nodes" / f"{node}.pid").read_text())
+
+    def processes(self, node: str) -> list[str]:
+        """What runs on a node beside Slurm's own daemons."""
+        found = []
+        for process in psutil.Process(self.first_process(node)).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(" ".join(process.cmdline())[:200])
+        own = (str(self.folder / "nodes"), "slurmd ", "slurmstepd")
+        return [command for command in found if command and not any(name in command for name in own)]
+
+    def leftovers(self) -> list[str]:
+        """Processes and scratch folders that jobs have left on nodes that are up."""
+        nodes = [f"node{number}" for number in range(self.num_nodes)]
+        up = [node for node in nodes if psutil.pid_exists(self.first_process(node))]
+        left = [f"{node}: {process}" for node in up for process in self.processes(node)]
+        return left + [str(path) for node in up for path in (self.folder / "nodes" / node / "tmp").glob("brorl_[0-9]*")]
+
+    def power_off(self, node: str) -> None:
+        """Kill a node's first process; everything there ends at once, and nobody says good-bye."""
+        os.kill(self.first_process(node), signal.SIGKILL)
+
+    def _script(self, name: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        command = [str(HERE / name), str(self.folder)]
+        return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=180, check=False)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A submitted job."""
+
+    cluster: SlurmCluster
+    id: str
+    folder: Path
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def field(self, name: str) -> str:
+        """Of `scontrol show job`."""
+        shown = self.cluster.run("scontrol", "--oneliner", "show", "job", self.id).stdout
+        found = re.search(rf"\b{name}=(\S*)", shown)
+        assert found is not None, f"no {name} in {shown!r}"
+        return found.group(1)
+
+    @property
+    def state(self) -> str:
+        return self.field("JobState")
+
+    @property
+    def exit_code(self) -> int:
+        return int(self.field("ExitCode").partition(":")[0])
+
+    @property
+    def nodes(self) -> list[str]:
+        """That it runs on."""
+        return self.cluster.run("scontrol", "show", "hostnames", self.field("NodeList")).stdout.split()
+
+    def wait(self, seconds: float) -> str:
+        """Until it has ended; the state it ended in."""
+        self.until(lambda: self.state in ENDED, seconds)
+        return self.state
+
+    def until(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait for something that the job brings about."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"waited {seconds} s for job {self.id}, {self.state}:\n{self.log[-6000:]}"
+            time.sleep(0.2)
+
+    def until_says(self, text: str, seconds: float, times: int = 1) -> None:
+        """Wait until its log holds a text so often."""
+        self.until(lambda: self.log.count(text) >= times or self.state in ENDED, seconds)
+        assert self.log.count(text) >= times, f"job {self.id} ended, {self.state}, without saying {text!r}:\n{self.log[-6000:]}"
+
+    def cancel(self, *options: str) -> None:
+        """`scancel`; with `--batch --signal=USR1` what Slurm does before the time limit."""
+        done = self.cluster.run("scancel", *options, self.id)
+        assert done.returncode == 0, done.stderr

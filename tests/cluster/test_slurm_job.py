@@ -1,0 +1,146 @@
+"""The whole job on a real Slurm: eight nodes counted, a run on two nodes, preempted and resumed, a node that dies, scancel."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.slurm_cluster import ROOT, Job, SlurmCluster
+from tests.cluster.tiny_run import prepare
+
+pytestmark = pytest.mark.cluster
+
+READY_S = 400  # minutes on a busy machine of two cores; half a one on an idle one
+RUN_S = 600
+CENSUS = f"{sys.executable} {ROOT / 'tests' / 'cluster' / 'census.py'}"
+IDLE = f"{sys.executable} {ROOT / 'tests' / 'cluster' / 'idle_driver.py'}"
+CPU_JOB = "slurm/brorl_cpu.sh"
+VOLATILE = ("time/", "generation/samples_per_s", "generation/tokens_per_s", "generation/prefix_cache", "sync/")
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Metrics without timings."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(line).items() if not name.startswith(VOLATILE)} for line in lines]
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "slurm").glob("*.sh")))
+def test_slurm_accepts_every_script(cluster: SlurmCluster, script: str) -> None:
+    smaller = ["--nodes=8"] if "256gpu" in script else []
+    done = cluster.run("sbatch", "--test-only", *smaller, f"slurm/{script}")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"Job \d+ to start at", done.stderr), done.stderr
+
+
+def test_slurm_refuses_what_eight_nodes_cannot_give(cluster: SlurmCluster) -> None:
+    done = cluster.run("sbatch", "--test-only", "slurm/brorl_32b_256gpu.sh")
+    assert done.returncode != 0
+    assert "Node count specification invalid" in done.stderr
+
+
+def test_the_64_gpu_script_brings_up_eight_nodes_and_leaves_nothing_behind(cluster: SlurmCluster) -> None:
+    overrides = ["trainer.max_steps=7", "data.system_prompt='a \"quoted\" $HOME; b'"]
+    census = cluster.shared / "census.json"
+    job = cluster.submit("census", "slurm/brorl_64gpu.sh", *overrides, BRORL_DRIVER=CENSUS, CENSUS=str(census), CENSUS_EXIT="2")
+    assert job.wait(READY_S) == "FAILED", job.log
+    found = json.loads(census.read_text())
+    assert found["arguments"] == ["--config-name", "brorl_64gpu", *overrides]
+    assert found["gpus"] == {f"node{number}": 8.0 for number in range(8)}
+    assert found["addresses"] == sorted(f"10.78.0.{10 + number}" for number in range(8))
+    assert job.exit_code == 2, "the driver's exit code is the job's"
+    assert job.field("Restarts") == "0", "a mistake in the input is not tried again"
+    assert cluster.leftovers() == []
+
+
+def test_a_wrong_setting_ends_the_job_before_ray_starts(cluster: SlurmCluster) -> None:
+    job = cluster.submit("wrong", CPU_JOB, "rollouts.num_per_promt=4")
+    assert job.wait(120) == "FAILED"
+    assert job.exit_code == 2
+    assert "num_per_prompt" in job.log
+    assert "Ray is up" not in job.log and job.field("Restarts") == "0"
+
+
+@pytest.fixture(scope="module")
+def overrides(cluster: SlurmCluster) -> list[str]:
+    """Of a run that takes seconds."""
+    return prepare(cluster.shared)
+
+
+@pytest.fixture(scope="module")
+def whole(cluster: SlurmCluster, overrides: list[str]) -> Job:
+    """A run of three steps over two nodes that nobody interrupts. `roles` beside its log has what ran on each node meanwhile."""
+    job = cluster.submit("whole", CPU_JOB, *overrides, BRORL_RUN=str(cluster.shared / "whole" / "run"))
+    job.until(lambda: (job.folder / "run" / "metrics.jsonl").exists(), RUN_S)
+    roles = {node: sorted(set(re.findall(r"ray::(PolicyRank|RolloutEngine)", " ".join(cluster.processes(node))))) for node in job.nodes}
+    (job.folder / "roles").write_text(json.dumps(roles))
+    assert job.wait(RUN_S) == "COMPLETED", job.log
+    return job
+
+
+def test_a_run_trains_over_two_nodes_with_addresses_of_their_own(whole: Job) -> None:
+    metrics = rows(whole.folder / "run")
+    assert [row["step"] for row in metrics] == [0, 1, 2, 3]
+    assert all(row["policy/log_prob_mismatch"] < 1e-4 for row in metrics[1:])
+    assert any(row["policy/grad_norm"] > 0 for row in metrics[1:])
+    event = json.loads((whole.folder / "run" / "events.jsonl").read_text())
+    assert (event["event"], event["value"]) == ("start", 1.0)
+    roles = json.loads((whole.folder / "roles").read_text())
+    assert len(roles) == 2
+    assert all(names == ["PolicyRank", "RolloutEngine"] for names in roles.values()), roles
+
+
+def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(cluster: SlurmCluster, overrides: list[str], whole: Job) -> None:
+    run = cluster.shared / "preempted" / "run"
+    job = cluster.submit("preempted", CPU_JOB, *overrides, BRORL_RUN=str(run), BRORL_GRACE_S="1")
+    job.until(lambda: (run / "metrics.jsonl").exists() and len(rows(run)) >= 2, RUN_S)
+    job.cancel("--batch", "--signal=USR1")
+    job.until_says("requeued (saved)", RUN_S)
+    assert job.wait(RUN_S) == "COMPLETED", job.log
+    assert job.field("Restarts") == "1"
+    assert "try 2" in job.log and "resumed after step" in job.log
+    assert rows(run) == rows(whole.folder / "run")
+    for step in (1, 2, 3):
+        name = f"rollouts/step_{step}.jsonl"
+        assert (run / name).read_text() == (whole.folder / "run" / name).read_text()
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [event["value"] for event in events if event["event"] == "start"] == [1.0, 2.0]
+    assert cluster.leftovers() == []
+
+
+def test_a_cancelled_job_stays_cancelled(cluster: SlurmCluster) -> None:
+    job = cluster.submit("cancelled", CPU_JOB, BRORL_DRIVER=IDLE)
+    job.until_says("idle driver", READY_S)
+    job.cancel()
+    assert job.wait(60) == "CANCELLED"
+    job.until(lambda: cluster.leftovers() == [], 30)
+    assert job.field("Restarts") == "0"
+    assert "requeued" not in job.log
+
+
+def test_a_dead_worker_ends_the_try_names_itself_and_is_excluded_from_the_next(cluster: SlurmCluster) -> None:
+    job = cluster.submit("killed", CPU_JOB, BRORL_DRIVER=IDLE)
+    job.until_says("idle driver", READY_S)
+    victim = job.nodes[1]
+    cluster.power_off(victim)
+    job.until_says("requeued (failure 1", 60)
+    assert re.search(rf"node {victim}: \S+ does not answer", job.log), job.log
+    job.until(lambda: job.field("ExcNodeList") == victim, 10)
+    job.until_says("idle driver", READY_S, times=2)
+    assert victim not in job.nodes
+    job.cancel()
+    assert job.wait(60) == "CANCELLED"
+
+
+def test_the_scripts_are_clean() -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed")
+    scripts = sorted(str(path) for folder in ("slurm", "launcher", "tests/cluster") for path in (ROOT / folder).glob("*.sh"))
+    done = subprocess.run(["shellcheck", "-x", *scripts], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
