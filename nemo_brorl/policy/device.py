@@ -73,6 +73,7 @@ def all_threads() -> Iterator[None]:
 
 
 def release_cache() -> None:
-    """Hand memory that torch keeps for later back to the GPU, for other processes."""
+    """Hand memory that torch keeps for later back to the GPU, for other processes; also what was shared with processes that have let go."""
     if torch.cuda.is_initialized():
+        torch.cuda.ipc_collect()
         torch.cuda.empty_cache()
