@@ -125,12 +125,12 @@ def start_actors(
         yield Actors(policy, generator, verifier)
 
 
-def wait_ready(actors: Actors, watch: Stopwatch) -> None:
-    """Until every actor holds its model."""
+def wait_ready(actors: Actors, watch: Stopwatch, heartbeat: Heartbeat | None = None) -> None:
+    """Until every actor holds its model. `heartbeat` is told of the engines' start; the policy has its own."""
     if actors.policy is not None and not actors.policy.loads_last:
         with watch.measure("policy"):
             actors.policy.wait_ready()
-    with watch.measure("engines"):
+    with watch.measure("engines"), (heartbeat or Heartbeat()).stage("engines start", actors.generator.late):
         actors.generator.wait_ready()
     if actors.policy is not None and actors.policy.loads_last:
         with watch.measure("policy"):
@@ -175,7 +175,7 @@ def ready_trainer(config: BroRLConfig, launch: Launch, loggers: Sequence[Any]) -
     """A trainer before its next step: parity gate passed, newest checkpoint loaded."""
     actors, console, watch = launch.actors, launch.console, launch.watch
     assert actors.policy is not None, "training was launched without a policy"
-    wait_ready(actors, watch)
+    wait_ready(actors, watch, launch.heartbeat)
     with watch.measure("parity"):
         if config.parity.enabled:
             prompts = launch.inputs.held_out[: config.parity.num_prompts]

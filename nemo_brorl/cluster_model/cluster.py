@@ -9,8 +9,10 @@ from typing import Protocol
 
 from nemo_brorl.cluster_model.curve import EngineCurve
 from nemo_brorl.cluster_model.engine import Chunk, EngineModel
+from nemo_brorl.config.schema import GenerationConfig
 from nemo_brorl.rollouts.engine_load import PrefixCache
 from nemo_brorl.rollouts.placement import Steal
+from nemo_brorl.rollouts.report_times import ReportTimes
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class ClusterShape:
     max_batch: int = 256  # rollouts an engine decodes at a time
     cached_prompt_tokens: int = 200_000  # that an engine's prefix cache holds
     latency_s: float = 0.01  # of a message between driver and engine
-    report_every: int = 16  # rollouts that end before an engine tells the driver; chunks that are done are told at once
+    report_every: int = GenerationConfig.report_every  # rollouts; chunks that are done are told at once
+    report_s: float = GenerationConfig.report_s
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,8 @@ class Cluster:
         self._engines = [
             EngineModel(shape.curve, shape.max_batch, PrefixCache(shape.cached_prompt_tokens)) for _ in range(shape.num_engines)
         ]
-        self._news: list[dict[int, Chunk]] = [{} for _ in range(shape.num_engines)]  # chunks with ends that were not reported
-        self._num_unreported = [0] * shape.num_engines
+        self._reports = [ReportTimes(shape.report_every, shape.report_s) for _ in range(shape.num_engines)]
+        self._is_ticking = [False] * shape.num_engines  # engines that will look whether a report is due
         self._stamps = [0] * shape.num_engines  # an engine's event with an older stamp is void
         self._events: list[tuple[float, int, str, int, object]] = []  # heap of (time, order, kind, engine, what)
         self._num_events = 0
@@ -111,7 +114,9 @@ class Cluster:
 
     def run(self, load: Load) -> ClusterResult:
         """Sample everything the dispatcher hands out."""
-        handlers = {"end": self._end, "arrive": self._arrive, "hear": self._hear, "ask": self._ask, "answer": self._answer}
+        handlers = {
+            "end": self._end, "arrive": self._arrive, "tick": self._tick, "ask": self._ask, "hear": self._hear, "answer": self._answer,
+        }  # fmt: skip
         self._dispatch()
         while self._events:
             self._now_s, _, kind, engine, what = heapq.heappop(self._events)
@@ -147,22 +152,39 @@ class Cluster:
     def _end(self, engine: int, stamp: object) -> None:
         if stamp != self._stamps[engine]:
             return
-        model, news = self._engines[engine], self._news[engine]
+        model, reports = self._engines[engine], self._reports[engine]
         before = model.num_ended
-        ended = model.run_to_next_end()
-        self._num_unreported[engine] += model.num_ended - before
-        news.update((chunk.number, chunk) for chunk in ended)
-        if self._num_unreported[engine] >= self._shape.report_every or any(chunk.is_done for chunk in ended):
-            self._send("hear", engine, [(chunk, chunk.num_begun, chunk.num_ended, model.age(chunk)) for chunk in news.values()])
-            news.clear()
-            self._num_unreported[engine] = 0
+        done = [chunk for chunk in model.run_to_next_end() if chunk.is_done]
+        reports.note_ended(model.num_ended - before)
+        if done or reports.is_due(self._now_s):
+            self._report(engine, done)
         self._reschedule(engine)
+
+    def _tick(self, engine: int, _: object) -> None:
+        """A busy engine looks whether it has told nothing for too long."""
+        model, reports = self._engines[engine], self._reports[engine]
+        self._is_ticking[engine] = model.batch > 0
+        if model.batch:
+            if reports.is_due(self._now_s):
+                model.run_until(self._now_s)
+                self._report(engine, [])
+            self._post(reports.due_at, "tick", engine, None)
+
+    def _report(self, engine: int, done: Sequence[Chunk]) -> None:
+        model = self._engines[engine]
+        self._send("hear", engine, [(chunk, chunk.num_begun, chunk.num_ended, model.age(chunk)) for chunk in (*done, *model.begun)])
+        self._reports[engine].note_told(self._now_s)
 
     def _arrive(self, engine: int, chunk: object) -> None:
         assert isinstance(chunk, Chunk)
         model = self._engines[engine]
         was_full = model.batch == model.max_batch
+        if not model.batch:
+            self._reports[engine].note_begun(self._now_s)
         model.add(chunk, self._now_s)
+        if not self._is_ticking[engine]:
+            self._is_ticking[engine] = True
+            self._post(self._reports[engine].due_at, "tick", engine, None)
         if not was_full:
             self._reschedule(engine)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from nemo_brorl.cluster_model.curve import EngineCurve
@@ -67,6 +67,15 @@ class EngineModel:
         self.waiting.append(chunk)
         if self.batch < self.max_batch and self._is_between_steps(now_s):
             self._admit()
+
+    @property
+    def begun(self) -> Iterable[Chunk]:
+        """Chunks that have begun and are not done."""
+        return self._chunks.values()
+
+    def run_until(self, now_s: float) -> None:
+        """Finish the step that is under way at `now_s`, unless a rollout ends with it."""
+        self._is_between_steps(now_s)
 
     def age(self, chunk: Chunk) -> float:
         """Tokens that the rollouts of a chunk which go on have, on average."""

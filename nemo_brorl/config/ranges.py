@@ -95,6 +95,7 @@ RANGES: dict[str, Range] = {
     "rollouts.posterior.max_prompts": AT_LEAST_1,
     "rollouts.save_samples": AT_LEAST_0,
     "rollouts.placement.prefill_cost": AT_LEAST_0,
+    "rollouts.placement.context_cost": AT_LEAST_0,
     "rollouts.placement.concentration_cost": SHARE,
     "rollouts.placement.cached_prompt_tokens": AT_LEAST_0,
     "rollouts.schedule.stages[].num_per_prompt": Range(2),

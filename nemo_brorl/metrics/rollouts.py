@@ -8,6 +8,7 @@ import numpy as np
 
 from nemo_brorl.types import SUCCESS_REWARD, EngineStats, ScoredGroup
 
+FAULTS = ("num_restarts", "num_garbage", "num_resampled")  # of EngineStats
 SUCCESS_BUCKETS = ((0, 0), (1, 1), (2, 5))  # then "more" and "all"; at large N the first ones hold the hard prompts
 
 
@@ -49,8 +50,10 @@ def _bucket(successes: int, num_rollouts: int) -> str:
 
 
 def generation_metrics(before: Sequence[EngineStats], after: Sequence[EngineStats], seconds: float) -> dict[str, float]:
-    """What the engines did between two snapshots, `seconds` apart. A restarted engine counts from zero."""
-    deltas = [_delta(old, new) for old, new in zip(before, after, strict=True)]
+    """What the engines did between two snapshots, `seconds` apart. A restarted engine counts from zero. Faults are the pool's: it goes
+    on counting when an engine is replaced."""
+    pairs = list(zip(before, after, strict=True))
+    deltas = [_delta(old, new) for old, new in pairs]
     queries, hits, preemptions, tokens, samples = (float(sum(column)) for column in zip(*deltas, strict=True))
     return {
         "generation/samples_per_s": samples / seconds,
@@ -58,6 +61,7 @@ def generation_metrics(before: Sequence[EngineStats], after: Sequence[EngineStat
         "generation/prefix_cache_hit_rate": hits / queries if queries else 0.0,
         "generation/num_preemptions": preemptions,
         "generation/num_samples": samples,
+        **{f"generation/{name}": float(sum(getattr(new, name) - getattr(old, name) for old, new in pairs)) for name in FAULTS},
     }
 
 

@@ -14,7 +14,7 @@ class HeldChunk:
 
     uid: str  # of its prompt
     num_rollouts: int
-    expected_tokens: float  # still to come, of a rollout that has not ended
+    work_of_one: float  # still to come of a rollout that has not ended, in decoded tokens
     prefill_work: float  # 0 where the engine had the prompt already
     num_begun: int = 0
     num_ended: int = 0
@@ -28,7 +28,7 @@ class HeldChunk:
     @property
     def work(self) -> float:
         """What is left of it, in decoded tokens."""
-        return self.num_left * self.expected_tokens + (0.0 if self.num_begun else self.prefill_work)
+        return self.num_left * self.work_of_one + (0.0 if self.num_begun else self.prefill_work)
 
 
 class PrefixCache:
@@ -93,13 +93,13 @@ class EngineLoad:
         self._charge(-held.num_left, -held.work)
         return held
 
-    def advance(self, chunk: int, num_begun: int, num_ended: int, expected_tokens: float) -> None:
+    def advance(self, chunk: int, num_begun: int, num_ended: int, work_of_one: float) -> None:
         """More rollouts of a chunk have begun or ended; news may arrive out of order, numbers never fall."""
         held = self.chunks[chunk]
         left, work = held.num_left, held.work
         held.num_ended = max(held.num_ended, num_ended)
         held.num_begun = max(held.num_begun, num_begun, held.num_ended)
-        held.expected_tokens = expected_tokens
+        held.work_of_one = work_of_one
         self._charge(held.num_left - left, held.work - work)
 
     def stealable(self) -> int | None:

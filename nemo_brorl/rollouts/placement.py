@@ -35,9 +35,9 @@ class ChunkPlacement:
     Ways back: `lose` puts the unfinished chunks of a dead engine to waiting, first in line; `withdrawn` a chunk that an engine gave
     back before it began. `cancel` ends a waiting chunk. Chunks are numbered in the order of submission, from 0.
 
-    The unit of work is one decoded token. A chunk costs its rollouts times the tokens forecast for one of them, and its prompt
-    times `prefill_cost` on an engine that does not hold the prompt. `assign` charges the engine with that; `progress`, `finish`
-    and `lose` free it.
+    The unit of work is one decoded token. A chunk costs its rollouts times the tokens forecast for one of them, each of which costs
+    `context_cost` more for every token it attends to, and its prompt times `prefill_cost` on an engine that does not hold the prompt.
+    `assign` charges the engine with that; `progress`, `finish` and `lose` free it.
 
     Whose turn: of the engines with room, the one with the least work. An engine has room while it holds at most `max_rollouts`
     rollouts that have not ended, that is one chunk more than its batch, so that the next rollouts are there when slots fall free.
@@ -120,7 +120,7 @@ class ChunkPlacement:
         request = self._requests[chunk]
         if num_begun:
             self._forecast.watch(request, num_ended, num_begun - num_ended, age)
-        load.advance(chunk, num_begun, num_ended, self._forecast.tokens(request, age))
+        load.advance(chunk, num_begun, num_ended, self._work_of_one(request, age))
         self._take_turn(engine)
         self._look_again(request.prompt.uid)
 
@@ -170,7 +170,7 @@ class ChunkPlacement:
             if thief is None or victim is None or chunk is None or thief == victim:
                 break
             held, request = self._loads[victim].chunks[chunk], self._requests[chunk]
-            moved = held.num_left * held.expected_tokens + self._prefill_work(thief, request)
+            moved = held.num_left * held.work_of_one + self._prefill_work(thief, request)
             if self._loads[thief].work + moved >= self._loads[victim].work:
                 break
             self._claimed[chunk] = Steal(victim, chunk, thief)
@@ -231,8 +231,8 @@ class ChunkPlacement:
     def _give(self, engine: int, chunk: int) -> None:
         request = self._requests[chunk]
         load = self._loads[engine]
-        expected = self._forecast.tokens(request)
-        load.add(chunk, HeldChunk(request.prompt.uid, request.num_rollouts, expected, self._prefill_work(engine, request)))
+        work, prefill = self._work_of_one(request), self._prefill_work(engine, request)
+        load.add(chunk, HeldChunk(request.prompt.uid, request.num_rollouts, work, prefill))
         self._hold(engine, request)
         self._take_turn(engine)
 
@@ -240,7 +240,7 @@ class ChunkPlacement:
         request = self._requests[chunk]
         uid = request.prompt.uid
         holders = self._holders.get(uid, ())
-        self._waiting.add(uid, chunk, request.num_rollouts, self._forecast.tokens(request), is_fresh=not holders)
+        self._waiting.add(uid, chunk, request.num_rollouts, self._work_of_one(request), is_fresh=not holders)
         for engine in holders:
             self._loads[engine].own[uid] = None
 
@@ -264,7 +264,13 @@ class ChunkPlacement:
         """Something of a prompt arrived: the forecast of what waits may have changed."""
         if uid in self._waiting:
             request = self._requests[self._waiting[uid].chunks[0]]
-            self._waiting.expect(uid, self._forecast.tokens(request), is_fresh=uid not in self._holders)
+            self._waiting.expect(uid, self._work_of_one(request), is_fresh=uid not in self._holders)
+
+    def _work_of_one(self, request: RolloutRequest, age: float = 0.0) -> float:
+        """What is left of one of its rollouts, which have `age` tokens: each further token attends to all before it."""
+        tokens = self._forecast.tokens(request, age)
+        begun = age if age or request.resumed is None else float(request.resumed.lengths.mean())
+        return tokens * (1.0 + self._config.context_cost * (len(request.prompt.token_ids) + begun + tokens / 2))
 
     def _prefill_work(self, engine: int, request: RolloutRequest) -> float:
         """What it costs to have the prompt on an engine, in decoded tokens."""
@@ -283,7 +289,7 @@ class ChunkPlacement:
         load = self._loads[engine]
         load.own = {uid: None for uid in load.own if uid in self._waiting}
         own = [self._waiting[uid] for uid in load.own]
-        return max(own, key=lambda prompt: (prompt.expected_tokens, -prompt.order), default=None)
+        return max(own, key=lambda prompt: (prompt.work_of_one, -prompt.order), default=None)
 
     def _value(self, engine: int, prompt: WaitingPrompt) -> float:
         """Work of a prompt's next chunk, less what speaks against this engine, in the same unit.
@@ -292,6 +298,6 @@ class ChunkPlacement:
         some already is more likely to be the last.
         """
         request, load = self._requests[prompt.chunks[0]], self._loads[engine]
-        work = request.num_rollouts * prompt.expected_tokens
+        work = request.num_rollouts * prompt.work_of_one
         value = work - self._config.concentration_cost * work * load.num_chunks_of.get(prompt.uid, 0)
         return value - self._prefill_work(engine, request) if self._holders.get(prompt.uid) else value

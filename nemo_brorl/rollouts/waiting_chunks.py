@@ -1,4 +1,4 @@
-"""Chunks that no engine has yet, by prompt, the longest expected responses first."""
+"""Chunks that no engine has yet, by prompt, those with the most work in a response first."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class WaitingPrompt:
 
     uid: str
     order: int  # of submission
-    expected_tokens: float  # of one of its responses; longest first
+    work_of_one: float  # expected of one of its responses, in decoded tokens; most first
     num_rollouts: int = 0
     chunks: deque[int] = field(default_factory=deque)
 
 
 class WaitingChunks:
-    """Prompts in order of the tokens expected of a response, most first. Of equal ones, the first submitted.
+    """Prompts in order of the work expected of a response, most first. Of equal ones, the first submitted.
 
     Two heaps with lazy deletion: all prompts, and those no engine holds (fresh). An entry whose expectation is not the prompt's
     any more is void. Every operation costs the logarithm of the number of prompts.
@@ -40,21 +40,21 @@ class WaitingChunks:
     def __getitem__(self, uid: str) -> WaitingPrompt:
         return self._prompts[uid]
 
-    def add(self, uid: str, chunk: int, num_rollouts: int, expected_tokens: float, is_fresh: bool) -> None:
+    def add(self, uid: str, chunk: int, num_rollouts: int, work_of_one: float, is_fresh: bool) -> None:
         """Append a chunk to its prompt's."""
         if uid not in self._prompts:
-            self._prompts[uid] = WaitingPrompt(uid, self._num_seen, expected_tokens)
+            self._prompts[uid] = WaitingPrompt(uid, self._num_seen, work_of_one)
             self._num_seen += 1
             self._push(self._prompts[uid], is_fresh)
         self._prompts[uid].chunks.append(chunk)
         self._count(self._prompts[uid], 1, num_rollouts)
 
-    def expect(self, uid: str, expected_tokens: float, is_fresh: bool) -> None:
+    def expect(self, uid: str, work_of_one: float, is_fresh: bool) -> None:
         """A prompt's responses are now expected to be this long."""
         prompt = self._prompts[uid]
-        if prompt.expected_tokens != expected_tokens:
-            self.work += prompt.num_rollouts * (expected_tokens - prompt.expected_tokens)
-            prompt.expected_tokens = expected_tokens
+        if prompt.work_of_one != work_of_one:
+            self.work += prompt.num_rollouts * (work_of_one - prompt.work_of_one)
+            prompt.work_of_one = work_of_one
             self._push(prompt, is_fresh)
 
     def longest(self) -> WaitingPrompt | None:
@@ -71,7 +71,7 @@ class WaitingChunks:
         """The last engine that held a prompt does not any more."""
         prompt = self._prompts.get(uid)
         if prompt is not None:
-            heapq.heappush(self._fresh, (-prompt.expected_tokens, prompt.order, uid))
+            heapq.heappush(self._fresh, (-prompt.work_of_one, prompt.order, uid))
 
     def remove(self, uid: str, chunk: int, num_rollouts: int) -> None:
         """Take a chunk out."""
@@ -84,18 +84,18 @@ class WaitingChunks:
     def _count(self, prompt: WaitingPrompt, num_chunks: int, num_rollouts: int) -> None:
         prompt.num_rollouts += num_rollouts
         self.num_chunks += num_chunks
-        self.work = self.work + num_rollouts * prompt.expected_tokens if self.num_chunks else 0.0
+        self.work = self.work + num_rollouts * prompt.work_of_one if self.num_chunks else 0.0
 
     def _push(self, prompt: WaitingPrompt, is_fresh: bool) -> None:
-        heapq.heappush(self._all, (-prompt.expected_tokens, prompt.order, prompt.uid))
+        heapq.heappush(self._all, (-prompt.work_of_one, prompt.order, prompt.uid))
         if is_fresh:
-            heapq.heappush(self._fresh, (-prompt.expected_tokens, prompt.order, prompt.uid))
+            heapq.heappush(self._fresh, (-prompt.work_of_one, prompt.order, prompt.uid))
 
     def _top(self, heap: list[tuple[float, int, str]]) -> WaitingPrompt | None:
         while heap:
             negative, order, uid = heap[0]
             prompt = self._prompts.get(uid)
-            if prompt is not None and prompt.order == order and prompt.expected_tokens == -negative:
+            if prompt is not None and prompt.order == order and prompt.work_of_one == -negative:
                 return prompt
             heapq.heappop(heap)
         return None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from nemo_brorl import heartbeat as module
+from nemo_brorl.clock import Stopwatch
 from nemo_brorl.errors import StallError
 from nemo_brorl.heartbeat import Heartbeat, StallWatch
+from nemo_brorl.wiring import Actors, wait_ready
 
 
 class Clock:
@@ -106,3 +110,16 @@ def test_the_thread_writes_and_ends_with_its_context(tmp_path: Path) -> None:
         pass
     assert not watch._thread.is_alive()
     assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "ended"
+
+
+def test_engines_that_start_slowly_are_named_while_the_run_waits_for_them() -> None:
+    heartbeat, seen = Heartbeat(), []
+
+    def look() -> None:
+        seen.append((heartbeat.standing().stage, heartbeat.late(5.0)))
+
+    generator: Any = SimpleNamespace(wait_ready=look, late=lambda seconds: [f"engine 1 is starting, last heard of {2 * seconds:.0f} s ago"])
+    verifier: Any = SimpleNamespace(wait_ready=lambda: None)
+    wait_ready(Actors(None, generator, verifier), Stopwatch(), heartbeat)
+    assert seen == [("engines start", ["engine 1 is starting, last heard of 10 s ago"])]
+    assert heartbeat.standing().stage == "driver"

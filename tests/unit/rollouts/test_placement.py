@@ -172,6 +172,16 @@ class Doubled(FullLength):
         return (2.0 if request.prompt.uid == "B" else 1.0) * super().tokens(request, age)
 
 
+def test_a_token_late_in_a_long_response_is_more_work_than_one_early_in_a_short_one() -> None:
+    """A response of 40 tokens counts 40 · (1 + 0.1 · (10 + 20)) = 160, two of 20 count 20 · (1 + 0.1 · (10 + 10)) = 60 each."""
+    long, short = chunks_of("A", 1, size=1, max_tokens=40), chunks_of("B", 6, size=1, max_tokens=20)
+    for context_cost, expected in [(0.0, [0, 1, 1, 0, 1, 0, 1]), (0.1, [0, 1, 1, 1, 0, 1, 0])]:
+        placement = ChunkPlacement(long + short, max_rollouts=512, config=PlacementConfig(context_cost=context_cost, prefill_cost=0.0))
+        placement.add_engine(0)
+        placement.add_engine(1)
+        assert [engine for engine, _ in assign_all(placement)] == expected
+
+
 def test_what_is_expected_to_be_longest_goes_first() -> None:
     placement = ChunkPlacement(chunks_of("A", 1) + chunks_of("B", 1), max_rollouts=512, forecast=Doubled())
     placement.add_engine(0)
