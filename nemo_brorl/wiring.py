@@ -24,6 +24,7 @@ from nemo_brorl.heartbeat import Heartbeat, StallWatch
 from nemo_brorl.parity import check_parity
 from nemo_brorl.places import places_of
 from nemo_brorl.policy.group import MegatronPolicy
+from nemo_brorl.prompts.row_index import FOLDER as INDEX_FOLDER
 from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.rewards import code, names_in
@@ -77,7 +78,8 @@ class Actors:
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     """Load tokenizer and prompts. Raises ModelError, DataError, or ResourceError where programs are to be run and there is no sandbox."""
     tokenizer = load_tokenizer(model_folder)
-    prompts = PromptStream(make_source(config.data, "train", config.trainer.seed), tokenizer, config.data)
+    index_folder = Path(config.exp_manager.explicit_log_dir) / INDEX_FOLDER
+    prompts = PromptStream(make_source(config.data, "train", config.trainer.seed, index_folder), tokenizer, config.data)
     inputs = Inputs(model_folder, tokenizer, prompts, held_out_prompts(config, tokenizer))
     _check_sandbox(config, inputs.verifiers)
     return inputs

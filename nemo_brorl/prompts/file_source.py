@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ from nemo_brorl.config.schema import SourceConfig
 from nemo_brorl.errors import DataError
 from nemo_brorl.logs import get_logger
 from nemo_brorl.prompts.columns import RowFormat, is_wanted, question_of
+from nemo_brorl.prompts.jsonl import JsonlTable
 from nemo_brorl.prompts.paths import column_of
 from nemo_brorl.prompts.permutation import permuted
 from nemo_brorl.prompts.presets import row_formats
 from nemo_brorl.prompts.questions import Question, hash_of
+from nemo_brorl.prompts.row_index import RowIndex, load_index, save_index
 from nemo_brorl.prompts.rows import BadRow
 from nemo_brorl.prompts.tables import Tables, find_files, open_tables
 from nemo_brorl.rewards import check_name
@@ -84,15 +87,20 @@ class FileSource:
         return self.file.question(int(self.rows[permuted(position, self.size, hash_of(f"{self.seed}/{epoch}"))]))
 
 
-def open_questions(config: SourceConfig, path: str, task: str) -> QuestionFile:
-    """Look through every row of `path`. Raises DataError when it is missing, has the wrong columns, or more rows that cannot be used than
-    `max_bad_rows`; ConfigError when its verifier is not known."""
+def open_questions(config: SourceConfig, path: str, task: str, index: Path | None = None) -> QuestionFile:
+    """Look through every row of `path`, unless that has been done and is kept in the file `index`. Raises DataError when it is missing,
+    has the wrong columns, or more rows that cannot be used than `max_bad_rows`; ConfigError when its verifier is not known."""
     formats = row_formats(config)
     for layout in formats:
         check_name(layout.verifier)
     selected = {column_of(where) for where in config.only}
     files = find_files(config.source, path, config.dataset_split)
-    tables = open_tables(files, sorted(selected.union(*(layout.columns for layout in formats))))
+    columns = sorted(selected.union(*(layout.columns for layout in formats)))
+    if index is not None and (kept_index := load_index(index)) is not None:
+        log.info("%s: %d questions, %d rows left out, as found earlier", path, len(kept_index.rows), kept_index.num_left_out)
+        tables = open_tables(files, columns, kept_index.spans)
+        return QuestionFile(tables, formats, task, config.verifier_options, kept_index.rows, kept_index.hashes)
+    tables = open_tables(files, columns)
     _check_columns(tables, [layout.required_columns | selected for layout in formats])
     rows, hashes, bad = _scanned(tables, formats, task, config)
     kept, repeated = _without_repeats(rows, hashes)
@@ -101,6 +109,9 @@ def open_questions(config: SourceConfig, path: str, task: str) -> QuestionFile:
     if not len(kept):
         raise DataError(f"{path} is empty: none of its {len(tables)} rows can be used")
     log.info("%s: %d questions, %d rows left out", path, len(kept), len(bad))
+    if index is not None:
+        spans = {str(part.path): part.spans for part in tables.parts if isinstance(part, JsonlTable)}
+        save_index(index, RowIndex(rows[kept], hashes[kept], spans, len(bad)))
     return QuestionFile(tables, formats, task, config.verifier_options, rows[kept], hashes[kept])
 
 

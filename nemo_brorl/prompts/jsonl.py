@@ -12,6 +12,7 @@ import numpy as np
 
 from nemo_brorl.errors import DataError
 from nemo_brorl.prompts.rows import BadRow, Row
+from nemo_brorl.types import Int64
 
 # Whole strings, so that brackets inside them are not seen, and brackets.
 STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
@@ -22,12 +23,16 @@ class JsonlTable:
 
     columns: Sequence[str] | None = None
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, spans: Int64 | None = None) -> None:
+        """`spans` are those that an earlier look has found in the same file."""
         self.path = path
         self._bytes = _mapped(path)
+        if spans is not None:
+            self.spans = spans
+            return
         is_array = re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*[{\]]", self._bytes) is not None
-        spans = _array_spans(self._bytes, path) if is_array else _line_spans(self._bytes)
-        self.spans = np.fromiter(spans, np.dtype((np.int64, 2)))  # [rows, 2] first byte, byte behind the last
+        found = _array_spans(self._bytes, path) if is_array else _line_spans(self._bytes)
+        self.spans = np.fromiter(found, np.dtype((np.int64, 2)))  # [rows, 2] first byte, byte behind the last
 
     def __len__(self) -> int:
         return len(self.spans)

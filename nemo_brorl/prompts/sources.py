@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from nemo_brorl.prompts.file_source import FileSource, QuestionFile, open_questi
 from nemo_brorl.prompts.mixture import Domain, Mixture
 from nemo_brorl.prompts.questions import SPLITS, Question, Source, is_held_out
 from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource, check_tasks
+from nemo_brorl.prompts.row_index import MIN_BYTES, index_path
 from nemo_brorl.prompts.tables import find_files
 from nemo_brorl.rewards import check_payload
 from nemo_brorl.types import Int64, UInt64
@@ -39,15 +41,17 @@ class SplitFile(NamedTuple):
     held_out_hashes: UInt64
 
 
-def make_source(config: DataConfig, split: str, seed: int) -> Mixture:
-    """The configured source, as a mixture of one domain or several.
+def make_source(config: DataConfig, split: str, seed: int, index_folder: Path | None = None) -> Mixture:
+    """The configured source, as a mixture of one domain or several. In `index_folder` is kept what is found out about large files.
 
     Raises DataError when one is missing, empty, unknown, or holds too many rows that cannot be used; ConfigError for an unknown verifier.
     """
     if split not in SPLITS:
         raise DataError(f"unknown split {split!r}; choose one of {', '.join(SPLITS)}")
     sections = [section for section in _sections(config) if section.weight > 0]
-    files = {section.name: _split_file(section, config.held_out_fraction) for section in sections if section.source in FILE_SOURCES}
+    files = {
+        section.name: _split_file(section, config.held_out_fraction, index_folder) for section in sections if section.source in FILE_SOURCES
+    }
     sources = {
         section.name: _file_source(section, files, split, seed) if section.name in files else _generated(section, config, split, seed)
         for section in sections
@@ -104,24 +108,24 @@ def _seed(section: DomainConfig, seed: int) -> str:
     return f"{seed}/{section.name}" if section.name else f"{seed}"
 
 
-def _split_file(section: DomainConfig, fraction: float) -> SplitFile:
+def _split_file(section: DomainConfig, fraction: float, index_folder: Path | None) -> SplitFile:
     if section.path is None:
         raise DataError(f"{_label(section)}data.source={section.source} needs a file: set data.path=FILE")
-    train = _opened(section, section.path)
+    train = _opened(section, section.path, index_folder)
     if section.held_out_path is not None:
-        own = _opened(dataclasses.replace(section, dataset_split=None), section.held_out_path)
+        own = _opened(dataclasses.replace(section, dataset_split=None), section.held_out_path, index_folder)
         return SplitFile(train, own, own.rows, own.hashes)
     chosen = train.held_out(fraction)
     return SplitFile(train, train, train.rows[chosen], train.hashes[chosen])
 
 
-def _opened(section: DomainConfig, path: str) -> QuestionFile:
+def _opened(section: DomainConfig, path: str, index_folder: Path | None) -> QuestionFile:
     try:
         files = find_files(section.source, path, section.dataset_split)
         stamps = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
         settings = {part.name: getattr(section, part.name) for part in dataclasses.fields(SourceConfig)}
         written = json.dumps(settings, default=dataclasses.asdict, sort_keys=True)
-        return _scanned(_Opening(path, section.name or section.source, written, stamps, section))
+        return _scanned(_Opening(path, section.name or section.source, written, stamps, section, index_folder))
     except (DataError, ConfigError) as error:
         raise type(error)(f"{_label(section)}{error}") from error
 
@@ -135,12 +139,20 @@ class _Opening:
     settings: str
     stamps: tuple[tuple[str, int, int], ...]  # name, size and time of every file
     section: DomainConfig = field(compare=False)  # its settings are in `settings`
+    index_folder: Path | None = field(compare=False)
+
+    @property
+    def index(self) -> Path | None:
+        """The file that keeps what is found out; None where that is found in a second, or not to be kept."""
+        if self.index_folder is None or sum(size for _, size, _ in self.stamps) < MIN_BYTES:
+            return None
+        return index_path(self.index_folder, (self.task, self.settings, json.dumps(self.stamps)))
 
 
 @lru_cache(maxsize=32)
 def _scanned(opening: _Opening) -> QuestionFile:
     """Train and held-out streams and the warm-up read the same files: each is looked through once, unless it changes."""
-    return open_questions(opening.section, opening.path, opening.task)
+    return open_questions(opening.section, opening.path, opening.task, opening.index)
 
 
 def _label(section: DomainConfig) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from nemo_brorl.prompts.arrow import ArrowTable, ParquetTable
 from nemo_brorl.prompts.folders import dataset_files, matching_files
 from nemo_brorl.prompts.jsonl import JsonlTable
 from nemo_brorl.prompts.rows import Row, Table
+from nemo_brorl.types import Int64
 
 BATCH_ROWS = 512  # rows that a scan holds at a time
 
@@ -52,18 +53,19 @@ def find_files(kind: str, path: str, dataset_split: str | None) -> list[Path]:
     return dataset_files(Path(path), dataset_split) if kind == "dataset" else matching_files(path)
 
 
-def open_tables(files: Sequence[Path], columns: Sequence[str]) -> Tables:
+def open_tables(files: Sequence[Path], columns: Sequence[str], spans: Mapping[str, Int64] | None = None) -> Tables:
     """Open files, each by its format: `.parquet`, `.arrow`, anything else as lines of JSON. Only `columns` are read where the format
-    allows to leave others out. Raises DataError for a file that is empty, damaged or unreadable."""
-    tables = Tables([_open(path, columns) for path in files])
+    allows to leave others out. `spans` of lines of JSON, by file, spare looking for them. Raises DataError for a file that is empty,
+    damaged or unreadable."""
+    tables = Tables([_open(path, columns, (spans or {}).get(str(path))) for path in files])
     if len(tables) == 0:
         raise DataError(f"{', '.join(map(str, files))} is empty; give a file with at least one row")
     return tables
 
 
-def _open(path: Path, columns: Sequence[str]) -> Table:
+def _open(path: Path, columns: Sequence[str], spans: Int64 | None) -> Table:
     if path.suffix == ".parquet":
         return ParquetTable(path, columns)
     if path.suffix == ".arrow":
         return ArrowTable(path)
-    return JsonlTable(path)
+    return JsonlTable(path, spans)
