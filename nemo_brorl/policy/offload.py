@@ -41,6 +41,7 @@ class Offload:
         self.sizes = {storage: storage.nbytes() for storage in (*self.moved, *gradients)}
         for storage in self.sizes:
             storage.resize_(0)
+        drop_fp8_copies(chunk.module for chunk in self.chunks)
         release_cache()
 
     def onload(self) -> None:
@@ -66,6 +67,15 @@ class Offload:
     def _gradients(self) -> list[UntypedStorage]:
         buffers = (buffer for chunk in self.chunks for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers))
         return list(_storages(buffer.grad_data for buffer in buffers).values())
+
+
+def drop_fp8_copies(models: Iterable[torch.nn.Module]) -> None:
+    """Forget the quantised weights that Transformer Engine keeps between micro-batches, two bytes a parameter; the next pass makes them
+    anew, as it does after every optimizer step."""
+    for model in models:
+        for module in model.modules():
+            if hasattr(module, "_fp8_workspaces"):
+                module._fp8_workspaces.clear()
 
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, UntypedStorage]:

@@ -52,3 +52,17 @@ def test_scoring_under_the_reference_needs_no_second_set_of_weights(new_gpu_lear
     after = [param for model in learner.models for param in model.parameters()]
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     assert all(copy.is_pinned() for copy in learner.reference.copies.values())
+
+
+def test_quantised_copies_of_weights_go_too_and_are_made_again(new_gpu_learner: NewLearner, tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model", **SIZES)
+    settings = {"precision": "bf16", "fp8": "hybrid"}
+    resident, moving = new_gpu_learner(folder, make_config(**settings)), new_gpu_learner(folder, make_config(offload="all", **settings))
+    for learner in (resident, moving):
+        learner.update(make_plan(seed=0))
+    before = torch.cuda.memory_allocated()
+    moving.offload()
+    assert before - torch.cuda.memory_allocated() > 18.5 * num_parameters(moving)  # 18 without the copies, most weights have one
+    moving.onload()
+    mine, theirs = moving.update(make_plan(seed=1)).metrics, resident.update(make_plan(seed=1)).metrics
+    assert mine["policy/loss"] == pytest.approx(theirs["policy/loss"], rel=1e-5)

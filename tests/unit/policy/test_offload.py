@@ -76,3 +76,13 @@ def test_without_the_setting_nothing_moves(new_learner: NewLearner, model_folder
     learner.offload()
     assert num_bytes(params(learner)) > 0 and num_bytes(gradients(learner)) > 0
     learner.onload()
+
+
+def test_quantised_copies_of_weights_are_forgotten(new_learner: NewLearner, model_folder: Path) -> None:
+    """Transformer Engine keeps them in a dictionary of its modules; here one is put there."""
+    learner = new_learner(model_folder, make_config(offload="optimizer"))
+    layer = learner.models[0].decoder.layers[0]
+    layer._fp8_workspaces = {"weight": torch.zeros(1)}
+    learner.offload()
+    assert layer._fp8_workspaces == {}
+    learner.onload()
