@@ -89,18 +89,14 @@ note() {
     up) head_address=$3 ;;
     stop) asked_to_stop=1 ;;
     cancel) cancelled=1 ;;
-    dead) say "$2: $3" ;;
-    lost)
-      say "$2: $3"
-      bad_nodes+=("$2")
-      ;;
+    lost) bad_nodes+=("$2") ;;
   esac
 }
 
 # Whether an event that nobody waited for ends the job.
 is_fatal() {
   case $1 in
-    dead | lost) fail 1 "node $2: $3" ;;
+    dead | lost) fail 1 "node $2 $3" ;;
     cancel) fail 143 "Slurm ends the job (TERM)" ;;
     stop)
       if [[ -n ${pids[driver]:-} ]]; then

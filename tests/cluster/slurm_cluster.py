@@ -97,7 +97,8 @@ class SlurmCluster:
         return left + [str(path) for node in up for path in (self.folder / "nodes" / node / "tmp").glob("brorl_[0-9]*")]
 
     def power_off(self, node: str) -> None:
-        """Kill a node's first process; everything there ends at once, and nobody says good-bye."""
+        """Cut a node's cable and kill its first process: everything there ends at once, nobody says good-bye, nobody answers."""
+        subprocess.run(["ip", "link", "set", f"brorle{node.removeprefix('node')}", "down"], check=True)
         os.kill(self.first_process(node), signal.SIGKILL)
 
     def _script(self, name: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -130,7 +130,7 @@ def test_a_dead_worker_ends_the_try_names_itself_and_is_excluded_from_the_next(c
     victim = job.nodes[1]
     cluster.power_off(victim)
     job.until_says("requeued (failure 1", 60)
-    assert re.search(rf"node {victim}: \S+ does not answer", job.log), job.log
+    assert re.search(rf"node {victim} \S+ does not answer", job.log), job.log
     job.until(lambda: job.field("ExcNodeList") == victim, 10)
     job.until_says("idle driver", READY_S, times=2)
     assert victim not in job.nodes

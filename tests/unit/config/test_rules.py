@@ -29,7 +29,7 @@ WRONG = [
     (["trainer.stall_timeout_s=60"], "trainer.stall_timeout_s=60 is before trainer.stall_warning_s=120: write at least 120, or null"),
     (["algorithm.num_mini_batches=3"], "algorithm.num_mini_batches=3 does not divide"),
     (["policy.data_parallel_size=64", "rollouts.num_per_prompt=2"], "leaves 8 rollouts for 64 data-parallel ranks"),
-    (["trainer.num_nodes=2"], "CPU runs use one node"),
+    (["trainer.num_nodes=3"], "a node would have none of them"),
     ([*ON_GPUS, "policy.tensor_model_parallel_size=16"], "a policy replica needs TP × PP × CP = 16 GPUs and the run has 8"),
     ([*ON_GPUS, "policy.tensor_model_parallel_size=3"], "8 GPUs cannot be filled by 2 policy replicas"),
     ([*ON_GPUS, "generation.num_engines=16"], "16 GPUs and 8 are there for generation"),
