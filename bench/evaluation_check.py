@@ -167,13 +167,9 @@ def main() -> int:
     found = compare(mine, settings["samples_per_prompt"], theirs, options.samples)
     low, high = found["transformers_interval"]
     print(f"brorl evaluate      {found['evaluate_pass_at_1']:.2%}  ({len(mine)} prompts × {settings['samples_per_prompt']})")
-    print(
-        f"plain transformers  {found['transformers_pass_at_1']:.2%}  ({len(mine)} prompts × {options.samples}, {time.monotonic() - start:.0f} s)"
-    )
+    print(f"plain transformers  {found['transformers_pass_at_1']:.2%}  ({len(mine)} prompts × {options.samples}, {seconds:.0f} s)")
     print(f"its 95% interval over prompts {low:.2%} … {high:.2%}: {'within' if found['is_within'] else 'OUTSIDE'}")
-    print(
-        f"difference {found['difference']:+.2%}, {found['errors_apart']:.2f} times the error of sampling alone ({found['sampling_error']:.2%})"
-    )
+    print(f"difference {found['difference']:+.2%}: {found['errors_apart']:.2f} times the error of sampling, {found['sampling_error']:.2%}")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0 if found["is_within"] and found["is_the_same"] else 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,16 +108,15 @@ def benchmarks_are_complete(config: BroRLConfig) -> Iterator[str]:
 def every_k_has_samples(config: BroRLConfig) -> Iterator[str]:
     evaluation = config.evaluation
     asked = [(f"{where} ({benchmark.name})", limits(config, benchmark).num_samples) for where, benchmark in selected(config)]
-    for setting, ks in (("pass_at_k", evaluation.pass_at_k), ("majority_at_k", evaluation.majority_at_k)):
-        for k in ks:
-            if k < 1:
-                yield f"evaluation.{setting} has {k}: write numbers from 1"
-            for name, num_samples in asked or [("evaluation", evaluation.samples_per_prompt)]:
-                if k > num_samples:
-                    yield (
-                        f"evaluation.{setting} has {k} and {name} draws {num_samples} samples of a prompt: write samples_per_prompt={k} "
-                        f"or more there, or leave {k} out"
-                    )
+    ks = [("pass_at_k", k) for k in evaluation.pass_at_k] + [("majority_at_k", k) for k in evaluation.majority_at_k]
+    for (setting, k), (name, num_samples) in product(ks, asked or [("evaluation", evaluation.samples_per_prompt)]):
+        if k < 1:
+            yield f"evaluation.{setting} has {k}: write numbers from 1"
+        elif k > num_samples:
+            yield (
+                f"evaluation.{setting} has {k} and {name} draws {num_samples} samples of a prompt: write samples_per_prompt={k} "
+                f"or more there, or leave {k} out"
+            )
 
 
 def benchmarks_fit_the_engines(config: BroRLConfig) -> Iterator[str]:

@@ -37,11 +37,8 @@ def ask(
     with closing(stream), sampler.stage(STAGE):
         file_of = {uid: files[benchmark.name] for benchmark in benchmarks for uid in _open(stream, benchmark, files[benchmark.name])}
         while not stream.is_idle:
-            for settled in stream.advance():
-                group = stream.release(settled.uid).close()
-                if samples is not None:
-                    samples.add(group)
-                file_of[settled.uid].add(answers_of(group))
+            for group in [stream.release(settled.uid).close() for settled in stream.advance()]:
+                _keep(group, file_of[group.prompt.uid], samples)
             sampler.console.progress(STAGE, stream.num_settled, stream.num_asked, "responses", time.monotonic() - start)
             if stop.should_stop():
                 break
@@ -54,6 +51,12 @@ def _open(stream: RolloutStream, benchmark: Benchmark, file: AnswerFile) -> list
     for prompt in prompts:
         stream.open(prompt, Draw(benchmark.num_samples, 1.0), benchmark.sampling)
     return [prompt.uid for prompt in prompts]
+
+
+def _keep(group: ScoredGroup, file: AnswerFile, samples: SampleFile | None) -> None:
+    if samples is not None:
+        samples.add(group)
+    file.add(answers_of(group))
 
 
 class SampleFile:

@@ -14,7 +14,7 @@ from nemo_brorl.rewards.answer import boxed_answers
 MAX_DIGITS = 40  # of a number that is read as one
 _LATEX = re.compile(r"\$\$?(?P<dollar>[^$]+)\$\$?|\\\((?P<round>.+?)\\\)|\\\[(?P<square>.+?)\\\]", re.DOTALL)
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:\s*/\s*-?\d+(?:\.\d+)?)?")
-_SAID = re.compile(r"answer\s*(?:is|:|=)\s*(?P<said>[^\n]+)", re.IGNORECASE)
+_SAID = re.compile(r"answer\s*(?:is\s*:?|:|=)\s*(?P<said>[^\n]+)", re.IGNORECASE)
 _WORDS = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}")
 _SHORT_FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
 _SPACING = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[,;:! ]|\\q?quad\b|[\s$]|\\[()\[\]]")

@@ -179,9 +179,21 @@ def test_a_corrupt_checkpoint_falls_back_to_the_one_before_and_says_so(whole: tu
 def test_evaluation_reports_the_exported_model(whole: tuple[Path, str]) -> None:
     folder = whole[0].parent / "evaluation"
     output = run("evaluate", folder, f"policy.model={whole[0] / 'hf'}")
-    assert "all tasks" in output
+    assert "held_out" in output
     result = json.loads((folder / "evaluation.json").read_text())
     assert result["overall"]["pass_at_1"] == pytest.approx(rows(whole[0])[4]["validation/pass_at_1"])
+
+
+def test_a_checkpoint_is_evaluated_through_a_folder_that_is_made_once(whole: tuple[Path, str]) -> None:
+    folder = whole[0].parent / "evaluated"
+    asked = (f"evaluation.checkpoint={whole[0]}", "policy.model=nowhere", "evaluation.num_prompts=3", "generation.num_engines=1")
+    converted = whole[0] / "hf_step_4"
+    assert f"step_4 written to {converted}" in run("evaluate", folder, *asked)
+    first = (folder / "evaluation.json").read_bytes()
+    again = run("evaluate", folder, *asked)
+    assert f"step_4 was converted before: {converted}" in again
+    assert "3 of 3 prompts were answered before" in again
+    assert (folder / "evaluation.json").read_bytes() == first
 
 
 def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tuple[Path, str], tmp_path: Path) -> None:
