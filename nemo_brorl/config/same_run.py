@@ -19,6 +19,9 @@ MAY_CHANGE = (
     "exp_manager", "generation.num_engines", "generation.timeout_s", "generation.max_restarts", "rewards.num_workers", "sft", "parity",
     "dynamic_sampling", "rollouts.prompts_per_step",
     "policy.tensor_model_parallel_size", "policy.pipeline_model_parallel_size", "policy.data_parallel_size",
+    # what only `evaluate` looks at
+    "evaluation.benchmarks", "evaluation.only", "evaluation.pass_at_k", "evaluation.majority_at_k", "evaluation.confidence",
+    "evaluation.bootstrap_samples", "evaluation.checkpoint", "evaluation.compare_with", "evaluation.save_samples", "evaluation.output",
 )  # fmt: skip
 
 
