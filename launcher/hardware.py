@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from launcher.cpu_probe import CpuSpeed
 from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ConfigError
@@ -46,6 +47,7 @@ class Hardware:
     network_bandwidth: float  # between nodes, bytes/s of one device in one direction
     host_bandwidth: float  # between a device and its host, bytes/s in one direction
     efficiency: Efficiency = Efficiency()
+    cpu: CpuSpeed | None = None  # measured, where kind is cpu
 
     @property
     def num_devices(self) -> int:

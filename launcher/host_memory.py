@@ -70,10 +70,6 @@ def node_memory(
         else 0
     )
     store = _object_store_gib(config, work, published)
-    total = sum(rank_parameters(shape, Cut(), 0).total for _ in (0,))
-    number = NUMBER_BYTES[policy.precision]
-    reference = number if config.algorithm.kl.coefficient > 0 else 0
-    checkpoint = (number + OPTIMIZER_BYTES + reference) * total / GIB
     terms = (
         NodeTerm("processes", DRIVER_GIB + ranks * RANK_GIB + num_engines * engines.tensor * ENGINE_GIB, f"driver, {ranks} ranks, engines"),
         NodeTerm("reference", PINNED_ROUNDING * ranks * held.reference / GIB, "pinned"),
@@ -83,8 +79,15 @@ def node_memory(
         NodeTerm("verifiers", config.rewards.num_workers * VERIFIER_GIB, f"{config.rewards.num_workers} workers"),
         NodeTerm("object store", store, "rollouts of a step, published weights"),
     )
-    keep = config.trainer.keep_checkpoints + 1
-    return NodeMemory(terms, hardware.host_memory_gib, store, checkpoint, keep * checkpoint + number * total / GIB)
+    return NodeMemory(terms, hardware.host_memory_gib, store, *checkpoint_gib(config, shape))
+
+
+def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float]:
+    """(one checkpoint, everything a run keeps) on disk: those that are kept, one more while it is written, and the best weights."""
+    number, total = NUMBER_BYTES[config.policy.precision], rank_parameters(shape, Cut(), 0).total / GIB
+    reference = number if config.algorithm.kl.coefficient > 0 else 0
+    one = (number + OPTIMIZER_BYTES + reference) * total
+    return one, (config.trainer.keep_checkpoints + 1) * one + number * total
 
 
 def _object_store_gib(config: BroRLConfig, work: Workload, published: float) -> float:

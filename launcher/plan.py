@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from launcher.cpu_plan import cpu_devices, cpu_engine, cpu_memory_of, cpu_node, cpu_step_time
 from launcher.hardware import Hardware, configured_hardware
 from launcher.host_memory import NodeMemory, node_memory
 from launcher.known_models import find_shape
@@ -66,10 +67,21 @@ def make_plan(config: BroRLConfig, hardware: Hardware, lengths: Lengths = Length
     shape = shape or find_shape(config)
     work, cut, engines = workload_of(config, lengths), cut_of(config), engines_of(config)
     micro = micro_batches(config, work, cut)
+    if not hardware.is_gpu:
+        return _cpu_plan(config, shape, hardware, work, micro)
     engine = engine_plan(config, shape, hardware, work)
     devices = gpu_memory(config, shape, hardware, cut, engines, micro, engine)
     node = node_memory(config, shape, hardware, policy_bytes(config, shape, cut, 0), cut, engines, work)
     time = step_time(config, shape, hardware, work, cut, engines, micro, engine)
+    refusal = refusal_of(config, shape, devices, node, engine)
+    return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal)
+
+
+def _cpu_plan(config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload, micro: MicroBatches) -> Plan:
+    cut, engines, memory = cut_of(config), engines_of(config), cpu_memory_of(config, shape, micro)
+    engine = cpu_engine(config, shape, memory, work)
+    devices, node = cpu_devices(memory, hardware), cpu_node(config, shape, memory, hardware)
+    time = cpu_step_time(config, shape, hardware, work, cut, micro, engine)
     refusal = refusal_of(config, shape, devices, node, engine)
     return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal)
 

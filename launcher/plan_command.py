@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.cpu_plan import cpu_hardware
+from launcher.cpu_probe import CpuSpeed, measure_cpu, probe_size, read_speed, write_speed
 from launcher.hardware import KINDS, Hardware, gpu_hardware
+from launcher.known_models import find_shape
 from launcher.plan import USER_ERROR, Plan, make_plan
 from launcher.plan_table import as_json, print_plan, print_proposals
 from launcher.proposals import Proposal, fewest_nodes, propose, remedies
-from launcher.workload import Lengths
-from nemo_brorl.config.derived import num_gpus
+from launcher.workload import Lengths, cut_of, micro_batches, workload_of
+from nemo_brorl.config.derived import num_gpus, num_policy_ranks
 from nemo_brorl.config.load import DEFAULT_CONFIG, load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
 from nemo_brorl.errors import ConfigError
 
+PROBE_TOKENS = 4096  # of a row, at most, that the probe computes
 DESCRIPTION = "Does the run fit, how long does a step take, and which layout would be better? Nothing is started."
 
 
@@ -50,6 +55,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep-rate", type=float, metavar="SHARE", help="of groups that are informative (default: the paper's by N)")
     parser.add_argument("--propose", type=int, default=3, metavar="K", help="better layouts to print; 0: none (default 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the plan here as well")
+    parser.add_argument("--probe-json", type=Path, metavar="FILE", help="on CPU: the machine's speed, read from here or left here")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings, as of every command: policy.model=qwen2.5-7b ...")
     return parser.parse_intermixed_args(argv)
 
@@ -61,8 +67,7 @@ def read_request(options: argparse.Namespace) -> Request:
     for value, key in ((options.nodes, "trainer.num_nodes"), (options.gpus_per_node, "trainer.gpus_per_node")):
         overrides += [] if value is None else [f"{key}={value}"]
     config = load_config(options.config_name, overrides, options.config_path)
-    lengths = Lengths(options.prompt_tokens, options.response_tokens, options.response_spread, options.keep_rate)
-    return Request(config, _hardware(config, options), lengths, options.propose, options.json)
+    return Request(config, _hardware(config, options), _lengths(options), options.propose, options.json)
 
 
 def _check_positive(options: argparse.Namespace) -> None:
@@ -83,8 +88,27 @@ def _hardware(config: BroRLConfig, options: argparse.Namespace) -> Hardware:
         wanted = "trainer.gpus_per_node=0 plans for CPU" if on_cpu else "trainer.gpus_per_node > 0 plans for GPUs"
         raise ConfigError(f"--kind {kind} and {wanted}: leave --kind out, or add --gpus-per-node {0 if kind == 'cpu' else 8}")
     if on_cpu:
-        raise ConfigError("plans for CPU are not made here yet")
+        return cpu_hardware(_speed(config, options), options.host_memory)
     return gpu_hardware(kind, config.trainer.num_nodes, config.trainer.gpus_per_node, options.gpu_memory, options.host_memory)
+
+
+def _speed(config: BroRLConfig, options: argparse.Namespace) -> CpuSpeed:
+    """What this machine was measured with, or is measured with now, on as many cores as the run keeps busy."""
+    if options.probe_json is not None and options.probe_json.exists():
+        return read_speed(options.probe_json)
+    work = workload_of(config, _lengths(options))
+    micro = micro_batches(config, work, cut_of(config))
+    copies = max(1, min(num_policy_ranks(config), len(os.sched_getaffinity(0))))
+    size = probe_size(find_shape(config), round(min(micro.tokens, PROBE_TOKENS)), round(work.prompt_tokens + work.response_tokens))
+    Console().stage("measuring this machine")
+    speed = measure_cpu(size, copies)
+    if options.probe_json is not None:
+        write_speed(speed, options.probe_json)
+    return speed
+
+
+def _lengths(options: argparse.Namespace) -> Lengths:
+    return Lengths(options.prompt_tokens, options.response_tokens, options.response_spread, options.keep_rate)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -93,7 +117,8 @@ def run(argv: Sequence[str]) -> int:
     plan = make_plan(request.config, request.hardware, request.lengths)
     print_plan(plan)
     helpful = [] if plan.fits else remedies(plan, request.lengths)
-    better = propose(request.config, request.hardware, request.lengths, plan.shape, request.num_proposals)
+    num = request.num_proposals if plan.hardware.is_gpu else 0
+    better = propose(request.config, request.hardware, request.lengths, plan.shape, num)
     if request.json is not None:
         write_json(plan, better, helpful, request.json)
     if plan.fits:
@@ -102,7 +127,7 @@ def run(argv: Sequence[str]) -> int:
     sys.stderr.write(f"\nerror: does not fit: {plan.refusal}\n")
     print_proposals("what would fit, each alone", helpful)
     print_proposals(f"layouts of these {plan.hardware.num_devices} devices that fit, fastest first", better)
-    if not helpful and not better:
+    if not helpful and not better and plan.hardware.is_gpu:
         print_more_nodes(plan, request.lengths)
     return USER_ERROR
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_brorl.config.derived import data_parallel_size, model_parallel_size, num_engines, num_gpus, num_policy_ranks
+from nemo_brorl.config.derived import data_parallel_size, num_engines, num_gpus, num_policy_ranks
 from nemo_brorl.config.hf_shapes import num_parameters
 from nemo_brorl.config.model_rules import local_model
 from nemo_brorl.config.model_shape import ModelShape, read_model_shape
@@ -16,15 +18,34 @@ logger = get_logger(__name__)
 
 GIB = 1024**3
 
-# Resident sizes of idle processes with their imports, measured on CPU.
+# Private memory of processes with their imports, before they hold a model; measured on CPU.
 DRIVER_GIB = 1.5  # the driver with NeMo, Ray's own processes
 POLICY_RANK_GIB = 0.7
-ENGINE_GIB = 1.3
+ENGINE_GIB = 0.9
 REWARD_WORKER_GIB = 0.15
 
-BYTES_PER_PARAMETER = 20  # weights, gradients and two Adam moments in fp32, and the reference's weights
-SAVE_BYTES_PER_PARAMETER = 26  # copies of weights, optimizer and reference while a checkpoint is written, some of them twice
-ACTIVATIONS_PER_TOKEN = 40  # fp32 numbers per token, layer and hidden unit kept for the backward pass
+NUMBER_BYTES = {"fp32": 4, "bf16": 2}
+LAYERS_IN_BACKWARD = 1.6  # layers' worth of gradients and copies that live beside what a row keeps; measured
+RETAINED = 1.07  # of activations: what the heap holds on to between rows; measured
+BATCH_TOKENS = 4096  # that vLLM's CPU build computes together
+OBJECT_STORE_GIB = 1.0  # of Ray on one machine (cluster.py)
+SAVED_BYTES = 12  # of a parameter's optimizer state, of all replicas, in the process that writes it
+
+
+@dataclass(frozen=True)
+class CpuMemory:
+    """What the processes of a run on CPU hold when they are fullest, in GiB, by use. docs/planner.md has the formulas."""
+
+    rank: Mapping[str, float]  # of one policy rank: the first, which also writes the optimizer's state
+    engine: Mapping[str, float]  # of one engine
+    others: Mapping[str, float]  # of all other processes, and Ray's object store
+    num_ranks: int
+    num_engines: int
+
+    @property
+    def total(self) -> float:
+        ranks, engines = self.num_ranks * sum(self.rank.values()), self.num_engines * sum(self.engine.values())
+        return ranks + engines + sum(self.others.values())
 
 
 def check_memory(config: BroRLConfig) -> None:
@@ -48,20 +69,73 @@ def check_memory(config: BroRLConfig) -> None:
 
 
 def needed_gib(config: BroRLConfig, shape: ModelShape) -> float:
-    """An estimate of all processes' memory on a CPU machine, in GiB."""
-    policy, replicas, size = config.policy, data_parallel_size(config), num_parameters(shape)
-    state = size * (BYTES_PER_PARAMETER + SAVE_BYTES_PER_PARAMETER)
-    tokens_per_layer = policy.tokens_per_micro_batch * policy.context_parallel_size * shape.num_layers * shape.hidden_size
-    activations = 4 * ACTIVATIONS_PER_TOKEN * tokens_per_layer
-    output_gradient = 4 * shape.vocab_size * shape.hidden_size * model_parallel_size(config)  # in fp32; logits are tiles of a few MiB
-    engine = 4 * size / GIB + config.generation.kv_cache_gib + ENGINE_GIB
-    return (
-        DRIVER_GIB
-        + num_policy_ranks(config) * POLICY_RANK_GIB
-        + replicas * (state + activations + output_gradient) / GIB
-        + num_engines(config) * engine
-        + config.rewards.num_workers * REWARD_WORKER_GIB
+    """An estimate of all processes' memory on a CPU machine, in GiB, with micro-batches as full as they may be."""
+    return cpu_memory(config, shape, config.policy.tokens_per_micro_batch).total
+
+
+def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemory:
+    """Of a run on CPU, with micro-batches of `tokens` tokens on every rank."""
+    size = num_parameters(shape)
+    weights = NUMBER_BYTES[config.policy.precision] * size / GIB
+    store = 3 * config.generation.weight_bucket_mib / 1024 + (weights if config.generation.keep_published else 0.0)
+    return CpuMemory(
+        rank=_rank_gib(config, shape, size, tokens),
+        engine=_engine_gib(config, shape, size),
+        others={
+            "driver": DRIVER_GIB,
+            "verifiers": config.rewards.num_workers * REWARD_WORKER_GIB,
+            "object store": min(store, OBJECT_STORE_GIB),
+        },
+        num_ranks=num_policy_ranks(config),
+        num_engines=num_engines(config),
     )
+
+
+def kept_numbers(shape: ModelShape) -> float:
+    """Numbers that a layer keeps of each token for the backward pass: inputs and outputs of two norms, the projections and their rotated
+    copies, the attention's output, gate, up and their product."""
+    queries, groups = shape.num_heads * shape.head_size, shape.num_key_value_heads * shape.head_size
+    inside = 3 * shape.ffn_size
+    if shape.moe is not None:
+        inside = shape.moe.experts_per_token * (3 * shape.moe.ffn_size + 2 * shape.hidden_size)
+    return 4.0 * shape.hidden_size + 3 * queries + 3 * groups + inside
+
+
+def _rank_gib(config: BroRLConfig, shape: ModelShape, size: int, tokens: float) -> dict[str, float]:
+    policy, number = config.policy, NUMBER_BYTES[config.policy.precision]
+    replicas = data_parallel_size(config) * policy.context_parallel_size
+    held = size / (policy.tensor_model_parallel_size * policy.pipeline_model_parallel_size) / GIB
+    has_reference = config.algorithm.kl.coefficient > 0
+    layer = number * kept_numbers(shape) * tokens / GIB / policy.tensor_model_parallel_size
+    layers = float(shape.num_layers)  # a pipeline's first stage holds as many rows as there are stages
+    activations = layer * (layers + LAYERS_IN_BACKWARD)
+    if policy.recompute == "full":
+        activations = layer * (1 + LAYERS_IN_BACKWARD) + layers * number * shape.hidden_size * tokens / GIB
+    output = 4.0 * shape.vocab_size * shape.hidden_size / policy.tensor_model_parallel_size / GIB
+    step = number * held  # the optimizer's scratch, or that of a reference that is swapped in
+    update = RETAINED * activations + output + step
+    saving = held * (number + SAVED_BYTES + (number if has_reference else 0))
+    return {
+        "process": POLICY_RANK_GIB,
+        "weights": number * held,
+        "gradients": 4 * held,
+        "master weights, Adam": (8 if number == 4 else 12) * held / replicas,
+        "reference": number * held if has_reference else 0.0,
+        "activations": RETAINED * activations,
+        "output layer, scratch": output + step,
+        "checkpoint": max(0.0, saving - update),  # nothing of an update is held meanwhile
+    }
+
+
+def _engine_gib(config: BroRLConfig, shape: ModelShape, size: int) -> dict[str, float]:
+    number = NUMBER_BYTES[config.generation.precision]
+    logits = 3 * 4 * config.generation.max_num_seqs * shape.vocab_size / GIB
+    return {
+        "process": ENGINE_GIB,
+        "weights": number * size / GIB,
+        "KV cache": config.generation.kv_cache_gib,
+        "batch": logits + number * kept_numbers(shape) * BATCH_TOKENS / GIB,
+    }
 
 
 def available_gib(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
