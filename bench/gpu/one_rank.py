@@ -23,6 +23,7 @@ def config_for(setting: Setting, **policy: Any) -> BroRLConfig:
     config.trainer.gpus_per_node = 0 if setting.is_tiny else 1
     config.algorithm.kl.coefficient = 0.0
     config.policy.precision = "bf16"
+    config.policy.log_prob_chunk_tokens = 8192  # as GPU recipes have it
     for name, value in policy.items():
         assert hasattr(config.policy, name), name
         setattr(config.policy, name, value)

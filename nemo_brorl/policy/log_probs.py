@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from nemo_brorl.policy import fused_tiles
+
 _TILE_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 24}  # c * w: 4 MiB for a core's cache, 64 MiB to keep a GPU's kernels large
 _LOWEST = torch.finfo(torch.float32).min
 
@@ -88,7 +90,7 @@ class _TokenScores(torch.autograd.Function):
             state = _ChunkGradient(targets[rows], TokenScores(*grad[:, rows, None]), [kept[rows, None] for kept in per_token])
             total = torch.zeros_like(hidden[rows], dtype=torch.float32)
             for columns in _tiles(len(total), vocab, hidden.device):
-                share = state.of_logits(_logits(hidden[rows], weight[columns], temperature), vocab.first + columns.start, has_more)
+                share = state.of_products(hidden[rows] @ weight[columns].T, temperature, vocab.first + columns.start, has_more)
                 _add_product(total, share, weight[columns])
                 _add_product(grad_weight[columns], share.T, hidden[rows])
             grad_hidden[rows] = total.to(hidden.dtype)
@@ -101,6 +103,14 @@ class _ChunkGradient(NamedTuple):
     targets: Tensor  # [c]
     grad: TokenScores  # [c, 1] each, divided by the temperature
     per_token: list[Tensor]  # normaliser, entropy, collision mass, [c, 1] each
+
+    def of_products(self, products: Tensor, temperature: float, first: int, has_more: bool) -> Tensor:
+        """[c, w] for hidden @ weight.T [c, w] of the tokens from `first` on, which may be overwritten."""
+        if not products.is_cuda:
+            return self.of_logits(_logits(products, temperature), first, has_more)
+        column = (self.targets - first)[:, None]
+        gradient = fused_tiles.compiled(fused_tiles.tile_gradient)
+        return gradient(products, temperature, column, tuple(self.grad), tuple(self.per_token), has_more)
 
     def of_logits(self, logits: Tensor, first: int, has_more: bool) -> Tensor:
         """[c, w] for logits [c, w] of the tokens from `first` on, which are overwritten.
@@ -128,9 +138,9 @@ def _tiles(num_tokens: int, vocab: VocabSlice, device: torch.device) -> Iterator
     return _chunks(vocab.num_valid, max(64, _TILE_LOGITS[device.type] // num_tokens))
 
 
-def _logits(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """[c, w] float32, after temperature."""
-    logits = (hidden @ weight.T).float()
+def _logits(products: Tensor, temperature: float) -> Tensor:
+    """[c, w] float32, after temperature, in the place of the products if they are in that format."""
+    logits = products.float()
     return logits if temperature == 1.0 else logits.div_(temperature)
 
 
@@ -155,16 +165,22 @@ def _sums(hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, te
     largest = torch.full_like(target, _LOWEST)  # of no logits at all: any finite number keeps the sums at zero
     sums = target.new_zeros(3, num)
     for columns in _tiles(num, vocab, hidden.device):
-        logits = _logits(hidden, weight[columns], temperature)
-        is_here, column = _find(targets, vocab.first + columns.start, logits.size(1))
-        target += torch.where(is_here, logits.gather(1, column), 0.0)[:, 0]
-        larger = torch.maximum(largest, logits.amax(1))
-        sums = _relative_to(larger, largest, sums)
-        largest = larger
-        shifted = logits.sub_(largest[:, None])
-        exps = shifted.exp()
-        sums += torch.stack([exps.sum(1), torch.linalg.vecdot(shifted, exps), torch.linalg.vecdot(exps, exps)])
+        products = hidden @ weight[columns].T
+        is_here, column = _find(targets, vocab.first + columns.start, products.size(1))
+        target += torch.where(is_here, products.gather(1, column).float() / temperature, 0.0)[:, 0]
+        add_tile = fused_tiles.compiled(fused_tiles.add_tile) if products.is_cuda else _add_tile
+        largest, sums = add_tile(products, temperature, largest, sums)
     return torch.stack([largest, *sums, target])
+
+
+def _add_tile(products: Tensor, temperature: float, largest: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit and the three sums with another tile taken in, which is overwritten."""
+    logits = _logits(products, temperature)
+    larger = torch.maximum(largest, logits.amax(1))
+    shifted = logits.sub_(larger[:, None])
+    exps = shifted.exp()
+    mine = torch.stack([exps.sum(1), torch.linalg.vecdot(shifted, exps), torch.linalg.vecdot(exps, exps)])
+    return larger, _relative_to(larger, largest, sums).add_(mine)
 
 
 def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
