@@ -7,6 +7,7 @@ head's address is known, `dead NODE reason` when Ray ends by itself. On SIGUSR1 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import resource
@@ -24,8 +25,10 @@ from launcher.addresses import address_of, interface_address, own_address
 from launcher.ray_ports import NUM_PORTS, RayPorts, check_ports
 
 USER_ERROR = 2
-STOP_S = 8.0  # for `ray start --block` to end its processes
-SWEEP_S = 2.0  # for what is killed after that
+STOP_S = 8  # for `ray start --block` to end its processes
+SWEEP_S = 2.0  # for what it leaves behind, asked to end, and then killed
+KNOCK_S = 0.2  # between two looks whether the head is there
+KNOCK_TIMEOUT_S = 5.0
 TAIL = 15  # lines of a log that are shown
 PR_SET_CHILD_SUBREAPER = 36  # <sys/prctl.h>: orphans below this process become its children, so that none is lost sight of
 
@@ -50,6 +53,8 @@ def main(argv: Sequence[str]) -> int:
     if options.join is None:
         tell(f"up head {address}")
     with RayNode(node_name(), options.logs) as node:
+        if options.join is not None:
+            node.wait_for(options.join)
         return node.run(ray_command(options, address, ports, node.folder))
 
 
@@ -87,21 +92,31 @@ class RayNode:
 
     def __enter__(self) -> RayNode:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
             signal.signal(number, self._on_signal)
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # Ray has a file open for every worker and every object it moves
         shutil.rmtree(self.folder, ignore_errors=True)  # of an earlier try that was cut off
         return self
 
+    def wait_for(self, head: str) -> None:
+        """Until the head listens, however long it takes: `ray start` gives up after seconds. The job's deadline ends a wait in vain."""
+        host, _, port = head.rpartition(":")
+        while not self.is_asked_to_end:
+            with contextlib.suppress(OSError):
+                socket.create_connection((host, int(port)), timeout=KNOCK_TIMEOUT_S).close()
+                return
+            time.sleep(KNOCK_S)
+
     def run(self, command: Sequence[str]) -> int:
         """Until Ray ends. Returns the exit code of this step."""
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / f"ray_{self.name}.log").open("ab") as log:
-            if not self.is_asked_to_end:
-                # In a session of its own: Slurm's signals to a step go to every process of it, and Ray's are to be ended in order.
-                self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-                code = self.process.wait()
+            # In a session of its own: srun hands signals on to the whole process group, and Ray's are to be ended in order.
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            if self.is_asked_to_end:
+                self.process.terminate()
+            code = self.process.wait()
         if self.is_asked_to_end:
             return 0
         tell(f"dead {self.name} Ray ended by itself with exit code {code}")
@@ -109,27 +124,24 @@ class RayNode:
         return 1
 
     def __exit__(self, *exception: object) -> None:
-        for signal_number, seconds in ((signal.SIGTERM, STOP_S / 2), (signal.SIGKILL, SWEEP_S)):
+        for signal_number, seconds in ((signal.SIGTERM, SWEEP_S), (signal.SIGKILL, SWEEP_S)):
             end_descendants(signal_number, seconds)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """End Ray; `run` then returns. Ray is given its time first, as it knows its own processes best."""
-        if self.is_asked_to_end:
-            return
-        self.is_asked_to_end = True
-        if self.process is None:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
+        """End Ray; `run` then returns. Ray is given its time first, as it knows its own processes best; then the alarm goes off."""
+        if self.process is not None and number == signal.SIGALRM:
             self.process.kill()
+        elif self.process is not None and not self.is_asked_to_end:
+            self.process.terminate()
+            signal.alarm(STOP_S)
+        self.is_asked_to_end = True
 
     def _show_logs(self) -> None:
         """The last lines of what Ray wrote, to standard error; whole files go beside the job's logs."""
         kept = self.logs / f"ray_{self.name}"
-        shutil.copytree(self.folder / "session_latest" / "logs", kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("worker-*"))
+        with contextlib.suppress(OSError):  # it may have ended before it wrote any
+            shutil.copytree(self.folder / "session_latest" / "logs", kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("worker-*"))
         for path in (self.logs / f"ray_{self.name}.log", kept / "raylet.out", kept / "raylet.err", kept / "gcs_server.out"):
             if path.is_file() and (lines := path.read_text(errors="replace").splitlines()):
                 sys.stderr.write(f"{self.name}: last lines of {path}:\n" + "".join(f"{self.name}:   {line}\n" for line in lines[-TAIL:]))

@@ -16,6 +16,9 @@ case $folder in /tmp | /tmp/* | /dev/shm/*) echo "$folder would be hidden in the
 [[ ! -e $folder/pids ]] || { echo "$folder holds a cluster: stop_cluster.sh $folder" >&2; exit 2; }
 ip link show "$bridge" >/dev/null 2>&1 && { echo "another cluster is up (network bridge $bridge)" >&2; exit 2; }
 
+# Links of a cluster that was not stopped. Its nodes are gone, or the bridge would be there.
+for link in $(ip -o link show | awk -F'[ :@]+' '$2 ~ /^brorle[0-9]+$/ { print $2 }'); do ip link del "$link"; done
+
 mkdir -p "$folder"/{munge,state,nodes,log,devices,shared}
 chmod 755 "$folder"
 chmod 1777 "$folder/shared"

@@ -26,6 +26,7 @@ for daemon in "${daemons[@]}"; do
   done
   kill -0 "$pid" 2>/dev/null && echo "$name ($pid) is still there" >&2
 done
+for link in $(ip -o link show | awk -F'[ :@]+' '$2 ~ /^brorle[0-9]+$/ { print $2 }'); do ip link del "$link"; done
 for network in $(ip netns list | awk '/^brorln[0-9]+/ { print $1 }'); do ip netns del "$network"; done
 ip link del brorltest 2>/dev/null
 for ((i = 0; i < 50; i++)); do # proctrack/cgroup leaves empty groups
