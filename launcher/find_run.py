@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launcher import slurm
+from launcher.code_snapshot import code_root
 from launcher.frozen import Folders
 from nemo_brorl.errors import ConfigError
 
+JOBS, SETTINGS = "jobs", "settings.sh"  # where a job of slurm/*.sh notes what it is about
 SIGNS = ("config.yaml", "launch", "heartbeat.json", "metrics.jsonl")  # one of them makes a folder a run folder
 MAX_ENDED = 3  # jobs that are not in the queue any more, of those that a status shows
 
@@ -41,13 +43,14 @@ def find_target(name: str) -> Target:
 
 
 def _of_run(folder: Path) -> Target:
-    ids = Folders(folder).job_ids()
+    ids = job_ids(folder)
     if not ids:
         return Target(folder)
     if not slurm.has_slurm("squeue"):
         return Target(folder, notes=(f"not on this machine: of jobs {', '.join(ids[-MAX_ENDED:])} only the files are seen",))
     try:
-        return _with_jobs(folder, ids)
+        target = _with_jobs(folder, ids)
+        return target if (folder / "logs").is_dir() else replace(target, log=_log_of(ids[-1]))
     except slurm.UnreachableError as error:
         return Target(folder, notes=(str(error),))
 
@@ -69,11 +72,28 @@ def _of_job(identity: str) -> Target:
     folder = run_of_script(shown.get("Command", "") or _script_in(slurm.submitted_as(identity)))
     if folder is not None and folder.is_dir():
         return _of_run(folder)
-    log = Path(shown.get("StdOut", ""))
-    target = _with_jobs(_run_in_settings(Path(shown.get("WorkDir", "")) / "jobs" / identity / "settings.sh"), [identity])
+    target = _with_jobs(_run_in_settings(Path(shown.get("WorkDir", "")) / JOBS / identity / SETTINGS), [identity])
     if not target.jobs:
         raise ConfigError(f"{identity}: Slurm does not know this job (any more), so write its run folder; `squeue --me` lists your jobs")
-    return replace(target, log=log if log.is_file() else None)
+    return replace(target, log=_log_of(identity))
+
+
+def _log_of(identity: str) -> Path | None:
+    """Where Slurm writes what a job says."""
+    log = Path(slurm.show_job(identity).get("StdOut", ""))
+    return log if log.is_file() else None
+
+
+def job_ids(run: Path) -> list[str]:
+    """All jobs that are known to train, or to have trained, in a run folder; oldest first."""
+    return sorted({*Folders(run).job_ids(), *_noted_jobs(run)}, key=int)
+
+
+def _noted_jobs(run: Path) -> list[str]:
+    """Jobs of slurm/*.sh that were submitted from this folder, or from the checkout, and train in this run folder."""
+    roots = {Path.cwd(), code_root()}
+    noted = [path for root in roots for path in (root / JOBS).glob(f"*/{SETTINGS}") if path.parent.name.isdigit()]
+    return [path.parent.name for path in noted if _run_in_settings(path) == run]
 
 
 def _run_in_settings(path: Path) -> Path | None:

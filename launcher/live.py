@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher import slurm
+from launcher.find_run import job_ids
 from launcher.frozen import Folders
 from launcher.run_state import read_heartbeat
 from nemo_brorl.errors import CheckpointError
@@ -14,7 +15,7 @@ FRESH_S = 30.0  # a heartbeat is written every 5 s
 
 def live_jobs(folders: Folders) -> list[slurm.Job]:
     """Jobs of this run that wait or run, oldest first; none where there is no Slurm. Raises ResourceError when it does not answer."""
-    ids = folders.job_ids()
+    ids = job_ids(folders.run)
     if not ids or not slurm.has_slurm("squeue"):
         return []
     queued = slurm.queued(ids)

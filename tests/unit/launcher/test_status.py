@@ -165,16 +165,22 @@ def test_a_job_s_number_leads_to_its_run(tmp_path: Path, slurm: FakeSlurm) -> No
         find_target("9")
 
 
-def test_a_job_of_a_script_is_found_by_what_it_has_noted(tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_of_a_script_is_found_by_what_it_has_noted(
+    tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, noted = make_run(tmp_path / "run"), tmp_path / "jobs" / "7"
+    (run / "logs").rmdir()
+    monkeypatch.chdir(tmp_path)
     noted.mkdir(parents=True)
     (noted / "settings.sh").write_text(f"num_nodes=8\nrun_folder={run}\n")
     (tmp_path / "x-7.log").write_text("Ray is up\n")
     slurm.queue("7|RUNNING|0:10|4:00:00|N/A|8|node[0-7]|None")
     slurm.remember(7, f"JobId=7 Command=/x/slurm/brorl_64gpu.sh WorkDir={tmp_path} StdOut={tmp_path}/x-7.log Power=")
-    text = shown("7", capsys)
-    assert f"run        {run}\n" in text
-    assert "now        the log's last line: Ray is up" in text
+    for name in ("7", run):
+        text = shown(name, capsys)
+        assert f"run        {run}\n" in text
+        assert "job        7 RUNNING on node[0-7]" in text
+        assert "now        the log's last line: Ray is up" in text
 
 
 def test_what_is_neither_a_run_nor_a_job_is_refused(tmp_path: Path, no_slurm: None) -> None:
