@@ -29,7 +29,24 @@ def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
         "rollouts/response_tokens_max": float(lengths.max()),
         "rollouts/truncated": float(1.0 - is_stopped.mean()),
         **success_histogram(groups),
+        **domain_metrics(groups),
     }
+
+
+def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    """Of the groups of each domain of a mixture, whose tasks may be many; nothing without one."""
+    found: dict[str, float] = {}
+    for name in sorted({domain for group in groups if (domain := group.prompt.domain)}):
+        own = [group for group in groups if group.prompt.domain == name]
+        rewards = [group.rewards for group in own]
+        found |= {
+            f"domain/{name}/groups": float(len(own)),
+            f"domain/{name}/reward": float(np.concatenate(rewards).mean()),
+            f"domain/{name}/informative": sum(bool(np.ptp(row) > 0) for row in rewards) / len(own),
+            f"domain/{name}/response_tokens": float(np.concatenate([group.group.lengths for group in own]).mean()),
+            f"domain/{name}/truncated": float(1.0 - np.concatenate([group.group.is_stopped for group in own]).mean()),
+        }
+    return found
 
 
 def success_histogram(groups: Sequence[ScoredGroup]) -> dict[str, float]:
