@@ -133,7 +133,7 @@ def test_a_file_without_the_schema_in_its_defaults_is_still_typed(tmp_path: Path
 
 
 def test_a_missing_file_is_answered_with_the_names_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"brorl, brorl_32b, brorl_64gpu, .*brorl_cpu, .*prorl_v2"):
+    with pytest.raises(ConfigError, match=r"brorl, brorl_1gpu, brorl_32b, brorl_64gpu, .*brorl_cpu, .*prorl_v2"):
         load_config("brorl_gpu")
 
 
