@@ -135,7 +135,10 @@ def follow(target: Target, name: str, lines: int, goes_on: bool) -> int:
 
 
 def _goes_on(name: str) -> bool:
-    target = find_target(name)
+    try:
+        target = find_target(name)
+    except ResourceError:  # Slurm's controller is busy, or starts anew: ask again later
+        return True
     run = None if target.run is None else read_run(target.run)
     return is_going_on(target, run, time.time())
 
