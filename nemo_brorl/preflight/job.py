@@ -82,7 +82,7 @@ def _examine_together(place: Place, wanted: Wanted, look: Callable[[], NodeRepor
     if wanted.all_reduce_s > 0:
         report.checks += _all_reduce(place, wanted, meeting)
     _write(wanted, [report])
-    gathered = meeting.exchange(report.to_json(), EXCHANGE_S + SPREAD_S)
+    gathered = meeting.exchange(report.to_json(), collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S)
     canary.remove(wanted.canaries, place.node)
     return _verdict(place, wanted, gathered, meeting.offsets)
 
@@ -90,7 +90,7 @@ def _examine_together(place: Place, wanted: Wanted, look: Callable[[], NodeRepor
 def _all_reduce(place: Place, wanted: Wanted, meeting: Meeting) -> list[Check]:
     """On the node alone, then over all nodes on which that went well: another one would only make them wait."""
     mine = collective.check_node(place, wanted.num_gpus, wanted.all_reduce_s)
-    alone = meeting.exchange(mine.status, wanted.all_reduce_s + SPREAD_S)
+    alone = meeting.exchange(mine.status, collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S)
     if place.size == 1:
         return [mine]
     good = [node for rank, node in enumerate(place.nodes) if alone.get(rank) == OK]

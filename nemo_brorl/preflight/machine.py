@@ -26,7 +26,7 @@ CHECKPOINT_BYTES = 18  # for each parameter: weights, fp32 master weights, two m
 EXPORT_BYTES = 4  # for each parameter, of a folder in Hugging Face's format
 TMP_GIB = 2.0  # Ray's session: logs, sockets
 RAY_FULL = 0.95  # of a disk: above it Ray refuses to put objects aside
-SHM_CPU_GIB = 1.0  # of Ray's object store on CPU (cluster.py)
+SHM_GIB = 1.0  # of Ray's object store on CPU (cluster.py); with less there is none
 TOKEN_BYTES = 8  # id and log-prob
 FILES_AT_LEAST, FILES_PER_PROCESS = 4096, 512
 THREADS_PER_PROCESS = 128  # of an actor with torch, Ray and their pools
@@ -69,13 +69,15 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
     scratch = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
     yield check_room("disk, tmp", scratch, TMP_GIB, "empty it, or set RAY_TMPDIR to a local disk with room", is_for_ray=True)
     tokens = max(stage_samples(config)) * (config.data.max_prompt_tokens + config.rollouts.max_response_tokens) * TOKEN_BYTES
-    weights = EXPORT_BYTES * size if config.generation.keep_published else 0
-    shm = max(SHM_CPU_GIB, (2 * tokens / max(config.trainer.num_nodes, 1) + weights) / GIB)
-    yield check_room("disk, shm", Path("/dev/shm"), shm, "mount a larger one (docker: --shm-size, enroot: a tmpfs on /dev/shm)")
+    item = 2 if config.generation.precision == "bf16" else 4
+    weights = item * size if config.generation.keep_published else 0
+    shm = SHM_GIB + (2 * tokens / max(config.trainer.num_nodes, 1) + weights) / GIB
+    advice = "mount a larger one (docker: --shm-size, enroot: a tmpfs on /dev/shm): what has no room there goes through the disk"
+    yield check_room("disk, shm", Path("/dev/shm"), shm, advice, least_gib=SHM_GIB)
 
 
-def check_room(name: str, folder: Path, needed_gib: float, advice: str, is_for_ray: bool = False) -> Check:
-    """Free space where `folder` is, or will be."""
+def check_room(name: str, folder: Path, needed_gib: float, advice: str, is_for_ray: bool = False, least_gib: float | None = None) -> Check:
+    """Free space where `folder` is, or will be. Below `least_gib` (by default `needed_gib`) it refuses, below twice the need it warns."""
     usage = within(HANG_S, lambda: _usage(folder), None)
     if usage is None:
         return Check(name, FAIL, f"{folder} has not answered for {HANG_S:.0f} s", "is its file server up?")
@@ -83,7 +85,7 @@ def check_room(name: str, folder: Path, needed_gib: float, advice: str, is_for_r
         return Check(name, FAIL, f"{folder} cannot be used: {usage}", advice)
     total, free = usage
     found = f"{folder}: {free / GIB:,.1f} GiB free, {needed_gib:,.1f} needed"
-    if free < needed_gib * GIB:
+    if free < (needed_gib if least_gib is None else least_gib) * GIB:
         return Check(name, FAIL, found, advice)
     if is_for_ray and free < (1 - RAY_FULL) * total:
         return Check(name, FAIL, f"{found}, and it is {1 - free / total:.0%} full: above {RAY_FULL:.0%} Ray puts nothing aside", advice)

