@@ -6,10 +6,12 @@ Imports neither torch nor vllm: the driver calls it to start actors.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -46,6 +48,11 @@ _CPU_ENVIRONMENT = {
 }
 
 
+# vLLM's second model runner, on CUDA the default for dense models, used to put its block tables into memory that goes with the KV cache
+# when the engine sleeps, where CUDA graphs do not find them again (its pull request 53508). The first one is what the CPU build has.
+_KEEPS_TABLES = (0, 32)
+
+
 @dataclass(frozen=True)
 class EngineSettings:
     """Everything an engine actor needs to build its vLLM engine."""
@@ -72,8 +79,9 @@ def check(config: BroRLConfig) -> None:
         )
 
 
-def prepare_process(on_cpu: bool, worker_environment: Mapping[str, str] = _NOTHING) -> None:
-    """Set up an engine's process, before torch and vllm are imported there; `worker_environment` says where vLLM starts workers.
+def prepare_process(on_cpu: bool, worker_environment: Mapping[str, str] = _NOTHING, sleeps: bool = False) -> None:
+    """Set up an engine's process, before torch and vllm are imported there; `worker_environment` says where vLLM starts workers, `sleeps`
+    whether the engine ever does.
 
     Not a Ray runtime_env: that would keep the actor out of the workers Ray has started in advance, for 1.6 s.
     """
@@ -81,10 +89,21 @@ def prepare_process(on_cpu: bool, worker_environment: Mapping[str, str] = _NOTHI
     if worker_environment:
         os.environ.update(worker_environment)
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides all GPUs from an actor that has none itself; its workers have
+    if sleeps and not on_cpu and _version("vllm") < _KEEPS_TABLES:
+        os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     sys.dont_write_bytecode = False  # without .pyc files every engine compiles 10 CPU-seconds of modules
     warnings.filterwarnings("ignore", category=FutureWarning)
     if "torch" in sys.modules:
         logger.warning("torch was imported before the engine's settings; it may use more threads than one")
+
+
+def _version(package: str) -> tuple[int, ...]:
+    """(0, 26) of 0.26.0; of what is not installed, nothing."""
+    try:
+        found = re.match(r"(\d+)\.(\d+)", metadata.version(package))
+    except metadata.PackageNotFoundError:
+        return ()
+    return tuple(map(int, found.groups())) if found else ()
 
 
 def actor_options(config: BroRLConfig) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class RolloutEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         setup_logging(f"engine {settings.index}")
-        prepare_process(settings.on_cpu, settings.worker_environment)
+        prepare_process(settings.on_cpu, settings.worker_environment, sleeps=settings.sleep != "off")
         self._settings = settings
         start = time.perf_counter()
         gc.disable()  # collections during the import cost a CPU-second ...

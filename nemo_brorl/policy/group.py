@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from nemo_brorl.config.derived import shares_gpus
+from nemo_brorl.config.derived import shares_gpus, weight_transport
 from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import BroRLError, RankLostError
@@ -26,6 +27,7 @@ from nemo_brorl.policy.weight_source import SLICE_S, WeightSource
 from nemo_brorl.types import Float32, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
 
 _CPUS_PER_RANK = 0.1  # ranks and engines take turns, so Ray must not keep them apart
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _CLOSE_TIMEOUT_S = 30.0
 _DEATH_TIMEOUT_S = 5.0  # to learn which rank is gone once one call has failed
 _log = get_logger(__name__)
@@ -233,8 +235,16 @@ def _environment(config: BroRLConfig, model_folder: Path) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "",  # without byte code, imports take several times as long
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron asks for it under tensor parallelism
     }
+    if weight_transport(config) == "cuda_ipc":
+        variables |= {name: without_expandable_segments(os.environ[name]) for name in _ALLOCATOR if name in os.environ}
     if config.trainer.num_nodes == 1 and config.trainer.gpus_per_node == 0:
         variables["GLOO_SOCKET_IFNAME"] = "lo"
     if model_folder.exists():
         variables["HF_HUB_OFFLINE"] = "1"
     return variables
+
+
+def without_expandable_segments(settings: str) -> str:
+    """Of torch's allocator: memory in such segments is shared with other processes by a system call that containers forbid (pytorch issue
+    165685)."""
+    return ",".join(part for part in settings.split(",") if not part.strip().startswith("expandable_segments"))

@@ -66,3 +66,13 @@ def test_workers_that_vllm_starts_through_ray_learn_their_bundles(monkeypatch: p
     device.prepare_process(False, {"VLLM_RAY_BUNDLE_INDICES": "2,3"})
     assert os.environ["VLLM_RAY_BUNDLE_INDICES"] == "2,3"
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize(("version", "sleeps", "runner"), [("0.26.0", True, "0"), ("0.26.0", False, None), ("0.32.0", True, None)])
+def test_an_older_vllm_sleeps_with_its_first_model_runner(
+    version: str, sleeps: bool, runner: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(device.metadata, "version", lambda package: version)
+    device.prepare_process(False, {}, sleeps=sleeps)
+    assert os.environ.get("VLLM_USE_V2_MODEL_RUNNER") == runner

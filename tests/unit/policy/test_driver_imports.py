@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.config.load import load_config
+from nemo_brorl.policy import group
 
 CODE = """
 import sys
@@ -16,3 +22,10 @@ assert not heavy, heavy
 def test_the_driver_side_of_the_policy_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_rank_that_shares_memory_with_an_engine_has_no_expandable_segments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:True")
+    shared = group._environment(load_config("brorl_1gpu"), tmp_path)
+    assert shared["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in group._environment(load_config("brorl_cpu"), tmp_path)
