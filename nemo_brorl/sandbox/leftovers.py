@@ -65,16 +65,23 @@ def is_within(folder: str, limit: int) -> bool:
     found, left = [folder], limit
     try:
         while found and left >= 0:
-            with os.scandir(found.pop()) as listed:
-                for entry in listed:
-                    status = entry.stat(follow_symlinks=False)
-                    left -= max(512 * status.st_blocks, BLOCK)
-                    found += [entry.path] if entry.is_dir(follow_symlinks=False) else []
+            size, below = _contents(found.pop())
+            left, found = left - size, [*found, *below]
     except FileNotFoundError:
         return True  # the program is at work: the next look will tell
     except OSError:
         return False
     return left >= 0
+
+
+def _contents(folder: str) -> tuple[int, list[str]]:
+    """(bytes of what lies right in a folder, the folders among it)."""
+    size, below = 0, []
+    with os.scandir(folder) as listed:
+        for entry in listed:
+            size += max(512 * entry.stat(follow_symlinks=False).st_blocks, BLOCK)
+            below += [entry.path] if entry.is_dir(follow_symlinks=False) else []
+    return size, below
 
 
 def _kill(cell: Cell, processes: int) -> None:
