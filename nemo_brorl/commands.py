@@ -32,7 +32,7 @@ def run_command(command: str, description: str | None, argv: Sequence[str]) -> i
             check_sft_rules(config)
         else:
             check_model_rules(config)
-            check_memory(config)
+            check_memory(config, with_policy=command != "evaluate" or config.evaluation.checkpoint is not None)
         runs = importlib.import_module("nemo_brorl.runs")  # Ray, tokenizers, …: only for settings that hold
         code: int | None = getattr(runs, command)(config, line)
     except BroRLError as error:

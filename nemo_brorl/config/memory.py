@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nemo_brorl.config.derived import data_parallel_size, num_engines, num_gpus, num_policy_ranks
@@ -48,8 +48,8 @@ class CpuMemory:
         return ranks + engines + sum(self.others.values())
 
 
-def check_memory(config: BroRLConfig) -> None:
-    """Refuse a CPU run that needs more memory than is free, and warn near the limit.
+def check_memory(config: BroRLConfig, with_policy: bool = True) -> None:
+    """Refuse a CPU run that needs more memory than is free, and warn near the limit. `with_policy=False`: engines and verifiers alone.
 
     Raises ResourceError. Says nothing when the free memory or the model's size is unknown, or when the run is on GPUs.
     """
@@ -57,7 +57,7 @@ def check_memory(config: BroRLConfig) -> None:
     folder = local_model(config)
     if free is None or folder is None or num_gpus(config) > 0:
         return
-    needed = needed_gib(config, read_model_shape(folder))
+    needed = needed_gib(config, read_model_shape(folder), with_policy)
     if needed > free:
         raise ResourceError(
             f"this run needs about {needed:.1f} GiB of memory and {free:.1f} GiB are free: lower generation.num_engines "
@@ -68,9 +68,10 @@ def check_memory(config: BroRLConfig) -> None:
         logger.warning("memory is tight: about %.1f GiB needed, %.1f GiB free", needed, free)
 
 
-def needed_gib(config: BroRLConfig, shape: ModelShape) -> float:
+def needed_gib(config: BroRLConfig, shape: ModelShape, with_policy: bool = True) -> float:
     """An estimate of all processes' memory on a CPU machine, in GiB, with micro-batches as full as they may be."""
-    return cpu_memory(config, shape, config.policy.tokens_per_micro_batch).total
+    memory = cpu_memory(config, shape, config.policy.tokens_per_micro_batch)
+    return (memory if with_policy else replace(memory, num_ranks=0)).total
 
 
 def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemory:

@@ -35,7 +35,7 @@ def score_table(results: Results, confidence: float) -> list[list[str]]:
     named = named_scores(results)
     ks = sorted({k for _, scores in named for k in scores.pass_at})
     votes = sorted({k for _, scores in named for k in scores.majority_at if k > 1})
-    header = ["benchmark", "prompts", "n", "pass@1", "s.e.", f"{confidence:.0%} interval", *(f"pass@{k}" for k in ks)]
+    header = ["benchmark", "prompts", "n", "pass@1", "s.e.", f"{100 * confidence:g}% interval", *(f"pass@{k}" for k in ks)]
     header += [*(f"maj@{k}" for k in votes), "tokens", "truncated", "no answer", "constant"]
     return [header, *([name, *_cells(scores, ks, votes)] for name, scores in named)]
 

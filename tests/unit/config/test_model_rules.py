@@ -161,6 +161,12 @@ def test_more_engines_need_more_memory(tmp_path: Path) -> None:
     assert three - two == pytest.approx(0.25 + 1.3, abs=0.05)
 
 
+def test_an_evaluation_needs_no_memory_for_the_policy(tmp_path: Path) -> None:
+    config = load_config("brorl_cpu", [write_model(tmp_path)])
+    shape = read_model_shape(tmp_path)
+    assert needed_gib(config, shape, with_policy=False) < needed_gib(config, shape) - 1.0, "two ranks with their imports alone are more"
+
+
 def test_a_run_that_cannot_fit_is_refused_with_the_knobs(tmp_path: Path) -> None:
     config = load_config("brorl_cpu", [write_model(tmp_path), "generation.kv_cache_gib=100000"])
     with pytest.raises(ResourceError, match="generation.kv_cache_gib"):
