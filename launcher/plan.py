@@ -13,7 +13,7 @@ from launcher.known_models import find_shape
 from launcher.memory_plan import DeviceMemory, EnginePlan, engine_plan, gpu_memory, policy_bytes
 from launcher.model_cost import Cut
 from launcher.step_time import StepTime, step_time
-from launcher.workload import Engines, Lengths, MicroBatches, Workload, cut_of, engines_of, micro_batches, workload_of
+from launcher.workload import ASSUMED, Engines, Lengths, MicroBatches, Workload, cut_of, engines_of, micro_batches, workload_of
 from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
@@ -62,7 +62,7 @@ class Plan:
         )
 
 
-def make_plan(config: BroRLConfig, hardware: Hardware, lengths: Lengths = Lengths(), shape: ModelShape | None = None) -> Plan:  # noqa: B008
+def make_plan(config: BroRLConfig, hardware: Hardware, lengths: Lengths = ASSUMED, shape: ModelShape | None = None) -> Plan:
     """Plan a run whose settings have passed their own rules. Raises ModelError when nothing tells the model's shape."""
     shape = shape or find_shape(config)
     work, cut, engines = workload_of(config, lengths), cut_of(config), engines_of(config)

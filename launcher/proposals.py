@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.hardware import Hardware
 from launcher.plan import Plan, make_plan
-from launcher.workload import Lengths
+from launcher.workload import ASSUMED, Lengths
 from nemo_brorl.config.derived import num_engines, num_policy_ranks
 from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.model_shape import ModelShape
@@ -194,7 +194,7 @@ def remedies(plan: Plan, lengths: Lengths) -> list[Proposal]:
     return found
 
 
-def advice(plan: Plan, lengths: Lengths = Lengths()) -> str:  # noqa: B008
+def advice(plan: Plan, lengths: Lengths = ASSUMED) -> str:
     """What would make a plan fit, for an error message: single changes, else the fastest layout of these devices, else of more."""
     found = remedies(plan, lengths) or propose(plan.config, plan.hardware, lengths, plan.shape, 1)
     if not found:

@@ -21,6 +21,9 @@ class Lengths:
     keep_rate: float | None = None  # share of groups that are informative
 
 
+ASSUMED = Lengths()
+
+
 @dataclass(frozen=True)
 class Workload:
     """One step."""
