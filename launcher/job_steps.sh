@@ -100,7 +100,8 @@ pre_flight() {
   mkdir -p "$reports"
   within "$BRORL_PREFLIGHT_S" "end of pre-flight"
   start preflight on "$(IFS=,; echo "${allocated[*]}")" preflight --wait=0 --kill-on-bad-exit=0 "${container_make[@]}" \
-    "$BRORL_PYTHON" -m nemo_brorl.doctor --job --report "$reports" "${arguments[@]}"
+    "$BRORL_PYTHON" -m nemo_brorl.doctor --job --report "$reports" --ports "$BRORL_PORT_BASE-$((BRORL_PORT_BASE + 999))" \
+    "${arguments[@]}"
   if ! await ended preflight; then
     [[ -z $timer && -z $cancelled && -z $asked_to_stop ]] || return 1
     kill -TERM "${pids[preflight]}" # too late: those who have reported are taken, the others have not passed

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,6 +95,21 @@ class SlurmCluster:
         up = [node for node in nodes if psutil.pid_exists(self.first_process(node))]
         left = [f"{node}: {process}" for node in up for process in self.processes(node)]
         return left + [str(path) for node in up for path in (self.folder / "nodes" / node / "tmp").glob("brorl_[0-9]*")]
+
+    def idle_nodes(self) -> list[str]:
+        """That the next job will get, the first ones first."""
+        return self.run("sinfo", "--noheader", "--Node", "--partition=batch", "--states=idle", "--format=%N").stdout.split()
+
+    @contextlib.contextmanager
+    def listening(self, node: str, port: int) -> Iterator[None]:
+        """Inside, something of somebody else's listens on a node."""
+        program = f"import socket, time; kept = socket.create_server(('', {port})); print(flush=True); time.sleep(3600)"
+        command = ["nsenter", f"--net=/run/netns/brorln{node.removeprefix('node')}", sys.executable, "-c", program]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield
+            process.kill()
 
     def power_off(self, node: str) -> None:
         """Cut a node's cable and kill its first process: everything there ends at once, nobody says good-bye, nobody answers."""

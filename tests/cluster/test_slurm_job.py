@@ -76,7 +76,7 @@ def overrides(cluster: SlurmCluster) -> list[str]:
 @pytest.fixture(scope="module")
 def whole(cluster: SlurmCluster, overrides: list[str]) -> Job:
     """A run of three steps over two nodes that nobody interrupts. `roles` beside its log has what ran on each node meanwhile."""
-    job = cluster.submit("whole", CPU_JOB, *overrides, BRORL_RUN=str(cluster.shared / "whole" / "run"))
+    job = cluster.submit("whole", CPU_JOB, *overrides, BRORL_RUN=str(cluster.shared / "whole" / "run"), BRORL_SKIP_PREFLIGHT="0")
     job.until(lambda: (job.folder / "run" / "metrics.jsonl").exists(), RUN_S)
     roles = {node: sorted(set(re.findall(r"ray::(PolicyRank|RolloutEngine)", " ".join(cluster.processes(node))))) for node in job.nodes}
     (job.folder / "roles").write_text(json.dumps(roles))
@@ -96,7 +96,9 @@ def test_a_run_trains_over_two_nodes_with_addresses_of_their_own(whole: Job) -> 
     assert all(names == ["PolicyRank", "RolloutEngine"] for names in roles.values()), roles
 
 
-def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(cluster: SlurmCluster, overrides: list[str], whole: Job) -> None:
+def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
+    cluster: SlurmCluster, overrides: list[str], whole: Job
+) -> None:
     run = cluster.shared / "preempted" / "run"
     job = cluster.submit("preempted", CPU_JOB, *overrides, BRORL_RUN=str(run), BRORL_GRACE_S="1")
     job.until(lambda: (run / "metrics.jsonl").exists() and len(rows(run)) >= 2, RUN_S)
@@ -114,9 +116,19 @@ def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(clu
     assert cluster.leftovers() == []
 
 
-def test_a_cancelled_job_stays_cancelled(cluster: SlurmCluster) -> None:
-    job = cluster.submit("cancelled", CPU_JOB, BRORL_DRIVER=IDLE)
-    job.until_says("idle driver", READY_S)
+def test_a_node_that_fails_pre_flight_is_left_out_and_a_cancelled_job_stays_cancelled(cluster: SlurmCluster, overrides: list[str]) -> None:
+    free = cluster.idle_nodes()
+    with cluster.listening(free[0], 20011):  # where Ray would listen
+        job = cluster.submit(
+            "cancelled", "--nodes=3", CPU_JOB, *overrides, BRORL_DRIVER=IDLE, BRORL_SPARES="1", BRORL_SKIP_PREFLIGHT="0",
+            BRORL_RUN=str(cluster.shared / "cancelled" / "run"),
+        )  # fmt: skip
+        job.until_says("idle driver", READY_S)
+    assert job.nodes == free[:3]
+    assert f"goes on without {free[0]}" in job.log
+    report = (job.folder / "job" / "preflight" / "try_1" / f"{free[0]}.json").read_text()
+    assert "20011" in report
+    assert f"Ray is up on 2 nodes: {free[1]} {free[2]}" in job.log
     job.cancel()
     assert job.wait(60) == "CANCELLED"
     job.until(lambda: cluster.leftovers() == [], 30)
