@@ -120,7 +120,7 @@ def activation_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, stage: in
     mean, most = sum(per_layer) / len(per_layer), max(per_layer)
     spread = cut.tensor if cut.has_sequence_parallel else 1
     layers = shape.num_layers / cut.pipeline
-    under_way = max(1, cut.pipeline - stage)
+    under_way = float(max(1, cut.pipeline - stage))
     if cut.virtual > 1:
         under_way = cut.pipeline * (1 + (cut.pipeline - 1) / (cut.pipeline * cut.virtual))
     if config.policy.recompute == "full":
