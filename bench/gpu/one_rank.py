@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ def config_for(setting: Setting, **policy: Any) -> BroRLConfig:
     config.trainer.gpus_per_node = 0 if setting.is_tiny else 1
     config.algorithm.kl.coefficient = 0.0
     config.policy.precision = "bf16"
+    config.policy.attention = "auto" if setting.is_tiny else os.environ.get("BENCH_ATTENTION", "auto")
     config.policy.log_prob_chunk_tokens = 8192  # as GPU recipes have it
     for name, value in policy.items():
         assert hasattr(config.policy, name), name
@@ -38,7 +40,7 @@ class OneRank:
 
     @contextmanager
     def learner(self, folder: Path, config: BroRLConfig) -> Iterator[Any]:
-        """A model, gone from the device afterwards."""
+        """A model, gone from the device afterwards, whoever still has the object: two of the 1.5B shape are too much for one card."""
         from nemo_brorl.policy.layout import layout_of
         from nemo_brorl.policy.learner import Learner
 
@@ -46,7 +48,7 @@ class OneRank:
         try:
             yield made
         finally:
-            del made
+            vars(made).clear()
             gc.collect()
             if torch.cuda.is_initialized():
                 torch.cuda.empty_cache()

@@ -50,7 +50,7 @@ PARTS = (
     Part("b", "parity", 240, TRAINER),
     Part("c", "throughput", 300, TRAINER),
     Part("d", "generation", 240, ENGINE),
-    Part("e", "weight_ipc", 240, (*TRAINER, *ENGINE)),
+    Part("e", "weight_ipc", 270, (*TRAINER, *ENGINE)),
     Part("f", "sleep_cycles", 300, (*TRAINER, *ENGINE)),
     Part("g", "whole_loop", 420, (*TRAINER, *ENGINE, "nemo", "reasoning_gym")),
     Part("h", "fp8_learning", 540, (*TRAINER, *ENGINE, "nemo", "reasoning_gym")),

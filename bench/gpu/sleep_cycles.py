@@ -1,6 +1,6 @@
 """f: what a sleeping engine still holds, over 20 turns of a colocated policy: engine asleep, policy on the GPU, weights back, awake.
 
-    python -m bench.gpu.sleep_cycles [--tiny] [--results FOLDER] [--cycles 20] [--modes discard offload]
+    python -m bench.gpu.sleep_cycles [--tiny] [--results FOLDER] [--cycles 20] [--modes discard]
 
 *residual* is the engine's own, by the driver's count of its process where it tells (in some containers it does not: then what torch has
 reserved). *whole GPU* is everything in use while the engine sleeps and the policy is on the host. A leak shows as growth from the
@@ -72,7 +72,7 @@ def disagreement_awake(pair: Pair) -> float:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this part."""
     parser.add_argument("--cycles", type=int, default=20)
-    parser.add_argument("--modes", nargs="+", default=["discard", "offload"], choices=["cache", "offload", "discard"])
+    parser.add_argument("--modes", nargs="+", default=["discard"], choices=["cache", "offload", "discard"])
 
 
 def main() -> None:

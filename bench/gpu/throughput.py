@@ -142,9 +142,10 @@ def measure_recipes(setting: Setting, rank: OneRank, folder: Any, sizes: Sizes) 
             timed = timed_step(setting, learner, rows)
             add_rows(setting, name, learner, work, timed)
             profiles[name] = top_kernels(setting, TrainingStep(learner, rows[:1]))
+            flops = training_flops(learner.shape, work)
         seconds[name] = timed[0]
         if name == "bf16":
-            fraction = training_flops(learner.shape, work) / timed[0] / setting.ceilings.bf16_flops
+            fraction = flops / timed[0] / setting.ceilings.bf16_flops
             setting.results.add(Row("bf16: fraction of the matrix rate", fraction, "", at_least=FRACTION))
         else:
             setting.results.add(Row(f"{name} over bf16", seconds["bf16"] / timed[0], "×"))

@@ -29,7 +29,7 @@ SHARE = 0.3  # of the GPU for the engine
 def measure(setting: Setting, engine_model: Path, policy_model: Path, keep: bool) -> None:
     """One pair of actors; the first publication, in which memory grows for good, is told apart."""
     name = "with a kept copy" if keep else "no copy kept"
-    config = config_for(setting, SHARE, keep_published=keep, weight_bucket_mib=setting.extra.bucket_mib)
+    config = config_for(setting, SHARE, keep_published=keep, weight_bucket_mib=setting.extra.bucket_mib, enforce_eager=True)
     with start(config, engine_model, policy_model) as pair:
         assert pair.policy is not None
         before = disagreement(pair)
