@@ -5,7 +5,7 @@
 Both sides have one engine in one Ray actor with the same environment, get the same new prompts each time, and take turns.
 The raw side is timed inside its actor; the pool from the driver, until the last chunk has arrived. Then the pool alone, at
 equal samples: N = 16 and N = 512 rollouts per prompt (`generation_grid.py` does this over many lengths), and two engines over one. The
-model is random with the sizes of the warm-up model, unless `--model`.
+model is random with the sizes of the warm-up model, unless `--model`. About four minutes on two idle cores; says how far it is.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rollouts", type=int, default=512, help="rollouts per prompt")
     parser.add_argument("--prompt-tokens", type=int, default=70)
     parser.add_argument("--chunk-size", type=int, default=BroRLConfig().rollouts.chunk_size)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=5, help="that count; before them is one to warm up")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     return parser.parse_args()
 
@@ -216,9 +216,12 @@ def main() -> None:
         raw = ray.remote(**(device.actor_options(config) | {"max_concurrency": 1}))(RawVllm).remote(arguments)
         maker = PromptMaker(json.loads((folder / "config.json").read_text())["vocab_size"])
         pool.wait_ready()
+        print("engines are ready: pool and raw vLLM in turns", flush=True)
         result: dict[str, Any] = {"raw": compare_with_raw(pool, raw, maker, options)}
+        print("N = 16 and large N in turns", flush=True)
         result["group_size"] = compare_group_sizes(pool, maker, options)
         ray.kill(raw)
+        print("one engine and two in turns", flush=True)
         result["engines"] = compare_engines(pool, config, folder, maker, options)
         pool.close()
         ray.shutdown()

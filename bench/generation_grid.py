@@ -11,6 +11,8 @@ Every cell samples the same number of rollouts of the same lengths (a random mod
 
 wide over narrow is what the prompt saved (equally many in flight), narrow over one_by_one what fuller batches gave, and wide over
 one_by_one both. From scattered and narrow comes the seconds of a prompt token, and from it what wide over narrow should be.
+
+A repeat takes five to seven minutes on two idle cores; with several the order alternates and medians are shown.
 """
 
 from __future__ import annotations
@@ -141,7 +143,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[20, 200, 448])
     parser.add_argument("--response-tokens", type=int, nargs="+", default=[8, 16, 32, 128])
     parser.add_argument("--samples", type=int, default=WIDE, help="rollouts of every run")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--kv-cache-gib", type=float, default=1.5)
     parser.add_argument("--tiny", action="store_true", help="a proof that it runs: two cells of 64 rollouts, once")
     parser.add_argument("--json", type=Path, help="write the numbers here")

@@ -7,34 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from nemo_brorl.cluster_model.curve import EngineCurve
+from nemo_brorl.cluster_model.bounds import lower_bound_s, unmoved_bound_s
 from nemo_brorl.cluster_model.engine import Chunk, EngineModel
-from nemo_brorl.config.schema import GenerationConfig
+from nemo_brorl.cluster_model.load import ClusterShape, Load
 from nemo_brorl.rollouts.engine_load import PrefixCache
 from nemo_brorl.rollouts.placement import Steal
 from nemo_brorl.rollouts.report_times import ReportTimes
-
-
-@dataclass(frozen=True)
-class ClusterShape:
-    """Engines that are all alike, and what it takes to talk to them."""
-
-    num_engines: int
-    curve: EngineCurve
-    max_batch: int = 256  # rollouts an engine decodes at a time
-    cached_prompt_tokens: int = 200_000  # that an engine's prefix cache holds
-    latency_s: float = 0.01  # of a message between driver and engine
-    report_every: int = GenerationConfig.report_every  # rollouts; chunks that are done are told at once
-    report_s: float = GenerationConfig.report_s
-
-
-@dataclass(frozen=True)
-class Load:
-    """Groups to sample: response lengths by prompt, and the prompts' own."""
-
-    prompt_tokens: Sequence[int]
-    lengths: Sequence[Sequence[int]]  # [prompt][rollout]
-    tasks: Sequence[str]  # [prompt]
 
 
 class Dispatcher(Protocol):
@@ -65,6 +43,7 @@ class ClusterResult:
 
     makespan_s: float
     bound_s: float  # no schedule is faster: work spread evenly, or the longest rollout alone
+    unmoved_bound_s: float  # nor is one that never moves what has begun faster than this
     idle_share: float  # engines without any rollout
     prefill_tokens: int
     prefill_ratio: float  # over computing every prompt once
@@ -76,17 +55,10 @@ class ClusterResult:
         """Makespan over the lower bound."""
         return self.makespan_s / self.bound_s
 
-
-def lower_bound_s(load: Load, shape: ClusterShape) -> float:
-    """max(total work / engines, longest rollout alone). Work counts every prompt once and the fixed cost of a step at a full batch."""
-    curve, total, longest = shape.curve, 0.0, 0.0
-    per_token = curve.step_s / shape.max_batch + curve.rollout_s
-    for num_prompt, lengths in zip(load.prompt_tokens, load.lengths, strict=True):
-        prefill = num_prompt / curve.prefill_tokens_per_s
-        contexts = sum(length * num_prompt + length * (length - 1) / 2 for length in lengths)
-        total += prefill + per_token * sum(lengths) + curve.context_s * contexts
-        longest = max(longest, prefill + curve.decode_s(1, num_prompt, max(lengths)))
-    return max(total / shape.num_engines, longest)
+    @property
+    def over_unmoved(self) -> float:
+        """Makespan over the bound without moves."""
+        return self.makespan_s / self.unmoved_bound_s
 
 
 class Cluster:
@@ -127,6 +99,7 @@ class Cluster:
         return ClusterResult(
             makespan_s=makespan,
             bound_s=lower_bound_s(load, self._shape),
+            unmoved_bound_s=unmoved_bound_s(load, self._shape),
             idle_share=1 - busy / (makespan * self._shape.num_engines),
             prefill_tokens=prefill,
             prefill_ratio=prefill / sum(load.prompt_tokens),

@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from nemo_brorl.cluster_model.cluster import ClusterShape, Dispatcher, Load
+from nemo_brorl.cluster_model.cluster import Dispatcher
 from nemo_brorl.cluster_model.engine import Chunk
+from nemo_brorl.cluster_model.load import ClusterShape, Load
 from nemo_brorl.config.schema import PlacementConfig
 from nemo_brorl.rollouts.lengths import LengthHistory
 from nemo_brorl.rollouts.placement import ChunkPlacement, Steal
@@ -170,10 +171,16 @@ def scatter_pulled(load: Load, shape: ClusterShape) -> Dispatcher:
     return Pulled(list(pieces(load, 1)), shape)
 
 
+def known_lengths(load: Load, shape: ClusterShape) -> Dispatcher:
+    """Single rollouts, the longest first, to whichever engine has the fewest: what nobody can do who does not know how they end."""
+    return Pulled(sorted(pieces(load, 1), key=lambda chunk: -chunk.lengths[0]), shape)
+
+
 BASELINES = {
     "whole groups": whole_groups,
     "whole groups, pulled": whole_groups_pulled,
     "static split": static_split,
     "per-sample scatter": scatter,
     "per-sample scatter, pulled": scatter_pulled,
+    "per-sample, lengths known": known_lengths,
 }

@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from nemo_brorl.cluster_model.cluster import Load
+from nemo_brorl.cluster_model.load import Load
 from nemo_brorl.errors import DataError
 from nemo_brorl.rollouts.log_normal import expected
 

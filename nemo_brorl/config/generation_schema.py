@@ -25,7 +25,7 @@ class GenerationConfig:
     weight_bucket_mib: float = 64.0  # weights travel in buckets of this size, a few at a time
     weight_timeout_s: float = 60.0  # for an engine or rank to join a transport, or to move one bucket
     keep_published: bool = True  # keep one copy of the weights in the object store, for engines that are started anew
-    report_every: int = 16  # rollouts that end before an engine tells how far its chunks are; it also tells with every chunk it finishes
+    report_every: int = 32  # rollouts that end before an engine tells how far its chunks are; it also tells with every chunk it finishes
     report_s: float = 5.0  # so often a busy engine tells, whatever has ended
     timeout_s: float = 600.0  # an engine that has chunks and gets no further for longer is replaced; so is one that takes longer to start
     max_restarts: int = 3  # of one engine before it returns a chunk, and losses of one chunk with its engine, before the run ends

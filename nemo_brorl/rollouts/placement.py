@@ -292,11 +292,8 @@ class ChunkPlacement:
         return max(own, key=lambda prompt: (prompt.work_of_one, -prompt.order), default=None)
 
     def _value(self, engine: int, prompt: WaitingPrompt) -> float:
-        """Work of a prompt's next chunk, less what speaks against this engine, in the same unit.
-
-        A prompt that some other engine holds is computed once more. Chunks of one prompt are long together: an engine that has
-        some already is more likely to be the last.
-        """
+        """Work of a prompt's next chunk, less what speaks against this engine: the price of the prompt where only others hold it, and
+        chunks of the prompt it has already."""
         request, load = self._requests[prompt.chunks[0]], self._loads[engine]
         work = request.num_rollouts * prompt.work_of_one
         value = work - self._config.concentration_cost * work * load.num_chunks_of.get(prompt.uid, 0)

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from nemo_brorl.cluster_model.cluster import Cluster, ClusterResult, ClusterShape, Dispatcher, Load, lower_bound_s
+from nemo_brorl.cluster_model.bounds import lower_bound_s, unmoved_bound_s
+from nemo_brorl.cluster_model.cluster import Cluster, ClusterResult, Dispatcher
 from nemo_brorl.cluster_model.curve import ASSUMED_H100, EngineCurve
 from nemo_brorl.cluster_model.dispatch import BASELINES, Planned, warm_history
+from nemo_brorl.cluster_model.load import ClusterShape, Load
 from nemo_brorl.cluster_model.workload import LengthLaw, draw, recorded_law
 from nemo_brorl.errors import DataError
 from nemo_brorl.rollouts.lengths import LengthHistory
@@ -25,6 +27,22 @@ def test_the_bound_is_the_longest_rollout_or_the_work_shared() -> None:
     assert lower_bound_s(Load([10, 10], [[3, 3], [3, 3, 6]], ["t", "t"]), shape) == pytest.approx(max(work / 2, 1.0 + 6 * 1.5))
     many = Load([10, 10], [[3] * 20, [3] * 20], ["t", "t"])
     assert lower_bound_s(many, shape) == pytest.approx((2 * 1.0 + 0.75 * 120) / 2)
+
+
+def test_the_bound_without_moves_counts_the_steps_of_long_rollouts() -> None:
+    """Four rollouts of 10 tokens, a batch of 4, work 0.5 per token. Two engines: 20 work, so T · 2 ≥ 20 + k · 10 with k = 20 / (T − 10):
+    T = 20 would do for one engine each; with T < 20 both have a long rollout, so T ≥ 10 + 10. One engine: 10 steps and 20 work."""
+    load = Load([0], [[10] * 4], ["t"])
+    assert unmoved_bound_s(load, ClusterShape(1, SLOW, max_batch=4)) == pytest.approx(30)
+    assert unmoved_bound_s(load, ClusterShape(2, SLOW, max_batch=4)) == pytest.approx(20)
+    assert lower_bound_s(load, ClusterShape(2, SLOW, max_batch=4)) == pytest.approx(15)
+
+
+def test_no_way_beats_the_bounds() -> None:
+    load, shape = draw(LAW, 6, 32, 100, seed=0), ClusterShape(4, ASSUMED_H100, max_batch=16)
+    for way in BASELINES.values():
+        found = result(way(load, shape), load, shape)
+        assert found.bound_s <= found.unmoved_bound_s <= found.makespan_s
 
 
 def test_one_engine_with_one_batch_takes_as_long_as_by_hand() -> None:
