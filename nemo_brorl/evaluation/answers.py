@@ -88,7 +88,7 @@ def identity_of(config: BroRLConfig, weights: str, benchmark: Benchmark) -> dict
         "settings": benchmark.settings,
         "questions": benchmark.questions,
         "tokens": benchmark.tokens,
-        "scoring": {"timeout_s": config.rewards.timeout_s, "code": asdict(config.rewards.code)},
+        "scoring": {"timeout_s": config.rewards.timeout_s, "timeouts": dict(config.rewards.timeouts), "code": asdict(config.rewards.code)},
     }
 
 

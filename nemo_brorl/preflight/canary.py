@@ -43,6 +43,14 @@ def seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
         time.sleep(LOOK_S)
 
 
+def is_fresh(folder: Path, node: str, max_age_s: float) -> bool:
+    """Whether a node has left its canary not longer ago than that."""
+    try:
+        return time.time() - _path(folder, node).stat().st_mtime < max_age_s
+    except OSError:
+        return False
+
+
 def remove(folder: Path, node: str) -> None:
     """Take this node's away."""
     with contextlib.suppress(OSError):

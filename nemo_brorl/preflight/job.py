@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,9 +59,11 @@ def examine_job(place: Place, wanted: Wanted, look: Callable[[], NodeReport]) ->
     A node writes its own before the last exchange; then the first one writes all, with what it alone knows: who did not come, how the
     clocks differ, whose packages are other ones.
     """
+    word = secrets.token_hex(8)
+    wrong = canary.write(wanted.canaries, place.node, word)
     try:
         with meet(place, wanted.meet_s) as meeting:
-            verdict = _examine_together(place, wanted, look, meeting)
+            verdict = _examine_together(place, wanted, look, meeting, (word, wrong))
     except ResourceError as error:
         return _alone(place, wanted, look(), str(error))
     if place.is_first:
@@ -70,9 +71,9 @@ def examine_job(place: Place, wanted: Wanted, look: Callable[[], NodeReport]) ->
     return verdict
 
 
-def _examine_together(place: Place, wanted: Wanted, look: Callable[[], NodeReport], meeting: Meeting) -> Verdict:
-    word = secrets.token_hex(8)
-    wrong = canary.write(wanted.canaries, place.node, word)
+def _examine_together(place: Place, wanted: Wanted, look: Callable[[], NodeReport], meeting: Meeting, written: tuple[str, str]) -> Verdict:
+    """`written`: this node's canary, and what went wrong when it was written."""
+    word, wrong = written
     words = {place.nodes[rank]: said for rank, said in meeting.exchange(word, EXCHANGE_S).items()}
     report = look()
     sights = meeting.exchange([] if wrong else canary.seen(wanted.canaries, words, EXCHANGE_S / 2), EXCHANGE_S + SPREAD_S)
@@ -122,10 +123,10 @@ def _verdict(place: Place, wanted: Wanted, gathered: Mapping[int, Any], offsets:
 
 def check_clock(offset_s: float) -> Check:
     """A node's clock against the first one's."""
-    found = f"{offset_s:+.3f} s" if abs(offset_s) < CLOCK_WARN_S else f"{offset_s:+.1f} s from the first node's"
-    status = FAIL if abs(offset_s) >= CLOCK_FAIL_S else WARN if abs(offset_s) >= CLOCK_WARN_S else OK
-    advice = "set its clock (chronyc makestep): files and deadlines of several nodes are compared" if status != OK else ""
-    return Check(CLOCKS, status, "within a second" if status == OK else found, advice)
+    if abs(offset_s) < CLOCK_WARN_S:
+        return Check(CLOCKS, OK, "within a second")
+    advice = "set its clock (chronyc makestep): files and deadlines of several nodes are compared"
+    return Check(CLOCKS, FAIL if abs(offset_s) >= CLOCK_FAIL_S else WARN, f"{offset_s:+.1f} s from the first node's", advice)
 
 
 def check_same(reports: Sequence[NodeReport]) -> None:
@@ -157,12 +158,11 @@ def _absentee(node: str, reports: Path | None) -> NodeReport:
 
 def _alone(place: Place, wanted: Wanted, report: NodeReport, reason: str) -> Verdict:
     """Nobody could be met. Where the first node's canary is there it is up, and the fault is taken to be this node's; else the first's."""
-    is_up = False
-    with contextlib.suppress(OSError):
-        is_up = (wanted.canaries / f"{place.nodes[0]}.canary").exists()
+    is_up = canary.is_fresh(wanted.canaries, place.nodes[0], LEFT_S)
     fault = place.node if place.is_first or is_up else place.nodes[0]
     report.checks.append(Check(MEETING, FAIL if fault == place.node else WARN, reason, f"look at {fault} first"))
     _write(wanted, [report])
+    canary.remove(wanted.canaries, place.node)
     if fault == place.node:
         return Verdict((report,), place.size, has_met=False)
     first = _absentee(fault, wanted.reports)

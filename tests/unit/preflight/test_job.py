@@ -74,6 +74,16 @@ def test_a_first_node_that_does_not_come_is_blamed_by_the_others(tmp_path: Path)
     assert json.loads((tmp_path / "reports" / "node1.json").read_text())["ok"] is True
 
 
+def test_a_node_that_cannot_reach_a_first_node_that_is_up_blames_itself(tmp_path: Path) -> None:
+    (tmp_path / "canaries").mkdir()
+    (tmp_path / "canaries" / "node0.canary").write_text("up")
+    verdicts = run_nodes((1,), 2, [tmp_path] * 2)
+    assert [report.node for report in verdicts[1].reports if not report.is_ok] == ["node1"]
+    os.utime(tmp_path / "canaries" / "node0.canary", (1, 1))  # of an earlier try
+    verdicts = run_nodes((1,), 2, [tmp_path] * 2)
+    assert [report.node for report in verdicts[1].reports if not report.is_ok] == ["node0"]
+
+
 def test_one_nodes_failure_refuses_the_job_on_every_node_and_blames_that_one(tmp_path: Path) -> None:
     verdicts = run_nodes(range(3), 3, [tmp_path] * 3, {1: Check("gpus", FAIL, "7 of 8", "look")})
     assert [verdict.is_ok for verdict in verdicts.values()] == [False] * 3
