@@ -42,6 +42,7 @@ bench: env
 
 docs: env
 	$(PYTHON) scripts/configuration_page.py
+	PYTHONPATH=. $(PYTHON) scripts/planner_page.py
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
