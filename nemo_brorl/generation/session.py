@@ -27,11 +27,12 @@ class VllmSession:
     engine is lost (it died, failed a step, returned garbage, or said nothing for `timeout_s` while it had something to do), and
     when it gives the chunk to an idle engine. A request that is cut is ended by its engine, or here when no engine has it.
 
-    Whether an engine is usable is the slot's business; each poll looks at it, so anyone may replace engines meanwhile. One that has to
-    wait for a publication gets chunks after it, others sample until then. Nothing
-    waits but `close`. Per chunk one call to an engine; one more to each that is answered when it has got further
-    (`generation.report_every`) and then made again; per poll one `ray.wait` over the chunks in flight (at most one more per engine than its
-    batch holds, however many requests there are) and these, and one `ray.get`.
+    Whether an engine is usable is the slot's business; each poll looks at it, so anyone may replace engines meanwhile. One that
+    lacks the published weights is left out until the next publication.
+
+    Nothing waits but `close`. Per chunk one call to an engine; to each engine one more is always open, which it answers when it has got
+    further (`generation.report_every`). Per poll one `ray.wait` over all of these, at most a batch and one chunk for each engine
+    however many requests there are, and one `ray.get`.
     """
 
     def __init__(
