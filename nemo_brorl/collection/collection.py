@@ -98,14 +98,13 @@ class Collection:
         self.done_at = time.monotonic()
         self.collector.console.progress("generate", self.stream.num_settled, self.stream.num_asked, "rollouts", self.done_at - self.start)
 
-    def complete(self, check: Callable[[], None] | None = None) -> Collection:
+    def complete(self, check: Callable[[], None] = lambda: None) -> Collection:
         """Advance until it is done. Raises as `advance`, or what `check`, called at every turn, raises; nothing is under way then."""
         try:
             with self.collector.sampler.stage("generate"):
                 while not self.is_done:
                     self.advance()
-                    if check is not None:
-                        check()
+                    check()
         except BaseException:  # whatever ended it, Ctrl-C too: no engine samples on
             self.close()
             raise
