@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
 from nemo_brorl.errors import CheckpointError, ModelError
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.types import SUCCESS_REWARD, ScoredGroup
@@ -88,7 +88,17 @@ def identity_of(config: BroRLConfig, weights: str, benchmark: Benchmark) -> dict
         "settings": benchmark.settings,
         "questions": benchmark.questions,
         "tokens": benchmark.tokens,
-        "scoring": {"timeout_s": config.rewards.timeout_s, "timeouts": dict(config.rewards.timeouts), "code": asdict(config.rewards.code)},
+        "scoring": _scoring(config.rewards, benchmark),
+    }
+
+
+def _scoring(rewards: RewardsConfig, benchmark: Benchmark) -> dict[str, Any]:
+    """Settings of the verifiers that this benchmark asks; those of others decide nothing."""
+    names = benchmark.verifiers | {prompt.verifier for prompt in benchmark.prompts}
+    return {
+        "timeout_s": rewards.timeout_s,
+        "timeouts": {name: seconds for name, seconds in rewards.timeouts.items() if name in names},
+        "code": asdict(rewards.code) if "code" in names else None,
     }
 
 

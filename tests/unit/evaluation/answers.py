@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nemo_brorl.evaluation.answers import PromptAnswers
 from nemo_brorl.evaluation.benchmarks import Benchmark
@@ -35,6 +36,8 @@ def made(
     )
 
 
-def make_benchmark(name: str = "toy", num_prompts: int = 3, num_samples: int = 4, temperature: float = 1.0) -> Benchmark:
-    prompts = tuple(make_prompt(f"{name}/{index}") for index in range(num_prompts))
+def make_benchmark(
+    name: str = "toy", num_prompts: int = 3, num_samples: int = 4, temperature: float = 1.0, verifier: str = "toy"
+) -> Benchmark:
+    prompts = tuple(replace(make_prompt(f"{name}/{index}"), verifier=verifier) for index in range(num_prompts))
     return Benchmark(name, prompts, num_samples, Sampling(temperature, 1.0, 8), None)

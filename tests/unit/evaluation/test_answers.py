@@ -82,6 +82,14 @@ def test_other_weights_or_settings_have_a_file_of_their_own_and_are_named(tmp_pa
         assert other.found == {}
 
 
+def test_limits_of_verifiers_that_are_not_asked_decide_nothing() -> None:
+    config = BroRLConfig()
+    config.rewards.code.memory_mib, config.rewards.timeouts = 1024, {"code": 60.0}
+    words, programs = make_benchmark(), make_benchmark(verifier="code")
+    assert identity_of(config, "w", words) == identity_of(CONFIG, "w", words)
+    assert differing(identity_of(config, "w", programs), identity_of(CONFIG, "w", programs)) == ["scoring"]
+
+
 def test_what_differs_is_named() -> None:
     one = {"weights": "a", "settings": {"temperature": 1.0, "top_p": 1.0}}
     other = {"weights": "b", "settings": {"temperature": 1.0, "top_p": 0.9}}
