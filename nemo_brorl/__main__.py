@@ -8,7 +8,7 @@ import runpy
 import sys
 from pathlib import Path
 
-COMMANDS = ("train", "evaluate", "sft", "simulate", "plateau", "report", "doctor", "plan", "convert")
+COMMANDS = ("train", "evaluate", "sft", "simulate", "plateau", "doctor", "plan", "convert")
 
 
 def main() -> int:
