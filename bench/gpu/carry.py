@@ -42,7 +42,7 @@ CALLS = (
     Call(("te.tar.xz.000", "nemo.tar.xz.000"), ("te", "nemo"), "ceilings,parity,throughput", 560, with_wheels=True),
     Call(("vllm.tar.xz.000",), ("vllm",), "gpu_tests", 330),
     Call(("vllm.tar.xz.001",), ("vllm",), "generation,weight_ipc,sleep_cycles", 590),
-    Call((), (), "", 300, with_base=True),
+    Call((), (), "engine_tests,whole_loop,fp8_learning", 300, with_base=True),
 )
 
 

@@ -1,4 +1,4 @@
-"""a: `pytest -m gpu`: how many of the GPU tests pass, fail and are skipped.
+"""a: `pytest -m gpu`: how many of the GPU tests pass, fail and are skipped. Those that start an engine are `engine_tests`.
 
     python -m bench.gpu.gpu_tests [--tiny] [--results FOLDER] [--select EXPRESSION]
 
@@ -11,9 +11,14 @@ import argparse
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
 
 from bench.gpu.record import Row
 from bench.gpu.setting import open_setting
+
+FOLDER = Path(__file__).resolve().parents[2] / "tests" / "gpu"
+WITH_ENGINE = ("test_engine.py", "test_weight_transports.py")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,17 +26,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--select", default="", help="pytest's -k")
 
 
-def main() -> None:
-    """Run pytest and read its report."""
-    setting = open_setting("gpu_tests", __doc__, add_arguments)
+def run_tests(part: str, description: str | None, files: Sequence[str]) -> None:
+    """Run pytest on these files and read its report."""
+    setting = open_setting(part, description, add_arguments)
     results, report = setting.results, setting.results.path.with_suffix(".junit.xml")
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    command += [str(FOLDER / name) for name in files]
     if setting.extra.select:
         command += ["-k", setting.extra.select]
     report.unlink(missing_ok=True)
     code = subprocess.run([*command, "--collect-only", "-q"] if setting.is_tiny else command, check=False).returncode
     if setting.is_tiny:
-        results.add(Row("GPU tests that can be collected", float(code == 0), "", at_least=1))
+        results.add(Row("GPU tests can be collected", float(code == 0), "", at_least=1))
     else:
         (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
         num = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
@@ -41,6 +47,11 @@ def main() -> None:
         results.add(Row("tests that are skipped", num["skipped"], "", note="the log says why"))
         results.detail("failed", [case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None])
     results.finish()
+
+
+def main() -> None:
+    """All files but those of engines."""
+    run_tests("gpu_tests", __doc__, sorted(path.name for path in FOLDER.glob("test_*.py") if path.name not in WITH_ENGINE))
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ ENGINE = ("vllm", "ray")
 PARTS = (
     Part("0", "ceilings", 90),
     Part("a", "gpu_tests", 420, TRAINER),
+    Part("a", "engine_tests", 300, (*TRAINER, *ENGINE)),
     Part("b", "parity", 240, TRAINER),
     Part("c", "throughput", 300, TRAINER),
     Part("d", "generation", 240, ENGINE),
@@ -71,7 +72,7 @@ def revision(part: Part) -> str:
     mine = Path(__file__).parent
     parts = {other.name for other in PARTS}
     files = [*(ROOT / "nemo_brorl").rglob("*.py"), *(ROOT / "conf").glob("*.yaml"), *mine.glob("*.py")]
-    if part.name == "gpu_tests":
+    if part.letter == "a":
         files += (ROOT / "tests" / "gpu").glob("*.py")
     digest = hashlib.sha256()
     for path in sorted(files):
