@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from launcher.hardware import Hardware
 from launcher.memory_plan import NUMBER_BYTES, EnginePlan
-from launcher.model_cost import Cut as WholeModel
+from launcher.model_cost import Cut as EngineCut
 from launcher.model_cost import active_parameters, forward_flops, key_value_bytes, rank_parameters
 from launcher.workload import Workload
 from nemo_brorl.config.model_shape import ModelShape
@@ -45,7 +45,7 @@ def engine_speed(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> 
     """From the shape, the data sheet and the assumed shares of the peaks."""
     tensor, number = config.generation.tensor_parallel_size, NUMBER_BYTES[config.generation.precision]
     reached = hardware.efficiency
-    parameters = rank_parameters(shape, WholeModel(tensor=tensor), 0)
+    parameters = rank_parameters(shape, EngineCut(tensor=tensor), 0)
     moe = shape.moe
     messages = 2 * shape.num_layers * reached.rank_message_s if tensor > 1 else 0.0
     return EngineSpeed(
@@ -69,21 +69,20 @@ def decode_seconds(speed: EngineSpeed, num: int, slots: int, work: Workload) -> 
     scale = max(1.0, num / _MAX_ROLLOUTS)
     followed, places = max(1, round(num / scale)), max(1, round(slots / scale))
     lengths = work.response_quantiles(followed)
-    order = [lengths[(index * _stride(followed)) % followed] for index in range(followed)]  # a fixed shuffle
-    ends: list[int] = []
-    starts_done, busy = 0, list(order[:places])
-    heapq.heapify(busy)
+    stride = _stride(followed)
+    order = [lengths[index * stride % followed] for index in range(followed)]  # a fixed shuffle
+    last_start, ends = 0, order[:places]  # in decode steps
+    heapq.heapify(ends)
     for length in order[places:]:
-        starts_done = heapq.heappop(busy)
-        ends.append(starts_done)
-        heapq.heappush(busy, starts_done + length)
-    ends.extend(sorted(busy))
-    # Before `starts_done` all places are taken; afterwards rollouts end one by one.
+        last_start = heapq.heappop(ends)
+        heapq.heappush(ends, last_start + length)
+    # Up to `last_start` all places are taken; afterwards rollouts end one by one.
     context = work.attended_tokens
-    steady = starts_done * speed.step(min(num, slots), context)
-    tail, now, running = 0.0, starts_done, len(busy)
-    for end in sorted(busy):
-        tail += (end - now) * speed.step(running * scale, work.prompt_tokens + (now + end) / 2 if starts_done == 0 else context)
+    steady = last_start * speed.step(min(num, slots), context)
+    tail, now, running = 0.0, last_start, len(ends)
+    for end in sorted(ends):
+        reached = work.prompt_tokens + (now + end) / 2 if last_start == 0 else context  # all began together, or in turns
+        tail += (end - now) * speed.step(running * scale, reached)
         now, running = end, running - 1
     return steady + tail, tail / (steady + tail)
 
@@ -111,7 +110,7 @@ class GenerationTime:
 def generation_time(
     config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload, engine: EnginePlan, num: int
 ) -> GenerationTime:
-    """Of `num` engines. Raises nothing: an engine without room for one rollout takes infinitely long."""
+    """Of `num` engines. One without room for a single rollout takes infinitely long."""
     speed = engine_speed(config, shape, hardware)
     rollouts = max(1, math.ceil(work.sampled / num / hardware.efficiency.balance))
     batch = min(engine.concurrency, rollouts)

@@ -144,7 +144,7 @@ def log_prob_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, tokens: flo
     return tiles + (4 + number) * rows * shape.hidden_size + 3 * number * tokens * shape.hidden_size
 
 
-def num_communicators(cut: Cut, engines: Engines) -> int:
+def num_communicators(cut: Cut) -> int:
     """NCCL communicators of a policy rank: the world's and one for each way of cutting that is used."""
     used = (cut.tensor, cut.pipeline, cut.context, cut.expert, cut.data)
     return 1 + sum(degree > 1 for degree in used)
@@ -197,7 +197,7 @@ def gpu_memory(
 ) -> tuple[DeviceMemory, ...]:
     """The fullest GPU of each role: the pipeline stage that needs most."""
     stages = sorted({0, cut.pipeline - 1})
-    policies = [_policy_terms(config, shape, cut, engines, micro, stage) for stage in stages]
+    policies = [_policy_terms(config, shape, cut, micro, stage) for stage in stages]
     if not engines.is_colocated:
         alone = [DeviceMemory("policy GPU", tuple(_only(terms, "update")), hardware.memory_gib) for terms in policies]
         generating = DeviceMemory("engine GPU", tuple(_only(_engine_terms(config, engine), "generate")), hardware.memory_gib)
@@ -210,7 +210,7 @@ def _only(terms: list[Term], moment: str) -> list[Term]:
     return [replace(part, gib=MappingProxyType({moment: part.at(moment)})) for part in terms]
 
 
-def _policy_terms(config: BroRLConfig, shape: ModelShape, cut: Cut, engines: Engines, micro: MicroBatches, stage: int) -> list[Term]:
+def _policy_terms(config: BroRLConfig, shape: ModelShape, cut: Cut, micro: MicroBatches, stage: int) -> list[Term]:
     held = policy_bytes(config, shape, cut, stage)
     offload = config.policy.offload
     tokens = micro.budget / cut.context if micro.num > 1 else min(micro.tokens, micro.budget) / cut.context
@@ -220,14 +220,13 @@ def _policy_terms(config: BroRLConfig, shape: ModelShape, cut: Cut, engines: Eng
     activations = activation_bytes(config, shape, cut, stage, tokens) / GIB
     is_last = stage == cut.pipeline - 1
     log_probs = log_prob_bytes(config, shape, cut, tokens) / GIB if is_last else 0.0
-    contexts = POLICY_CONTEXT + COMMUNICATOR * num_communicators(cut, engines)
+    contexts = POLICY_CONTEXT + COMMUNICATOR * num_communicators(cut)
     buckets = 4 * config.generation.weight_bucket_mib / 1024
     largest = max(shape.padded_vocab_size(cut.tensor) // cut.tensor * shape.hidden_size, 1) * NUMBER_BYTES[config.policy.precision] / GIB
-    always = ("start", "generate", "update", "publish")
     million = held.parameters.total / 1e6
 
     def moments(size: float, is_away: bool) -> dict[str, float]:
-        return {moment: size for moment in always if not (is_away and moment == "generate")}
+        return {moment: size for moment in MOMENTS if not (is_away and moment == "generate")}
 
     found = [
         term("weights", f"{million:,.0f} M parameters in {config.policy.precision}", **moments(weights, weights_away)),
@@ -236,7 +235,7 @@ def _policy_terms(config: BroRLConfig, shape: ModelShape, cut: Cut, engines: Eng
         term("activations", f"{tokens:,.0f} tokens a micro-batch, recompute {config.policy.recompute or 'none'}", update=activations),
         term("log-probs", "tiles of logits, gradient of the output layer", update=log_probs),
         term("fragmentation", f"{FRAGMENTATION:.0%} of the two above", update=FRAGMENTATION * (activations + log_probs)),
-        term("contexts, NCCL", f"{num_communicators(cut, engines)} communicators", **moments(contexts, False)),
+        term("contexts, NCCL", f"{num_communicators(cut)} communicators", **moments(contexts, False)),
         term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", publish=buckets),
     ]
     if copies:
@@ -251,7 +250,7 @@ def _engine_terms(config: BroRLConfig, engine: EnginePlan) -> list[Term]:
     awake = ("start", "generate")
     keeps_weights, keeps_cache = generation.sleep in ("off", "cache"), generation.sleep == "off"
     kept = (*awake, *(("update",) if keeps_weights else ()), "publish")
-    cache = (*MOMENTS,) if keeps_cache else awake
+    cache = MOMENTS if keeps_cache else awake
     share = f"of {generation.gpu_memory_utilization:g} of the GPU"
     residual = 0.0 if keeps_cache else SLEEP_RESIDUAL
     return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from launcher.generation_time import GenerationTime, generation_time
@@ -171,8 +170,3 @@ def _save_s(config: BroRLConfig, hardware: Hardware, state: float) -> tuple[floa
     return waited / interval, f"{waited:.1f} s every {interval} steps; {writing:.0f} s of writing" + (
         " beside training" if config.trainer.async_save else ""
     )
-
-
-def is_finite(time: StepTime) -> bool:
-    """Whether every stage ends."""
-    return math.isfinite(time.seconds)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -182,6 +183,19 @@ def test_the_launcher_knows_only_the_configuration() -> None:
         for path in sorted((ROOT / "launcher").rglob("*.py"))
         for line, module in imports(path)
         if module.startswith("nemo_brorl") and not module.startswith(LAUNCHER_MAY_IMPORT)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_launcher_needs_only_what_a_login_node_has() -> None:
+    """It runs where jobs are submitted, maybe without the stack: only what runs inside the job, or measures a machine, may import that."""
+    allowed = {"nemo_brorl", "launcher", "omegaconf", "hydra", "yaml", *sys.stdlib_module_names}
+    inside = {"ray_watch.py": {"ray"}, "cpu_probe.py": {"torch"}}
+    wrong = [
+        f"{name(path)}:{line} imports {module}"
+        for path in sorted((ROOT / "launcher").rglob("*.py"))
+        for line, module in imports(path)
+        if module.split(".")[0] not in allowed | inside.get(path.name, set())
     ]
     assert not wrong, "\n".join(wrong)
 
