@@ -96,7 +96,11 @@ note() {
 # Whether an event that nobody waited for ends the job.
 is_fatal() {
   case $1 in
-    dead | lost) fail 1 "node $2 $3" ;;
+    dead) fail 1 "node $2 $3" ;;
+    lost)
+      fail 1 "node $2 $3"
+      tail -n 15 "$logs/ray_$2.log" 2>/dev/null | sed "s/^/$2:   /" >&2 # the last that was heard of it
+      ;;
     cancel) fail 143 "Slurm ends the job (TERM)" ;;
     stop)
       if [[ -n ${pids[driver]:-} ]]; then

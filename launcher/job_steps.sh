@@ -42,14 +42,20 @@ name_container() {
   container_make=("${container_join[@]}" --container-image="$BRORL_CONTAINER" --container-mounts="$mounts")
 }
 
-# on NODES LOG COMMAND...: one task on each of these nodes (comma-separated). All steps share the nodes, and see all of their cores: a
-# second step without --overlap would wait for the first for ever, and tasks would be bound to one core each.
+# on NODES STEP COMMAND...: one task on each of these nodes (comma-separated); what it says is in the job's log, and in the step's own. All
+# steps share the nodes, and see all of their cores: a second step without --overlap would wait for the first for ever, and tasks would be
+# bound to one core each.
 on() {
-  local nodes=$1 log=$2
+  local nodes=$1 step=$2
   shift 2
   local list=${nodes//[^,]/}
+  exec 2> >(exec tee -a "$logs/$step.log" >&2)
+  case $step in
+    head | workers | watch) ;; # their standard output are events
+    *) exec 1>&2 ;;
+  esac
   exec srun --overlap --nodes="$((${#list} + 1))" --nodelist="$nodes" --ntasks-per-node=1 --cpu-bind=none --input=none \
-    --chdir="$SLURM_SUBMIT_DIR" "$@" 2> >(exec tee -a "$logs/$log.log" >&2)
+    --chdir="$SLURM_SUBMIT_DIR" "$@"
 }
 
 # The command line of everything that reads the configuration.
@@ -148,13 +154,7 @@ drive() {
   local command=("$BRORL_PYTHON" -m nemo_brorl.train)
   [[ -n $BRORL_DRIVER ]] && command=(bash -c "exec $BRORL_DRIVER \"\$@\"" driver)
   export BRORL_TRY="$try"
-  start driver driver_step "${command[@]}"
+  start driver on "${nodes[0]}" driver --kill-on-bad-exit=1 "${container_join[@]}" "${command[@]}" "${arguments[@]}"
   await ended driver || return 1
   exit_code=${codes[driver]}
-}
-
-# Its output is the job's.
-driver_step() {
-  exec 1>&2
-  on "${nodes[0]}" driver --kill-on-bad-exit=1 "${container_join[@]}" "$@" "${arguments[@]}"
 }

@@ -8,7 +8,8 @@ from nemo_brorl.commands import run_command
 
 
 def main() -> int:
-    """Exit code: 0 done or stopped on request, 2 a mistake in the input, 1 a bug."""
+    """Exit code: 0 done, or stopped for good on request; 75 saved, to go on later (SIGUSR1, the time limit); 2 a mistake in the input; 69
+    an engine or a rank was lost, the same command goes on from the last checkpoint; 1 a bug."""
     return run_command("train", __doc__, sys.argv[1:])
 
 

@@ -40,9 +40,10 @@ def test_a_chain_trains_once_with_the_code_that_was_frozen(cluster: SlurmCluster
     assert launch(cluster, "submit", *given).returncode == 2  # one writer at a time
     first.until_says("Ray is up on 2 nodes", 120)
     assert launch(cluster, "attach", first.id, "--no-follow").stdout.count("Ray is up on 2 nodes") == 1
-    hostname = ["srun", "--overlap", f"--jobid={first.id}", "--nodes=1", "--ntasks=1", "--nodelist=node1", "hostname"]
-    assert cluster.run(*hostname).stdout.strip() == "node1"  # what `attach --shell --node node1` opens its shell with
-    raylet = launch(cluster, "attach", str(run), "--logs", "node1")
+    last = first.nodes[-1]
+    step = cluster.run("srun", "--overlap", f"--jobid={first.id}", "--nodes=1", "--ntasks=1", f"--nodelist={last}", "hostname")
+    assert step.stdout.strip() == last, step.stderr  # such a step is what `attach --shell` opens its shell with
+    raylet = launch(cluster, "attach", str(run), "--logs", last)
     assert "raylet" in raylet.stdout, raylet.stderr
 
     assert first.wait(300) == "COMPLETED", first.log[-6000:]

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.cluster
 
 READY_S = 400  # minutes on a busy machine of two cores; half a one on an idle one
 RUN_S = 600
+HOLD_FROM = 70  # calls of the verifier: 4 of the first validation and 56 of step 1 come before
 CENSUS = f"{sys.executable} {ROOT / 'tests' / 'cluster' / 'census.py'}"
 IDLE = f"{sys.executable} {ROOT / 'tests' / 'cluster' / 'idle_driver.py'}"
 CPU_JOB = "slurm/brorl_cpu.sh"
@@ -99,10 +100,15 @@ def test_a_run_trains_over_two_nodes_with_addresses_of_their_own(whole: Job) -> 
 def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
     cluster: SlurmCluster, overrides: list[str], whole: Job
 ) -> None:
-    run = cluster.shared / "preempted" / "run"
-    job = cluster.submit("preempted", CPU_JOB, *overrides, BRORL_RUN=str(run), BRORL_GRACE_S="1")
-    job.until(lambda: (run / "metrics.jsonl").exists() and len(rows(run)) >= 2, RUN_S)
+    run, hold = cluster.shared / "preempted" / "run", cluster.shared / "hold"
+    hold.mkdir()
+    (hold / "hold").touch()
+    waiting = [f"data.verifier_options={{hold: {hold}, hold_from: {HOLD_FROM}}}", "rewards.timeout_s=600"]
+    job = cluster.submit("preempted", CPU_JOB, *overrides, *waiting, BRORL_RUN=str(run), BRORL_GRACE_S="1")
+    job.until(lambda: (hold / "calls").exists() and (hold / "calls").stat().st_size >= HOLD_FROM, RUN_S)
     job.cancel("--batch", "--signal=USR1")
+    job.until_says("was given up for want of time", RUN_S)
+    (hold / "hold").unlink()
     job.until_says("requeued (saved)", RUN_S)
     assert job.wait(RUN_S) == "COMPLETED", job.log
     assert job.field("Restarts") == "1"
