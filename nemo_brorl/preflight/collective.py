@@ -62,6 +62,12 @@ def check_job(place: Place, nodes: Sequence[str], num_gpus: int, seconds: float)
     return _judge(GLOBAL, ring, _run(ring, list(nodes).index(place.node), seconds))
 
 
+def check_pair(between: Place, pair: Sequence[str], num_gpus: int, seconds: float) -> Check:
+    """Between the processes of two nodes, of which `between` says which this is, and where they meet."""
+    ring = Ring(pair, num_gpus or 1, between.address, between.port, num_gpus > 0)
+    return _judge(GLOBAL, ring, _run(ring, between.rank, seconds))
+
+
 def _run(ring: Ring, node: int, seconds: float) -> list[Answer]:
     """The answers of this node's ranks."""
     shared = {"size": ring.size, "address": ring.address, "port": ring.port, "backend": ring.backend, "seconds": START_S + seconds}

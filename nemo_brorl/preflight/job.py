@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.errors import ResourceError
-from nemo_brorl.preflight import canary, collective
+from nemo_brorl.preflight import canary, collective, pairs
 from nemo_brorl.preflight.meeting import Meeting, meet
 from nemo_brorl.preflight.place import Place
 from nemo_brorl.preflight.report import FAIL, OK, WARN, Check, NodeReport, named
@@ -89,17 +89,30 @@ def _examine_together(place: Place, wanted: Wanted, look: Callable[[], NodeRepor
 
 
 def _all_reduce(place: Place, wanted: Wanted, meeting: Meeting) -> list[Check]:
-    """On the node alone, then over all nodes on which that went well: another one would only make them wait."""
+    """On the node alone; then over all nodes on which that went well, since another one would only make them wait; and if that fails,
+    between neighbours. Every node comes to each exchange, whether it takes part in what is tried or not."""
+    longest = collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S
     mine = collective.check_node(place, wanted.num_gpus, wanted.all_reduce_s)
-    alone = meeting.exchange(mine.status, collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S)
+    alone = meeting.exchange(mine.status, longest)
     if place.size == 1:
         return [mine]
     good = [node for rank, node in enumerate(place.nodes) if alone.get(rank) == OK]
     bad = [node for node in place.nodes if node not in good]
-    if len(good) < 2 or not {place.node, place.nodes[0]} <= set(good):
+    if len(good) < 2 or place.nodes[0] not in good:
         return [mine, Check(collective.GLOBAL, WARN, f"not tried, for {named(bad)}")]
-    together = collective.check_job(place, good, wanted.num_gpus, wanted.all_reduce_s)
-    return [mine, replace(together, found=f"{together.found} (without {named(bad)})") if bad else together]
+    together = Check(collective.GLOBAL, WARN, "not tried here")
+    if place.node in good:
+        together = collective.check_job(place, good, wanted.num_gpus, wanted.all_reduce_s)
+        together = replace(together, found=f"{together.found} (without {named(bad)})") if bad else together
+    statuses = meeting.exchange(together.status, longest)
+    if FAIL in statuses.values() and len(good) >= pairs.LEAST:
+
+        def try_pair(between: Place, pair: pairs.Pair) -> Check:
+            return collective.check_pair(between, pair, wanted.num_gpus, wanted.all_reduce_s)
+
+        faults = pairs.find_fault(place, meeting, good, try_pair, longest)
+        together = pairs.blamed(together, place.node, faults) if together.status == FAIL else together
+    return [mine, together]
 
 
 def _write(wanted: Wanted, reports: Sequence[NodeReport]) -> None:

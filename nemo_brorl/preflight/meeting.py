@@ -34,6 +34,13 @@ class Meeting:
     links: dict[int, socket.socket] = field(default_factory=dict)  # by rank; on other nodes that to rank 0 alone
     offsets: dict[int, float] = field(default_factory=dict)
 
+    @property
+    def own_address(self) -> str:
+        """Of this node's interface towards the first one."""
+        if self.place.is_first:
+            return self.place.address
+        return str(self.links[0].getsockname()[0])
+
     def __enter__(self) -> Meeting:
         return self
 
