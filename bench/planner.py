@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -75,7 +76,7 @@ class Measured:
     prompt_tokens: float  # mean, of the held-out prompts
     response_tokens: float
     response_spread: float
-    keep_rate: float
+    keep_rate: float  # rollouts that were learnt from over those that were sampled
     load: float  # of the machine in the last minute of the run
 
 
@@ -103,17 +104,20 @@ def run_case(case: Case, options: argparse.Namespace) -> None:
     model = folder / "model" if case.is_random or options.model is None else options.model
     if not (model / "config.json").exists():
         prepare_initial_model(load_config(case.config_name, case.overrides), model)
+    shutil.rmtree(folder / "run", ignore_errors=True)  # it would be continued
     overrides = settings(case, options, folder, model)
     command = [sys.executable, "-m", "nemo_brorl.train", "--config-name", case.config_name, *overrides]
     actors = watch(command, folder / "run" / "metrics.jsonl")
-    result = measured(actors, read_rows(folder / "run" / "metrics.jsonl"), load_config(case.config_name, overrides))
+    config = load_config(case.config_name, overrides)
+    result = measured(actors, read_rows(folder / "run" / "metrics.jsonl"), config, prompt_tokens(config))
     (folder / "measured.json").write_text(json.dumps({"overrides": overrides, **asdict(result)}, indent=1) + "\n")
 
 
-def measured(actors: list[Watched], rows: list[dict[str, float]], config: BroRLConfig) -> Measured:
-    """Steps but the first, whose processes warm up, and the last, which a validation and a checkpoint go with."""
+def measured(actors: list[Watched], rows: list[dict[str, float]], config: BroRLConfig, prompts: float) -> Measured:
+    """Steps but the first, whose processes warm up, and the last, with a validation and a checkpoint. `prompts`: their mean tokens."""
     steps = rows[2:-1]
     names = sorted({key for row in steps for key in row if key.startswith("time/")})
+    learnt = config.rollouts.num_per_prompt * config.rollouts.prompts_per_step
     responses = mean(row["rollouts/response_tokens"] for row in steps)
     longest = mean(row["rollouts/response_tokens_max"] for row in steps)
     return Measured(
@@ -122,10 +126,10 @@ def measured(actors: list[Watched], rows: list[dict[str, float]], config: BroRLC
         wall_s={name.removeprefix("time/").removesuffix("_s"): median(row.get(name, 0.0) for row in steps) for name in names},
         rank_cpu_s=_cpu_s(actors, "rank", len(rows)),
         engine_cpu_s=_cpu_s(actors, "engine", len(rows)),
-        prompt_tokens=prompt_tokens(config),
+        prompt_tokens=prompts,
         response_tokens=responses,
         response_spread=min(0.7, (longest / responses - 1) / 3),  # of thousands, the longest is some three deviations above the mean
-        keep_rate=mean(row["dynamic_sampling/keep_rate"] for row in steps) if config.dynamic_sampling.enabled else 1.0,
+        keep_rate=min(1.0, learnt / mean(row["generation/num_samples"] for row in steps)),
         load=os.getloadavg()[0],
     )
 

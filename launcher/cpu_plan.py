@@ -154,7 +154,7 @@ def _generation_time(
     batch = min(engine.concurrency, rollouts)
     if batch < 1:
         return GenerationTime(math.inf, math.inf, 0.0, rollouts, 0, math.inf)
-    token = shares.engine * shape.num_layers * speed.forward_s + speed.head_forward_s
+    token = shares.engine * (shape.num_layers * speed.forward_s + speed.head_forward_s)
     decoding = EngineSpeed(
         weight_bytes=0.0, expert_bytes=0.0, expert_share=1.0, token_bytes=0.0, flops=token, context_flops=0.0, bandwidth=math.inf,
         matrix_flops=1.0, step_s=shares.step * speed.python_s, rollout_s=shares.token * speed.python_s,
