@@ -12,5 +12,6 @@ if [[ -z ${PYTHON:-} ]]; then
     [[ -z ${SITE:-} && -x .venv/bin/python ]] && PYTHON=.venv/bin/python
 fi
 unset PYTHONDONTWRITEBYTECODE             # without byte code every actor compiles all of its imports again
+export RAY_memory_monitor_refresh_ms=0    # a small virtual machine's memory grows as it is used, and Ray would count it as full
 export VLLM_PLUGINS="" VLLM_USE_FLASHINFER_SAMPLER=0 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1
 exec "$PYTHON" -m bench.gpu.run "$@"
