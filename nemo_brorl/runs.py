@@ -17,7 +17,8 @@ from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.console import Console
 from nemo_brorl.converted import convert_into, empty, is_converted, newest_checkpoint
-from nemo_brorl.evaluation.answers import AnswerFile, identity_of, others_of, weights_digest
+from nemo_brorl.errors import CheckpointError
+from nemo_brorl.evaluation.answers import AnswerFile, identity_of, nearest_other, weights_digest
 from nemo_brorl.evaluation.asking import SampleFile, ask, missing
 from nemo_brorl.evaluation.comparison import read_other
 from nemo_brorl.evaluation.results import as_json, folder_of, results_of, write
@@ -95,10 +96,11 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     Returns the exit code: SAVED when who asked to stop will start it again.
     """
     console, settings, stop = Console(), config.evaluation, StopRequest(time_limit_s(config))
-    config = with_converted_checkpoint(config, console)
     inputs = read_evaluation_inputs(config)
     benchmarks = inputs.benchmarks
     other = read_other(Path(settings.compare_with), benchmarks) if settings.compare_with else None
+    if settings.checkpoint:
+        inputs = replace(inputs, model_folder=converted_checkpoint(config, Path(settings.checkpoint), console))
     output = Path(settings.output or config.exp_manager.explicit_log_dir)
     weights = weights_digest(inputs.model_folder)
     with contextlib.ExitStack() as stack:
@@ -112,7 +114,7 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
             if stop.goes_on_later:
                 return SAVED
             raise KeyboardInterrupt
-        results = results_of(config.policy.model, benchmarks, files, settings, other)
+        results = results_of(settings.checkpoint or config.policy.model, benchmarks, files, settings, other)
         record = as_json(results, benchmarks, files, settings)
     write(output, folder, record, markdown(results, record))
     tables = {
@@ -147,29 +149,27 @@ def sample_missing(
 
 
 def answer_file(output: Path, identity: Mapping[str, Any], console: Console) -> AnswerFile:
-    """Where the answers to a benchmark are kept; says so when those that are there are of other weights or settings."""
+    """Where the answers to a benchmark are kept; says so when those that are there are of other settings."""
     folder = output / "evaluations" / "answers"
     file = AnswerFile(folder, identity)
-    if not file.path.exists():
-        for text in others_of(folder, identity):
-            console.line(f"{identity['benchmark']}: {text}: it stays as it is, and {file.path.name} is begun")
+    if not file.path.exists() and (text := nearest_other(folder, identity)):
+        console.line(f"{identity['benchmark']}: {text}: it stays as it is, and {file.path.name} is begun")
     return file
 
 
-def with_converted_checkpoint(config: BroRLConfig, console: Console) -> BroRLConfig:
-    """The settings with the Hugging Face folder of `evaluation.checkpoint` as their model, converted once and kept in its run folder."""
-    if config.evaluation.checkpoint is None:
-        return config
-    given = Path(config.evaluation.checkpoint)
+def converted_checkpoint(config: BroRLConfig, given: Path, console: Console) -> Path:
+    """The Hugging Face folder of a checkpoint, or of a run's newest one; made once and kept in its run folder. Raises CheckpointError."""
     run_folder = run_of(given)
     checkpoint = newest_checkpoint(given if STEP.fullmatch(given.name) else run_folder / "checkpoints", "evaluation.checkpoint")
     output = run_folder / f"hf_{checkpoint.name}"
     if is_converted(checkpoint, output):
         console.line(f"{checkpoint} was converted before: {output}")
-    else:
-        write_converted(config, checkpoint, empty(output, "evaluation.checkpoint is converted to it"))
-        console.line(f"{checkpoint} written to {output}")
-    return replace(config, policy=replace(config.policy, model=str(output)))
+        return output
+    if output.exists() and any(output.iterdir()):
+        raise CheckpointError(f"{output} is there and was not made of {checkpoint} as it is now: delete it, or write policy.model={output}")
+    write_converted(config, checkpoint, output)
+    console.line(f"{checkpoint} written to {output}")
+    return output
 
 
 def convert(config: BroRLConfig, line: CommandLine) -> None:

@@ -166,16 +166,19 @@ class AnswerFile:
                 self.found[answers.uid] = answers
 
 
-def others_of(folder: Path, identity: Mapping[str, Any]) -> list[str]:
-    """What sets the answers to the same benchmark that lie here already apart: one line for each other file."""
+def nearest_other(folder: Path, identity: Mapping[str, Any]) -> str | None:
+    """What sets these answers apart from the most similar ones to the same benchmark by the same weights that lie here; None: there are
+    none. Another model's are nothing to wonder about."""
     found = []
     for path in sorted(folder.glob(f"{identity['benchmark']}-*.jsonl")):
         with path.open("rb") as file:
-            record = _record(file.readline()) or {}
-        other = record.get("identity", {})
-        if other.get("benchmark") == identity["benchmark"] and other != identity:
-            found.append(f"{path.name} has other {', '.join(differing(identity, other))}")
-    return found
+            other = (_record(file.readline()) or {}).get("identity", {})
+        if other != identity and all(other.get(name) == identity[name] for name in ("benchmark", "weights")):
+            found.append((path.name, differing(identity, other)))
+    if not found:
+        return None
+    name, changed = min(found, key=lambda item: len(item[1]))
+    return f"{name} has other {', '.join(changed)}"
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -115,7 +115,9 @@ def _misfits(theirs: Mapping[str, Any], benchmarks: Sequence[Benchmark]) -> list
         item = theirs.get(name)
         if item is None:
             continue
-        if item["questions"] != benchmark.questions:
+        if len(item["prompts"]) != len(benchmark.prompts):
+            found.append(f"{name} has {len(item['prompts'])} prompts there and {len(benchmark.prompts)} here: ask as many of both models")
+        elif item["questions"] != benchmark.questions:
             found.append(f"{name} holds other questions or scores them otherwise: evaluate both models on the same files and settings")
         changed = differing(item["settings"], benchmark.settings)
         found += [f"{name} was asked with {key}={item['settings'].get(key)}, here {benchmark.settings[key]}" for key in changed]

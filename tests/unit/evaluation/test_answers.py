@@ -8,7 +8,7 @@ import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import CheckpointError, ModelError
-from nemo_brorl.evaluation.answers import AnswerFile, answers_of, differing, identity_of, others_of, weights_digest
+from nemo_brorl.evaluation.answers import AnswerFile, answers_of, differing, identity_of, nearest_other, weights_digest
 from tests.fakes import make_group
 from tests.unit.evaluation.answers import made, make_benchmark
 
@@ -71,15 +71,16 @@ def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
         pass
 
 
-def test_other_weights_or_settings_have_a_file_of_their_own_and_are_named(tmp_path: Path) -> None:
+def test_other_weights_and_settings_have_files_of_their_own_and_other_settings_are_named(tmp_path: Path) -> None:
     with file_in(tmp_path) as old:
         old.add(made("toy/0", "1"))
-    other = file_in(tmp_path, weights="v", temperature=0.5)
-    assert other.path != old.path
-    assert others_of(tmp_path, other.identity) == [f"{old.path.name} has other temperature, weights"]
-    assert others_of(tmp_path, old.identity) == []
-    with other:
-        assert other.found == {}
+    colder, model = file_in(tmp_path, temperature=0.5), file_in(tmp_path, weights="v")
+    assert len({old.path, colder.path, model.path}) == 3
+    assert nearest_other(tmp_path, colder.identity) == f"{old.path.name} has other temperature"
+    assert nearest_other(tmp_path, old.identity) is None
+    assert nearest_other(tmp_path, model.identity) is None, "another model is nothing to wonder about"
+    with colder:
+        assert colder.found == {}
 
 
 def test_limits_of_verifiers_that_are_not_asked_decide_nothing() -> None:

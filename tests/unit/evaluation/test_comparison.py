@@ -77,7 +77,8 @@ CHANGES = [
     ([replace(TOY, num_samples=8)], "toy was asked with samples_per_prompt=4, here 8"),
     ([make_benchmark("toy", 4, temperature=0.5)], "toy was asked with temperature=1.0, here 0.5"),
     ([replace(TOY, system_prompt="Think.")], "toy was asked with system_prompt=None, here Think."),
-    ([make_benchmark("toy", 3)], "toy holds other questions or scores them otherwise"),
+    ([make_benchmark("toy", 3)], "toy has 4 prompts there and 3 here"),
+    ([make_benchmark("toy", 4, verifier="math")], "toy holds other questions or scores them otherwise"),
     ([TOY, MORE], "it has no more; ask only toy"),
     ([MORE], "it has toy, which is not asked here: add it"),
 ]
