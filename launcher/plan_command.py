@@ -67,6 +67,8 @@ def read_request(options: argparse.Namespace) -> Request:
     for value, key in ((options.nodes, "trainer.num_nodes"), (options.gpus_per_node, "trainer.gpus_per_node")):
         overrides += [] if value is None else [f"{key}={value}"]
     config = load_config(options.config_name, overrides, options.config_path)
+    _check_limit("--prompt-tokens", options.prompt_tokens, "data.max_prompt_tokens", config.data.max_prompt_tokens)
+    _check_limit("--response-tokens", options.response_tokens, "rollouts.max_response_tokens", config.rollouts.max_response_tokens)
     return Request(config, _hardware(config, options), _lengths(options), options.propose, options.json)
 
 
@@ -75,10 +77,16 @@ def _check_positive(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value <= 0:
             raise ConfigError(f"--{name.replace('_', '-')} {value:g}: must be more than 0")
-    if options.response_spread < 0:
-        raise ConfigError(f"--response-spread {options.response_spread:g}: must be 0 or more")
+    for name in ("response_spread", "propose"):
+        if getattr(options, name) < 0:
+            raise ConfigError(f"--{name.replace('_', '-')} {getattr(options, name):g}: must be 0 or more")
     if options.keep_rate is not None and not 0 < options.keep_rate <= 1:
         raise ConfigError(f"--keep-rate {options.keep_rate:g}: must be above 0 and at most 1")
+
+
+def _check_limit(option: str, value: float | None, setting: str, limit: int) -> None:
+    if value is not None and value > limit:
+        raise ConfigError(f"{option} {value:g}: a mean cannot be above {setting}={limit}")
 
 
 def _hardware(config: BroRLConfig, options: argparse.Namespace) -> Hardware:

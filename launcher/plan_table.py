@@ -21,7 +21,7 @@ def print_plan(plan: Plan) -> None:
             [term.name, *(_gib(term.at(moment)) for moment in memory.moments), term.note] for term in memory.terms if any(term.gib.values())
         ]
         rows.append(["all", *(_gib(memory.peak(moment)) for moment in memory.moments), f"of {memory.capacity_gib:.1f}"])
-        _table(console, [f"GiB of a {memory.role}", *memory.moments, "how"], rows)
+        _table(console, [f"GiB of {_article(memory.role)}", *memory.moments, "how"], rows)
     console.line()
     node = [[term.name, _gib(term.gib), term.note] for term in plan.node.terms]
     node.append(["all", _gib(plan.node.peak), f"of {plan.node.capacity_gib:,.0f}"])
@@ -36,6 +36,10 @@ def print_plan(plan: Plan) -> None:
     _table(console, ["a step", "seconds", "share", "how"], stages)
     console.line()
     console.line(totals(plan))
+
+
+def _article(role: str) -> str:
+    return f"an {role}" if role[0] in "aeiou" else f"a {role}"
 
 
 def print_proposals(title: str, proposals: Sequence[Proposal]) -> None:

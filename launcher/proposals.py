@@ -12,7 +12,7 @@ from launcher.hardware import Hardware
 from launcher.plan import Plan, make_plan
 from launcher.workload import ASSUMED, Lengths
 from nemo_brorl.config.derived import num_engines, num_policy_ranks
-from nemo_brorl.config.model_rules import misfits
+from nemo_brorl.config.model_rules import misfits, policy_misfits
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig
@@ -98,7 +98,7 @@ def _policy_layouts(config: BroRLConfig, hardware: Hardware, shape: ModelShape) 
         changes = degrees | {"policy.sequence_parallel": tensor > 1, "policy.virtual_pipeline_model_parallel_size": virtual}
         if config.policy.data_parallel_size is not None:
             changes["policy.data_parallel_size"] = data
-        if not list(misfits(with_changes(config, changes), shape)):
+        if not list(policy_misfits(with_changes(config, changes), shape)):
             yield changes
 
 

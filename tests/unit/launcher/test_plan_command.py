@@ -63,6 +63,8 @@ def test_an_engine_without_room_never_ends_in_json_too(tmp_path: Path) -> None:
     [
         (["--keep-rate", "1.5"], "--keep-rate 1.5: must be above 0 and at most 1"),
         (["--response-tokens", "0"], "--response-tokens 0: must be more than 0"),
+        (["--response-tokens", "20000"], "--response-tokens 20000: a mean cannot be above rollouts.max_response_tokens=14336"),
+        (["--propose", "-1"], "--propose -1: must be 0 or more"),
         (["--kind", "cpu"], "--kind cpu and trainer.gpus_per_node > 0 plans for GPUs: leave --kind out, or add --gpus-per-node 0"),
         (["policy.tensor_model_parallel_size=128"], "a policy replica needs TP × PP × CP = 128 GPUs and the run has 64"),
         (["policy.model=nobody/knows"], "policy.model=nobody/knows is not downloaded"),
