@@ -28,7 +28,7 @@ TMP_GIB = 2.0  # Ray's session: logs, sockets
 RAY_FULL = 0.95  # of a disk: above it Ray refuses to put objects aside
 SHM_GIB = 1.0  # of Ray's object store on CPU (cluster.py); with less there is none
 TOKEN_BYTES = 8  # id and log-prob
-FILES_AT_LEAST, FILES_PER_PROCESS = 4096, 512
+FILES_AT_LEAST, FILES_PER_PROCESS = 4096, 16  # of one process: Ray's head holds connections to all of the run
 THREADS_PER_PROCESS = 128  # of an actor with torch, Ray and their pools
 HANG_S = 20.0
 
@@ -96,7 +96,7 @@ def check_limits(config: BroRLConfig) -> Iterator[Check]:
     """File descriptors, processes and, for InfiniBand, locked memory."""
     processes = _processes(config)
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Ray raises the soft limit to the hard one
-    wanted = max(FILES_AT_LEAST, FILES_PER_PROCESS * processes)
+    wanted = max(FILES_AT_LEAST, FILES_PER_PROCESS * processes * config.trainer.num_nodes)
     advice = f"raise it to {wanted} or more (ulimit -Hn, LimitNOFILE of slurmd, --ulimit of the container)"
     yield _limit("open files", files, FILES_AT_LEAST // 4, wanted, advice)
     threads = resource.getrlimit(resource.RLIMIT_NPROC)[0]

@@ -58,7 +58,7 @@ def cached_model(name: str) -> Path | None:
 
 
 def _not_here(name: str) -> Check:
-    advice = f"huggingface-cli download {name} on a machine with a network, into a folder that all nodes see; then policy.model=FOLDER"
+    advice = f"`hf download {name} --local-dir FOLDER` on a machine with a network, FOLDER where all nodes see it; then policy.model=FOLDER"
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return Check("model", FAIL, f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it", advice)
     return Check("model", WARN, f"{name} is not in the hub's cache: every node downloads it at the start", advice)
