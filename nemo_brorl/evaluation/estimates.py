@@ -6,7 +6,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,7 @@ def _pass(prompt: PromptAnswers, k: int) -> float:
     return pass_at_k(len(prompt.rewards), sum(prompt.is_correct), k)
 
 
+@lru_cache(maxsize=1 << 17)  # a prompt counts in its benchmark, its task, its domain and in all
 def _majority(prompt: PromptAnswers, k: int) -> float:
     assert prompt.answers is not None, "votes are counted where answers are known"
     return majority_at_k(prompt.answers, prompt.is_correct, k, seed=zlib.crc32(f"{prompt.uid}/{k}".encode()))
