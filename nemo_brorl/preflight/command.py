@@ -70,17 +70,19 @@ def show(verdict: Verdict, place: Place) -> None:
 
 
 def _last_line(verdict: Verdict, place: Place) -> str:
-    statuses = [check.status for report in verdict.reports for check in report.checks]
+    names = {
+        status: {check.name for report in verdict.reports for check in report.checks if check.status == status} for status in (WARN, FAIL)
+    }
     whole = f"{place.size} nodes" if place.size > 1 else "this machine"
     if verdict.is_ok:
-        warnings = f", {statuses.count(WARN)} warnings" if WARN in statuses else ""
+        warnings = f", {len(names[WARN])} warnings" if names[WARN] else ""
         return f"ok: {whole} can run this{warnings}"
     bad = [report.node for report in verdict.reports if not report.is_ok]
     who = f": {', '.join(bad)}" if bad and place.size > 1 else ""
     return (
         f"refused: {len(bad) or place.size} of {whole} cannot run this{who}"
         if place.size > 1
-        else f"refused: {statuses.count(FAIL)} checks failed"
+        else f"refused: {len(names[FAIL])} checks failed"
     )
 
 
