@@ -56,11 +56,11 @@ steps_left() {
 
 finish() {
   if [[ -n $cancelled ]]; then
-    local state
-    state=$(job_state)
+    local reason
+    reason=$(job_field Reason) # the state is COMPLETING, whatever ended the job
     # scancel is never answered by a requeue, and where Slurm preempts it requeues by itself. A time limit is our own affair.
-    [[ $state == TIMEOUT ]] && go_on_after_failure "the time limit came before the driver had saved"
-    say "ended by Slurm ($state)"
+    [[ $reason == TimeLimit ]] && go_on_after_failure "the time limit came before the driver had saved"
+    say "ended by Slurm${reason:+ (reason: $reason)}"
     exit 143
   fi
   case $exit_code in
@@ -73,7 +73,12 @@ finish() {
   go_on_after_failure "${cause:-the driver ended with exit code $exit_code}"
 }
 
-job_state() { scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* JobState=\([A-Z_]*\).*/\1/p'; }
+# What Slurm says of this job; nothing: "".
+job_field() {
+  local value
+  value=$(scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null | sed -n "s/.* $1=\([^ ]*\).*/\1/p")
+  [[ $value == "(null)" || $value == None ]] || echo "$value"
+}
 
 # Requeue after a failure: at most BRORL_MAX_RESTARTS times in a row without a newer checkpoint.
 go_on_after_failure() {
@@ -102,8 +107,13 @@ newest_checkpoint() {
 
 # Back into the queue, for the same job: number, log and job folder stay.
 go_on() {
-  local excluded
+  local excluded state
   trap '' TERM INT USR1 # requeueing signals this shell and its children
+  state=$(job_field JobState)
+  if [[ -n $state && $state != RUNNING && $(job_field Reason) != TimeLimit ]]; then # steps may have failed because of it, before its TERM came here
+    say "Slurm is ending the job ($state): not requeued"
+    exit "$exit_code"
+  fi
   excluded=$(exclude) || exit "$exit_code"
   if ! scontrol requeue "$SLURM_JOB_ID"; then
     say "could not be requeued (sbatch --requeue? JobRequeue=0?): submit it again to go on ($1)"
@@ -133,7 +143,6 @@ exclude() {
     say "$num nodes have failed ($(paste -sd, "$file")), BRORL_MAX_EXCLUDED=$BRORL_MAX_EXCLUDED: given up"
     return 1
   fi
-  given=$(scontrol --oneliner show job "$SLURM_JOB_ID" | sed -n 's/.* ExcNodeList=\([^ ]*\).*/\1/p')
-  [[ $given == "(null)" ]] && given=""
+  given=$(job_field ExcNodeList)
   { cat "$file"; [[ -n $given ]] && scontrol show hostnames "$given"; } | sort -u | paste -sd,
 }

@@ -159,10 +159,11 @@ class Job:
         self.until(lambda: self.state in ENDED, seconds)
         return self.state
 
-    def until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Wait for something that the job brings about."""
+    def until(self, condition: Callable[[], bool], seconds: float, while_running: bool = False) -> None:
+        """Wait for something that the job brings about, with `while_running` before it ends."""
         deadline = time.monotonic() + seconds
         while not condition():
+            assert not while_running or self.state not in ENDED, f"job {self.id} ended, {self.state}:\n{self.log[-6000:]}"
             assert time.monotonic() < deadline, f"waited {seconds} s for job {self.id}, {self.state}:\n{self.log[-6000:]}"
             time.sleep(0.2)
 
