@@ -20,7 +20,6 @@ find_out_more() {
 
 # Nothing stays: a driver that still runs is killed, Ray's nodes are asked to end, and killed when they do not.
 tear_down() {
-  trap 'echo "cancel job" >&"$queue"' TERM INT USR1
   local name
   for name in driver settings preflight; do
     [[ -n ${pids[$name]:-} ]] && kill -TERM "${pids[$name]}" 2>/dev/null # srun kills its tasks
@@ -55,19 +54,20 @@ steps_left() {
 }
 
 finish() {
-  if [[ -n $cancelled ]]; then
-    local reason
-    reason=$(job_field Reason) # the state is COMPLETING, whatever ended the job
-    # scancel is never answered by a requeue, and where Slurm preempts it requeues by itself. A time limit is our own affair.
-    [[ $reason == TimeLimit ]] && go_on_after_failure "the time limit came before the driver had saved"
-    say "ended by Slurm${reason:+ (reason: $reason)}"
-    exit 143
-  fi
+  local reason
   case $exit_code in
     0) say "done"; exit 0 ;;
     2) say "not tried again: the mistake is in the input"; exit 2 ;;
-    75) go_on "saved" ;;
   esac
+  if [[ -n $cancelled ]]; then
+    reason=$(job_field Reason) # the state is COMPLETING, whatever ended the job
+    # scancel is never answered by a requeue, and where Slurm preempts it requeues by itself. A time limit is our own affair.
+    [[ $reason == TimeLimit && $exit_code != 75 ]] && go_on_after_failure "the time limit came before the driver had saved"
+    [[ $reason == TimeLimit ]] && go_on "saved"
+    say "ended by Slurm${reason:+ (reason: $reason)}"
+    exit 143
+  fi
+  [[ $exit_code == 75 ]] && go_on "${cause:-saved}"
   # 128 + SIGUSR1: it came before the driver was listening.
   [[ -n $asked_to_stop && $exit_code == 138 ]] && go_on "stopped before training began"
   go_on_after_failure "${cause:-the driver ended with exit code $exit_code}"
@@ -110,7 +110,8 @@ go_on() {
   local excluded state
   trap '' TERM INT USR1 # requeueing signals this shell and its children
   state=$(job_field JobState)
-  if [[ -n $state && $state != RUNNING && $(job_field Reason) != TimeLimit ]]; then # steps may have failed because of it, before its TERM came here
+  # Steps may have failed because the job was cancelled, before the TERM of that came here.
+  if [[ -n $state && $state != RUNNING && $(job_field Reason) != TimeLimit ]]; then
     say "Slurm is ending the job ($state): not requeued"
     exit "$exit_code"
   fi

@@ -11,7 +11,7 @@ check_given() {
   BRORL_PORT_BASE=${BRORL_PORT_BASE:-20000} BRORL_OBJECT_STORE_GB=${BRORL_OBJECT_STORE_GB:-0}
   export BRORL_GRACE_S=${BRORL_GRACE_S:-120}
   local name
-  for name in BRORL_SPARES BRORL_MAX_RESTARTS BRORL_MAX_EXCLUDED BRORL_SETTINGS_S BRORL_PREFLIGHT_S BRORL_READY_S BRORL_PORT_BASE BRORL_GRACE_S; do
+  for name in BRORL_SPARES BRORL_MAX_{RESTARTS,EXCLUDED} BRORL_{SETTINGS,PREFLIGHT,READY,GRACE}_S BRORL_PORT_BASE; do
     [[ ${!name} =~ ^[0-9]+$ ]] || { say "$name=${!name} is not a whole number"; exit 2; }
   done
   [[ -n $BRORL_CONFIG ]] || { say "BRORL_CONFIG is not set: write the name of a YAML of conf/, or a path"; exit 2; }

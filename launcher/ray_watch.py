@@ -2,6 +2,7 @@
 
 Runs as a job step beside Ray's head. Standard output is the job's queue of events: `ready watch …` once every node is counted, with its own
 address and all its GPUs; then `lost NODE reason` for one that does not answer any more, or `dead NODE reason` where only its Ray is gone.
+SIGUSR1 ends it.
 The job's own deadline ends a wait that is in vain; meanwhile standard error says who is missing.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 import time
@@ -27,7 +29,8 @@ Nodes = Iterable[Mapping[str, Any]]  # as `ray.nodes()` gives them
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 1 a node is gone, 2 what joined is not what was asked for. Never 0: it watches until it is ended."""
+    """Exit code: 0 asked to end, 1 a node is gone, 2 what joined is not what was asked for."""
+    signal.signal(signal.SIGUSR1, lambda number, frame: os._exit(0))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--address", required=True)
     parser.add_argument("--gpus", type=int, required=True, help="of every node")

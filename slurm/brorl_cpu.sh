@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole system on the CPUs of two nodes, with the small model of `make train` (run `make train` first): a test of a cluster without GPUs.
+# The whole system on the CPUs of two nodes, with the small model that `make train` makes: a test of a cluster without GPUs.
 #   sbatch slurm/brorl_cpu.sh [KEY=VALUE ...]          overrides are Hydra's: trainer.max_steps=10 'data.tasks=[{name: gcd}]'
 # Submit from the repository. What belongs to a site goes on the command line (sbatch --partition=… --account=… slurm/brorl_cpu.sh) or
 # into SBATCH_PARTITION, SBATCH_ACCOUNT; launcher/job.sh lists the BRORL_… variables, docs/cluster.md explains them.

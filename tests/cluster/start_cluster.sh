@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # start_cluster.sh FOLDER: a Slurm cluster on this machine, gone without a trace after `stop_cluster.sh FOLDER`. Needs root; no systemd.
 #
-# Every virtual node is a set of namespaces with a host name, an address, a /tmp, a /dev/shm and processes of its own; the rest of the disk is
-# their shared file system. Killing its first process (FOLDER/nodes/NODE.pid) is what pulling its power cord is elsewhere. GPUs are
+# Every virtual node is a set of namespaces with a host name, an address, a /tmp, a /dev/shm and processes of its own; the rest of the
+# disk is their shared file system. Killing its first process (FOLDER/nodes/NODE.pid) is what pulling its power cord is elsewhere. GPUs are
 # devices without a driver: Slurm counts and assigns them, nothing can compute on them. Afterwards: export SLURM_CONF=FOLDER/slurm.conf
 #
 # NODES [8] GPUS [8] CPUS [4], of each node; SUBNET [10.78.0]; GRACE [0], seconds that a preempted job has.
@@ -11,7 +11,9 @@ set -euo pipefail
 folder=$(realpath -m "$1")
 NODES=${NODES:-8} GPUS=${GPUS:-8} CPUS=${CPUS:-4} SUBNET=${SUBNET:-10.78.0} GRACE=${GRACE:-0}
 bridge=brorltest
-case $folder in /tmp | /tmp/* | /dev/shm/*) echo "$folder would be hidden in the nodes, which have a /tmp of their own: take /var/tmp" >&2; exit 2 ;; esac
+case $folder in
+  /tmp | /tmp/* | /dev/shm/*) echo "$folder would be hidden in the nodes, which have a /tmp of their own: take /var/tmp" >&2; exit 2 ;;
+esac
 [[ $(id -u) == 0 ]] || { echo "needs root" >&2; exit 2; }
 [[ ! -e $folder/pids ]] || { echo "$folder holds a cluster: stop_cluster.sh $folder" >&2; exit 2; }
 ip link show "$bridge" >/dev/null 2>&1 && { echo "another cluster is up (network bridge $bridge)" >&2; exit 2; }
