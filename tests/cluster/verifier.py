@@ -11,8 +11,10 @@ LOOK_S = 0.1
 
 
 def wants_capitals(payload: Mapping[str, Any], response: str) -> float:
-    """1 for three capital letters, which somewhat less than half of random texts have. With `hold`, a folder: from the call `hold_from` on it waits for as
-    long as there is a file `hold`."""
+    """1 for three capital letters, which somewhat less than half of random texts have.
+
+    With `hold`, a folder: from the call `hold_from` on it waits for as long as there is a file `hold`.
+    """
     if "hold" in payload:
         wait(Path(payload["hold"]), payload["hold_from"])
     return float(sum(character.isupper() for character in response) >= 3)
