@@ -15,6 +15,7 @@ from launcher.frozen import Folders, absolute_paths, check_yaml
 from launcher.hardware import gpu_hardware
 from launcher.job_script import JobPlan, check_name, job_script
 from launcher.plan import make_plan
+from launcher.proposals import advice
 from launcher.site import Site, load_site, seconds_of
 from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.load import load_config
@@ -88,7 +89,7 @@ def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str
         path = [] if request.config_path is None else ["--config-path", str(request.config_path)]
         command = shlex.join(["plan", "--config-name", request.config_name, *path, *request.overrides])
         raise ResourceError(
-            f"this run does not fit: {plan.refusal}. `python -m launcher {command}` proposes layouts that do; `--no-plan` goes on"
+            f"this run does not fit: {plan.refusal}; {advice(plan)}. `python -m launcher {command}` has the terms; `--no-plan` goes on"
             " all the same"
         )
     return [plan.summary()]

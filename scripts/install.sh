@@ -19,7 +19,7 @@ fail() { printf '[install] error: %s\n' "$*" >&2; exit 1; }
 [[ $kind == cpu || $kind == gpu ]] || fail "unknown kind '$kind': write scripts/install.sh cpu or scripts/install.sh gpu"
 
 stamp=$venv/.brorl-installed
-wanted="$kind $(sha256sum <"$lock" | cut -d' ' -f1)"
+wanted="$kind $(cat "$lock" pyproject.toml | sha256sum | cut -d' ' -f1)"
 [[ -f $stamp && $(<"$stamp") == "$wanted" && -x $venv/bin/python ]] && exit 0
 
 is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; }
