@@ -85,11 +85,15 @@ class DynamicSampling:
         return len(self.kept) >= self.wanted
 
     def num_to_admit(self) -> int:
-        """How many more groups to begin now. Raises StarvationError when `max_sampled` times the batch did not fill it."""
-        if self.is_full:
+        """How many more groups to begin now. Raises StarvationError when `max_sampled` times the batch did not fill it.
+
+        With `order: prompt` also for a batch that is full by now those that would have been begun before it was, had groups closed one at
+        a time: then what is sampled, and carried over, does not depend on how many close at once.
+        """
+        if self.is_full and self.config.order == "completion":
             return 0
         limit = math.ceil(self.wanted * self.config.max_sampled)
-        if not self._in_flight and self._num_admitted >= limit:
+        if not self.is_full and not self._in_flight and self._num_admitted >= limit:
             raise StarvationError(self._starvation_message())
         return max(min(self._target, limit) - self._num_admitted, 0)
 

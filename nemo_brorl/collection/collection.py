@@ -90,6 +90,8 @@ class Collection:
             self._settle(group)
         if self.is_filling:
             self._look_at_clock()
+            if self.dynamic_sampling.is_full:
+                self._admit()  # what faster groups would have made room for
             if self.is_overdue or self.dynamic_sampling.is_full:
                 self._drain()
         if self.is_done and not self.dynamic_sampling.kept:

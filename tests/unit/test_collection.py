@@ -67,9 +67,16 @@ def test_dropped_groups_are_replaced_until_the_batch_is_full() -> None:
     assert collected.metrics["dynamic_sampling/wasted_rollouts"] == 16
 
 
-def test_the_batch_does_not_depend_on_how_many_chunks_arrive_at_a_time() -> None:
-    batches = [uids(collect(make_collector(BroRLConfig(), SlowGenerator(num_per_poll=num)))) for num in (1, 2, None)]
-    assert batches[0] == batches[1] == batches[2] == ["train/1", "train/2"]
+def test_what_is_sampled_does_not_depend_on_how_many_chunks_arrive_at_a_time() -> None:
+    seen = []
+    for num in (1, 2, None):
+        generator, steps = SlowGenerator(num_per_poll=num), []
+        collector = make_collector(BroRLConfig(), generator, period=2)  # half of the groups are of no use
+        for generator.version in range(4):
+            steps.append(collect(collector, generator.version))
+        seen.append([(uids(step), [group.prompt.uid for group in step.sampled]) for step in steps])
+    assert seen[0] == seen[1] == seen[2]
+    assert [len(batch) for batch, _ in seen[0]] == [2, 2, 2, 2]
 
 
 def test_a_starved_collection_leaves_no_session_open() -> None:

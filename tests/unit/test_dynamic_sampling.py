@@ -98,6 +98,24 @@ def test_groups_are_judged_in_the_order_of_their_prompts_whichever_closes_first(
     assert fill([3, 2, 1, 0])[0] == ["train/1", "train/3"]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_as_many_are_begun_whether_groups_close_one_by_one_or_together(together: bool) -> None:
+    sampling = DynamicSampling(CONFIG)
+    sampling.keep_rate = 0.5
+    sampling.begin_step(version=0, wanted=2)
+    assert sampling.num_to_admit() == 4
+    sampling.admit(f"train/{index}" for index in range(4))
+    begun = 4
+    for index, rewards in enumerate([[1.0, 1.0], [0.0, 1.0], [0.0, 1.0]]):
+        sampling.offer(make_group(rewards, uid=f"train/{index}"))
+        if not together or index == 2:
+            num = sampling.num_to_admit()
+            sampling.admit(f"train/{begun + place}" for place in range(num))
+            begun += num
+    assert sampling.is_full
+    assert begun == 6, "one was judged and dropped: 1 + 2 / 0.475, rounded up"
+
+
 def test_in_the_order_of_completion_the_first_informative_groups_make_the_batch() -> None:
     sampling = DynamicSampling(DynamicSamplingConfig(order="completion"))
     sampling.begin_step(version=0, wanted=1)
