@@ -11,6 +11,7 @@ set -euo pipefail
 folder=$(realpath -m "$1")
 NODES=${NODES:-8} GPUS=${GPUS:-8} CPUS=${CPUS:-4} SUBNET=${SUBNET:-10.78.0} GRACE=${GRACE:-0}
 bridge=brorltest
+root=$(cd "$(dirname "$0")/../.." && pwd) # this repository
 case $folder in
   /tmp | /tmp/* | /dev/shm/*) echo "$folder would be hidden in the nodes, which have a /tmp of their own: take /var/tmp" >&2; exit 2 ;;
 esac
@@ -115,12 +116,15 @@ write_node() {
   local name=$1
   mkdir -p "$folder/nodes/$name"/{spool,tmp}
   chmod 1777 "$folder/nodes/$name/tmp"
+  local show_root="" # where the nodes' own /tmp would hide it
+  [[ $root == /tmp/* ]] && show_root="mkdir -p $folder/nodes/$name$root && mount --bind $root $folder/nodes/$name$root"
   cat >"$folder/nodes/$name/init.sh" <<END
 #!/usr/bin/env bash
 hostname $name
 mount -t tmpfs -o size=8g,mode=1777 shm /dev/shm
 mount --bind $folder/hosts /etc/hosts
-mount --bind $folder/nodes/$name/tmp /tmp
+$show_root
+mount --rbind $folder/nodes/$name/tmp /tmp
 export SLURM_CONF=$folder/slurm.conf
 cd /
 slurmd -D -N $name &
