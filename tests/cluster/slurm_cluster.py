@@ -51,6 +51,10 @@ class SlurmCluster:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End all of its processes and networks."""
         done = self._script("stop_cluster.sh", {})
         assert not done.stderr, done.stderr
 
