@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import signal
+import os
 import sys
 
 from nemo_brorl.errors import USER_ERROR, BroRLError
@@ -29,10 +29,14 @@ def main() -> int:
     if command not in COMMANDS:
         sys.stderr.write(f"error: there is no command '{command}'\n\n{usage()}")
         return USER_ERROR
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `… | head` is no error
     module = importlib.import_module(f"launcher.{command}")  # the others are not waited for
     try:
-        return int(module.main(rest))
+        code = int(module.main(rest))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `… | head` has read enough; what is left is not to fail once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except BroRLError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
