@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from launcher.cpu_probe import CpuSpeed
 from launcher.generation_time import EngineSpeed, GenerationTime, decode_seconds, prompt_tokens_computed
-from launcher.hardware import GIB, Hardware
+from launcher.hardware import Hardware
 from launcher.host_memory import NodeMemory, NodeTerm, checkpoint_gib
 from launcher.memory_plan import NUMBER_BYTES, DeviceMemory, EnginePlan, Term
 from launcher.model_cost import Cut, rank_parameters
@@ -18,7 +18,7 @@ from launcher.step_time import StageTime, StepTime
 from launcher.workload import MicroBatches, Workload
 from nemo_brorl.config.derived import num_engines, num_policy_ranks
 from nemo_brorl.config.hf_shapes import hf_shapes, num_parameters
-from nemo_brorl.config.memory import CpuMemory, available_gib, cpu_memory
+from nemo_brorl.config.memory import GIB, CpuMemory, available_gib, cpu_memory
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ResourceError

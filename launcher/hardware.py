@@ -9,8 +9,6 @@ from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.errors import ConfigError
 
-GIB = 1024**3
-
 
 @dataclass(frozen=True)
 class Efficiency:

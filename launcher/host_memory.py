@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launcher.hardware import GIB, Hardware
+from launcher.hardware import Hardware
 from launcher.memory_plan import NUMBER_BYTES, PolicyBytes
 from launcher.model_cost import Cut, rank_parameters
 from launcher.workload import Engines, Workload
 from nemo_brorl.config.derived import weight_transport
+from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 

@@ -13,9 +13,7 @@ from pathlib import Path
 
 from nemo_brorl.config.load import load_config, parse_command_line
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import BroRLError
-
-USER_ERROR = 2
+from nemo_brorl.errors import USER_ERROR, BroRLError
 
 
 def main(argv: Sequence[str]) -> int:

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from launcher.hardware import GIB, Hardware
+from launcher.hardware import Hardware
 from launcher.model_cost import Cut, Parameters, key_value_bytes, layer_activations, rank_parameters
 from launcher.workload import Engines, MicroBatches, Workload
+from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 

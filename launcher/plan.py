@@ -17,11 +17,9 @@ from launcher.workload import ASSUMED, Engines, Lengths, MicroBatches, Workload,
 from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import BroRLError
+from nemo_brorl.errors import USER_ERROR, BroRLError
 
 __all__ = ["Hardware", "Lengths", "Plan", "configured_hardware", "main", "make_plan"]
-
-USER_ERROR = 2
 
 
 @dataclass(frozen=True)

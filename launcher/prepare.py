@@ -17,7 +17,7 @@ from launcher.job_script import JobPlan, check_name, job_script
 from launcher.plan import make_plan
 from launcher.proposals import advice
 from launcher.site import Site, load_site, seconds_of
-from nemo_brorl.config.derived import num_gpus
+from nemo_brorl.config.derived import num_gpus, time_limit_s
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.same_run import check_same_run
@@ -60,10 +60,11 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
         raise ConfigError(f"--require-clean: the code is {code.revision}: commit it, or leave the option out to freeze it as it is")
     if code.revision.changed:
         notes.append(f"the code differs from its commit and is frozen as it is: {code.revision}")
-    limit = job.config.trainer.time_limit
-    if limit is not None and seconds_of(limit) < seconds_of(job.site.time) - job.site.signal_s:
+    limit_s = time_limit_s(job.config)
+    if limit_s is not None and limit_s < seconds_of(job.site.time) - job.site.signal_s:
         notes.append(
-            f"trainer.time_limit={limit} ends each job before its time of {job.site.time}: write trainer.time_limit=null to use all of it"
+            f"trainer.time_limit={job.config.trainer.time_limit} ends each job before its time of {job.site.time}:"
+            " write trainer.time_limit=null to use all of it"
         )
     if request.with_plan:
         notes += check_plan(job.config, job.site, request)

@@ -23,8 +23,8 @@ from types import FrameType
 
 from launcher.addresses import address_of, interface_address, own_address
 from launcher.ray_ports import NUM_PORTS, RayPorts, check_ports
+from nemo_brorl.errors import USER_ERROR
 
-USER_ERROR = 2
 STOP_S = 8  # for `ray start --block` to end its processes
 SWEEP_S = 2.0  # for what it leaves behind, asked to end, and then killed
 KNOCK_S = 0.2  # between two looks whether the head is there

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from launcher.generation_time import GenerationTime, generation_time
-from launcher.hardware import GIB, Hardware
+from launcher.hardware import Hardware
 from launcher.memory_plan import NUMBER_BYTES, EnginePlan, policy_bytes
 from launcher.model_cost import Cut, active_parameters, forward_flops, rank_parameters
 from launcher.workload import Engines, MicroBatches, Workload
+from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 

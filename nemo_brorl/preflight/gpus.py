@@ -10,11 +10,11 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.preflight.probe import answer, ask
 from nemo_brorl.preflight.report import FAIL, OK, WARN, Check
 
-GIB = 1 << 30
 SMI_S, TORCH_S = 30.0, 120.0
 FIELDS = ("index", "name", "memory.total", "memory.used", "ecc.errors.uncorrected.volatile.total", "clocks_event_reasons.hw_slowdown")
 PROCESSES = ("pid", "process_name", "used_gpu_memory")

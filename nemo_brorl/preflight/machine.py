@@ -14,13 +14,12 @@ from pathlib import Path
 
 from nemo_brorl.config.derived import num_engines, num_gpus, num_policy_ranks, stage_samples
 from nemo_brorl.config.hf_shapes import num_parameters
-from nemo_brorl.config.memory import available_gib, needed_gib
+from nemo_brorl.config.memory import GIB, available_gib, needed_gib
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.preflight.probe import within
 from nemo_brorl.preflight.report import FAIL, OK, WARN, Check
 
-GIB = 1 << 30
 PYTHONS = ((3, 11), (3, 12))
 CHECKPOINT_BYTES = 18  # for each parameter: weights, fp32 master weights, two moments, the reference
 EXPORT_BYTES = 4  # for each parameter, of a folder in Hugging Face's format

@@ -112,7 +112,7 @@ def _welcome(meeting: Meeting, link: socket.socket) -> None:
             theirs = float(_receive(link, HELLO_S)["time"])
             offsets.append(theirs - (before + time.time()) / 2)
         _send(link, {"ping": False}, HELLO_S)
-    except BaseException:
+    except BaseException:  # whatever it was, Ctrl-C too: the link is not left open
         link.close()
         raise
     meeting.links[rank], meeting.offsets[rank] = link, statistics.median(offsets)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nemo_brorl.config.hf_shapes import hf_shapes
+from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.model_rules import local_model, misfits
 from nemo_brorl.config.model_shape import ModelShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
@@ -15,7 +16,6 @@ from nemo_brorl.errors import BroRLError
 from nemo_brorl.preflight.probe import within
 from nemo_brorl.preflight.report import FAIL, OK, WARN, Check
 
-GIB = 1 << 30
 DEADLINE_S = 60.0
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 MAX_NAMED = 4
