@@ -1,11 +1,12 @@
-"""Rollouts per second through the pool, over raw `vllm.LLM.generate` with the same settings, in one run.
+"""Tokens per second through the pool, over raw `vllm.LLM.generate` with the same settings, in one run.
 
     python bench/generation.py [--json FILE]
 
 Both sides have one engine in one Ray actor with the same environment, get the same new prompts each time, and take turns.
 The raw side is timed inside its actor; the pool from the driver, until the last chunk has arrived. Then the pool alone, at
 equal samples: N = 16 and N = 512 rollouts per prompt (`generation_grid.py` does this over many lengths), and two engines over one. The
-model is random with the sizes of the warm-up model, unless `--model`. About four minutes on two idle cores; says how far it is.
+model is random with the sizes of the warm-up model, unless `--model`. The sides draw different responses, so tokens are counted. About
+three minutes on two idle cores; says how far it is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -31,6 +32,13 @@ from nemo_brorl.rollouts.requests import requests_for
 from nemo_brorl.types import Prompt, Sampling
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=32)
+
+
+class Timed(NamedTuple):
+    """What a side did."""
+
+    seconds: float
+    num_tokens: int  # sampled
 
 
 class RawVllm:
@@ -47,14 +55,14 @@ class RawVllm:
         """This actor's process id."""
         return os.getpid()
 
-    def generate(self, prompts: Sequence[Prompt], num_per_prompt: int) -> float:
-        """Seconds for `num_per_prompt` rollouts of each prompt."""
+    def generate(self, prompts: Sequence[Prompt], num_per_prompt: int, seed: int) -> Timed:
+        """`num_per_prompt` rollouts of each prompt."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         params = SamplingParams(
             n=num_per_prompt,
-            seed=1,
+            seed=seed,
             temperature=SAMPLING.temperature,
             top_p=SAMPLING.top_p,
             max_tokens=SAMPLING.max_tokens,
@@ -65,8 +73,9 @@ class RawVllm:
         )
         inputs = [{"prompt_token_ids": list(prompt.token_ids)} for prompt in prompts]
         start = time.perf_counter()
-        self._llm.generate(inputs, params, use_tqdm=False)
-        return time.perf_counter() - start
+        outputs = self._llm.generate(inputs, params, use_tqdm=False)
+        seconds = time.perf_counter() - start
+        return Timed(seconds, sum(len(completion.token_ids) for output in outputs for completion in output.outputs))
 
 
 class PromptMaker:
@@ -109,14 +118,14 @@ def make_model(folder: Path, max_positions: int | None = None) -> Path:
     return folder
 
 
-def time_pool(pool: VllmPool, prompts: Sequence[Prompt], num_per_prompt: int, chunk_size: int, sampling: Sampling = SAMPLING) -> float:
-    """Seconds until the driver has every chunk."""
+def time_pool(pool: VllmPool, prompts: Sequence[Prompt], num_per_prompt: int, chunk_size: int, sampling: Sampling = SAMPLING) -> Timed:
+    """Until the driver has every chunk."""
     requests = requests_for(prompts, num_per_prompt, chunk_size, sampling, run_seed=1)
     start = time.perf_counter()
-    num_samples = sum(len(chunk.lengths) for chunk in pool.generate(requests))
+    lengths = np.concatenate([chunk.lengths for chunk in pool.generate(requests)])
     seconds = time.perf_counter() - start
-    assert num_samples == len(prompts) * num_per_prompt, f"{num_samples} samples arrived"
-    return seconds
+    assert len(lengths) == len(prompts) * num_per_prompt, f"{len(lengths)} samples arrived"
+    return Timed(seconds, int(lengths.sum()))
 
 
 def cpu_seconds(processes: Sequence[int]) -> float:
@@ -130,31 +139,29 @@ def cpu_seconds(processes: Sequence[int]) -> float:
 
 def compare_with_raw(pool: VllmPool, raw: Any, maker: PromptMaker, options: argparse.Namespace) -> dict[str, Any]:
     """Medians of alternating repeats; the first pair warms up and is not counted."""
-    seconds: dict[str, list[float]] = {"raw": [], "pool": []}
-    cpu: dict[str, list[float]] = {"raw": [], "pool": []}
+    tokens_per_s: dict[str, list[float]] = {"raw": [], "pool": []}
+    tokens_per_cpu_s: dict[str, list[float]] = {"raw": [], "pool": []}
     processes = {"raw": [ray.get(raw.process.remote())], "pool": [pool.wait_ready()[0].process, os.getpid()]}
     for repeat in range(options.repeats + 1):
         prompts = maker.make(options.prompts, options.prompt_tokens)
         sides = {
-            "raw": lambda prompts=prompts: ray.get(raw.generate.remote(prompts, options.rollouts)),
+            "raw": lambda prompts=prompts, seed=10_000 * repeat: ray.get(raw.generate.remote(prompts, options.rollouts, seed)),
             "pool": lambda prompts=prompts: time_pool(pool, prompts, options.rollouts, options.chunk_size),
         }
         for side in ("raw", "pool") if repeat % 2 else ("pool", "raw"):
             start = cpu_seconds(processes[side])
-            taken = sides[side]()
+            seconds, num_tokens = sides[side]()
             if repeat:
-                seconds[side].append(taken)
-                cpu[side].append(cpu_seconds(processes[side]) - start)
-    num_samples = options.prompts * options.rollouts
-    wall_rates = {side: num_samples / statistics.median(values) for side, values in seconds.items()}
-    cpu_rates = {side: num_samples / statistics.median(values) for side, values in cpu.items()}
+                tokens_per_s[side].append(num_tokens / seconds)
+                tokens_per_cpu_s[side].append(num_tokens / (cpu_seconds(processes[side]) - start))
+    rates = {side: statistics.median(values) for side, values in tokens_per_s.items()}
+    cpu_rates = {side: statistics.median(values) for side, values in tokens_per_cpu_s.items()}
     return {
-        "samples_per_s": wall_rates,
-        "samples_per_cpu_s": cpu_rates,
-        "ratio": wall_rates["pool"] / wall_rates["raw"],
+        "tokens_per_s": rates,
+        "tokens_per_cpu_s": cpu_rates,
+        "ratio": rates["pool"] / rates["raw"],
         "cpu_ratio": cpu_rates["pool"] / cpu_rates["raw"],
-        "seconds": seconds,
-        "cpu_seconds": cpu,
+        "all": {"tokens_per_s": tokens_per_s, "tokens_per_cpu_s": tokens_per_cpu_s},
     }
 
 
@@ -166,7 +173,7 @@ def compare_group_sizes(pool: VllmPool, maker: PromptMaker, options: argparse.Na
         for _ in range(options.repeats):
             before = pool.stats()
             prompts = maker.make(options.rollouts // num_per_prompt, 200)
-            rates.append(options.rollouts / time_pool(pool, prompts, num_per_prompt, options.chunk_size))
+            rates.append(options.rollouts / time_pool(pool, prompts, num_per_prompt, options.chunk_size).seconds)
             for old, new in zip(before, pool.stats(), strict=True):
                 hits += new.prefix_cache_hits - old.prefix_cache_hits
                 queries += new.prefix_cache_queries - old.prefix_cache_queries
@@ -183,7 +190,7 @@ def compare_engines(one: VllmPool, config: BroRLConfig, folder: Path, maker: Pro
     for repeat in range(options.repeats + 1):
         for name, pool in (("one", one), ("two", two)) if repeat % 2 else (("two", two), ("one", one)):
             prompts = maker.make(2 * options.prompts, options.prompt_tokens)
-            rate = len(prompts) * options.rollouts / time_pool(pool, prompts, options.rollouts, options.chunk_size)
+            rate = len(prompts) * options.rollouts / time_pool(pool, prompts, options.rollouts, options.chunk_size).seconds
             rates[name] += [rate] if repeat else []
     two.close()
     medians = {name: statistics.median(values) for name, values in rates.items()}
@@ -228,8 +235,8 @@ def main() -> None:
     compared = result["raw"]
     print(f"{options.prompts} prompts x {options.rollouts} rollouts x {SAMPLING.max_tokens} tokens, medians of {options.repeats}")
     for side, name in (("raw", "vllm.LLM.generate"), ("pool", "pool, one engine")):
-        wall, cpu = compared["samples_per_s"][side], compared["samples_per_cpu_s"][side]
-        print(f"  {name:18s} {wall:8.1f} samples/s {cpu:8.1f} samples/CPU-s")
+        wall, cpu = compared["tokens_per_s"][side], compared["tokens_per_cpu_s"][side]
+        print(f"  {name:18s} {wall:8.1f} tokens/s {cpu:8.1f} tokens/CPU-s")
     print(f"  {'ratio':18s} {compared['ratio']:8.3f} (at least 0.95) {compared['cpu_ratio']:6.3f}")
     engines = result["engines"]["samples_per_s"]
     ratio = result["engines"]["ratio"]

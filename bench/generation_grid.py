@@ -88,7 +88,7 @@ def run_side(pool: VllmPool, side: str, maker: PromptMaker, prompt_tokens: int, 
     prompts = maker.make(num_samples // size, prompt_tokens)
     batches: list[Sequence[Prompt]] = [[prompt] for prompt in prompts] if side == "one_by_one" else [prompts]
     before = pool.stats()
-    seconds = sum(time_pool(pool, batch, size, min(size, 64), sampling) for batch in batches)
+    seconds = sum(time_pool(pool, batch, size, min(size, 64), sampling).seconds for batch in batches)
     after = pool.stats()
     queries, hits = (sum(getattr(new, name) - getattr(old, name) for old, new in zip(before, after, strict=True))
                      for name in ("prefix_cache_queries", "prefix_cache_hits"))  # fmt: skip

@@ -44,7 +44,7 @@ def run_once(pool: VllmPool, maker: PromptMaker, sizes: Sizes, group_size: int, 
     """Seconds, and the share of prompt tokens that the prefix cache had."""
     before = pool.stats()
     sampling = Sampling(1.0, 1.0, sizes.response)
-    seconds = time_pool(pool, maker.make(samples // group_size, sizes.prompt), group_size, min(sizes.chunk, group_size), sampling)
+    seconds = time_pool(pool, maker.make(samples // group_size, sizes.prompt), group_size, min(sizes.chunk, group_size), sampling).seconds
     hits = queries = 0
     for old, new in zip(before, pool.stats(), strict=True):
         hits += new.prefix_cache_hits - old.prefix_cache_hits

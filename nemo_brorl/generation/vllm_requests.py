@@ -27,6 +27,9 @@ class VllmRequests:
     """
 
     def __init__(self, engine: Any) -> None:
+        from vllm.sampling_params import RequestOutputKind, SamplingParams  # not in `add`: that is called for every rollout
+
+        self._new_params, self._output_kind = SamplingParams, RequestOutputKind.FINAL_ONLY
         self._engine = engine  # vllm.LLMEngine
         self.vocab_size: int = engine.model_config.get_vocab_size()
         self._version = 0
@@ -35,10 +38,7 @@ class VllmRequests:
 
     def add(self, name: str, task: RolloutTask, sampling: Sampling) -> str:
         """Queue a rollout; returns its id."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        params = SamplingParams(
+        params = self._new_params(
             seed=task.seed,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
@@ -46,9 +46,11 @@ class VllmRequests:
             logprobs=0,  # of the sampled token only
             flat_logprobs=True,
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=self._output_kind,
+            skip_clone=True,  # nobody else has it, and vLLM's deep copy costs more than all the rest of adding
         )
-        identity: str = self._engine.add_request(name, {"prompt_token_ids": task.token_ids}, params)
+        prompt = {"type": "token", "prompt_token_ids": task.token_ids}  # with its type it goes past the renderer
+        identity: str = self._engine.add_request(name, prompt, params)
         self._sampled[identity], self._ids[name] = _Sampled(name), identity
         return identity
 

@@ -18,7 +18,7 @@ from nemo_brorl.types import Sampling
 def names_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The three that are imported; vLLM itself takes ten seconds."""
     one = Enum("one", "FINAL_ONLY ABORT")
-    for module, names in (("vllm", {"SamplingParams": dict}), ("vllm.sampling_params", {"RequestOutputKind": one}),
+    for module, names in (("vllm", {}), ("vllm.sampling_params", {"SamplingParams": dict, "RequestOutputKind": one}),
                           ("vllm.v1", {}), ("vllm.v1.engine", {"FinishReason": one})):  # fmt: skip
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**names))
 
