@@ -26,7 +26,7 @@ MAX_NESTING = 3
 # Lower shelves first. A unit (module or folder) imports from lower shelves and from inside itself, never sideways.
 SHELVES: tuple[tuple[str, ...], ...] = (
     ("errors", "logs"),
-    ("types", "clock", "console", "heartbeat"),
+    ("types", "clock", "console", "heartbeat", "process_memory"),
     ("object_store", "config"),
     ("ports", "kl", "tokenizer", "weight_wire", "cluster", "places", "run_folder", "theory", "carrier_files", "sandbox"),
     ("rollouts", "rewards", "dynamic_sampling", "advantages", "losses", "packing", "metrics", "reference_reset"),

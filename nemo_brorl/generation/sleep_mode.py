@@ -6,12 +6,11 @@ cache, and gives back what its heap can spare; weights and KV cache stay in memo
 
 from __future__ import annotations
 
-import ctypes
 import gc
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemo_brorl.errors import GenerationError
+from nemo_brorl.process_memory import private_bytes, trim_heap
 
 if TYPE_CHECKING:
     import torch
@@ -59,24 +58,9 @@ def resident_bytes(device: torch.device) -> int:
     """What this process holds of a device: GPU memory by the driver's own count, or private memory of the process on CPU."""
     gc.collect()
     if device.type == "cpu":
-        _trim_heap()
+        trim_heap()
         return private_bytes()
     return _gpu_bytes(device)
-
-
-def private_bytes() -> int:
-    """Memory of this process that no other shares: weights that are read from the object store are not in it."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/self/status has no RssAnon: this kernel is older than 4.5")
-
-
-def _trim_heap() -> None:
-    """Give freed memory back to the system, as far as the C library can."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
 
 
 def _gpu_bytes(device: torch.device) -> int:

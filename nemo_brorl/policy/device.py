@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nemo_brorl.errors import ResourceError
 from nemo_brorl.policy import cpu_megatron
+from nemo_brorl.process_memory import trim_heap
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,10 @@ def all_threads() -> Iterator[None]:
 
 
 def release_cache() -> None:
-    """Hand memory that torch keeps for later back to the GPU, for other processes; also what was shared with processes that have let go."""
+    """Hand memory that is kept for later back to the GPU, for other processes; also what was shared with processes that have let go. On
+    CPU, back to the machine."""
     if torch.cuda.is_initialized():
         torch.cuda.ipc_collect()
         torch.cuda.empty_cache()
+    else:
+        trim_heap()

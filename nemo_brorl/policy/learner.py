@@ -18,7 +18,7 @@ from nemo_brorl.policy import saving
 from nemo_brorl.policy.attention_flex import ROW_MULTIPLE, uses_flex
 from nemo_brorl.policy.background_save import BackgroundSave
 from nemo_brorl.policy.bucket_plan import bucket_bytes
-from nemo_brorl.policy.device import Device
+from nemo_brorl.policy.device import Device, release_cache
 from nemo_brorl.policy.fp8_check import Fp8Check
 from nemo_brorl.policy.hf_folder import SHARD_BYTES, write_hf_folder
 from nemo_brorl.policy.hf_weights import HfExport, load_hf
@@ -82,7 +82,10 @@ class Learner:
 
     def update(self, plan: UpdatePlan) -> RankReport:
         """Collective: every mini-batch of the plan."""
-        return Update(self, plan).run()
+        report = Update(self, plan).run()
+        if not self.device.is_gpu:
+            release_cache()  # engines sample next, in the same memory; and holes between micro-batches do not add up over steps
+        return report
 
     def log_probs(
         self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True

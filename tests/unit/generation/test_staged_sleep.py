@@ -10,7 +10,7 @@ import pytest
 from nemo_brorl.config.generation_schema import GenerationConfig
 from nemo_brorl.errors import GenerationError
 from nemo_brorl.generation import staged_sleep
-from nemo_brorl.generation.sleep_mode import SleepMode, private_bytes
+from nemo_brorl.generation.sleep_mode import SleepMode
 from nemo_brorl.generation.staged_sleep import StagedSleep
 
 GIB = 2**30
@@ -165,10 +165,3 @@ def test_what_each_mode_asks_of_vllm(mode: str, on_cpu: bool, expected: list[Any
     for tag in ("weights", "kv_cache", "kv_cache"):
         sleep.wake(tag)
     assert engine.calls == expected
-
-
-def test_private_memory_grows_with_what_a_process_allocates() -> None:
-    before = private_bytes()
-    block = bytearray(64 * 2**20)
-    assert private_bytes() - before > 60 * 2**20
-    del block
