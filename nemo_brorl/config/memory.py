@@ -21,7 +21,7 @@ GIB = 1024**3
 # Private memory of processes with their imports, before they hold a model; measured on CPU.
 DRIVER_GIB = 1.5  # the driver with NeMo, Ray's own processes
 POLICY_RANK_GIB = 0.7
-ENGINE_GIB = 0.9
+ENGINE_GIB = 1.0
 REWARD_WORKER_GIB = 0.15
 
 NUMBER_BYTES = {"fp32": 4, "bf16": 2}
