@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from nemo_brorl.errors import StallError
 from nemo_brorl.logs import get_logger
+from nemo_brorl.whole_file import write_whole
 
 log = get_logger(__name__)
 
@@ -171,10 +172,8 @@ class StallWatch:
         standing = self.heartbeat.standing()
         numbers = {"stage_s": round(standing.stage_s, 1), "silent_s": round(standing.silent_s, 1), "written_at": round(time.time(), 1)}
         row = {"state": state, "stage": standing.stage, "detail": standing.detail, **numbers, "late": list(late), "process": os.getpid()}
-        partial = self.path.with_suffix(".partial")
         try:
-            partial.write_text(json.dumps(row, indent=1) + "\n")
-            partial.replace(self.path)
+            write_whole(self.path, json.dumps(row, indent=1) + "\n")
         except OSError as error:
             log.warning("%s was not written: %s", self.path, error)
 

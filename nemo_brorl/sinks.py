@@ -10,6 +10,7 @@ from typing import Any
 
 from nemo_brorl.logs import get_logger
 from nemo_brorl.ports import MetricSink
+from nemo_brorl.whole_file import write_whole
 
 log = get_logger(__name__)
 
@@ -100,6 +101,4 @@ def _drop_after(path: Path, step: int | None) -> None:
     if not path.exists():
         return
     rows = [] if step is None else [row for row in read_metrics(path) if row["step"] <= step]
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    partial.replace(path)
+    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))

@@ -25,7 +25,7 @@ MAX_NESTING = 3
 
 # Lower shelves first. A unit (module or folder) imports from lower shelves and from inside itself, never sideways.
 SHELVES: tuple[tuple[str, ...], ...] = (
-    ("errors", "logs"),
+    ("errors", "logs", "whole_file"),
     ("types", "clock", "console", "heartbeat", "process_memory"),
     ("object_store", "config"),
     ("ports", "kl", "tokenizer", "weight_wire", "cluster", "places", "run_folder", "theory", "carrier_files", "sandbox"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from nemo_brorl.console import format_table
+from nemo_brorl.whole_file import write_whole
 
 NOT_MEASURED = "not measured"
 
@@ -73,9 +73,7 @@ class Results:
         content = {"part": self.part, "tiny": self.is_tiny, "whole": self.is_whole,
                    "rows": [asdict(row) for row in self.rows], "details": self.details}  # fmt: skip
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_suffix(".part")
-        aside.write_text(json.dumps(content, indent=1) + "\n")
-        os.replace(aside, self.path)
+        write_whole(self.path, json.dumps(content, indent=1) + "\n")
 
 
 def read_results(path: Path) -> dict[str, Any] | None:

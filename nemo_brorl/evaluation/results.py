@@ -8,7 +8,6 @@ OUTPUT/evaluations/MODEL-ID/             each evaluation's own copy, and its sam
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from nemo_brorl.evaluation.answers import AnswerFile, PromptAnswers, short_id
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.evaluation.comparison import Compared, Other, compare
 from nemo_brorl.evaluation.estimates import Scores, by, scores_of
+from nemo_brorl.whole_file import write_whole
 
 
 @dataclass(frozen=True)
@@ -104,18 +104,9 @@ def write(output: Path, folder: Path, record: Mapping[str, Any], markdown: str) 
     text = json.dumps(record, indent=1) + "\n"
     for place in (folder, output):
         place.mkdir(parents=True, exist_ok=True)
-        _write_whole(place / "evaluation.json", text)
-        _write_whole(place / "evaluation.md", markdown)
+        write_whole(place / "evaluation.json", text, is_synced=True)
+        write_whole(place / "evaluation.md", markdown, is_synced=True)
 
 
 def _scores_by_task(group: Sequence[PromptAnswers], config: EvaluationConfig) -> dict[str, Scores]:
     return {name: scores_of([part], config) for name, part in by(group, lambda prompt: prompt.task).items()}
-
-
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.console import format_table
+from nemo_brorl.whole_file import write_whole
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _ORDER = (OK, WARN, FAIL)
@@ -73,10 +73,8 @@ class NodeReport:
 
 
 def write_json(path: Path, data: object) -> Path:
-    """Write aside and rename."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return aside.replace(path)
+    """Whole or not at all."""
+    return write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
 def table(reports: Sequence[NodeReport]) -> list[str]:
