@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -31,13 +32,15 @@ def save_carriers(path: Path, carriers: Sequence[Any]) -> None:
 
 def load_carriers(path: Path, *kinds: type) -> list[Any]:
     """Read what `save_carriers` wrote; `kinds` are dataclasses in it that are not of `types.py`. Raises CheckpointError for a file of
-    another version of this program."""
+    another version of this program, and for a damaged one."""
     known = _KNOWN | {kind.__name__: kind for kind in kinds}
     try:
         with np.load(path) as arrays:
             return [_value(record, known, arrays) for record in json.loads(arrays["records"].tobytes())]
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{path} was written by another version of this program ({error}): start a new run folder") from error
+    except (BadZipFile, EOFError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
 def _record(value: Any, arrays: dict[str, Any]) -> Any:

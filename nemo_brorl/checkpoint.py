@@ -4,6 +4,7 @@
                        state.json   step, prompt stream, counters
                        under_way.npz  groups between two steps, with their rollouts
                        COMPLETE     written last: names and sizes of all files above
+                salvaged.npz        what the step after the newest checkpoint had sampled, if it was cut
 
 A folder is written under another name and renamed; without a marker that fits its files it does not count as a checkpoint.
 `Saver` has the policy's files written while training goes on. A checkpoint is then under way from one step to a later one:
@@ -19,25 +20,28 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nemo_brorl.carrier_files import load_carriers, save_carriers
 from nemo_brorl.errors import CheckpointError
 from nemo_brorl.logs import get_logger
+from nemo_brorl.object_store import fetch_or_none
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.waves import Draw
-from nemo_brorl.types import ScoredGroup
+from nemo_brorl.types import ScoredChunk, ScoredGroup
 
 log = get_logger(__name__)
 
 MARKER = "COMPLETE"
 _PARTIAL = ".partial"
+_SALVAGED = "salvaged.npz"
 MAX_FAILED_SAVES = 2  # in a row
+FETCH_S = 10.0  # a chunk of rollouts that comes no sooner is taken for lost
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,14 @@ class RunState:
     step: int
     state: dict[str, Any]  # JSON-able, by owner
     under_way: UnderWay
+
+
+@dataclass(frozen=True)
+class Salvaged:
+    """Whole chunks of a step that was cut."""
+
+    step: int  # the last one before it
+    chunks: tuple[ScoredChunk, ...]
 
 
 class Checkpoints:
@@ -84,7 +96,37 @@ class Checkpoints:
         _write_durably(final / MARKER, json.dumps(_inventory(final), indent=1))
         for old in self.complete()[self.keep :]:
             shutil.rmtree(old)
+        self._salvage_file.unlink(missing_ok=True)
         return final
+
+    def keep_salvage(self, salvaged: Salvaged) -> int:
+        """Keep what the step after the newest checkpoint had sampled, until there is a newer one. Rollouts that are kept; none, with a
+        warning, when they cannot be written: they will be sampled again."""
+        aside = self._salvage_file.with_name(f".{_SALVAGED}")
+        there = Salvaged(salvaged.step, tuple(_with_arrays(salvaged.chunks)))
+        try:
+            save_carriers(aside, [there])
+            aside.replace(self._salvage_file)
+        except OSError as error:
+            log.warning("%s was not written (%s): its step will be sampled again", self._salvage_file, error)
+            aside.unlink(missing_ok=True)
+            return 0
+        return sum(len(scored.rewards) for scored in there.chunks)
+
+    def salvage(self, step: int) -> tuple[ScoredChunk, ...]:
+        """What was kept of the step after this one, if that was cut."""
+        if not self._salvage_file.exists():
+            return ()
+        try:
+            salvaged: Salvaged = load_carriers(self._salvage_file, Salvaged)[0]
+        except (CheckpointError, OSError) as error:
+            log.warning("%s: the step that was cut is sampled again", error)
+            return ()
+        return salvaged.chunks if salvaged.step == step else ()
+
+    @property
+    def _salvage_file(self) -> Path:
+        return self.folder / _SALVAGED
 
     def _unfinished(self) -> list[Path]:
         return sorted(self.folder.glob(f"step_*{_PARTIAL}"))
@@ -192,6 +234,14 @@ class Saver:
         if not may_fail or self.num_failed >= MAX_FAILED_SAVES:
             raise CheckpointError(f"{error}; older checkpoints in {self.checkpoints.folder} are as they were") from error
         log.warning("%s; older checkpoints are as they were, and training goes on without this one", error)
+
+
+def _with_arrays(chunks: Iterable[ScoredChunk]) -> Iterator[ScoredChunk]:
+    """Chunks with their tokens, without those whose node is gone: it may be why the run was told to stop."""
+    for scored in chunks:
+        arrays = fetch_or_none(scored.chunk.data, FETCH_S)
+        if arrays is not None:
+            yield replace(scored, chunk=replace(scored.chunk, data=arrays))
 
 
 def check_state_keys(state: Mapping[str, Any], wanted: Collection[str]) -> None:

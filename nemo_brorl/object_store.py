@@ -22,6 +22,27 @@ def fetch_all(items: Sequence[Any]) -> list[ChunkArrays]:
     return [item if isinstance(item, ChunkArrays) else next(arrays) for item in items]
 
 
+def fetch_or_none(data: Any, timeout_s: float) -> ChunkArrays | None:
+    """As `fetch`; None for what is gone with the node that held it, or does not come in time."""
+    if isinstance(data, ChunkArrays):
+        return data
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        arrays: ChunkArrays = ray.get(data, timeout=timeout_s)
+    except RayError:
+        return None
+    return arrays
+
+
+def store(data: Any) -> Any:
+    """A reference to arrays that are in this process, as those read from a file are; without Ray, and for a reference, the thing itself."""
+    import ray
+
+    return ray.put(data) if isinstance(data, ChunkArrays) and ray.is_initialized() else data
+
+
 def wait_any(references: Sequence[Any], timeout_s: float) -> None:
     """Return when one of the references has resolved, or after `timeout_s` seconds. Without references, at once: whoever has
     nothing pending has its results ready."""

@@ -7,17 +7,18 @@ import json
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nemo_brorl.console import Console
 from nemo_brorl.heartbeat import Heartbeat, Late
-from nemo_brorl.object_store import fetch, wait_any
+from nemo_brorl.object_store import fetch, store, wait_any
 from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
 from nemo_brorl.rollouts.requests import requests_for, requests_to_resume
+from nemo_brorl.rollouts.salvage import Salvage
 from nemo_brorl.rollouts.waves import Draw
-from nemo_brorl.types import Prompt, RolloutChunk, RolloutRequest, Sampling, ScoredGroup, TrainBatch
+from nemo_brorl.types import Prompt, RolloutChunk, RolloutRequest, Sampling, ScoredChunk, ScoredGroup, TrainBatch
 
 TURN_S = 1.0  # a wait for news ends after this long, so that deadlines and stop requests are looked at
 
@@ -37,7 +38,9 @@ class RolloutStream:
         seed: int,
         heartbeat: Heartbeat,
         forecast: Forecast | None = None,
+        salvage: Salvage | None = None,
     ) -> None:
+        """`salvage`: what is in it is not sampled, and what comes back is noted there."""
         self.session: GenerationSession = generator.open_session(forecast)
         self.verifier = verifier
         self.chunk_size = chunk_size
@@ -48,6 +51,8 @@ class RolloutStream:
         self.num_settled = 0  # rollouts that came back
         self.num_tokens = 0  # sampled here, also of rollouts that were cut
         self._num_sampling = 0  # rollouts that no engine has answered for
+        self._salvage = salvage
+        self._taken: list[ScoredChunk] = []  # from it, for the next turn
         self.sampled_at = time.monotonic()  # when the last of them was
 
     @property
@@ -84,9 +89,10 @@ class RolloutStream:
         """Wait for news, at most `timeout_s`; groups that have settled since, in the order they did. They stay under way until
         `release` or `extend`. Raises StallError when the run was given up."""
         self.heartbeat.check()
-        wait_any([*self.session.pending(), *self.verifier.pending()], timeout_s)
+        wait_any([*self.session.pending(), *self.verifier.pending()], 0.0 if self._taken else timeout_s)
         settled: list[OpenGroup | None] = []
-        chunks, scores = self.session.poll(), self.verifier.poll()
+        chunks, scores = self.session.poll(), [*self._taken, *self.verifier.poll()]
+        self._taken = []
         if chunks or scores:
             self.heartbeat.beat(f"{self.num_settled:,} of {self.num_asked:,} rollouts")
         for chunk in chunks:
@@ -97,6 +103,8 @@ class RolloutStream:
                 settled.append(self.ledger.receive(chunk, None))
         for scored in scores:
             self.num_settled += len(scored.rewards)
+            if self._salvage is not None:
+                self._salvage.note(scored)
             settled.append(self.ledger.receive(scored.chunk, scored))
         return [group for group in settled if group is not None]
 
@@ -113,7 +121,19 @@ class RolloutStream:
         num = sum(len(request.indices) for request in requests)
         self.num_asked += num
         self._num_sampling += num
-        self.session.submit(requests)
+        to_sample = [request for request in requests if not self._is_salvaged(request)]
+        if to_sample:
+            self.session.submit(to_sample)
+
+    def _is_salvaged(self, request: RolloutRequest) -> bool:
+        """Whether the answer to a request was there already; it comes back in the next turn."""
+        scored = None if self._salvage is None else self._salvage.take(request)
+        if scored is None:
+            return False
+        chunk = replace(scored.chunk, data=store(scored.chunk.data))
+        self._note_sampled(chunk)
+        self._taken.append(replace(scored, chunk=chunk))
+        return True
 
     def _note_sampled(self, chunk: RolloutChunk) -> None:
         rest, resumed = chunk.unfinished, chunk.request.resumed
@@ -157,9 +177,9 @@ class Sampler:
         """Inside, the run waits for engines, verifiers and those that `others` name."""
         return self.heartbeat.stage(name, self.generator.late, self.verifier.late, *others)
 
-    def open_stream(self, forecast: Forecast | None = None, chunk_size: int | None = None) -> RolloutStream:
+    def open_stream(self, forecast: Forecast | None = None, chunk_size: int | None = None, salvage: Salvage | None = None) -> RolloutStream:
         """For groups that are begun, extended and cut one by one. One stream at a time."""
-        return RolloutStream(self.generator, self.verifier, chunk_size or self.chunk_size, self.seed, self.heartbeat, forecast)
+        return RolloutStream(self.generator, self.verifier, chunk_size or self.chunk_size, self.seed, self.heartbeat, forecast, salvage)
 
     def sample(self, prompts: Sequence[Prompt], num_per_prompt: int, sampling: Sampling, stage: str) -> Sampled:
         """`num_per_prompt` rollouts of each prompt. The order of the result does not depend on which engine was faster."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_brorl.checkpoint import Checkpoints, RunState, Saver, check_state_keys
+from nemo_brorl.checkpoint import Checkpoints, RunState, Salvaged, Saver, check_state_keys
 from nemo_brorl.clock import StepCut, StopRequest, Stopwatch
 from nemo_brorl.collection.collection import Collected, Collection
 from nemo_brorl.collection.collector import Collector, Standpoint
@@ -97,7 +97,9 @@ class BroRLTrainer:
                 report = self.step()
             except StepCut:
                 self.save(wait=True, at=self.before)
-                self.parts.console.line(f"step {self.step_number + 1} was given up for want of time; it will begin anew")
+                num = self.parts.checkpoints.keep_salvage(Salvaged(self.step_number, self.collector.salvaged))
+                again = f"{self.step_number + 1} was given up for want of time; it will begin anew, with its {num:,} rollouts"
+                self.parts.console.line(f"step {again}")
                 break
             except StarvationError:
                 self.save(wait=True)  # what was sampled and learnt so far is kept for other settings
@@ -289,7 +291,7 @@ class BroRLTrainer:
         self.resets.load_state_dict(run.state["reference"])
         self.schedule.load_state_dict(run.state["schedule"])
         self.parts.prompts.load_state_dict(run.state["prompts"])
-        self.collector.load_state_dict(run.state["collector"], run.under_way)
+        self.collector.load_state_dict(run.state["collector"], run.under_way, self.parts.checkpoints.salvage(run.step))
         return True
 
 

@@ -44,3 +44,9 @@ def make_trainer(folder: Path, config: BroRLConfig, num_skipped: int = 0) -> Bro
 def fake(trainer: BroRLTrainer) -> FakePolicy:
     assert isinstance(trainer.parts.policy, FakePolicy)
     return trainer.parts.policy
+
+
+def last_row(trainer: BroRLTrainer) -> dict[str, float]:
+    """Metrics of the newest step."""
+    assert isinstance(trainer.parts.sink, ListSink)
+    return trainer.parts.sink.rows[-1][1]

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from nemo_brorl.clock import StepCut
 from nemo_brorl.collection.collector import Collector
 from nemo_brorl.config.derived import num_engines
 from nemo_brorl.dynamic_sampling import judge
@@ -60,7 +61,8 @@ class Collection:
         self.dynamic_sampling = collector.dynamic_sampling
         num_rollouts, chunk_size = stage.num_per_prompt * stage.prompts_per_step, self.settings.chunk_size
         fitting = fitting_chunk_size(num_rollouts, num_engines(collector.config), chunk_size)
-        self.stream: RolloutStream = collector.sampler.open_stream(collector.lengths, fitting)
+        self.salvage = collector.take_salvage(version)
+        self.stream: RolloutStream = collector.sampler.open_stream(collector.lengths, fitting, self.salvage)
         self.allocation = make_allocation(self.settings, stage.num_per_prompt, collector.beliefs, collector.config.trainer.seed)
         self.sampled: list[ScoredGroup] = []
         self.cut_groups: list[OpenGroup] = []
@@ -101,14 +103,17 @@ class Collection:
         self.collector.console.progress("generate", self.stream.num_settled, self.stream.num_asked, "rollouts", self.done_at - self.start)
 
     def complete(self, check: Callable[[], None] = lambda: None) -> Collection:
-        """Advance until it is done. Raises as `advance`, or what `check`, called at every turn, raises; nothing is under way then."""
+        """Advance until it is done. Raises as `advance`, or what `check`, called at every turn, raises; nothing is under way then. After
+        StepCut the collector has what was sampled."""
         try:
             with self.collector.sampler.stage("generate"):
                 while not self.is_done:
                     self.advance()
                     check()
-        except BaseException:  # whatever ended it, Ctrl-C too: no engine samples on
+        except BaseException as cause:  # whatever ended it, Ctrl-C too: no engine samples on
             self.close()
+            if isinstance(cause, StepCut):
+                self.collector.salvaged = self.salvage.chunks
             raise
         return self
 
@@ -126,6 +131,7 @@ class Collection:
             **(allocation_metrics(self.sampled, self.stage.num_per_prompt) if self.sampled else {}),
             **self.collector.spent.metrics(),
             "rollouts/late_groups": float(len(late)),
+            "rollouts/salvaged": float(self.salvage.num_taken),
         }
         return Collected(batch, tuple(self.sampled), metrics, generate_s, max(self.done_at - sampled_at, 0.0))
 

@@ -17,10 +17,11 @@ from nemo_brorl.metrics.allocation import Spent
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.lengths import LengthHistory
+from nemo_brorl.rollouts.salvage import Salvage
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.rollouts.success_posterior import SuccessPosterior
 from nemo_brorl.sampling import Sampler
-from nemo_brorl.types import Prompt, Sampling, ScoredGroup
+from nemo_brorl.types import Prompt, Sampling, ScoredChunk, ScoredGroup
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Collector:
         self.tails: list[OpenGroup] = []
         self.late: list[ScoredGroup] = []  # tails that have ended
         self.restarted: list[Prompt] = []
+        self.salvaged: tuple[ScoredChunk, ...] = ()  # of a step that was cut, until it begins anew
         self.lengths = LengthHistory()
         self.beliefs = SuccessPosterior(config.rollouts.posterior)
         self.spent = Spent()
@@ -56,6 +58,12 @@ class Collector:
         """A batch is to be filled under weights `version`."""
         self.dynamic_sampling.begin_step(version, stage.prompts_per_step)
         self._retire(version)
+
+    def take_salvage(self, version: int) -> Salvage:
+        """For a step under weights `version`: what the step that was cut had sampled, as far as this one may use it."""
+        chunks, self.salvaged = self.salvaged, ()
+        usable = [s for s in chunks if self.may_mix_versions or s.chunk.version == s.chunk.newest_version == version]
+        return Salvage(usable)
 
     def next_prompts(self, num: int) -> list[Prompt]:
         """Restarted ones first; each is handed out once more."""
@@ -88,8 +96,9 @@ class Collector:
             "spent": self.spent.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], under_way: UnderWay) -> None:
-        """Continue where `state` was taken."""
+    def load_state_dict(self, state: Mapping[str, Any], under_way: UnderWay, salvaged: tuple[ScoredChunk, ...] = ()) -> None:
+        """Continue where `state` was taken; `salvaged` is of a step that was cut there."""
+        self.salvaged = salvaged
         self.dynamic_sampling.kept, self.held, self.tails = list(under_way.kept), list(under_way.held), list(under_way.tails)
         self.late = list(under_way.late)
         self.dynamic_sampling.keep_rate = state["keep_rate"]

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.checkpoint import MARKER, Checkpoints, RunState, Saver, UnderWay
+from nemo_brorl.checkpoint import MARKER, Checkpoints, RunState, Salvaged, Saver, UnderWay
 from nemo_brorl.errors import CheckpointError
-from tests.fakes import FakePolicy, make_group
+from nemo_brorl.types import RolloutRequest, Sampling
+from tests.fakes import FakePolicy, make_chunk, make_group, make_prompt, score_chunk
 
 
 def run_state(step: int) -> RunState:
@@ -122,3 +123,41 @@ def test_a_folder_that_cannot_be_made_is_a_warning_like_any_lost_save(tmp_path: 
     assert "a file in the way" not in caplog.text and "training goes on" in caplog.text
     with pytest.raises(CheckpointError, match="older checkpoints"):
         saver.save(run_state(4), wait=False)
+
+
+def salvaged(step: int) -> Salvaged:
+    request = RolloutRequest(make_prompt(), first_index=0, num_rollouts=2, seed=1, sampling=Sampling(1.0, 1.0, 8))
+    return Salvaged(step, (score_chunk(make_chunk(request, [2, 3]), [0.0, 1.0]),))
+
+
+def test_what_a_cut_step_had_sampled_is_kept_until_the_next_checkpoint(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.begin(run_state(2))
+    checkpoints.commit(2)
+    assert checkpoints.salvage(2) == ()
+    assert checkpoints.keep_salvage(salvaged(2)) == 2
+    assert checkpoints.salvage(1) == (), "that of another step"
+    (chunk,) = checkpoints.salvage(2)
+    (kept,) = salvaged(2).chunks
+    assert chunk.rewards.tolist() == [0.0, 1.0]
+    assert chunk.chunk.data.token_ids.tolist() == kept.chunk.data.token_ids.tolist()
+    assert chunk.chunk.request.sampling == kept.chunk.request.sampling
+    checkpoints.begin(run_state(3))
+    checkpoints.commit(3)
+    assert checkpoints.salvage(2) == ()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_2", "step_3"]
+
+
+def test_a_damaged_file_of_salvaged_rollouts_costs_only_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.keep_salvage(salvaged(2))
+    path = tmp_path / "salvaged.npz"
+    for content in (path.read_bytes()[:100], b""):
+        path.write_bytes(content)
+        assert checkpoints.salvage(2) == ()
+    assert caplog.text.count("is damaged") == 2
+
+
+def test_salvaged_rollouts_that_cannot_be_written_are_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert Checkpoints(tmp_path / "missing", keep=2).keep_salvage(salvaged(2)) == 0
+    assert "will be sampled again" in caplog.text

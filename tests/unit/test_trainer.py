@@ -1,26 +1,19 @@
 """The loop on fakes: what it consumes, in which order, and what a restart changes (nothing)."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from nemo_brorl.clock import StepCut, StopRequest
 from nemo_brorl.config.schema import BroRLConfig, StageConfig
 from nemo_brorl.errors import CheckpointError, StarvationError, TrainingError
 from nemo_brorl.trainer import BroRLTrainer
-from tests.fakes import FakeGenerator, FakeSession, FakeVerifier, ListSink
-from tests.loop import fake, make_trainer, small_config
+from tests.fakes import FakeVerifier
+from tests.loop import fake, last_row, make_trainer, small_config
 
 
 def events(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-
-
-def last_row(trainer: BroRLTrainer) -> dict[str, float]:
-    assert isinstance(trainer.parts.sink, ListSink)
-    return trainer.parts.sink.rows[-1][1]
 
 
 def trained_prompts(trainer: BroRLTrainer) -> list[list[int]]:
@@ -78,58 +71,6 @@ def test_a_stop_request_ends_after_the_step_and_saves(tmp_path: Path) -> None:
     trainer.fit()
     assert trainer.step_number == 1
     assert [folder.name for folder in trainer.parts.checkpoints.complete()] == ["step_1"]
-
-
-class CutAtTurn(StopRequest):
-    """A SIGUSR1 that comes at the n-th turn of sampling, and leaves no time for the step."""
-
-    def __init__(self, turn: int) -> None:
-        super().__init__(None)
-        self.turns_left = turn
-
-    def check(self) -> None:
-        self.turns_left -= 1
-        if self.turns_left == 0:
-            self.reason, self.goes_on_later = "SIGUSR1", True
-            raise StepCut
-
-
-def make_step_wise(trainer: BroRLTrainer) -> BroRLTrainer:
-    """Its engines return one chunk at a time, so that a step has several turns."""
-    trainer.parts.generator.open_session = partial(one_by_one, trainer.parts.generator)  # type: ignore[method-assign]
-    return trainer
-
-
-def one_by_one(generator: FakeGenerator, forecast: object = None) -> FakeSession:
-    session = FakeSession(generator)
-    session.num_per_poll = 1
-    return session
-
-
-def settled(row: dict[str, float]) -> dict[str, float]:
-    """Metrics without timings."""
-    return {name: value for name, value in row.items() if not name.startswith(("time/", "sync/seconds")) and not name.endswith("_per_s")}
-
-
-@pytest.mark.parametrize("unfinished", ["drop", "resume"])
-def test_a_step_given_up_half_way_begins_anew_and_the_run_equals_one_that_was_never_stopped(tmp_path: Path, unfinished: str) -> None:
-    config = small_config()
-    config.rollouts.unfinished = unfinished
-    whole = make_step_wise(make_trainer(tmp_path / "whole", config))
-    whole.fit()
-    stopped = make_step_wise(make_trainer(tmp_path / "stopped", config))
-    stopped.stop = CutAtTurn(turn=25)
-    stopped.fit()
-    at = stopped.step_number
-    assert 0 < at < 6
-    assert stopped.parts.checkpoints.complete()[0].name == f"step_{at}"
-    resumed = make_step_wise(make_trainer(tmp_path / "stopped", config))
-    assert resumed.resume()
-    assert resumed.step_number == at
-    resumed.fit()
-    assert fake(resumed).weight == fake(whole).weight
-    assert resumed.collector.state_dict() == whole.collector.state_dict()
-    assert settled(last_row(resumed)) == settled(last_row(whole))
 
 
 def test_a_run_asked_to_stop_while_it_starts_writes_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""What a step that was cut had sampled, for the step that begins anew.
+
+The step begins anew with the prompts, seeds and weights of the one that was cut, so it asks for the same rollouts again, chunk by chunk.
+Chunks that had come back whole and scored are taken as they are; others are sampled again, also those of which a part had ended: the
+order of rollouts within a group is that of its chunks, and results do not change with the moment of the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from nemo_brorl.types import PartialRollouts, RolloutRequest, ScoredChunk
+
+
+class Salvage:
+    """Of one step: `take` what there is of the step that was cut, `note` what came back in this one."""
+
+    def __init__(self, chunks: Iterable[ScoredChunk] = ()) -> None:
+        self.num_taken = 0  # rollouts
+        self._old = {_key(scored.chunk.request): scored for scored in chunks}
+        self._new: list[ScoredChunk] = []
+
+    @property
+    def chunks(self) -> tuple[ScoredChunk, ...]:
+        """What would be taken if this step were cut now."""
+        return (*self._new, *self._old.values())
+
+    def take(self, request: RolloutRequest) -> ScoredChunk | None:
+        """The answer to a request; None where it must be sampled. One to another question (other settings, or another prompt) is none."""
+        found = self._old.pop(_key(request), None)
+        if found is None or not _is_same(found.chunk.request, request):
+            return None
+        self.num_taken += len(found.rewards)
+        return found
+
+    def note(self, scored: ScoredChunk) -> None:
+        """A chunk has come back."""
+        if scored.chunk.unfinished is None:
+            self._new.append(scored)
+
+
+def _key(request: RolloutRequest) -> tuple[str, bytes]:
+    return request.prompt.uid, request.indices.tobytes()
+
+
+def _is_same(old: RolloutRequest, new: RolloutRequest) -> bool:
+    """Whether both ask for the same tokens."""
+    same_draw = (old.prompt.token_ids, old.seed, old.sampling) == (new.prompt.token_ids, new.seed, new.sampling)
+    return same_draw and old.prompt.verifier == new.prompt.verifier and _begin_alike(old.resumed, new.resumed)
+
+
+def _begin_alike(old: PartialRollouts | None, new: PartialRollouts | None) -> bool:
+    if old is None or new is None:
+        return old is new
+    return old.version == new.version and np.array_equal(old.lengths, new.lengths)
