@@ -1,7 +1,7 @@
 """Carriers on disk: frozen dataclasses as JSON, their arrays beside them in one npz file, no pickle.
 
 A value is written with its type's name and read back by it, so a carrier that grows a field needs no change here. References into the
-object store are fetched: what is read holds the arrays themselves.
+object store are fetched; what is read has tokens in the object store again, where Ray is up, so that only who needs them gets them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from nemo_brorl import types
 from nemo_brorl.errors import CheckpointError
-from nemo_brorl.object_store import fetch
+from nemo_brorl.object_store import fetch, store
 
 _PLAIN = (str, int, float, bool, type(None))
 _KNOWN: dict[str, type] = {name: kind for name, kind in vars(types).items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
@@ -66,7 +66,7 @@ def _value(record: Any, known: Mapping[str, type], arrays: Any) -> Any:
     if "array" in record:
         return arrays[record["array"]]
     if "type" in record:
-        return known[record["type"]](**{name: _value(field, known, arrays) for name, field in record["fields"].items()})
+        return store(known[record["type"]](**{name: _value(field, known, arrays) for name, field in record["fields"].items()}))
     if "items" in record:
         items = [_value(item, known, arrays) for item in record["items"]]
         return tuple(items) if record["is_tuple"] else items

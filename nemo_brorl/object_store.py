@@ -38,9 +38,11 @@ def fetch_or_none(data: Any, timeout_s: float) -> ChunkArrays | None:
 
 def store(data: Any) -> Any:
     """A reference to arrays that are in this process, as those read from a file are; without Ray, and for a reference, the thing itself."""
+    if not isinstance(data, ChunkArrays):
+        return data
     import ray
 
-    return ray.put(data) if isinstance(data, ChunkArrays) and ray.is_initialized() else data
+    return ray.put(data) if ray.is_initialized() else data
 
 
 def wait_any(references: Sequence[Any], timeout_s: float) -> None:

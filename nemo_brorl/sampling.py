@@ -7,12 +7,12 @@ import json
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_brorl.console import Console
 from nemo_brorl.heartbeat import Heartbeat, Late
-from nemo_brorl.object_store import fetch, store, wait_any
+from nemo_brorl.object_store import fetch, wait_any
 from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
 from nemo_brorl.rollouts.requests import requests_for, requests_to_resume
@@ -130,9 +130,8 @@ class RolloutStream:
         scored = None if self._salvage is None else self._salvage.take(request)
         if scored is None:
             return False
-        chunk = replace(scored.chunk, data=store(scored.chunk.data))
-        self._note_sampled(chunk)
-        self._taken.append(replace(scored, chunk=chunk))
+        self._note_sampled(scored.chunk)
+        self._taken.append(scored)
         return True
 
     def _note_sampled(self, chunk: RolloutChunk) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import ray
 
+from nemo_brorl.carrier_files import load_carriers, save_carriers
 from nemo_brorl.object_store import fetch, fetch_or_none, store
-from nemo_brorl.types import ChunkArrays
-from tests.fakes import make_arrays
+from nemo_brorl.types import ChunkArrays, RolloutRequest, Sampling
+from tests.fakes import make_arrays, make_chunk, make_prompt
 
 
 class Owner:
@@ -34,6 +37,16 @@ def test_stored_arrays_come_back_and_a_reference_stays_what_it_is() -> None:
     assert store(reference) is reference
     assert fetch(reference).token_ids.tolist() == arrays.token_ids.tolist()
     assert fetch_or_none(arrays, timeout_s=0.0) is arrays
+
+
+def test_what_is_read_from_a_file_is_in_the_object_store_again(tmp_path: Path) -> None:
+    request = RolloutRequest(make_prompt(), first_index=0, num_rollouts=2, seed=1, sampling=Sampling(1.0, 1.0, 8))
+    written = make_chunk(request, [2, 3])
+    save_carriers(tmp_path / "chunks.npz", [replace(written, data=store(written.data))])
+    (read,) = load_carriers(tmp_path / "chunks.npz")
+    assert isinstance(read.data, ray.ObjectRef)
+    assert fetch(read.data).token_ids.tolist() == written.data.token_ids.tolist()
+    assert read.request == request
 
 
 def test_what_is_gone_with_its_owner_is_none() -> None:
