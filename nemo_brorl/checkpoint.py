@@ -41,7 +41,7 @@ MARKER = "COMPLETE"
 _PARTIAL = ".partial"
 _SALVAGED = "salvaged.npz"
 MAX_FAILED_SAVES = 2  # in a row
-FETCH_S = 10.0  # a chunk of rollouts that comes no sooner is taken for lost
+FETCH_S = 60.0  # rollouts of a cut step that have not come by then are taken for lost: the time that is left for them is short
 
 
 @dataclass(frozen=True)
@@ -238,8 +238,9 @@ class Saver:
 
 def _with_arrays(chunks: Iterable[ScoredChunk]) -> Iterator[ScoredChunk]:
     """Chunks with their tokens, without those whose node is gone: it may be why the run was told to stop."""
+    until = time.monotonic() + FETCH_S
     for scored in chunks:
-        arrays = fetch_or_none(scored.chunk.data, FETCH_S)
+        arrays = fetch_or_none(scored.chunk.data, max(0.0, until - time.monotonic()))
         if arrays is not None:
             yield replace(scored, chunk=replace(scored.chunk, data=arrays))
 
