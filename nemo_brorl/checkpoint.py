@@ -34,6 +34,7 @@ from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.waves import Draw
 from nemo_brorl.types import ScoredChunk, ScoredGroup
+from nemo_brorl.whole_file import replacing
 
 log = get_logger(__name__)
 
@@ -102,14 +103,12 @@ class Checkpoints:
     def keep_salvage(self, salvaged: Salvaged) -> int:
         """Keep what the step after the newest checkpoint had sampled, until there is a newer one. Rollouts that are kept; none, with a
         warning, when they cannot be written: they will be sampled again."""
-        aside = self._salvage_file.with_name(f".{_SALVAGED}")
         there = Salvaged(salvaged.step, tuple(_with_arrays(salvaged.chunks)))
         try:
-            save_carriers(aside, [there])
-            aside.replace(self._salvage_file)
+            with replacing(self._salvage_file) as aside:
+                save_carriers(aside, [there])
         except OSError as error:
             log.warning("%s was not written (%s): its step will be sampled again", self._salvage_file, error)
-            aside.unlink(missing_ok=True)
             return 0
         return sum(len(scored.rewards) for scored in there.chunks)
 

@@ -94,6 +94,7 @@ class FakeGenerator:
     """Answers every request with two tokens per rollout, last request first."""
 
     loses_weights = False  # when it sleeps
+    num_per_poll: int | None = None  # of its sessions
 
     def __init__(self) -> None:
         self.version = 0
@@ -102,7 +103,9 @@ class FakeGenerator:
         self.calls: list[str] = []  # sleep, wake_weights, wake_cache: in order
 
     def open_session(self, forecast: Forecast | None = None) -> FakeSession:
-        return FakeSession(self)
+        session = FakeSession(self)
+        session.num_per_poll = self.num_per_poll
+        return session
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
         for request in reversed(requests):

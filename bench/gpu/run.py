@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.gpu.record import Row, read_results, table
+from nemo_brorl.whole_file import replacing
 
 ROOT = Path(__file__).resolve().parents[2]
 PR_SET_CHILD_SUBREAPER = 36
@@ -212,13 +213,11 @@ def descendants(root: int) -> Iterator[int]:
 def pack_results(results: Path, target: Path) -> None:
     """Figures, logs and the runs' metrics as one archive."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    aside = target.with_name(target.name + ".part")
-    with tarfile.open(aside, "w:gz") as archive:
+    with replacing(target) as aside, tarfile.open(aside, "w:gz") as archive:
         for path in sorted(results.rglob("*")):
             is_wanted = path.suffix in (".json", ".log", ".outcome", ".rates", ".xml") or path.name == "metrics.jsonl"
             if path.is_file() and is_wanted and "models" not in path.relative_to(results).parts:
                 archive.add(path, path.relative_to(results))
-    os.replace(aside, target)
 
 
 def main() -> None:

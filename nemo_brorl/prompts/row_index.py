@@ -7,9 +7,7 @@ reads rows. An index that cannot be read or written is done without.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ import numpy as np
 
 from nemo_brorl.logs import get_logger
 from nemo_brorl.types import Int64, UInt64
+from nemo_brorl.whole_file import replacing
 
 log = get_logger(__name__)
 
@@ -63,7 +62,6 @@ def load_index(path: Path) -> RowIndex | None:
 
 def save_index(path: Path, index: RowIndex) -> None:
     """Keep an index, whole or not at all."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.npz")
     arrays: dict[str, Any] = {f"spans_{number}": value for number, value in enumerate(index.spans.values())}
     arrays |= {
         "rows": index.rows,
@@ -73,9 +71,7 @@ def save_index(path: Path, index: RowIndex) -> None:
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(aside, **arrays)
-        aside.replace(path)
+        with replacing(path) as aside:
+            np.savez(aside, **arrays)
     except OSError as error:
         log.warning("%s cannot be written (%s): the next start looks through the files again", path, error)
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)

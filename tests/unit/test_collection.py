@@ -29,8 +29,8 @@ class SlowGenerator(FakeGenerator):
         self.sessions: list[FakeSession] = []
 
     def open_session(self, forecast: Forecast | None = None) -> FakeSession:
-        session = FakeSession(self)
-        session.held, session.num_ended_when_cut, session.num_per_poll = self.slow, self.num_ended, self.num_per_poll
+        session = super().open_session(forecast)
+        session.held, session.num_ended_when_cut = self.slow, self.num_ended
         self.sessions.append(session)
         return session
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from nemo_brorl.clock import StepCut, StopRequest
 from nemo_brorl.trainer import BroRLTrainer
-from tests.fakes import FakeGenerator, FakeSession
+from tests.fakes import FakeGenerator
 from tests.loop import fake, last_row, make_trainer, small_config
 
 
@@ -29,14 +28,9 @@ class CutAtTurn(StopRequest):
 
 def make_step_wise(trainer: BroRLTrainer) -> BroRLTrainer:
     """Its engines return one chunk at a time, so that a step has several turns."""
-    trainer.parts.generator.open_session = partial(one_by_one, trainer.parts.generator)  # type: ignore[method-assign]
+    assert isinstance(trainer.parts.generator, FakeGenerator)
+    trainer.parts.generator.num_per_poll = 1
     return trainer
-
-
-def one_by_one(generator: FakeGenerator, forecast: object = None) -> FakeSession:
-    session = FakeSession(generator)
-    session.num_per_poll = 1
-    return session
 
 
 def settled(row: dict[str, float]) -> dict[str, float]:

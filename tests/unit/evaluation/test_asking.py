@@ -13,9 +13,8 @@ from nemo_brorl.evaluation.answers import AnswerFile, identity_of
 from nemo_brorl.evaluation.asking import SampleFile, ask, missing
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.evaluation.results import ordered
-from nemo_brorl.ports import Forecast
 from nemo_brorl.sampling import Sampler
-from tests.fakes import FakeGenerator, FakeSession, FakeVerifier
+from tests.fakes import FakeGenerator, FakeVerifier
 from tests.unit.evaluation.answers import make_benchmark
 
 EASY, HARD = make_benchmark("easy", 3, num_samples=6), make_benchmark("hard", 2, num_samples=3)
@@ -24,10 +23,7 @@ EASY, HARD = make_benchmark("easy", 3, num_samples=6), make_benchmark("hard", 2,
 class OneAtATime(FakeGenerator):
     """One chunk each time it is asked."""
 
-    def open_session(self, forecast: Forecast | None = None) -> FakeSession:
-        session = super().open_session(forecast)
-        session.num_per_poll = 1
-        return session
+    num_per_poll = 1
 
 
 class StopAfter(StopRequest):
