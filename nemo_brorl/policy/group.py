@@ -238,7 +238,7 @@ def _environment(config: BroRLConfig, model_folder: Path) -> dict[str, str]:
     if weight_transport(config) == "cuda_ipc":
         variables |= {name: without_expandable_segments(os.environ[name]) for name in _ALLOCATOR if name in os.environ}
     if config.trainer.gpus_per_node == 0:
-        variables["MALLOC_ARENA_MAX"] = "1"  # one heap: with several, each keeps the holes of other micro-batches, 0.25 GiB of 1.7
+        variables["MALLOC_ARENA_MAX"] = "1"  # one heap: with several, each keeps the holes of other micro-batches, 0.2 GiB of 1.7
         if config.trainer.num_nodes == 1:
             variables["GLOO_SOCKET_IFNAME"] = "lo"
     if model_folder.exists():
