@@ -24,9 +24,9 @@ env:
 	@scripts/install.sh $(KIND)
 
 train: env
-	$(if $(WARM_UP),$(PYTHON) -m nemo_brorl.sft --config-name $(CONFIG) $(ARGS))
-	$(PYTHON) -m nemo_brorl.train --config-name $(CONFIG) $(ARGS)
-	$(PYTHON) -m nemo_brorl.evaluate --config-name $(CONFIG) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf' evaluation.samples_per_prompt=16
+	$(if $(WARM_UP),$(PYTHON) -m nemo_brorl sft --config-name $(CONFIG) $(ARGS))
+	$(PYTHON) -m nemo_brorl train --config-name $(CONFIG) $(ARGS)
+	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf' evaluation.samples_per_prompt=16
 
 test: env
 	OMP_NUM_THREADS=1 $(PYTHON) -m pytest $(ARGS)
@@ -35,7 +35,7 @@ lint: env
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m pytest -q tests/test_architecture.py
+	$(PYTHON) -m pytest -q tests/test_architecture.py tests/test_style.py
 
 bench: env
 	@for script in bench/*.py; do echo "== $$script"; OMP_NUM_THREADS=1 $(PYTHON) $$script || exit 1; done

@@ -2,7 +2,8 @@
 
     python bench/arms.py --output runs/arms [--repeats 1] [KEY=VALUE ...]
 
-The base is `policy.model` (make it with `python -m nemo_brorl.sft`). Arms alternate; with several repeats, medians are shown.
+The base is `policy.model` (make it with `python -m nemo_brorl sft`). Arms alternate; with several repeats, medians are
+shown.
 """
 
 from __future__ import annotations
@@ -15,15 +16,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.console import format_table
-from nemo_brorl.sinks import read_metrics
+from nemo_brorl.core.console import format_table
+from nemo_brorl.core.metric_sinks import read_metrics
 
 ARMS = {"N = 16": "prorl_n16_cpu", "N = 512": "brorl_cpu"}
 
 
 def one_run(config_name: str, folder: Path, overrides: list[str]) -> dict[str, float]:
     """Train one arm. Returns its totals."""
-    command = [sys.executable, "-m", "nemo_brorl.train", "--config-name", config_name, f"exp_manager.explicit_log_dir={folder}", *overrides]
+    command = [
+        sys.executable,
+        "-m",
+        "nemo_brorl",
+        "train",
+        "--config-name",
+        config_name,
+        f"exp_manager.explicit_log_dir={folder}",
+        *overrides,
+    ]
     subprocess.run(command, check=True)
     return totals(read_metrics(folder / "metrics.jsonl"))
 
@@ -37,7 +47,8 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {
         "steps": len(steps),
         "samples": samples,
-        "keep_rate": sum(row["dynamic_sampling/keep_rate"] * row["dynamic_sampling/num_groups"] for row in steps) / groups,
+        "keep_rate": sum(row["dynamic_sampling/keep_rate"] * row["dynamic_sampling/num_groups"] for row in steps)
+        / groups,
         "samples_per_s": samples / sum(row["time/generate_s"] for row in steps),
         "prefix_cache_hit_rate": statistics.mean(row["generation/prefix_cache_hit_rate"] for row in steps),
         "update_s": sum(row["time/update_s"] + row["time/log_prob_s"] for row in steps) / len(steps),
@@ -58,13 +69,27 @@ def main() -> None:
         for arm, config_name in ARMS.items():
             runs[arm].append(one_run(config_name, options.output / f"{config_name}_{repeat}", options.overrides))
     (options.output / "arms.json").write_text(json.dumps(runs, indent=1))
-    medians = {arm: {name: statistics.median(run[name] for run in repeats) for name in repeats[0]} for arm, repeats in runs.items()}
+    medians = {
+        arm: {name: statistics.median(run[name] for run in repeats) for name in repeats[0]}
+        for arm, repeats in runs.items()
+    }
     rows = [
-        [arm, f"{run['steps']:.0f}", f"{run['samples']:,.0f}", f"{run['keep_rate']:.0%}", f"{run['samples_per_s']:,.0f}",
+        [arm, f"{run['steps']:.0f}", f"{run['samples']:,.0f}", f"{run['keep_rate']:.0%}",
+         f"{run['samples_per_s']:,.0f}",
          f"{run['prefix_cache_hit_rate']:.1%}", f"{run['update_s']:.1f}", f"{run['before']:.1%}", f"{run['after']:.1%}"]
         for arm, run in medians.items()
     ]  # fmt: skip
-    header = ["arm", "steps", "samples", "keep rate", "samples/s", "prefix hits", "update s/step", "pass@1 before", "after"]
+    header = [
+        "arm",
+        "steps",
+        "samples",
+        "keep rate",
+        "samples/s",
+        "prefix hits",
+        "update s/step",
+        "pass@1 before",
+        "after",
+    ]
     print("\n".join(format_table(header, rows)))
     ratio = medians["N = 512"]["samples_per_s"] / medians["N = 16"]["samples_per_s"]
     print(f"\ngeneration samples/s, N = 512 over N = 16: {ratio:.2f}")

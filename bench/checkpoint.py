@@ -2,10 +2,11 @@
 
     python bench/checkpoint.py [--hidden 512] [--layers 10] [--repeats 3] [--ranks 1] [--json FILE]
 
-The policy's ranks as plain processes, fp32, with a KL reference: 20 bytes a parameter (weights, the optimizer's copy of them, two
-moments, reference), random but trained for a step. The two ways take turns; between them old files are deleted and the disk's
-queue is emptied. In the background, a step waits for the copy to host memory when the save begins and for the index when it is
-finished; training steps run in between and are compared with steps while nothing is written.
+The policy's ranks as plain processes, fp32, with a KL reference: 20 bytes a parameter (weights, the optimizer's copy of
+them, two moments, reference), random but trained for a step. The two ways take turns; between them old files are
+deleted and the disk's queue is emptied. In the background, a step waits for the copy to host memory when the save
+begins and for the index when it is finished; training steps run in between and are compared with steps while nothing is
+written.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ sys.path.insert(0, str(ROOT))  # the ranks are those of the tests
 from nemo_brorl.config.schema import BroRLConfig  # noqa: E402
 from nemo_brorl.policy.layout import layout_of  # noqa: E402
 from nemo_brorl.types import UpdatePlan  # noqa: E402
-from tests.model_factory import make_config, make_model, make_plan  # noqa: E402
-from tests.policy_ranks import Learner, run_ranks  # noqa: E402
+from tests.support.model_factory import make_config, make_model, make_plan  # noqa: E402
+from tests.support.policy_ranks import Learner, run_ranks  # noqa: E402
 
 
 def measure(config: BroRLConfig, model_folder: Path, plan: UpdatePlan, repeats: int) -> dict[str, list[float]]:
     """One rank's part: seconds of everything, `repeats` times."""
-    from tests.policy_ranks import _DEVICE
+    from tests.support.policy_ranks import _DEVICE
 
     learner = Learner(config, layout_of(config), model_folder, _DEVICE)
     gc.freeze()  # as a rank does
@@ -87,7 +88,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        sizes = {"hidden_size": arguments.hidden, "num_hidden_layers": arguments.layers, "intermediate_size": 3 * arguments.hidden}
+        sizes = {
+            "hidden_size": arguments.hidden,
+            "num_hidden_layers": arguments.layers,
+            "intermediate_size": 3 * arguments.hidden,
+        }
         heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": arguments.vocab}
         model_folder = make_model(Path(folder) / "model", **sizes, **heads)
         config = make_config(data_parallel_size=arguments.ranks)
@@ -97,12 +102,18 @@ def main() -> None:
     medians = {name: statistics.median(values) for name, values in ranks[0].items()}
     waiting = medians["copy"] + medians["index"]
     result = {"parameters": num_parameters, "ratio": medians["at once"] / waiting, **medians}
-    print(f"{num_parameters / 1e6:.0f} M parameters, {20 * num_parameters / 1e9:.2f} GB a checkpoint, {arguments.ranks} rank(s)")
+    print(
+        f"{num_parameters / 1e6:.0f} M parameters, {20 * num_parameters / 1e9:.2f} GB a checkpoint, "
+        f"{arguments.ranks} rank(s)"
+    )
     print(f"{'a step waits for a save at once':<44}{medians['at once']:8.2f} s")
     print(f"{'a step waits for a save in the background':<44}{waiting:8.2f} s   ({result['ratio']:.1f} times less)")
     print(f"{'  of it: copy, index':<44}{medians['copy']:8.2f} s {medians['index']:6.2f} s")
     print(f"{'writing in the background':<44}{medians['writing']:8.2f} s")
-    print(f"{'a training step, nothing written / meanwhile':<44}{medians['step']:8.2f} s {medians['step while writing']:6.2f} s")
+    print(
+        f"{'a training step, nothing written / meanwhile':<44}{medians['step']:8.2f} s "
+        f"{medians['step while writing']:6.2f} s"
+    )
     if arguments.json:
         arguments.json.write_text(json.dumps({**result, "samples": ranks[0]}, indent=1))
 

@@ -1,11 +1,12 @@
-"""What the driver holds and calls while a large step passes through it: memory above idle, Ray calls, seconds of every part.
+"""What the driver holds and calls while a large step passes through it: memory above idle, Ray calls, seconds of every
+part.
 
     python -m bench.driver_bulk [--prompts 128] [--rollouts 512] [--tokens 2048] [--verifier real] [--json FILE]
 
-The real code of the driver runs: collection, session, placement, verifier pool, dynamic sampling, advantages, packing plan. Only the
-engines are stand-ins: Ray actors that answer with random arrays of long-tailed lengths, in the object store as always. With
-`--verifier real` the workers detokenise and score; the stand-ins read the arrays and throw dice. Idle is what the driver holds when
-all actors are up and one small batch has passed, without its objects.
+The real code of the driver runs: collection, session, placement, verifier pool, dynamic sampling, advantages, packing
+plan. Only the engines are stand-ins: Ray actors that answer with random arrays of long-tailed lengths, in the object
+store as always. With `--verifier real` the workers detokenise and score; the stand-ins read the arrays and throw dice.
+Idle is what the driver holds when all actors are up and one small batch has passed, without its objects.
 """
 
 from __future__ import annotations
@@ -26,24 +27,25 @@ from typing import Any
 import ray
 
 from bench.stand_ins import PROMPT_TOKENS, VOCAB_SIZE, BulkPrompts, StandInGenerator, StandInVerifier
-from nemo_brorl.clock import Stopwatch
-from nemo_brorl.collection.collection import Collection
-from nemo_brorl.collection.collector import Collector
+from nemo_brorl.algorithm.packing import plan_update
+from nemo_brorl.algorithm.train_batch import learning_batch
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.console import Console, format_table
-from nemo_brorl.learning_batch import learning_batch
-from nemo_brorl.packing import plan_update
-from nemo_brorl.rewards.pool import VerifierPool
+from nemo_brorl.core.clock import Stopwatch
+from nemo_brorl.core.console import Console, format_table
+from nemo_brorl.rollouts.batch_fill import Collection
+from nemo_brorl.rollouts.carry_over import Collector
+from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import RolloutSchedule
-from nemo_brorl.sampling import Sampler
-from nemo_brorl.warm_up.tokenizer import build_tokenizer
+from nemo_brorl.tasks.scoring.pool import VerifierPool
+from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
 
 LONGEST = 8  # times the mean: where responses are cut
 MAX_CALLS_PER_1000, MAX_BYTES = 300, 2**30  # what issue 4 asks for
 
 
 class CallCounter:
-    """Counts what this process asks of Ray: actor calls, and `get`, `wait` and `put`, each as one whatever its arguments."""
+    """Counts what this process asks of Ray: actor calls, and `get`, `wait` and `put`, each as one whatever its
+    arguments."""
 
     NAMES = ("get", "wait", "put")
 
@@ -133,7 +135,8 @@ def one_step(collector: Collector, config: BroRLConfig, data_parallel_size: int 
     with watch.measure("plan"):
         plan = plan_update(
             batch, num_mini_batches=config.algorithm.num_mini_batches, data_parallel_size=data_parallel_size,
-            token_budget=config.policy.tokens_per_micro_batch, shared_prompt=True, version=1, learning_rate=1e-6, objective="ppo_clip",
+            token_budget=config.policy.tokens_per_micro_batch, shared_prompt=True, version=1, learning_rate=1e-6,
+            objective="ppo_clip",
             seed=1,
         )  # fmt: skip
     with watch.measure("put_plan"):
@@ -142,7 +145,12 @@ def one_step(collector: Collector, config: BroRLConfig, data_parallel_size: int 
     num_sampled = sum(group.group.num_rollouts for group in collected.sampled)
     num_tokens = sum(int(group.group.lengths.sum()) for group in collected.sampled)
     micro_batches = sum(len(rank) for mini_batch in plan.mini_batches for rank in mini_batch)
-    counts = {"groups": len(batch.groups), "sampled_rollouts": num_sampled, "sampled_tokens": num_tokens, "micro_batches": micro_batches}
+    counts = {
+        "groups": len(batch.groups),
+        "sampled_rollouts": num_sampled,
+        "sampled_tokens": num_tokens,
+        "micro_batches": micro_batches,
+    }
     return {**counts, "driver_cpu_s": cpu, **{f"{name}_s": seconds for name, seconds in watch.seconds.items()}}
 
 
@@ -183,10 +191,14 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=128)
     parser.add_argument("--rollouts", type=int, default=512)
-    parser.add_argument("--tokens", type=int, default=2048, help="mean length of a response; 8 bytes of the object store for each")
+    parser.add_argument(
+        "--tokens", type=int, default=2048, help="mean length of a response; 8 bytes of the object store for each"
+    )
     parser.add_argument("--engines", type=int, default=4)
     parser.add_argument("--verifier", choices=("stand-in", "real"), default="stand-in")
-    parser.add_argument("--store-gib", type=float, default=3.0, help="of the object store; what does not fit is spilled to disk")
+    parser.add_argument(
+        "--store-gib", type=float, default=3.0, help="of the object store; what does not fit is spilled to disk"
+    )
     parser.add_argument("--json", type=Path, help="write the numbers here")
     return parser.parse_args()
 
@@ -195,7 +207,9 @@ def main() -> None:
     """Run and print."""
     options = parse_arguments()
     load = Load(options.prompts, options.rollouts, options.tokens, options.engines, options.verifier)
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=int(options.store_gib * 2**30))
+    ray.init(
+        num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=int(options.store_gib * 2**30)
+    )
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         result = measure(load, Path(folder))
@@ -205,7 +219,8 @@ def main() -> None:
     is_met = result["bytes_above_idle"] < MAX_BYTES and result["calls_per_1000_rollouts"] < MAX_CALLS_PER_1000
     memory, calls = result["bytes_above_idle"] / 2**20, result["calls_per_1000_rollouts"]
     print(
-        f"\n{memory:.0f} MiB above idle (below {MAX_BYTES >> 20}), {calls:.0f} Ray calls per 1,000 rollouts (at most {MAX_CALLS_PER_1000})"
+        f"\n{memory:.0f} MiB above idle (below {MAX_BYTES >> 20}), {calls:.0f} Ray calls per 1,000 rollouts (at most "
+        f"{MAX_CALLS_PER_1000})"
     )
     print(f"both {'met' if is_met else 'NOT met'}; {time.monotonic() - start:.0f} s in all")
     if options.json:

@@ -1,10 +1,13 @@
-"""How long a step of one vLLM engine takes, by its batch and its context, and how fast it computes prompts; fitted for the cluster model.
+"""How long a step of one vLLM engine takes, by its batch and its context, and how fast it computes prompts; fitted for
+the cluster model.
 
-    python -m bench.engine_curve --json runs/engine_curve.json [--model FOLDER] [--batches 1 8 64 256] [--prompts 32 128 448]
+    python -m bench.engine_curve --json runs/engine_curve.json [--model FOLDER] [--batches 1 8 64 256] [--prompts 32 128
+    448]
 
-One engine in one Ray actor, started as the pool starts its own. Every point is a batch of responses that do not stop, to prompts of one
-length; the median over the steps after the prefill counts. The fit is `a + b · batch + c · context`, context summed over the batch, by
-relative least squares. The prefill rate is of prompts that were never seen before, at the largest batch and the longest prompt.
+One engine in one Ray actor, started as the pool starts its own. Every point is a batch of responses that do not stop,
+to prompts of one length; the median over the steps after the prefill counts. The fit is `a + b · batch + c · context`,
+context summed over the batch, by relative least squares. The prefill rate is of prompts that were never seen before, at
+the largest batch and the longest prompt.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ from typing import Any
 
 import ray
 
+from bench.cluster_model.curve import EngineCurve, fit
 from bench.generation import PromptMaker, make_model
-from nemo_brorl.cluster_model.curve import EngineCurve, fit
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.console import format_table
+from nemo_brorl.core.console import format_table
 from nemo_brorl.generation import device
 from nemo_brorl.types import Prompt
 
@@ -91,7 +94,11 @@ def measure(timer: Any, maker: PromptMaker, options: argparse.Namespace) -> list
     for prompt_tokens in options.prompts:
         for batch in options.batches:
             prompt = maker.make(1, prompt_tokens)[0]
-            seconds = [time for _ in range(options.repeats) for time in ray.get(timer.decode.remote(prompt, batch, options.steps))]
+            seconds = [
+                time
+                for _ in range(options.repeats)
+                for time in ray.get(timer.decode.remote(prompt, batch, options.steps))
+            ]
             context = batch * (prompt_tokens + 1 + options.steps // 2)
             points.append(Point(batch, prompt_tokens, context, statistics.median(seconds)))
     return points
@@ -99,14 +106,17 @@ def measure(timer: Any, maker: PromptMaker, options: argparse.Namespace) -> list
 
 def curve_of(points: list[Point], prefill_tokens_per_s: float, source: str) -> EngineCurve:
     """The fit over all points."""
-    return fit([point.batch for point in points], [point.context for point in points], [point.step_s for point in points],
+    return fit([point.batch for point in points], [point.context for point in points],
+               [point.step_s for point in points],
                prefill_tokens_per_s, source)  # fmt: skip
 
 
 def parse_arguments() -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="Hugging Face folder (default: random weights of the warm-up's sizes)")
+    parser.add_argument(
+        "--model", type=Path, help="Hugging Face folder (default: random weights of the warm-up's sizes)"
+    )
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 128, 256, 512])
     parser.add_argument("--prompts", type=int, nargs="+", default=[32, 128, 448], help="tokens")
     parser.add_argument("--steps", type=int, default=16)
@@ -131,18 +141,25 @@ def main() -> None:
         prompts = [maker.make(16, max(options.prompts)) for _ in range(options.repeats)]
         seconds = statistics.median(ray.get(timer.prefill.remote(batch)) for batch in prompts)
         ray.shutdown()
-    curve = curve_of(points, 16 * max(options.prompts) / seconds, f"measured, {folder.name if options.model else 'random warm-up model'}")
+    curve = curve_of(
+        points,
+        16 * max(options.prompts) / seconds,
+        f"measured, {folder.name if options.model else 'random warm-up model'}",
+    )
     rows = [
         [str(point.batch), str(point.prompt_tokens), f"{1000 * point.step_s:.2f}",
          f"{1000 * curve.decode_s(point.batch, point.context, 1):.2f}"]
         for point in points
     ]  # fmt: skip
     print("\n".join(format_table(["batch", "prompt", "step, ms", "fit, ms"], rows)))
-    print(f"{1000 * curve.step_s:.3f} ms + {1e6 * curve.rollout_s:.2f} µs · batch + {1e9 * curve.context_s:.2f} ns · context, "
+    print(f"{1000 * curve.step_s:.3f} ms + {1e6 * curve.rollout_s:.2f} µs · batch + {1e9 * curve.context_s:.2f} ns · "
+          f"context, "
           f"prefill {curve.prefill_tokens_per_s:.0f} tokens/s")  # fmt: skip
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"curve": asdict(curve), "points": [asdict(point) for point in points]}, indent=2) + "\n")
+        options.json.write_text(
+            json.dumps({"curve": asdict(curve), "points": [asdict(point) for point in points]}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

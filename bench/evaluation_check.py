@@ -1,17 +1,19 @@
 """Does `brorl evaluate` measure what plain transformers measures? The same prompts, everything else by other means.
 
-    python bench/evaluation_check.py --model FOLDER --evaluation RUN/evaluation.json [--config-name NAME] [--samples 16] [--json FILE]
+    python bench/evaluation_check.py --model FOLDER --evaluation RUN/evaluation.json [--config-name NAME] [--samples 16]
+    [--json FILE]
 
-`RUN/evaluation.json` is what `brorl evaluate policy.model=FOLDER` left, with the held-out prompts of Reasoning Gym. Here the questions are
-rendered by transformers' own chat template, answered by `model.generate` (the model library's sampling loop on PyTorch), cut out by an
-expression of this file, and scored by the task's `score_answer`. Shared are the questions themselves, and how often they are asked.
+`RUN/evaluation.json` is what `brorl evaluate policy.model=FOLDER` left, with the held-out prompts of Reasoning Gym.
+Here the questions are rendered by transformers' own chat template, answered by `model.generate` (the model library's
+sampling loop on PyTorch), cut out by an expression of this file, and scored by the task's `score_answer`. Shared are
+the questions themselves, and how often they are asked.
 
-Two independent measurements of one mean are compared in two ways. Loosely: ours lies in the interval of theirs over prompts. Sharply: on
-the same prompts only the samples differ, so the difference has the error that sampling alone makes, √(Σ p(1−p)(1/n + 1/m)) / P; beyond
-three of them the two do not measure the same.
+Two independent measurements of one mean are compared in two ways. Loosely: ours lies in the interval of theirs over
+prompts. Sharply: on the same prompts only the samples differ, so the difference has the error that sampling alone
+makes, √(Σ p(1−p)(1/n + 1/m)) / P; beyond three of them the two do not measure the same.
 
-The tokenizer is read from tokenizer.json as it stands (`PreTrainedTokenizerFast`). `AutoTokenizer` of Transformers 5 puts the word pattern
-of the model's family in place of the file's; how many prompts it would read otherwise is said.
+The tokenizer is read from tokenizer.json as it stands (`PreTrainedTokenizerFast`). `AutoTokenizer` of Transformers 5
+puts the word pattern of the model's family in place of the file's; how many prompts it would read otherwise is said.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.benchmarks import held_out_prompts
-from nemo_brorl.tokenizer import load_tokenizer
 from nemo_brorl.types import Prompt
 
 ANSWER = re.compile(r".*<answer>(.*?)</answer>", re.DOTALL)
@@ -71,7 +73,9 @@ def conversation(tokenizer: Any, question: str, system_prompt: str | None) -> li
     ).input_ids
 
 
-def answer_all(model: Any, tokenizer: Any, rows: Sequence[list[int]], settings: dict[str, Any], batch: int) -> list[str]:
+def answer_all(
+    model: Any, tokenizer: Any, rows: Sequence[list[int]], settings: dict[str, Any], batch: int
+) -> list[str]:
     """One response for each row, padded on the left."""
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     texts: list[str] = []
@@ -84,7 +88,12 @@ def answer_all(model: Any, tokenizer: Any, rows: Sequence[list[int]], settings: 
         drawn = {} if greedy else {"temperature": settings["temperature"], "top_p": settings["top_p"], "top_k": 0}
         with torch.inference_mode():
             output = model.generate(
-                ids, attention_mask=mask, do_sample=not greedy, max_new_tokens=settings["max_response_tokens"], pad_token_id=pad, **drawn
+                ids,
+                attention_mask=mask,
+                do_sample=not greedy,
+                max_new_tokens=settings["max_response_tokens"],
+                pad_token_id=pad,
+                **drawn,
             )
         texts += tokenizer.batch_decode(output[:, longest:], skip_special_tokens=True)
         sys.stderr.write(f"\r  {len(texts)}/{len(rows)} responses")
@@ -101,10 +110,15 @@ def is_right(prompt: Prompt, response: str) -> bool:
     return task.score_answer(found[1].strip(), dict(prompt.payload)) >= RIGHT
 
 
-def measure(options: argparse.Namespace, config: BroRLConfig, prompts: Sequence[Prompt], settings: dict[str, Any]) -> np.ndarray:
+def measure(
+    options: argparse.Namespace, config: BroRLConfig, prompts: Sequence[Prompt], settings: dict[str, Any]
+) -> np.ndarray:
     """[prompts] share of right samples by plain transformers."""
     torch.manual_seed(options.seed)
-    tokenizer, automatic = PreTrainedTokenizerFast.from_pretrained(options.model), AutoTokenizer.from_pretrained(options.model)
+    tokenizer, automatic = (
+        PreTrainedTokenizerFast.from_pretrained(options.model),
+        AutoTokenizer.from_pretrained(options.model),
+    )
     model = AutoModelForCausalLM.from_pretrained(
         options.model, dtype=torch.float32 if config.generation.precision == "fp32" else torch.bfloat16
     )
@@ -115,11 +129,16 @@ def measure(options: argparse.Namespace, config: BroRLConfig, prompts: Sequence[
         conversation(automatic, prompt.payload["question"], settings["system_prompt"]) != row
         for row, prompt in zip(rows, prompts, strict=True)
     ):
-        print(f"AutoTokenizer does not keep to this model's tokenizer.json: {others} of {len(rows)} prompts would be read otherwise")
+        print(
+            f"AutoTokenizer does not keep to this model's tokenizer.json: {others} of {len(rows)} prompts would be "
+            f"read otherwise"
+        )
     repeated = [row for row in rows for _ in range(options.samples)]
     by_length = sorted(range(len(repeated)), key=lambda index: len(repeated[index]))
     texts = [""] * len(repeated)
-    for index, text in zip(by_length, answer_all(model, tokenizer, [repeated[i] for i in by_length], settings, options.batch), strict=True):
+    for index, text in zip(
+        by_length, answer_all(model, tokenizer, [repeated[i] for i in by_length], settings, options.batch), strict=True
+    ):
         texts[index] = text
     verdicts: dict[tuple[int, str], bool] = {}
     right = np.zeros((len(prompts), options.samples))
@@ -159,17 +178,29 @@ def main() -> int:
     by_uid = {prompt.uid: prompt for prompt in held_out_prompts(config, load_tokenizer(options.model))}
     lacking = sorted(right.keys() - by_uid.keys())
     if lacking:
-        sys.exit(f"these settings give no prompt {lacking[0]}: use the --config-name and the data settings of that evaluation")
+        sys.exit(
+            f"these settings give no prompt {lacking[0]}: use the --config-name and the data settings of that "
+            f"evaluation"
+        )
     start = time.monotonic()
     theirs = measure(options, config, [by_uid[uid] for uid in right], settings)
     seconds = time.monotonic() - start
     mine = np.array([digits.count("1") / len(digits) for digits in right.values()])
     found = compare(mine, settings["samples_per_prompt"], theirs, options.samples)
     low, high = found["transformers_interval"]
-    print(f"brorl evaluate      {found['evaluate_pass_at_1']:.2%}  ({len(mine)} prompts × {settings['samples_per_prompt']})")
-    print(f"plain transformers  {found['transformers_pass_at_1']:.2%}  ({len(mine)} prompts × {options.samples}, {seconds:.0f} s)")
+    print(
+        f"brorl evaluate      {found['evaluate_pass_at_1']:.2%}  ({len(mine)} prompts × "
+        f"{settings['samples_per_prompt']})"
+    )
+    print(
+        f"plain transformers  {found['transformers_pass_at_1']:.2%}  ({len(mine)} prompts × {options.samples}, "
+        f"{seconds:.0f} s)"
+    )
     print(f"its 95% interval over prompts {low:.2%} … {high:.2%}: {'within' if found['is_within'] else 'OUTSIDE'}")
-    print(f"difference {found['difference']:+.2%}: {found['errors_apart']:.2f} times the error of sampling, {found['sampling_error']:.2%}")
+    print(
+        f"difference {found['difference']:+.2%}: {found['errors_apart']:.2f} times the error of sampling, "
+        f"{found['sampling_error']:.2%}"
+    )
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0 if found["is_within"] and found["is_the_same"] else 1

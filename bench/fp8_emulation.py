@@ -1,10 +1,13 @@
-"""What FP8 does to log-probs and to learning: the CPU training job in fp32, bf16, and bf16 with emulated FP8, from one base.
+"""What FP8 does to log-probs and to learning: the CPU training job in fp32, bf16, and bf16 with emulated FP8, from one
+base.
 
-    python bench/fp8_emulation.py [--max-steps 20] [--arms fp32 bf16 ...] [--output runs/fp8] [--json FILE] [KEY=VALUE ...]
+    python bench/fp8_emulation.py [--max-steps 20] [--arms fp32 bf16 ...] [--output runs/fp8] [--json FILE] [KEY=VALUE
+    ...]
 
-The base is `--model`, made by a warm-up when it is not there. Rollouts come from fp32 engines in every arm, so `vLLM` below is
-the whole distance between sampler and trainer; `FP8` is the part that switching FP8 off under the same weights takes away.
-Differences are mean absolute ones of token log-probs, in nats. pass@1 is on held-out questions, before and after training.
+The base is `--model`, made by a warm-up when it is not there. Rollouts come from fp32 engines in every arm, so `vLLM`
+below is the whole distance between sampler and trainer; `FP8` is the part that switching FP8 off under the same weights
+takes away. Differences are mean absolute ones of token log-probs, in nats. pass@1 is on held-out questions, before and
+after training.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.console import format_table
-from nemo_brorl.sinks import read_metrics
+from nemo_brorl.core.console import format_table
+from nemo_brorl.core.metric_sinks import read_metrics
 
 BF16 = ("policy.precision=bf16", "parity.max_mean_abs_diff=0.05")
 ARMS = {
@@ -33,7 +36,9 @@ BEFORE_AND_AFTER = ("trainer.val_interval=0", "trainer.save_interval=0")
 
 def one_run(folder: Path, overrides: list[str]) -> dict[str, Any]:
     """Train one arm. Returns its means over steps."""
-    subprocess.run([sys.executable, "-m", "nemo_brorl.train", f"exp_manager.explicit_log_dir={folder}", *overrides], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "nemo_brorl", "train", f"exp_manager.explicit_log_dir={folder}", *overrides], check=True
+    )
     rows = read_metrics(folder / "metrics.jsonl")
     steps = [row for row in rows if "policy/loss" in row]
     validations = [row["validation/pass_at_1"] for row in rows if "validation/pass_at_1" in row]
@@ -62,7 +67,11 @@ def table(runs: dict[str, dict[str, Any]]) -> list[str]:
     header = ["arm", "steps", "|vLLM|", "max", "|FP8|", "max", "update s", "step s", "pass@1 before", "after"]
     rows = []
     for arm, run in runs.items():
-        fp8 = ["-", "-"] if run["fp8_mismatch"] is None else [f"{run['fp8_mismatch']:.4f}", f"{run['fp8_mismatch_max']:.2f}"]
+        fp8 = (
+            ["-", "-"]
+            if run["fp8_mismatch"] is None
+            else [f"{run['fp8_mismatch']:.4f}", f"{run['fp8_mismatch_max']:.2f}"]
+        )
         rows.append(
             [arm, str(run["steps"]), f"{run['vllm_mismatch']:.2e}", f"{run['vllm_mismatch_max']:.2f}", *fp8,
              f"{run['update_s']:.1f}", f"{run['step_s']:.1f}", f"{run['before']:.1%}", f"{run['after']:.1%}"]
@@ -81,8 +90,15 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args()
     if not options.model.exists():
-        subprocess.run([sys.executable, "-m", "nemo_brorl.sft", f"sft.output={options.model}", *options.overrides], check=True)
-    shared = [f"policy.model={options.model}", f"trainer.max_steps={options.max_steps}", *BEFORE_AND_AFTER, *options.overrides]
+        subprocess.run(
+            [sys.executable, "-m", "nemo_brorl", "sft", f"sft.output={options.model}", *options.overrides], check=True
+        )
+    shared = [
+        f"policy.model={options.model}",
+        f"trainer.max_steps={options.max_steps}",
+        *BEFORE_AND_AFTER,
+        *options.overrides,
+    ]
     runs: dict[str, dict[str, Any]] = {}
     for arm in options.arms:
         runs[arm] = one_run(options.output / f"{arm}_{options.max_steps}", [*shared, *ARMS[arm]])

@@ -2,11 +2,11 @@
 
     python bench/generation.py [--json FILE]
 
-Both sides have one engine in one Ray actor with the same environment, get the same new prompts each time, and take turns.
-The raw side is timed inside its actor; the pool from the driver, until the last chunk has arrived. Then the pool alone, at
-equal samples: N = 16 and N = 512 rollouts per prompt (`generation_grid.py` does this over many lengths), and two engines over one. The
-model is random with the sizes of the warm-up model, unless `--model`. The sides draw different responses, so tokens are counted. About
-three minutes on two idle cores; says how far it is.
+Both sides have one engine in one Ray actor with the same environment, get the same new prompts each time, and take
+turns. The raw side is timed inside its actor; the pool from the driver, until the last chunk has arrived. Then the pool
+alone, at equal samples: N = 16 and N = 512 rollouts per prompt (`generation_grid.py` does this over many lengths), and
+two engines over one. The model is random with the sizes of the warm-up model, unless `--model`. The sides draw
+different responses, so tokens are counted. About three minutes on two idle cores; says how far it is.
 """
 
 from __future__ import annotations
@@ -90,7 +90,13 @@ class PromptMaker:
         """`num` prompts of `length` tokens."""
         self._num_made += num
         return [
-            Prompt(f"{self._num_made}/{i}", "bench", "none", tuple(self._random.integers(3, self._vocab_size, length).tolist()), {})
+            Prompt(
+                f"{self._num_made}/{i}",
+                "bench",
+                "none",
+                tuple(self._random.integers(3, self._vocab_size, length).tolist()),
+                {},
+            )
             for i in range(num)
         ]
 
@@ -118,7 +124,9 @@ def make_model(folder: Path, max_positions: int | None = None) -> Path:
     return folder
 
 
-def time_pool(pool: VllmPool, prompts: Sequence[Prompt], num_per_prompt: int, chunk_size: int, sampling: Sampling = SAMPLING) -> Timed:
+def time_pool(
+    pool: VllmPool, prompts: Sequence[Prompt], num_per_prompt: int, chunk_size: int, sampling: Sampling = SAMPLING
+) -> Timed:
     """Until the driver has every chunk."""
     requests = requests_for(prompts, num_per_prompt, chunk_size, sampling, run_seed=1)
     start = time.perf_counter()
@@ -145,7 +153,9 @@ def compare_with_raw(pool: VllmPool, raw: Any, maker: PromptMaker, options: argp
     for repeat in range(options.repeats + 1):
         prompts = maker.make(options.prompts, options.prompt_tokens)
         sides = {
-            "raw": lambda prompts=prompts, seed=10_000 * repeat: ray.get(raw.generate.remote(prompts, options.rollouts, seed)),
+            "raw": lambda prompts=prompts, seed=10_000 * repeat: ray.get(
+                raw.generate.remote(prompts, options.rollouts, seed)
+            ),
             "pool": lambda prompts=prompts: time_pool(pool, prompts, options.rollouts, options.chunk_size),
         }
         for side in ("raw", "pool") if repeat % 2 else ("pool", "raw"):
@@ -177,12 +187,17 @@ def compare_group_sizes(pool: VllmPool, maker: PromptMaker, options: argparse.Na
             for old, new in zip(before, pool.stats(), strict=True):
                 hits += new.prefix_cache_hits - old.prefix_cache_hits
                 queries += new.prefix_cache_queries - old.prefix_cache_queries
-        rows.append({"num_per_prompt": num_per_prompt, "hit_rate": hits / queries, "samples_per_s": statistics.median(rates)})
+        rows.append(
+            {"num_per_prompt": num_per_prompt, "hit_rate": hits / queries, "samples_per_s": statistics.median(rates)}
+        )
     return rows
 
 
-def compare_engines(one: VllmPool, config: BroRLConfig, folder: Path, maker: PromptMaker, options: argparse.Namespace) -> dict[str, Any]:
-    """Two engines against one on twice the prompts each, in turns. Only a machine with two idle cores shows what they are worth."""
+def compare_engines(
+    one: VllmPool, config: BroRLConfig, folder: Path, maker: PromptMaker, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Two engines against one on twice the prompts each, in turns. Only a machine with two idle cores shows what they
+    are worth."""
     config = replace(config, generation=replace(config.generation, num_engines=2))
     two = VllmPool(config, folder)
     two.wait_ready()
@@ -190,7 +205,9 @@ def compare_engines(one: VllmPool, config: BroRLConfig, folder: Path, maker: Pro
     for repeat in range(options.repeats + 1):
         for name, pool in (("one", one), ("two", two)) if repeat % 2 else (("two", two), ("one", one)):
             prompts = maker.make(2 * options.prompts, options.prompt_tokens)
-            rate = len(prompts) * options.rollouts / time_pool(pool, prompts, options.rollouts, options.chunk_size).seconds
+            rate = (
+                len(prompts) * options.rollouts / time_pool(pool, prompts, options.rollouts, options.chunk_size).seconds
+            )
             rates[name] += [rate] if repeat else []
     two.close()
     medians = {name: statistics.median(values) for name, values in rates.items()}
@@ -233,16 +250,25 @@ def main() -> None:
         pool.close()
         ray.shutdown()
     compared = result["raw"]
-    print(f"{options.prompts} prompts x {options.rollouts} rollouts x {SAMPLING.max_tokens} tokens, medians of {options.repeats}")
+    print(
+        f"{options.prompts} prompts x {options.rollouts} rollouts x {SAMPLING.max_tokens} tokens, medians of "
+        f"{options.repeats}"
+    )
     for side, name in (("raw", "vllm.LLM.generate"), ("pool", "pool, one engine")):
         wall, cpu = compared["tokens_per_s"][side], compared["tokens_per_cpu_s"][side]
         print(f"  {name:18s} {wall:8.1f} tokens/s {cpu:8.1f} tokens/CPU-s")
     print(f"  {'ratio':18s} {compared['ratio']:8.3f} (at least 0.95) {compared['cpu_ratio']:6.3f}")
     engines = result["engines"]["samples_per_s"]
     ratio = result["engines"]["ratio"]
-    print(f"  two engines {engines['two']:.1f}, one {engines['one']:.1f} samples/s: {ratio:.3f} (at least 1.8 on two idle cores)")
+    print(
+        f"  two engines {engines['two']:.1f}, one {engines['one']:.1f} samples/s: {ratio:.3f} (at least 1.8 on two "
+        f"idle cores)"
+    )
     for row in result["group_size"]:
-        print(f"  N = {row['num_per_prompt']:3d}: {row['samples_per_s']:7.1f} samples/s, prefix cache hit rate {row['hit_rate']:.3f}")
+        print(
+            f"  N = {row['num_per_prompt']:3d}: {row['samples_per_s']:7.1f} samples/s, prefix cache hit rate "
+            f"{row['hit_rate']:.3f}"
+        )
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
 

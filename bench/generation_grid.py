@@ -2,15 +2,17 @@
 
     python -m bench.generation_grid [--tiny] [--json FILE]
 
-Every cell samples the same number of rollouts of the same lengths (a random model hardly stops) in four ways, in turns, medians:
+Every cell samples the same number of rollouts of the same lengths (a random model hardly stops) in four ways, in turns,
+medians:
 
     wide       one prompt, N = 512
     narrow     32 prompts, N = 16, all of them in flight together
     one_by_one 32 prompts, N = 16, a group at a time: as few in flight as a small group has by itself
     scattered  512 prompts, N = 1: nothing is found in the prefix cache
 
-wide over narrow is what the prompt saved (equally many in flight), narrow over one_by_one what fuller batches gave, and wide over
-one_by_one both. From scattered and narrow comes the seconds of a prompt token, and from it what wide over narrow should be.
+wide over narrow is what the prompt saved (equally many in flight), narrow over one_by_one what fuller batches gave, and
+wide over one_by_one both. From scattered and narrow comes the seconds of a prompt token, and from it what wide over
+narrow should be.
 
 A repeat takes five to seven minutes on two idle cores; with several the order alternates and medians are shown.
 """
@@ -28,10 +30,10 @@ from pathlib import Path
 import ray
 
 from bench.generation import PromptMaker, make_model, time_pool
+from nemo_brorl.algorithm.theory.generation_speed import prompt_tokens_computed
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.console import format_table
+from nemo_brorl.core.console import format_table
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.theory.generation_speed import prompt_tokens_computed
 from nemo_brorl.types import Prompt, Sampling
 
 WIDE, NARROW = 512, 16
@@ -70,10 +72,13 @@ class Cell:
 
     @property
     def prompt_token_s(self) -> float:
-        """Of one prompt token that is computed: between scattered and narrow runs nothing else differs. 0 where nothing is found."""
+        """Of one prompt token that is computed: between scattered and narrow runs nothing else differs. 0 where nothing
+        is found."""
         if self.computed["scattered"] == self.computed["narrow"]:
             return 0.0
-        return (self.seconds["scattered"] - self.seconds["narrow"]) / (self.computed["scattered"] - self.computed["narrow"])
+        return (self.seconds["scattered"] - self.seconds["narrow"]) / (
+            self.computed["scattered"] - self.computed["narrow"]
+        )
 
     @property
     def gain_expected(self) -> float:
@@ -82,7 +87,9 @@ class Cell:
         return self.seconds["narrow"] / (self.seconds["narrow"] - saved)
 
 
-def run_side(pool: VllmPool, side: str, maker: PromptMaker, prompt_tokens: int, num_samples: int, sampling: Sampling) -> Run:
+def run_side(
+    pool: VllmPool, side: str, maker: PromptMaker, prompt_tokens: int, num_samples: int, sampling: Sampling
+) -> Run:
     """Sample once, with prompts that were never seen."""
     size = {"wide": num_samples, "scattered": 1}.get(side, min(NARROW, num_samples))
     prompts = maker.make(num_samples // size, prompt_tokens)
@@ -95,7 +102,9 @@ def run_side(pool: VllmPool, side: str, maker: PromptMaker, prompt_tokens: int, 
     return Run(seconds, queries, hits)
 
 
-def measure_cell(pool: VllmPool, maker: PromptMaker, prompt_tokens: int, response_tokens: int, num_samples: int, repeats: int) -> Cell:
+def measure_cell(
+    pool: VllmPool, maker: PromptMaker, prompt_tokens: int, response_tokens: int, num_samples: int, repeats: int
+) -> Cell:
     """All sides in turns; the order is turned round every time."""
     sampling = Sampling(temperature=1.0, top_p=1.0, max_tokens=response_tokens)
     runs: dict[str, list[Run]] = {side: [] for side in SIDES}
@@ -106,7 +115,14 @@ def measure_cell(pool: VllmPool, maker: PromptMaker, prompt_tokens: int, respons
     queries = {side: sum(run.prompt_tokens for run in runs[side]) for side in SIDES}
     found = {side: sum(run.found_tokens for run in runs[side]) for side in SIDES}
     computed = {side: (queries[side] - found[side]) / (num_samples * repeats) for side in SIDES}
-    return Cell(prompt_tokens, response_tokens, num_samples, seconds, computed, {side: found[side] / queries[side] for side in SIDES})
+    return Cell(
+        prompt_tokens,
+        response_tokens,
+        num_samples,
+        seconds,
+        computed,
+        {side: found[side] / queries[side] for side in SIDES},
+    )
 
 
 def settings(options: argparse.Namespace) -> BroRLConfig:
@@ -122,18 +138,23 @@ def show(cells: Sequence[Cell], block_size: int) -> list[str]:
     """The table."""
     rows = [
         [f"{cell.prompt_tokens} / {cell.response_tokens}", *(f"{1 / cell.seconds[side]:,.1f}" for side in SIDES),
-         *(f"{cell.hit_rate[side]:.1%}" for side in ("narrow", "wide")), f"{cell.gain:.2f}", f"{cell.gain_expected:.2f}",
+         *(f"{cell.hit_rate[side]:.1%}" for side in ("narrow", "wide")), f"{cell.gain:.2f}",
+         f"{cell.gain_expected:.2f}",
          f"{bound(cell, block_size):.2f}", f"{cell.gain_of_batching:.2f}", f"{cell.gain * cell.gain_of_batching:.2f}"]
         for cell in cells
     ]  # fmt: skip
-    header = ["prompt / response", "N = 512", "N = 16", "16 alone", "N = 1", "hits 16", "hits 512", "512 over 16", "by the prompt",
+    header = ["prompt / response", "N = 512", "N = 16", "16 alone", "N = 1", "hits 16", "hits 512", "512 over 16",
+              "by the prompt",
               "at most", "by batching", "both"]  # fmt: skip
     return format_table(header, rows)
 
 
 def bound(cell: Cell, block_size: int) -> float:
     """512 over 16 if responses took no time."""
-    few, many = (prompt_tokens_computed(cell.prompt_tokens, num, block_size) for num in (min(NARROW, cell.num_samples), cell.num_samples))
+    few, many = (
+        prompt_tokens_computed(cell.prompt_tokens, num, block_size)
+        for num in (min(NARROW, cell.num_samples), cell.num_samples)
+    )
     return few / many
 
 
@@ -168,7 +189,9 @@ def main() -> None:
         cells = []
         for prompt_tokens in options.prompt_tokens:
             for response_tokens in options.response_tokens:
-                cells.append(measure_cell(pool, maker, prompt_tokens, response_tokens, options.samples, options.repeats))
+                cells.append(
+                    measure_cell(pool, maker, prompt_tokens, response_tokens, options.samples, options.repeats)
+                )
                 print("\n".join(show(cells[-1:], config.generation.block_size)[2:]), flush=True)
         pool.close()
         ray.shutdown()

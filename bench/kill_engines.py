@@ -2,11 +2,11 @@
 
     python -m bench.kill_engines [--kills 20] [--json FILE]
 
-One pool, whose engines hold published weights that differ from those of their model folder. The same step is sampled once
-undisturbed, then once per kill. Checked every time: every rollout of the step came once, with the tokens of the undisturbed step
-(and its log-probabilities within 1e-4), sampled by the published version. Reported: from the kill until the replacement is ready
-with the published weights (an upper bound: looked at when the step is over), how much longer the step took, and how many
-rollouts were sampled again.
+One pool, whose engines hold published weights that differ from those of their model folder. The same step is sampled
+once undisturbed, then once per kill. Checked every time: every rollout of the step came once, with the tokens of the
+undisturbed step (and its log-probabilities within 1e-4), sampled by the published version. Reported: from the kill
+until the replacement is ready with the published weights (an upper bound: looked at when the step is over), how much
+longer the step took, and how many rollouts were sampled again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from safetensors.numpy import load_file
 
 from bench.generation import PromptMaker, make_model
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.console import format_table
+from nemo_brorl.core.console import format_table
+from nemo_brorl.core.object_store import fetch_all, wait_any
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.object_store import fetch_all, wait_any
 from nemo_brorl.rollouts.requests import requests_for
 from nemo_brorl.types import Float32, Int32, RolloutChunk, RolloutRequest, Sampling, TensorInfo, WeightBucket
 
@@ -83,7 +83,9 @@ def publish(pool: VllmPool, folder: Path) -> None:
     pool.load_weights(manifest, buckets, VERSION)
 
 
-def run_step(pool: VllmPool, requests: Sequence[RolloutRequest], killer: Killer | None = None) -> tuple[list[RolloutChunk], float]:
+def run_step(
+    pool: VllmPool, requests: Sequence[RolloutRequest], killer: Killer | None = None
+) -> tuple[list[RolloutChunk], float]:
     """All chunks of a step, and its seconds."""
     session = pool.open_session()
     start = time.perf_counter()
@@ -104,7 +106,9 @@ def read(chunks: Sequence[RolloutChunk]) -> Rollouts:
     """Every rollout by its name. Fails on one that came twice, or from other weights."""
     rollouts: Rollouts = {}
     for chunk, arrays in zip(chunks, fetch_all([chunk.data for chunk in chunks]), strict=True):
-        assert (chunk.version, chunk.newest_version) == (VERSION, VERSION), f"engine {chunk.engine} sampled with version {chunk.version}"
+        assert (chunk.version, chunk.newest_version) == (VERSION, VERSION), (
+            f"engine {chunk.engine} sampled with version {chunk.version}"
+        )
         for row, index in enumerate(chunk.indices.tolist()):
             key = chunk.request.prompt.uid, index
             assert key not in rollouts, f"{key} came twice"
@@ -118,10 +122,14 @@ def check_same(rollouts: Rollouts, expected: Rollouts) -> None:
     assert rollouts.keys() == expected.keys(), f"{len(expected.keys() - rollouts.keys())} rollouts are lost"
     for key, (tokens, log_probs) in expected.items():
         assert np.array_equal(rollouts[key][0], tokens), f"{key} has other tokens than undisturbed"
-        assert np.allclose(rollouts[key][1], log_probs, atol=TOLERANCE), f"{key} has other log-probabilities than undisturbed"
+        assert np.allclose(rollouts[key][1], log_probs, atol=TOLERANCE), (
+            f"{key} has other log-probabilities than undisturbed"
+        )
 
 
-def kill_once(pool: VllmPool, requests: Sequence[RolloutRequest], expected: Rollouts, delay_s: float, draw: random.Random) -> Kill | None:
+def kill_once(
+    pool: VllmPool, requests: Sequence[RolloutRequest], expected: Rollouts, delay_s: float, draw: random.Random
+) -> Kill | None:
     """One disturbed step; None when it was over before its kill was due."""
     before = sum(stats.num_resampled for stats in pool.stats())
     killer = Killer(pool, delay_s, draw)
@@ -157,7 +165,10 @@ def report(kills: Sequence[Kill], undisturbed_s: float, num_rollouts: int) -> No
         f"sampled again, of {num_rollouts}": [float(kill.num_resampled) for kill in kills],
     }
     rows = [[name, f"{statistics.median(values):.1f}", f"{max(values):.1f}"] for name, values in columns.items()]
-    print(f"{len(kills)} kills, undisturbed step {undisturbed_s:.1f} s: no rollout lost, none twice, all tokens as undisturbed")
+    print(
+        f"{len(kills)} kills, undisturbed step {undisturbed_s:.1f} s: no rollout lost, none twice, all tokens as "
+        f"undisturbed"
+    )
     print("\n".join(format_table(["", "median", "max"], rows)))
 
 
@@ -179,7 +190,9 @@ def main() -> None:
     options = parse_arguments()
     config = BroRLConfig()
     config.generation.num_engines = options.engines
-    config.generation.max_restarts = options.kills  # the next kill may hit the same engine before it has returned a chunk
+    config.generation.max_restarts = (
+        options.kills
+    )  # the next kill may hit the same engine before it has returned a chunk
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
     with tempfile.TemporaryDirectory() as scratch:
         folder = make_model(Path(scratch) / "folder")
@@ -193,7 +206,9 @@ def main() -> None:
     ray.shutdown()
     report(kills, undisturbed_s, options.prompts * options.rollouts)
     if options.json is not None:
-        options.json.write_text(json.dumps({"undisturbed_s": undisturbed_s, "kills": [asdict(kill) for kill in kills]}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({"undisturbed_s": undisturbed_s, "kills": [asdict(kill) for kill in kills]}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
     python bench/log_prob_memory.py [--tokens 16384] [--vocab-size 151936] [--hidden-size 64] [--json FILE]
 
-Every case runs in a process of its own on one thread. Its figure is the highest resident memory during the pass above what was
-resident before it (hidden states, weight, targets), so gradients and results count as well. One chunk is
-policy.log_prob_chunk_tokens rows of logits in fp32. The bound to hold is one chunk, for scoring and for forward and backward; the
-script ends with an error if it is broken. torch's log_softmax gets the first eighth of the tokens: as a whole all of them would not
-fit, and in chunks of the same size, computed again in backward, its memory does not grow with tokens but its time does. Entropy and
-collision mass come with the policy's side only.
+Every case runs in a process of its own on one thread. Its figure is the highest resident memory during the pass above
+what was resident before it (hidden states, weight, targets), so gradients and results count as well. One chunk is
+policy.log_prob_chunk_tokens rows of logits in fp32. The bound to hold is one chunk, for scoring and for forward and
+backward; the script ends with an error if it is broken. torch's log_softmax gets the first eighth of the tokens: as a
+whole all of them would not fit, and in chunks of the same size, computed again in backward, its memory does not grow
+with tokens but its time does. Entropy and collision mass come with the policy's side only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.log_probs import TokenScores, token_scores, vocab_slice
+from nemo_brorl.policy.model.log_probs import TokenScores, token_scores, vocab_slice
 
 CHUNK = BroRLConfig().policy.log_prob_chunk_tokens
 SHARE = 8  # torch's sides get one in so many tokens
@@ -58,7 +58,9 @@ class Measured:
 
 def policy_side(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """The policy's: log-probs, with entropy and collision mass thrown away."""
-    return TokenScores(*token_scores(hidden, weight, targets, vocab_slice(len(weight), len(weight), None), 1.0, CHUNK)).log_probs
+    return TokenScores(
+        *token_scores(hidden, weight, targets, vocab_slice(len(weight), len(weight), None), 1.0, CHUNK)
+    ).log_probs
 
 
 def whole_side(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -94,7 +96,9 @@ def run(case: Case, num_tokens: int) -> Measured:
 
 def _random(seed: int, num_rows: int, case: Case) -> Tensor:
     """[num_rows, hidden_size], the same first rows however many there are."""
-    return torch.from_numpy(np.random.default_rng(seed).standard_normal((num_rows, case.hidden_size), np.float32)).to(case.dtype)
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal((num_rows, case.hidden_size), np.float32)).to(
+        case.dtype
+    )
 
 
 def reset_peak() -> int:
@@ -168,7 +172,9 @@ def main() -> None:
     parser.add_argument("--hidden-size", type=int, default=64)
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
-    print(f"one chunk: {CHUNK} tokens x {options.vocab_size} x 4 bytes = {CHUNK * options.vocab_size * 4 / 2**20:.0f} MiB")
+    print(
+        f"one chunk: {CHUNK} tokens x {options.vocab_size} x 4 bytes = {CHUNK * options.vocab_size * 4 / 2**20:.0f} MiB"
+    )
     rows = [row for dtype in CLOSE for with_backward in (False, True) for row in compare(dtype, with_backward, options)]
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")

@@ -1,10 +1,12 @@
-"""What the mass-balance monitor costs: CPU seconds of everything it computes for a step, over the seconds of the steps of a run.
+"""What the mass-balance monitor costs: CPU seconds of everything it computes for a step, over the seconds of the steps
+of a run.
 
     python bench/monitor.py RUN_FOLDER [--prompts 16] [--rollouts 512] [--tokens 4] [--repeats 9]
 
-A step's worth of synthetic rollouts goes through the monitor's parts: keys and log-probs of whole responses (in the verifier workers),
-the sampled mass of groups and the terms of Theorem 1 (in the driver), the measured gain of the last of four mini-batches (in the policy's
-ranks). They are added up though they run in different processes. The run gives the median step: collect, log-probs, update, sync.
+A step's worth of synthetic rollouts goes through the monitor's parts: keys and log-probs of whole responses (in the
+verifier workers), the sampled mass of groups and the terms of Theorem 1 (in the driver), the measured gain of the last
+of four mini-batches (in the policy's ranks). They are added up though they run in different processes. The run gives
+the median step: collect, log-probs, update, sync.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nemo_brorl.losses import TokenBatch
-from nemo_brorl.losses.base import Sequences
-from nemo_brorl.metrics.mass_balance import mass_balance_metrics
+from nemo_brorl.algorithm.losses import TokenBatch
+from nemo_brorl.algorithm.losses.base import Sequences
+from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.policy.measured_gain import MeasuredGain
-from nemo_brorl.rewards.repetition import response_keys
 from nemo_brorl.rollouts.sampled_mass import sampled_mass
-from nemo_brorl.sinks import read_metrics
+from nemo_brorl.tasks.scoring.repetition import response_keys
+from nemo_brorl.training.metrics import mass_balance_metrics
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutGroup, RolloutRequest, Sampling, ScoredGroup
 
 STAGES = ("collect", "log_prob", "update", "sync")
@@ -41,7 +43,9 @@ def make_chunks(num_prompts: int, num_rollouts: int, num_tokens: int) -> list[Ro
             np.full(num_rollouts * num_tokens, -1.0, np.float32),
             np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         )
-        request = RolloutRequest(Prompt(f"train/{index}", "toy", "toy", (1, 2), {}), 0, num_rollouts, 0, Sampling(1.0, 1.0, num_tokens))
+        request = RolloutRequest(
+            Prompt(f"train/{index}", "toy", "toy", (1, 2), {}), 0, num_rollouts, 0, Sampling(1.0, 1.0, num_tokens)
+        )
         chunks.append(RolloutChunk(request, request.indices, lengths, np.ones(num_rollouts, bool), 0, 0, 0, data))
     return chunks
 
@@ -51,7 +55,9 @@ def monitor(chunks: list[RolloutChunk], batch: TokenBatch) -> None:
     groups = []
     for chunk in chunks:
         keys = response_keys(chunk.data)
-        log_probs = np.array([chunk.data.log_probs[start:end].sum() for start, end in pairwise(chunk.data.offsets.tolist())], np.float32)
+        log_probs = np.array(
+            [chunk.data.log_probs[start:end].sum() for start, end in pairwise(chunk.data.offsets.tolist())], np.float32
+        )
         rewards = (keys % 2).astype(np.float32)
         mass = sampled_mass(keys, log_probs, rewards)
         group = RolloutGroup(chunk.request.prompt, (chunk,))
@@ -66,7 +72,9 @@ def make_batch(num_responses: int, num_tokens: int) -> TokenBatch:
     """The last mini-batch."""
     total = num_responses * num_tokens
     values = torch.randn(total)
-    sequences = Sequences(torch.arange(num_responses).repeat_interleave(num_tokens), torch.full((num_responses,), float(num_tokens)))
+    sequences = Sequences(
+        torch.arange(num_responses).repeat_interleave(num_tokens), torch.full((num_responses,), float(num_tokens))
+    )
     return TokenBatch(values, values, values, values, None, values, torch.ones(total), sequences)
 
 
@@ -90,7 +98,8 @@ def main() -> None:
         seconds.append(time.process_time() - start)
     cost = statistics.median(seconds)
     print(
-        f"monitor {cost:.3f} CPU s, step {step_s:.1f} s: {cost / step_s:.2%} (median of {options.repeats}; the run's of {len(rows)} steps)"
+        f"monitor {cost:.3f} CPU s, step {step_s:.1f} s: {cost / step_s:.2%} (median of {options.repeats}; the run's "
+        f"of {len(rows)} steps)"
     )
 
 

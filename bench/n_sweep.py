@@ -1,14 +1,17 @@
 """What N is worth: N = 16, 64, 256, 512 with equally many rollouts a step, from one plateaued base, three seeds.
 
-    python bench/n_sweep.py [KEY=VALUE ...] --output runs/n_sweep [--base FOLDER] [--sizes 16 64 256 512] [--seeds 1 2 3]
+    python bench/n_sweep.py [KEY=VALUE ...] --output runs/n_sweep [--base FOLDER] [--sizes 16 64 256 512] [--seeds 1 2
+    3]
 
-Two arms. `plateaued` starts from a base whose supervised warm-up has run to the end of its learning rate. `saturated` starts from
-that base after `--saturate-steps` steps of ProRL (N = 16); the plateau detector's verdict on that run is printed. A step samples
-`--rollouts-per-step` rollouts whatever N is, with the same learning rate, so that arms differ in prompts against rollouts of a prompt
-and nothing else. Each N gets its own number of steps (`--steps`), more where steps are faster: results are read off at equal samples
-(the most that all runs reached) and at equal training time (the shortest run's; validation and start-up do not count).
+Two arms. `plateaued` starts from a base whose supervised warm-up has run to the end of its learning rate. `saturated`
+starts from that base after `--saturate-steps` steps of ProRL (N = 16); the plateau detector's verdict on that run is
+printed. A step samples `--rollouts-per-step` rollouts whatever N is, with the same learning rate, so that arms differ
+in prompts against rollouts of a prompt and nothing else. Each N gets its own number of steps (`--steps`), more where
+steps are faster: results are read off at equal samples (the most that all runs reached) and at equal training time (the
+shortest run's; validation and start-up do not count).
 
-Runs that are complete are not run again, so an interrupted sweep goes on. `--draw-only` makes tables and figures of what is there.
+Runs that are complete are not run again, so an interrupted sweep goes on. `--draw-only` makes tables and figures of
+what is there.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.figures.sweep import SweepRun, draw_sweep, sweep_tables
+from nemo_brorl.commands.figures.plateau import replay
 from nemo_brorl.config.schema import PlateauConfig
-from nemo_brorl.console import format_table
-from nemo_brorl.report.plateau import replay
-from nemo_brorl.report.sweep import SweepRun, draw_sweep, sweep_tables
-from nemo_brorl.sinks import read_metrics
+from nemo_brorl.core.console import format_table
+from nemo_brorl.core.metric_sinks import read_metrics
 
 SIZES = (16, 64, 256, 512)
 STEPS = (7, 10, 13, 13)  # about the same training time on two cores
@@ -33,7 +36,7 @@ WARM_UP = ["sft.target_pass_at_1=0.5", "sft.max_pass_at_1=0.6", "sft.max_steps=1
 
 def command(module: str, *overrides: str) -> None:
     """Run a command of the product to its end."""
-    subprocess.run([sys.executable, "-m", f"nemo_brorl.{module}", *overrides], check=True)
+    subprocess.run([sys.executable, "-m", "nemo_brorl", module, *overrides], check=True)
 
 
 def train(folder: Path, base: Path, size: int, seed: int, steps: int, options: argparse.Namespace) -> None:
@@ -42,7 +45,8 @@ def train(folder: Path, base: Path, size: int, seed: int, steps: int, options: a
     if metrics.exists() and read_metrics(metrics)[-1]["step"] >= steps:
         return
     command(
-        "train", "--config-name", "brorl_cpu", f"exp_manager.explicit_log_dir={folder}", f"policy.model={base}", f"trainer.seed={seed}",
+        "train", "--config-name", "brorl_cpu", f"exp_manager.explicit_log_dir={folder}", f"policy.model={base}",
+        f"trainer.seed={seed}",
         f"trainer.max_steps={steps}", f"trainer.val_interval={options.val_interval}", "trainer.save_interval=0",
         f"rollouts.num_per_prompt={size}", f"rollouts.prompts_per_step={options.rollouts_per_step // size}",
         f"rollouts.chunk_size={min(size, CHUNK)}", "evaluation.samples_per_prompt=16",
@@ -57,7 +61,8 @@ def saturate(base: Path, options: argparse.Namespace) -> Path:
     table = replay(read_metrics(folder / "metrics.jsonl"), PlateauConfig())
     print("\n".join(format_table(["step", "pass@1", "slope per validation", "verdict"], table)), flush=True)
     if not saturated.exists():
-        command("convert", "--config-name", "brorl_cpu", f"exp_manager.explicit_log_dir={folder}", f"policy.model={base}",
+        command("convert", "--config-name", "brorl_cpu", f"exp_manager.explicit_log_dir={folder}",
+                f"policy.model={base}",
                 f"convert.output={saturated}")  # fmt: skip
     return saturated
 
@@ -71,7 +76,9 @@ def sweep(arm: str, base: Path, options: argparse.Namespace) -> list[SweepRun]:
             if not options.draw_only:
                 train(folder, base, size, seed, steps, options)
             if (folder / "metrics.jsonl").exists():
-                runs.append(SweepRun.from_rows(size, seed, read_metrics(folder / "metrics.jsonl"), options.rates.get(str(size))))
+                runs.append(
+                    SweepRun.from_rows(size, seed, read_metrics(folder / "metrics.jsonl"), options.rates.get(str(size)))
+                )
     return runs
 
 
@@ -93,7 +100,8 @@ def main() -> None:
         type=json.loads,
         default={},
         metavar="JSON",
-        help='times measured elsewhere, for runs on a machine that was shared: {"16": [rollouts per second, other seconds of a step], …}',
+        help='times measured elsewhere, for runs on a machine that was shared: {"16": [rollouts per second, other '
+        "seconds of a step], …}",
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args()
@@ -110,7 +118,9 @@ def main() -> None:
         for title, (header, rows) in tables.items():
             print(f"\n{arm}, {title}\n" + "\n".join(format_table(header, rows)), flush=True)
         draw_sweep(runs, options.output / f"{arm}.png")
-        results[arm] = {title: [dict(zip(header, row, strict=True)) for row in rows] for title, (header, rows) in tables.items()}
+        results[arm] = {
+            title: [dict(zip(header, row, strict=True)) for row in rows] for title, (header, rows) in tables.items()
+        }
     (options.output / "sweep.json").write_text(json.dumps(results, indent=1))
 
 

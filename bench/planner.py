@@ -2,13 +2,15 @@
 
     python -m bench.planner --output runs/planner [--steps 5] [--scale 1.0] [--model FOLDER] [--cases NAME ...]
 
-Every case is a training run of a few steps, watched from outside, and a plan for the same settings. What a plan needs to know of the
-work (mean lengths, keep rate) is taken from the run; memory and seconds are not: they come from the formulas, and from a probe of this
-machine before the runs. `brorl_cpu` calibrates: the column "calibrated" has scoring, training, generation and the sizes of bare processes
-scaled so that this case is met. The other cases are predictions in both columns.
+Every case is a training run of a few steps, watched from outside, and a plan for the same settings. What a plan needs
+to know of the work (mean lengths, keep rate) is taken from the run; memory and seconds are not: they come from the
+formulas, and from a probe of this machine before the runs. `brorl_cpu` calibrates: the column "calibrated" has scoring,
+training, generation and the sizes of bare processes scaled so that this case is met. The other cases are predictions in
+both columns.
 
-Seconds come twice: by the clock (`time/*_s`), which is what a plan is for, and in processor seconds of the actors, which other programs on
-the machine disturb little. Without `--model` models are random, of the sizes of the case, and no group is left out.
+Seconds come twice: by the clock (`time/*_s`), which is what a plan is for, and in processor seconds of the actors,
+which other programs on the machine disturb little. Without `--model` models are random, of the sizes of the case, and
+no group is left out.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ from pathlib import Path
 from statistics import mean, median
 
 from bench.run_watch import Watched, read_rows, watch
-from launcher.cpu_plan import SHARES, CpuShares, cpu_hardware, cpu_step_time
-from launcher.cpu_probe import CpuSpeed, measure_cpu, probe_size
-from launcher.known_models import find_shape
-from launcher.plan import Lengths, Plan, make_plan
-from launcher.workload import cut_of, micro_batches, workload_of
+from nemo_brorl.commands.runs import prepare_initial_model
+from nemo_brorl.commands.wiring import read_inputs
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.console import format_table
-from nemo_brorl.runs import prepare_initial_model
-from nemo_brorl.wiring import read_inputs
+from nemo_brorl.core.console import format_table
+from nemo_brorl.launcher.planner.cpu_plan import SHARES, CpuShares, cpu_hardware, cpu_step_time
+from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed, measure_cpu, probe_size
+from nemo_brorl.launcher.planner.known_models import find_shape
+from nemo_brorl.launcher.planner.plan import Lengths, Plan, make_plan
+from nemo_brorl.launcher.planner.workload import cut_of, micro_batches, workload_of
 
 CALIBRATION = "brorl_cpu"
 NUM_PROMPTS = 256  # whose lengths are measured
@@ -106,7 +108,7 @@ def run_case(case: Case, options: argparse.Namespace) -> None:
         prepare_initial_model(load_config(case.config_name, case.overrides), model)
     shutil.rmtree(folder / "run", ignore_errors=True)  # it would be continued
     overrides = settings(case, options, folder, model)
-    command = [sys.executable, "-m", "nemo_brorl.train", "--config-name", case.config_name, *overrides]
+    command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", case.config_name, *overrides]
     actors = watch(command, folder / "run" / "metrics.jsonl")
     config = load_config(case.config_name, overrides)
     result = measured(actors, read_rows(folder / "run" / "metrics.jsonl"), config, prompt_tokens(config))
@@ -114,7 +116,8 @@ def run_case(case: Case, options: argparse.Namespace) -> None:
 
 
 def measured(actors: list[Watched], rows: list[dict[str, float]], config: BroRLConfig, prompts: float) -> Measured:
-    """Steps but the first, whose processes warm up, and the last, with a validation and a checkpoint. `prompts`: their mean tokens."""
+    """Steps but the first, whose processes warm up, and the last, with a validation and a checkpoint. `prompts`: their
+    mean tokens."""
     steps = rows[2:-1]
     names = sorted({key for row in steps for key in row if key.startswith("time/")})
     learnt = config.rollouts.num_per_prompt * config.rollouts.prompts_per_step
@@ -123,12 +126,16 @@ def measured(actors: list[Watched], rows: list[dict[str, float]], config: BroRLC
     return Measured(
         rank_gib=max(actor.peak_gib for actor in actors if actor.role == "rank"),
         engine_gib=max(actor.peak_gib for actor in actors if actor.role == "engine"),
-        wall_s={name.removeprefix("time/").removesuffix("_s"): median(row.get(name, 0.0) for row in steps) for name in names},
+        wall_s={
+            name.removeprefix("time/").removesuffix("_s"): median(row.get(name, 0.0) for row in steps) for name in names
+        },
         rank_cpu_s=_cpu_s(actors, "rank", len(rows)),
         engine_cpu_s=_cpu_s(actors, "engine", len(rows)),
         prompt_tokens=prompts,
         response_tokens=responses,
-        response_spread=min(0.7, (longest / responses - 1) / 3),  # of thousands, the longest is some three deviations above the mean
+        response_spread=min(
+            0.7, (longest / responses - 1) / 3
+        ),  # of thousands, the longest is some three deviations above the mean
         keep_rate=min(1.0, learnt / mean(row["generation/num_samples"] for row in steps)),
         load=os.getloadavg()[0],
     )
@@ -145,7 +152,9 @@ def _cpu_s(actors: list[Watched], role: str, num_rows: int) -> float:
     """Of a step: rows 2 … num_rows − 2 by number, each less the one before."""
     seconds = []
     for row in range(2, num_rows - 1):
-        of_actors = [actor.cpu_s[row] - actor.cpu_s[row - 1] for actor in actors if actor.role == role and len(actor.cpu_s) > row]
+        of_actors = [
+            actor.cpu_s[row] - actor.cpu_s[row - 1] for actor in actors if actor.role == role and len(actor.cpu_s) > row
+        ]
         seconds.append(mean(of_actors))
     return median(seconds)
 
@@ -190,7 +199,9 @@ def probe(case: Case, options: argparse.Namespace) -> CpuSpeed:
     config = load_config(case.config_name, json.loads((folder / "measured.json").read_text())["overrides"])
     work = workload_of(config, Lengths())
     micro = micro_batches(config, work, cut_of(config))
-    size = probe_size(find_shape(config), round(min(micro.tokens, 4096)), round(work.prompt_tokens + work.response_tokens))
+    size = probe_size(
+        find_shape(config), round(min(micro.tokens, 4096)), round(work.prompt_tokens + work.response_tokens)
+    )
     return measure_cpu(size, min(2, os.cpu_count() or 1))
 
 
@@ -240,9 +251,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=7, help="of each run; those between the first and the last count")
     parser.add_argument("--scale", type=float, default=1.0, help="prompts of a step, times those of the case")
     parser.add_argument("--model", type=Path, help="trained base of the first two cases (default: random weights)")
-    parser.add_argument("--cases", nargs="+", choices=[case.name for case in CASES], default=[case.name for case in CASES])
-    parser.add_argument("--again", action="store_true", help="compare with what an earlier call measured; run only what is missing")
-    parser.add_argument("--processor-seconds", action="store_true", help="calibrate on them, where the machine is shared")
+    parser.add_argument(
+        "--cases", nargs="+", choices=[case.name for case in CASES], default=[case.name for case in CASES]
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="compare with what an earlier call measured; run only what is missing"
+    )
+    parser.add_argument(
+        "--processor-seconds", action="store_true", help="calibrate on them, where the machine is shared"
+    )
     parser.add_argument("--check", action="store_true", help="end with 1 when a plan misses a target")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for all runs")
     return parser.parse_intermixed_args()
@@ -268,7 +285,10 @@ def main() -> int:
     print("load of the machine: " + ", ".join(f"{one.case} {one.measured.load:.1f}" for one in compared))
     missed = [text for one in compared for text in misses(one)]
     print("\n".join(missed) if missed else "all plans are within 15 % of memory and 25 % of the step")
-    results = {one.case: {"measured": asdict(one.measured), "speed": asdict(speeds[one.case]), "figures": one.figures} for one in compared}
+    results = {
+        one.case: {"measured": asdict(one.measured), "speed": asdict(speeds[one.case]), "figures": one.figures}
+        for one in compared
+    }
     (output / "planner.json").write_text(json.dumps({"shares": asdict(shares), "cases": results}, indent=1) + "\n")
     return int(options.check and bool(missed))
 

@@ -1,10 +1,11 @@
-"""One prompt and N responses, forward and backward: shared prompt against plain packed rows and padded Hugging Face batches.
+"""One prompt and N responses, forward and backward: shared prompt against plain packed rows and padded Hugging Face
+batches.
 
     python bench/policy_packing.py [--responses 512] [--prompts 20 200] [--repeats 3] [--json FILE]
 
-All three compute the gradient of the mean −log p of the response tokens with the same weights, in fp32, on one thread, 64
-responses at a time; every gradient is compared. The Hugging Face side is `transformers` with its sdpa attention, batches in the
-order of sampling, padded on the right, and logits of the response tokens only.
+All three compute the gradient of the mean −log p of the response tokens with the same weights, in fp32, on one thread,
+64 responses at a time; every gradient is compared. The Hugging Face side is `transformers` with its sdpa attention,
+batches in the order of sampling, padded on the right, and logits of the response tokens only.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from nemo_brorl.policy.device import open_device
 
 DEVICE = open_device(on_gpu=False, num_threads=1)  # before megatron is imported
 
-from nemo_brorl.policy import parallel  # noqa: E402
+from nemo_brorl.policy import process_groups  # noqa: E402
 from nemo_brorl.policy.layout import layout_of  # noqa: E402
 from nemo_brorl.policy.learner import Learner  # noqa: E402
-from nemo_brorl.policy.log_probs import TokenScores  # noqa: E402
-from nemo_brorl.policy.packed_rows import PackedSegment, Response, Row  # noqa: E402
-from nemo_brorl.policy.schedule import train_rows  # noqa: E402
+from nemo_brorl.policy.model.log_probs import TokenScores  # noqa: E402
+from nemo_brorl.policy.pipeline import train_rows  # noqa: E402
+from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row  # noqa: E402
 
 MICRO_BATCH = 64  # responses
 VOCAB_SIZE = 128
@@ -74,9 +75,14 @@ def make_group(prompt_length: int, num_responses: int) -> tuple[np.ndarray, list
     return prompt, [random.integers(0, VOCAB_SIZE, length, dtype=np.int32) for length in lengths]
 
 
-def make_rows(learner: Learner, prompt: np.ndarray, responses: Sequence[np.ndarray], is_shared: bool, micro_batch: int) -> list[Row]:
+def make_rows(
+    learner: Learner, prompt: np.ndarray, responses: Sequence[np.ndarray], is_shared: bool, micro_batch: int
+) -> list[Row]:
     """Rows of `micro_batch` responses each."""
-    made = [Response(0, index, tokens, np.zeros(len(tokens), np.float32), 0.0, True) for index, tokens in enumerate(responses)]
+    made = [
+        Response(0, index, tokens, np.zeros(len(tokens), np.float32), 0.0, True)
+        for index, tokens in enumerate(responses)
+    ]
     parts = [made[start : start + micro_batch] for start in range(0, len(made), micro_batch)]
     if is_shared:
         return [learner.row([PackedSegment(prompt, tuple(part))], 1.0) for part in parts]
@@ -165,8 +171,12 @@ def measure(learner: Learner, folder: Path, prompt_length: int, arguments: argpa
     few = max(1, arguments.repeats * 40 // (40 + prompt_length))
     sides = {}
     for name, is_shared, repeats in (("shared", True, arguments.repeats), ("plain", False, few)):
-        rows = make_rows(learner, prompt, responses, is_shared, arguments.shared_micro_batch if is_shared else MICRO_BATCH)
-        sides[name] = Side(partial(train_rows, learner.chunks, rows, cross_entropy), partial(megatron_gradients, learner), repeats)
+        rows = make_rows(
+            learner, prompt, responses, is_shared, arguments.shared_micro_batch if is_shared else MICRO_BATCH
+        )
+        sides[name] = Side(
+            partial(train_rows, learner.chunks, rows, cross_entropy), partial(megatron_gradients, learner), repeats
+        )
     if not arguments.skip_hf:
         padded = PaddedHuggingFace(folder, prompt, responses)
         sides["padded"] = Side(padded.train, padded.gradients, few)
@@ -175,7 +185,9 @@ def measure(learner: Learner, folder: Path, prompt_length: int, arguments: argpa
         for name, side in sides.items():
             side.run()
             gradients.setdefault(name, side.gradients())
-    differences = {name: largest_difference(gradients["shared"], other) for name, other in gradients.items() if name != "shared"}
+    differences = {
+        name: largest_difference(gradients["shared"], other) for name, other in gradients.items() if name != "shared"
+    }
     cpu = {name: statistics.median(side.cpu) for name, side in sides.items()}
     return {
         "prompt_tokens": prompt_length,
@@ -196,7 +208,10 @@ def table(results: Sequence[dict[str, Any]]) -> str:
             ratio = result["shared_over"].get(name)
             tail = "" if ratio is None else f"{ratio:14.2f}  {result['largest_gradient_difference'][name]:19.1e}"
             rate = result["responses_per_cpu_s"][name]
-            lines.append(f"{result['prompt_tokens']:6}  {name:8}{cpu_s:7.2f}  {result['wall_s'][name]:7.2f}  {rate:11.1f}  {tail}")
+            lines.append(
+                f"{result['prompt_tokens']:6}  {name:8}{cpu_s:7.2f}  {result['wall_s'][name]:7.2f}  {rate:11.1f}  "
+                f"{tail}"
+            )
     return "\n".join(lines)
 
 
@@ -204,20 +219,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--responses", type=int, default=512)
     parser.add_argument("--prompts", type=int, nargs="+", default=[20, 200])
-    parser.add_argument("--repeats", type=int, default=3, help="of the fast sides; the slow ones at long prompts are run less often")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="of the fast sides; the slow ones at long prompts are run less often"
+    )
     parser.add_argument("--shared-micro-batch", type=int, default=MICRO_BATCH, help="responses of a shared-prompt row")
     parser.add_argument("--skip-hf", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     config = BroRLConfig()
     layout = layout_of(config)
-    parallel.open_groups(layout, 0, torch.distributed.HashStore(), DEVICE, seed=1)
+    process_groups.open_groups(layout, 0, torch.distributed.HashStore(), DEVICE, seed=1)
     with tempfile.TemporaryDirectory() as name:
         folder = make_model_folder(Path(name))
         learner = Learner(config, layout, folder, DEVICE)
         results = [measure(learner, folder, length, arguments) for length in arguments.prompts]
     print(table(results))
-    parallel.close_groups()
+    process_groups.close_groups()
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
     worst = max(difference for result in results for difference in result["largest_gradient_difference"].values())

@@ -1,13 +1,15 @@
-"""Tokens per second of a training step: one policy rank against plain `transformers` + AdamW, and two data-parallel ranks against one.
+"""Tokens per second of a training step: one policy rank against plain `transformers` + AdamW, and two data-parallel
+ranks against one.
 
     python bench/policy_throughput.py [--repeats 5] [--vocabularies 128 32768] [--json FILE]
 
-A step is forward, backward, gradient clipping and Adam on 32 documents of 64 tokens, in fp32 on one thread per process. Each side
-is a process of its own; they take turns on the same documents, and every loss and gradient norm is compared. `transformers` gets what
-suits it best: documents of equal length as one unpadded batch (no attention mask, no padding), sdpa attention, one fused
-cross entropy without slicing the logits, fused AdamW. The policy reads the same documents as one packed row, or as one of half the
-length on each of two ranks. A step of 4 such batches follows, over which gradients are accumulated: what a rank's exchange
-of gradients costs falls on more tokens. Two ranks against one need two idle cores; CPU time says nothing there.
+A step is forward, backward, gradient clipping and Adam on 32 documents of 64 tokens, in fp32 on one thread per process.
+Each side is a process of its own; they take turns on the same documents, and every loss and gradient norm is compared.
+`transformers` gets what suits it best: documents of equal length as one unpadded batch (no attention mask, no padding),
+sdpa attention, one fused cross entropy without slicing the logits, fused AdamW. The policy reads the same documents as
+one packed row, or as one of half the length on each of two ranks. A step of 4 such batches follows, over which
+gradients are accumulated: what a rank's exchange of gradients costs falls on more tokens. Two ranks against one need
+two idle cores; CPU time says nothing there.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class HuggingFace:
 
         torch.set_num_threads(1)
         self.model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float32)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LR, betas=BETAS, eps=EPS, weight_decay=0.0, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=LR, betas=BETAS, eps=EPS, weight_decay=0.0, fused=True
+        )
 
     def prepare(self, documents: np.ndarray) -> Any:
         """Token ids [B, L] and labels, the last of each document left out."""
@@ -90,7 +94,7 @@ class PolicyRank:
         device = open_device(on_gpu=False, num_threads=1)
         import torch.distributed as dist
 
-        from nemo_brorl.policy import parallel
+        from nemo_brorl.policy import process_groups
         from nemo_brorl.policy.layout import layout_of
         from nemo_brorl.policy.learner import Learner
 
@@ -98,21 +102,24 @@ class PolicyRank:
         config.policy.data_parallel_size = world_size
         config.policy.optim = OptimConfig(lr=LR, betas=BETAS, eps=EPS, clip_grad=CLIP)
         config.algorithm.kl.coefficient = 0.0
-        parallel.open_groups(layout_of(config), rank, dist.FileStore(meeting, world_size), device, seed=1)
+        process_groups.open_groups(layout_of(config), rank, dist.FileStore(meeting, world_size), device, seed=1)
         self.learner = Learner(config, layout_of(config), folder, device)
 
     def prepare(self, documents: np.ndarray) -> Any:
         """A packed row; a document is a prompt of one token and its response."""
-        from nemo_brorl.policy.packed_rows import PackedSegment, Response
+        from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
 
         zeros = np.zeros(LENGTH - 1, np.float32)
-        segments = [PackedSegment(tokens[:1], (Response(i, 0, tokens[1:], zeros, 0.0, True),)) for i, tokens in enumerate(documents)]
+        segments = [
+            PackedSegment(tokens[:1], (Response(i, 0, tokens[1:], zeros, 0.0, True),))
+            for i, tokens in enumerate(documents)
+        ]
         return self.learner.row(segments, 1.0)
 
     def step(self, batches: Sequence[Any]) -> Step:
         """What `Update` does for a mini-batch."""
-        from nemo_brorl.policy.optimizer import guarded_step
-        from nemo_brorl.policy.schedule import train_rows
+        from nemo_brorl.policy.pipeline import train_rows
+        from nemo_brorl.policy.state.optimizer import guarded_step
 
         def loss(index: int, row: Any, scores: Any) -> tuple[Any, dict[str, Any]]:
             total = -scores.log_probs.sum()
@@ -142,13 +149,17 @@ class Result:
     steps: tuple[Step, ...]
 
 
-def serve(connection: Connection, folder: Path, vocab_size: int, rank: int | None, world_size: int, meeting: str) -> None:
+def serve(
+    connection: Connection, folder: Path, vocab_size: int, rank: int | None, world_size: int, meeting: str
+) -> None:
     """A process: build a side, then do every task that arrives until None does."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     side: Side = HuggingFace(folder) if rank is None else PolicyRank(folder, rank, world_size, meeting)
     while (task := connection.recv()) is not None:
         random = np.random.default_rng(task.seed)
-        documents = random.integers(0, vocab_size, (task.num_steps, task.num_rows, NUM_DOCUMENTS, LENGTH), dtype=np.int32)
+        documents = random.integers(
+            0, vocab_size, (task.num_steps, task.num_rows, NUM_DOCUMENTS, LENGTH), dtype=np.int32
+        )
         batches = [[side.prepare(part[rank or 0 :: world_size]) for part in step] for step in documents]
         wall, cpu = time.perf_counter(), time.process_time()
         steps = tuple(side.step(part) for part in batches)
@@ -176,7 +187,8 @@ class Team:
             connection.send(task)
         results = [connection.recv() for connection in self.connections]
         steps = tuple(
-            (statistics.mean(loss for loss, _ in ranks), ranks[0][1]) for ranks in zip(*(result.steps for result in results), strict=True)
+            (statistics.mean(loss for loss, _ in ranks), ranks[0][1])
+            for ranks in zip(*(result.steps for result in results), strict=True)
         )
         return Result(max(result.wall_s for result in results), max(result.cpu_s for result in results), steps)
 
@@ -194,15 +206,22 @@ def make_model(folder: Path, vocab_size: int) -> Path:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
-    Qwen2ForCausalLM(Qwen2Config(vocab_size=vocab_size, max_position_embeddings=256, tie_word_embeddings=True, **sizes)).save_pretrained(
-        folder
-    )
+    sizes = {
+        "hidden_size": 256,
+        "intermediate_size": 704,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
+    Qwen2ForCausalLM(
+        Qwen2Config(vocab_size=vocab_size, max_position_embeddings=256, tie_word_embeddings=True, **sizes)
+    ).save_pretrained(folder)
     return folder
 
 
 def compare(teams: dict[str, Team], num_rows: int, seed: int, repeats: int) -> dict[str, Any]:
-    """Medians of repeats in which the sides take turns; the first warms up. Raises AssertionError where they compute different things."""
+    """Medians of repeats in which the sides take turns; the first warms up. Raises AssertionError where they compute
+    different things."""
     taken: dict[str, list[Result]] = {name: [] for name in teams}
     for repeat in range(repeats + 1):
         for name in teams if repeat % 2 else reversed(teams):
@@ -211,7 +230,9 @@ def compare(teams: dict[str, Team], num_rows: int, seed: int, repeats: int) -> d
         for expected, result in zip(taken["transformers"], taken[name], strict=True):
             np.testing.assert_allclose(np.array(result.steps), np.array(expected.steps), rtol=SAME, err_msg=name)
     tokens = NUM_STEPS * num_rows * NUM_DOCUMENTS * LENGTH
-    wall = {name: tokens / statistics.median(result.wall_s for result in results[1:]) for name, results in taken.items()}
+    wall = {
+        name: tokens / statistics.median(result.wall_s for result in results[1:]) for name, results in taken.items()
+    }
     cpu = {name: tokens / statistics.median(result.cpu_s for result in results[1:]) for name, results in taken.items()}
     ratios = {
         "one rank over transformers": wall["one rank"] / wall["transformers"],
@@ -252,7 +273,10 @@ def main() -> None:
         for rows, numbers in results[str(vocab_size)].items():
             print(f"vocabulary {vocab_size}, {int(rows) * NUM_DOCUMENTS * LENGTH} tokens a step")
             for side, rate in numbers["tokens_per_s"].items():
-                print(f"    {side:40} {rate:10,.0f} tokens/s {numbers['tokens_per_cpu_s_of_a_process'][side]:10,.0f} per CPU second")
+                print(
+                    f"    {side:40} {rate:10,.0f} tokens/s {numbers['tokens_per_cpu_s_of_a_process'][side]:10,.0f} "
+                    f"per CPU second"
+                )
             for name, ratio in numbers["ratios"].items():
                 print(f"    {name:40} {ratio:10.2f}")
     if options.json:

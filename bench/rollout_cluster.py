@@ -1,14 +1,15 @@
-"""Placement on clusters that are not here: makespan, idle engines and prefill of several ways to hand out rollouts, from a model.
+"""Placement on clusters that are not here: makespan, idle engines and prefill of several ways to hand out rollouts,
+from a model.
 
     python bench/rollout_cluster.py [--engines 1 4 16 64] [--curve FILE] [--lengths RUN] [--output runs/cluster]
 
-First 64 engines with 128 prompts × 512 rollouts, under two laws of lengths and all curves; then the number of engines grows with two
-prompts for each (weak) and with the prompts as they are (strong, to 1,024). `--studies` picks some of these. Engines are those of
-`ASSUMED_H100` (derived, not measured), and of a file that bench/engine_curve.py wrote. Lengths are drawn, or resampled from a run's
-metrics.jsonl. Writes cluster.csv, row by row, and figures.
+First 64 engines with 128 prompts × 512 rollouts, under two laws of lengths and all curves; then the number of engines
+grows with two prompts for each (weak) and with the prompts as they are (strong, to 1,024). `--studies` picks some of
+these. Engines are those of `ASSUMED_H100` (derived, not measured), and of a file that bench/engine_curve.py wrote.
+Lengths are drawn, or resampled from a run's metrics.jsonl. Writes cluster.csv, row by row, and figures.
 
-Ways to hand out single rollouts stop at `--max-scattered` engines: they send as many messages as there are rollouts. "lengths known" is
-no way but a reference: it starts the longest rollouts first, which nobody knows before they end.
+Ways to hand out single rollouts stop at `--max-scattered` engines: they send as many messages as there are rollouts.
+"lengths known" is no way but a reference: it starts the longest rollouts first, which nobody knows before they end.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.cluster_model.cluster import Cluster, ClusterResult, Dispatcher
-from nemo_brorl.cluster_model.curve import ASSUMED_H100, EngineCurve, read_curve
-from nemo_brorl.cluster_model.dispatch import BASELINES, Planned, warm_history
-from nemo_brorl.cluster_model.load import ClusterShape, Load
-from nemo_brorl.cluster_model.workload import HEAVY, LengthLaw, draw, recorded_law
-from nemo_brorl.console import format_table
-from nemo_brorl.report.cluster import draw_scaling
+from bench.cluster_model.cluster import Cluster, ClusterResult, Dispatcher
+from bench.cluster_model.curve import ASSUMED_H100, EngineCurve, read_curve
+from bench.cluster_model.dispatch import BASELINES, Planned, warm_history
+from bench.cluster_model.load import ClusterShape, Load
+from bench.cluster_model.workload import HEAVY, LengthLaw, draw, recorded_law
+from bench.figures.cluster import draw_scaling
+from nemo_brorl.core.console import format_table
+from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.rollouts.requests import fitting_chunk_size
-from nemo_brorl.sinks import read_metrics
 
 OURS = "ours"
 NUM_PER_PROMPT = 512
 STUDIES = ("64", "weak", "strong")
-FIELDS = ("study", "law", "curve", "way", "engines", "prompts", "makespan_s", "over_bound", "over_unmoved", "idle_share", "prefill_ratio",
+FIELDS = ("study", "law", "curve", "way", "engines", "prompts", "makespan_s", "over_bound", "over_unmoved",
+          "idle_share", "prefill_ratio",
           "messages_per_1000", "stolen", "cpu_s")  # fmt: skip
 
 
@@ -54,7 +56,13 @@ class Case:
 def ours(case: Case) -> Dispatcher:
     """The planner of the real pool."""
     num = sum(map(len, case.load.lengths))
-    return Planned(case.load, case.shape, warm_history(case.before), case.max_tokens, fitting_chunk_size(num, case.shape.num_engines, 64))
+    return Planned(
+        case.load,
+        case.shape,
+        warm_history(case.before),
+        case.max_tokens,
+        fitting_chunk_size(num, case.shape.num_engines, 64),
+    )
 
 
 def run(case: Case, way: str) -> tuple[ClusterResult, dict[str, Any]]:
@@ -63,13 +71,18 @@ def run(case: Case, way: str) -> tuple[ClusterResult, dict[str, Any]]:
     dispatcher = ours(case) if way == OURS else BASELINES[way](case.load, case.shape)
     result = Cluster(case.shape, dispatcher).run(case.load)
     num = sum(map(len, case.load.lengths))
-    values = (case.study, case.law, case.curve, way, case.shape.num_engines, len(case.load.lengths), round(result.makespan_s, 2),
-              round(result.over_bound, 4), round(result.over_unmoved, 4), round(result.idle_share, 4), round(result.prefill_ratio, 2),
-              round(1000 * result.num_messages / num, 1), result.num_stolen, round(time.process_time() - start, 1))  # fmt: skip
+    values = (case.study, case.law, case.curve, way, case.shape.num_engines, len(case.load.lengths),
+              round(result.makespan_s, 2),
+              round(result.over_bound, 4), round(result.over_unmoved, 4), round(result.idle_share, 4),
+              round(result.prefill_ratio, 2),
+              round(1000 * result.num_messages / num, 1), result.num_stolen, round(time.process_time() - start,
+              1))  # fmt: skip
     return result, dict(zip(FIELDS, values, strict=True))
 
 
-def compare(cases: Iterable[Case], ways: Sequence[str], max_scattered: int, table: Table) -> dict[str, list[tuple[int, ClusterResult]]]:
+def compare(
+    cases: Iterable[Case], ways: Sequence[str], max_scattered: int, table: Table
+) -> dict[str, list[tuple[int, ClusterResult]]]:
     """Run all cases and ways; curves over engines. Ways that handle single rollouts stop at `max_scattered` engines."""
     curves: dict[str, list[tuple[int, ClusterResult]]] = {way: [] for way in ways}
     for case in cases:
@@ -115,12 +128,18 @@ def parse_arguments() -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--studies", nargs="+", choices=STUDIES, default=list(STUDIES))
-    parser.add_argument("--engines", type=int, nargs="*", default=[1, 4, 16, 64, 256, 1024, 4096], help="of the scaling studies")
+    parser.add_argument(
+        "--engines", type=int, nargs="*", default=[1, 4, 16, 64, 256, 1024, 4096], help="of the scaling studies"
+    )
     parser.add_argument("--curve", type=Path, help="engine curve, written by bench/engine_curve.py")
-    parser.add_argument("--lengths", type=Path, help="metrics.jsonl of a run, whose lengths are taken for a law of their own")
+    parser.add_argument(
+        "--lengths", type=Path, help="metrics.jsonl of a run, whose lengths are taken for a law of their own"
+    )
     parser.add_argument("--max-batch", type=int, default=256, help="rollouts an engine decodes at a time")
     parser.add_argument("--prompt-tokens", type=int, default=1000)
-    parser.add_argument("--max-scattered", type=int, default=256, help="engines up to which single rollouts are handed out")
+    parser.add_argument(
+        "--max-scattered", type=int, default=256, help="engines up to which single rollouts are handed out"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=Path("runs/cluster"))
     return parser.parse_args()
@@ -132,7 +151,9 @@ def main() -> None:
     laws = {"8k": LengthLaw(), "heavy 16k": HEAVY}
     if options.lengths:
         laws["recorded"] = recorded_law(read_metrics(options.lengths))
-    curves = {"H100, assumed": ASSUMED_H100} | ({options.curve.stem: read_curve(options.curve)} if options.curve else {})
+    curves = {"H100, assumed": ASSUMED_H100} | (
+        {options.curve.stem: read_curve(options.curve)} if options.curve else {}
+    )
     make = case_maker(options, laws)
     ways, table = [*BASELINES, OURS], Table(options.output / "cluster.csv")
     if "64" in options.studies:
@@ -141,7 +162,9 @@ def main() -> None:
     for study, prompts in (("weak", lambda num: 2 * num), ("strong", lambda num: 128)):
         engines = [num for num in options.engines if study == "weak" or num <= 1024]
         if study in options.studies:
-            lines = compare((make(study, "8k", first, num, prompts(num)) for num in engines), ways, options.max_scattered, table)
+            lines = compare(
+                (make(study, "8k", first, num, prompts(num)) for num in engines), ways, options.max_scattered, table
+            )
             draw_scaling(lines, options.output / f"cluster_{study}.png")
     print("\n".join(format_table(list(FIELDS), [[str(row[name]) for name in FIELDS] for row in table.rows])))
 

@@ -71,7 +71,11 @@ def _note(process: psutil.Process, actors: dict[int, Watched], num_rows: int) ->
 
 def _status_kib(pid: int) -> dict[str, int]:
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="ignore").splitlines()
-    return {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines) if name.startswith("Rss")}
+    return {
+        name: int(value.split()[0])
+        for name, _, value in (line.partition(":") for line in lines)
+        if name.startswith("Rss")
+    }
 
 
 def _num_lines(path: Path) -> int:

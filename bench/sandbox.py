@@ -2,10 +2,10 @@
 
     nice python bench/sandbox.py [--runs 300] [--repeats 5] [--sandboxes 2] [--without mount,pid] [--json FILE]
 
-Kinds: `print` is a program that reads two numbers and prints their sum, in a new process for each test; `call` a function called
-once in a new process; `calls` the same with 20 calls in a process, counted as 20 (`isolation: program`); `solution` is a program of 60
-lines with imports, classes and recursion. Each figure is the median of the repeats, with the lowest and the highest; a repeat whose runs do
-not all come out right ends the script with an error.
+Kinds: `print` is a program that reads two numbers and prints their sum, in a new process for each test; `call` a
+function called once in a new process; `calls` the same with 20 calls in a process, counted as 20 (`isolation:
+program`); `solution` is a program of 60 lines with imports, classes and recursion. Each figure is the median of the
+repeats, with the lowest and the highest; a repeat whose runs do not all come out right ends the script with an error.
 """
 
 from __future__ import annotations
@@ -19,19 +19,27 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.sandbox.sandbox import Job, Run, Sandbox
+from nemo_brorl.tasks.sandbox.sandbox import Job, Run, Sandbox
 
 TOGETHER = 20
 ADD = "def add(a, b):\n    return a + b\n"
 SOLUTION = (
-    "import sys, heapq\nfrom collections import defaultdict, deque\nfrom dataclasses import dataclass\nfrom functools import lru_cache\n"
-    + "".join(f"@dataclass\nclass Node{i}:\n    value: int\n    def cost(self): return self.value * {i}\n" for i in range(12))
-    + "@lru_cache(None)\ndef ways(n): return n if n < 2 else ways(n - 1) + ways(n - 2)\nn = int(sys.stdin.readline())\nprint(ways(n))\n"
+    "import sys, heapq\nfrom collections import defaultdict, deque\nfrom dataclasses import dataclass\nfrom "
+    "functools import lru_cache\n"
+    + "".join(
+        f"@dataclass\nclass Node{i}:\n    value: int\n    def cost(self): return self.value * {i}\n" for i in range(12)
+    )
+    + "@lru_cache(None)\ndef ways(n): return n if n < 2 else ways(n - 1) + ways(n - 2)\nn = "
+    "int(sys.stdin.readline())\nprint(ways(n))\n"
 )
 KINDS: dict[str, tuple[Job, int, Callable[[Run], bool]]] = {  # name: job, tests in it, whether they passed
     "print": (Job("print(sum(map(int, input().split())))", stdin="3 4\n"), 1, lambda run: run.printed == "7\n"),
     "call": (Job(ADD, "call", name="add", parts=[[3, 4]]), 1, lambda run: run.reports == [["value", 7, 0]]),
-    "calls": (Job(ADD, "call", name="add", parts=[[3, 4]] * TOGETHER), TOGETHER, lambda run: len(run.reports) == TOGETHER),
+    "calls": (
+        Job(ADD, "call", name="add", parts=[[3, 4]] * TOGETHER),
+        TOGETHER,
+        lambda run: len(run.reports) == TOGETHER,
+    ),
     "solution": (Job(SOLUTION, stdin="50\n"), 1, lambda run: run.printed == "12586269025\n"),
 }
 
@@ -70,9 +78,20 @@ def main() -> None:
         for kind in KINDS:
             rate(sandboxes[:num], kind, options.runs // 10)
             rates = [rate(sandboxes[:num], kind, options.runs) for _ in range(options.repeats)]
-            rows.append({"sandboxes": num, "kind": kind, "median": statistics.median(rates), "low": min(rates), "high": max(rates)})
+            rows.append(
+                {
+                    "sandboxes": num,
+                    "kind": kind,
+                    "median": statistics.median(rates),
+                    "low": min(rates),
+                    "high": max(rates),
+                }
+            )
             row = rows[-1]
-            print(f"{num} sandbox(es) {kind:9} {row['median']:8.0f} tests/s ({row['low']:.0f} to {row['high']:.0f})", flush=True)
+            print(
+                f"{num} sandbox(es) {kind:9} {row['median']:8.0f} tests/s ({row['low']:.0f} to {row['high']:.0f})",
+                flush=True,
+            )
     for sandbox in sandboxes:
         sandbox.close()
     if options.json:

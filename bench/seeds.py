@@ -2,8 +2,8 @@
 
     python bench/seeds.py --seeds 1 2 3 --output runs/seeds [KEY=VALUE ...]
 
-Writes OUTPUT/seeds.json and prints one row per seed. A seed sets the tokenizer's and model's initialisation, the training
-questions and the rollouts; the held-out questions are the same for all.
+Writes OUTPUT/seeds.json and prints one row per seed. A seed sets the tokenizer's and model's initialisation, the
+training questions and the rollouts; the held-out questions are the same for all.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.console import format_table
-from nemo_brorl.sinks import read_metrics
+from nemo_brorl.core.console import format_table
+from nemo_brorl.core.metric_sinks import read_metrics
 
 
 def run(module: str, overrides: list[str]) -> float:
     """Run a command of the product to its end. Returns its seconds."""
     start = time.monotonic()
-    subprocess.run([sys.executable, "-m", f"nemo_brorl.{module}", *overrides], check=True)
+    subprocess.run([sys.executable, "-m", "nemo_brorl", module, *overrides], check=True)
     return time.monotonic() - start
 
 
@@ -42,7 +42,8 @@ def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
     curve = {row["step"]: row["validation/pass_at_1"] for row in rows}
     tasks = [name for name in rows[0] if name.startswith("validation/pass_at_1/")]
     return {"seed": seed, "sft_s": sft_s, "train_s": train_s, "curve": curve,
-            "before": {name: rows[0][name] for name in tasks}, "after": {name: rows[-1][name] for name in tasks}}  # fmt: skip
+            "before": {name: rows[0][name] for name in tasks},
+            "after": {name: rows[-1][name] for name in tasks}}  # fmt: skip
 
 
 def main() -> None:

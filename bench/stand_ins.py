@@ -1,5 +1,5 @@
-"""Stand-ins around the driver's real code, for `driver_bulk.py`: engines and verifier workers that are Ray actors with real arrays in
-the object store, but compute nothing."""
+"""Stand-ins around the driver's real code, for `driver_bulk.py`: engines and verifier workers that are Ray actors with
+real arrays in the object store, but compute nothing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 import ray
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.generation.chunk_work import ChunkMeta, ChunkProgress
-from nemo_brorl.generation.engine import EngineReady
+from nemo_brorl.generation.chunk_task import ChunkMeta, ChunkProgress
+from nemo_brorl.generation.engine_actor import EngineReady
+from nemo_brorl.generation.engine_handle import EngineSlot
+from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.generation.slot import EngineSlot
 from nemo_brorl.ports import Forecast
-from nemo_brorl.rewards.repetition import response_keys
-from nemo_brorl.rewards.worker import ResponseScores
-from nemo_brorl.rollouts.placement import ChunkPlacement
+from nemo_brorl.tasks.scoring.repetition import response_keys
+from nemo_brorl.tasks.scoring.worker import ResponseScores
 from nemo_brorl.types import ChunkArrays, EngineStats, Prompt, RolloutRequest
 
 VOCAB_SIZE = 290
@@ -42,8 +42,12 @@ class StandInEngine:
         return EngineReady(self.index, 0, 0.0, 0.0)
 
     @ray.method(num_returns=3)
-    async def generate(self, flight: int, request: RolloutRequest, beginnings: None) -> tuple[ChunkMeta, ChunkArrays, None]:
-        for first in range(0, request.num_rollouts, self.every):  # the driver hears of them as of a real chunk: in parts
+    async def generate(
+        self, flight: int, request: RolloutRequest, beginnings: None
+    ) -> tuple[ChunkMeta, ChunkArrays, None]:
+        for first in range(
+            0, request.num_rollouts, self.every
+        ):  # the driver hears of them as of a real chunk: in parts
             self.num_untold += min(self.every, request.num_rollouts - first)
             if self.num_untold >= self.every:
                 self.is_due.set()
@@ -80,7 +84,9 @@ class StandInVerifier:
     def score(self, verifier: str, payload: Mapping[str, Any], data: ChunkArrays) -> ResponseScores:
         keys, num = response_keys(data), len(data.offsets) - 1
         rewards = (keys / 2.0**64 < payload["rate"]).astype(np.float32)
-        return ResponseScores(rewards, 0, np.zeros(num, np.float32), keys, np.add.reduceat(data.log_probs, data.offsets[:-1]))
+        return ResponseScores(
+            rewards, 0, np.zeros(num, np.float32), keys, np.add.reduceat(data.log_probs, data.offsets[:-1])
+        )
 
 
 class StandInGenerator:

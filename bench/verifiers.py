@@ -2,10 +2,10 @@
 
     python bench/verifiers.py [--json FILE]
 
-Answers are new in every repeat, so nothing is remembered from the one before; within a repeat a prompt's responses share answers, as
-samples of one prompt do. `--different` makes every answer another expression: the worst case, no verdict is ever used twice. The
-generation speed to stand up to is given by `--samples-per-s`. Also: workers (1 and 2), what hanging verifiers cost, what starting costs,
-math-verify called plainly in one process, and a fuzz of strings.
+Answers are new in every repeat, so nothing is remembered from the one before; within a repeat a prompt's responses
+share answers, as samples of one prompt do. `--different` makes every answer another expression: the worst case, no
+verdict is ever used twice. The generation speed to stand up to is given by `--samples-per-s`. Also: workers (1 and 2),
+what hanging verifiers cost, what starting costs, math-verify called plainly in one process, and a fuzz of strings.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ import numpy as np
 import ray
 
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
-from nemo_brorl.rewards import VERIFIERS
-from nemo_brorl.rewards.crew import Crew
-from nemo_brorl.rewards.deadlines import Deadlines
-from nemo_brorl.rewards.pool import VerifierPool
-from nemo_brorl.tokenizer import ChatTokenizer, load_tokenizer
+from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
+from nemo_brorl.tasks.scoring.crew import Crew
+from nemo_brorl.tasks.scoring.pool import VerifierPool
+from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from nemo_brorl.tasks.verifiers.registry import VERIFIERS
+from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
-from nemo_brorl.warm_up.tokenizer import build_tokenizer
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=128)
 CHUNK = 32  # responses
 HANGING = "bench.verifiers:hang_sometimes"
-PIECES = r"""\frac { } 1 2 9 x y i e \sqrt ^ _ ( ) [ ] \left \right $ $$ \boxed{ \text{cm} \% % , ; = < > \le \in \cup \infty \pi + -
-* / \int \sum \lim ! | \begin{pmatrix} \end{pmatrix} & \\ \mathbb{R} 10^{10} \binom \circ x= 1,000 0.5 or and \overline \{ \} mod"""
+PIECES = r"""\frac { } 1 2 9 x y i e \sqrt ^ _ ( ) [ ] \left \right $ $$ \boxed{ \text{cm} \% %
+, ; = < > \le \in \cup \infty \pi
++ - * / \int \sum \lim ! | \begin{pmatrix} \end{pmatrix} & \\ \mathbb{R} 10^{10} \binom \circ x= 1,000 0.5 or
+and \overline \{ \} mod"""
 WRONG_ANSWERS = 12  # different ones of a prompt
 
 
@@ -56,15 +58,25 @@ def write_answer(kind: int, rng: Random) -> tuple[str, str, list[str]]:
     if kind == 0:
         return str(a * c), f"{a * c}", [str(a * c + shift) for shift in range(1, WRONG_ANSWERS + 1)]
     if kind == 1:
-        return f"\\frac{{{a}}}{{{c}}}", f"\\dfrac{{{2 * a}}}{{{2 * c}}}", [f"\\frac{{{a + s}}}{{{c}}}" for s in range(1, WRONG_ANSWERS + 1)]
+        return (
+            f"\\frac{{{a}}}{{{c}}}",
+            f"\\dfrac{{{2 * a}}}{{{2 * c}}}",
+            [f"\\frac{{{a + s}}}{{{c}}}" for s in range(1, WRONG_ANSWERS + 1)],
+        )
     if kind == 2:
-        return f"{a}\\sqrt{{{c}}}+{b}", f"{b}+\\sqrt{{{c}}}\\cdot {a}", [f"{a + s}\\sqrt{{{c}}}" for s in range(1, WRONG_ANSWERS + 1)]
+        return (
+            f"{a}\\sqrt{{{c}}}+{b}",
+            f"{b}+\\sqrt{{{c}}}\\cdot {a}",
+            [f"{a + s}\\sqrt{{{c}}}" for s in range(1, WRONG_ANSWERS + 1)],
+        )
     if kind == 3:
         return f"({a}, {a + b}]", f"\\left({a}, {a + b}\\right]", [f"[{a}, {a + b + s}]" for s in range(WRONG_ANSWERS)]
     return f"x^2+{a + b}x+{a * b}", f"(x+{a})(x+{b})", [f"(x+{a})(x-{b + s})" for s in range(WRONG_ANSWERS)]
 
 
-def make_texts(rng: Random, num_prompts: int, num_per_prompt: int, is_different: bool) -> Iterator[tuple[dict[str, Any], list[str]]]:
+def make_texts(
+    rng: Random, num_prompts: int, num_per_prompt: int, is_different: bool
+) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Payload and responses of each prompt; a third are right. Every response's text is another one."""
     for number in range(num_prompts):
         reference, same, wrong = write_answer(number % 5, rng)
@@ -73,11 +85,15 @@ def make_texts(rng: Random, num_prompts: int, num_per_prompt: int, is_different:
             answer = rng.choice([reference, same]) if sample % 3 == 0 else rng.choice(wrong)
             if is_different:
                 answer = f"{rng.randint(2, 9999)}x+\\frac{{{rng.randint(1, 9999)}}}{{{rng.randint(2, 9999)}}}"
-            texts.append(f"we add {rng.randint(0, 10**9)} and find $y={rng.randint(0, 999)}$ so that it is \\boxed{{{answer}}}.")
+            texts.append(
+                f"we add {rng.randint(0, 10**9)} and find $y={rng.randint(0, 999)}$ so that it is \\boxed{{{answer}}}."
+            )
         yield {"answer": reference}, texts
 
 
-def make_chunks(tokenizer: ChatTokenizer, verifier: str, prompts: Sequence[tuple[dict[str, Any], list[str]]]) -> list[RolloutChunk]:
+def make_chunks(
+    tokenizer: ChatTokenizer, verifier: str, prompts: Sequence[tuple[dict[str, Any], list[str]]]
+) -> list[RolloutChunk]:
     """The responses as engines would hand them on."""
     chunks = []
     for number, (payload, texts) in enumerate(prompts):
@@ -88,7 +104,9 @@ def make_chunks(tokenizer: ChatTokenizer, verifier: str, prompts: Sequence[tuple
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
             data = ChunkArrays(np.concatenate(ids).astype(np.int32), np.zeros(int(offsets[-1]), np.float32), offsets)
             request = RolloutRequest(prompt, start, len(ids), 0, SAMPLING)
-            chunks.append(RolloutChunk(request, request.indices, lengths, np.ones(len(ids), bool), 0, 0, 0, ray.put(data)))
+            chunks.append(
+                RolloutChunk(request, request.indices, lengths, np.ones(len(ids), bool), 0, 0, 0, ray.put(data))
+            )
     return chunks
 
 
@@ -115,13 +133,19 @@ def measure_pool(folder: Path, workers: int, options: argparse.Namespace, is_dif
         assert failed == 0, f"{failed} responses failed"
         assert is_different or 0.2 < mean < 0.5, f"mean reward {mean}: a third of the answers is right"
     pool.close()
-    return {"seconds": seconds, "median_s": statistics.median(seconds), "samples_per_s": options.samples / statistics.median(seconds)}
+    return {
+        "seconds": seconds,
+        "median_s": statistics.median(seconds),
+        "samples_per_s": options.samples / statistics.median(seconds),
+    }
 
 
 def measure_hanging(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """1 % of the responses hang the verifier: how many samples and how much time that costs."""
     tokenizer = load_tokenizer(folder)
-    pool = VerifierPool(BroRLConfig(rewards=RewardsConfig(num_workers=2, timeout_s=options.timeout)), folder, ["math", HANGING])
+    pool = VerifierPool(
+        BroRLConfig(rewards=RewardsConfig(num_workers=2, timeout_s=options.timeout)), folder, ["math", HANGING]
+    )
     pool.wait_ready()
     result: dict[str, Any] = {"timeout_s": options.timeout}
     for share in (0.0, 0.01):
@@ -144,7 +168,11 @@ def measure_library(options: argparse.Namespace) -> float:
     from math_verify import parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    texts = list(make_texts(Random("library"), options.prompts, max(options.samples // options.prompts // 8, 1), is_different=False))
+    texts = list(
+        make_texts(
+            Random("library"), options.prompts, max(options.samples // options.prompts // 8, 1), is_different=False
+        )
+    )
     start = time.perf_counter()
     for payload, responses in texts:
         reference = parse(f"${payload['answer']}$", parsing_timeout=None)
@@ -154,7 +182,8 @@ def measure_library(options: argparse.Namespace) -> float:
 
 
 def measure_start() -> dict[str, float]:
-    """Seconds until the first verifier is loaded in a new process, and until a new child has scored after another was killed."""
+    """Seconds until the first verifier is loaded in a new process, and until a new child has scored after another was
+    killed."""
     start = time.perf_counter()
     crew = Crew(Deadlines(60.0))
     crew.load("math")
@@ -182,7 +211,10 @@ def fuzz(num: int) -> dict[str, Any]:
     failed = 0
     for _ in range(num // 100):
         texts = ["".join(rng.choice(pieces) for _ in range(rng.randint(1, 30))) for _ in range(100)]
-        texts = [(f"\\boxed{{{text}}}", f"so ${text}$.", f"<answer>{text}</answer>", text)[index % 4] for index, text in enumerate(texts)]
+        texts = [
+            (f"\\boxed{{{text}}}", f"so ${text}$.", f"<answer>{text}</answer>", text)[index % 4]
+            for index, text in enumerate(texts)
+        ]
         failed += crew.score("math", {"answer": rng.choice(references)}, texts).count(None)
     seconds = time.perf_counter() - start
     crew.close()
@@ -205,7 +237,11 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Run and print."""
     options = parse_arguments()
-    result: dict[str, Any] = {"start": measure_start(), "fuzz": fuzz(options.fuzz), "library_samples_per_s": measure_library(options)}
+    result: dict[str, Any] = {
+        "start": measure_start(),
+        "fuzz": fuzz(options.fuzz),
+        "library_samples_per_s": measure_library(options),
+    }
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -218,12 +254,19 @@ def main() -> None:
     generation_s = options.samples / options.samples_per_s
     result["generation_s"] = generation_s
     print(
-        f"{options.samples} math answers of {options.prompts} prompts, medians of {options.repeats}; generating them: {generation_s:.2f} s"
+        f"{options.samples} math answers of {options.prompts} prompts, medians of {options.repeats}; generating "
+        f"them: {generation_s:.2f} s"
     )
-    for name, label in (("workers_1", "1 worker"), ("workers_2", "2 workers"), ("different", "2 workers, no two answers the same")):
+    for name, label in (
+        ("workers_1", "1 worker"),
+        ("workers_2", "2 workers"),
+        ("different", "2 workers, no two answers the same"),
+    ):
         row = result[name]
         ratio = row["median_s"] / generation_s
-        print(f"  {label:36s} {row['median_s']:6.2f} s {row['samples_per_s']:8.0f} answers/s, {ratio:.2f} of generation")
+        print(
+            f"  {label:36s} {row['median_s']:6.2f} s {row['samples_per_s']:8.0f} answers/s, {ratio:.2f} of generation"
+        )
     print(f"  math-verify alone, one process       {result['library_samples_per_s']:8.0f} answers/s")
     print(f"  hanging: {json.dumps(result['hanging'])}")
     print(f"  start: {json.dumps(result['start'])}\n  fuzz: {json.dumps(result['fuzz'])}")

@@ -1,18 +1,19 @@
-"""`rollouts.allocation` fixed, waves, and fixed at the waves' mean size, at equal generated tokens: informative groups per million tokens,
-and held-out pass@1.
+"""`rollouts.allocation` fixed, waves, and fixed at the waves' mean size, at equal generated tokens: informative groups
+per million tokens, and held-out pass@1.
 
     python bench/waves.py --base runs/base_cpu --output runs/waves [--seeds 1 2 3] [--tokens 3e6] [KEY=VALUE ...]
     python bench/waves.py --simulate [--seeds 1 2 3] [--tokens 2e8] [rollouts.waves.KEY=VALUE ...]
 
-Every seed trains once with each allocation, from the same base, until it has generated `--tokens` response tokens; what a run is worth is
-read off its curve at the most tokens that all runs reached. `fixed_mean` comes last: its N, the same for all seeds, is the mean size of
-the groups of all waves runs, which no run knows beforehand; it stays in `mean_size.json`. Runs that have reached their tokens are not
-run again, so an interrupted comparison goes on. Settings behind the options hold for all.
+Every seed trains once with each allocation, from the same base, until it has generated `--tokens` response tokens; what
+a run is worth is read off its curve at the most tokens that all runs reached. `fixed_mean` comes last: its N, the same
+for all seeds, is the mean size of the groups of all waves runs, which no run knows beforehand; it stays in
+`mean_size.json`. Runs that have reached their tokens are not run again, so an interrupted comparison goes on. Settings
+behind the options hold for all.
 
-`--simulate` has no model: prompts are success rates drawn from a Beta distribution, and a rollout's score function has one component along
-its prompt's gradient, r − p, and noise of variance `NOISE` across it, so a group's gradient is p (1 − p) and known. Both allocations, as
-the product has them, spend the same tokens; the signal-to-noise is that of the mean of all groups' estimates. `unweighted` makes the
-decisions of `waves` and takes the plain mean over each group.
+`--simulate` has no model: prompts are success rates drawn from a Beta distribution, and a rollout's score function has
+one component along its prompt's gradient, r − p, and noise of variance `NOISE` across it, so a group's gradient is p (1
+− p) and known. Both allocations, as the product has them, spend the same tokens; the signal-to-noise is that of the
+mean of all groups' estimates. `unweighted` makes the decisions of `waves` and takes the plain mean over each group.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ import numpy as np
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import PosteriorConfig, WavesConfig
-from nemo_brorl.console import format_table
+from nemo_brorl.core.console import format_table
+from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
+from nemo_brorl.rollouts.group_size.waves import Allocation, Draw, FixedAllocation, WaveAllocation
 from nemo_brorl.rollouts.requests import MIN_CHUNK
-from nemo_brorl.rollouts.success_posterior import SuccessPosterior
-from nemo_brorl.rollouts.waves import Allocation, Draw, FixedAllocation, WaveAllocation
-from nemo_brorl.sinks import read_metrics
 from nemo_brorl.types import Prompt
 
 FIXED, WAVES, FIXED_MEAN = "fixed", "waves", "fixed_mean"
@@ -51,13 +52,16 @@ Rows = Sequence[Mapping[str, Any]]  # of one run's metrics
 
 
 def train(folder: Path, seed: int, options: argparse.Namespace, overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """Train one run until it has generated enough tokens. Returns its metrics. `overrides` come after those of `options`."""
+    """Train one run until it has generated enough tokens. Returns its metrics. `overrides` come after those of
+    `options`."""
     metrics = folder / "metrics.jsonl"
     while (steps := steps_to_go(read_metrics(metrics) if metrics.exists() else [], options.tokens)) is not None:
         command = [
-            sys.executable, "-m", "nemo_brorl.train", "--config-name", "brorl_cpu", f"exp_manager.explicit_log_dir={folder}",
+            sys.executable, "-m", "nemo_brorl", "train", "--config-name", "brorl_cpu",
+            f"exp_manager.explicit_log_dir={folder}",
             f"policy.model={options.base}", f"trainer.seed={seed}", f"trainer.max_steps={steps}",
-            f"trainer.val_interval={options.val_interval}", f"trainer.save_interval={options.val_interval}", *options.overrides, *overrides,
+            f"trainer.val_interval={options.val_interval}", f"trainer.save_interval={options.val_interval}",
+            *options.overrides, *overrides,
         ]  # fmt: skip
         subprocess.run(command, check=True)
     return read_metrics(metrics)
@@ -73,8 +77,8 @@ def steps_to_go(rows: Rows, tokens: float) -> int | None:
 
 
 def at_tokens(rows: Rows, name: str, tokens: float) -> float:
-    """A metric of a run when it had generated `tokens`, on a line between the steps that have it. Before the first step nothing was
-    generated."""
+    """A metric of a run when it had generated `tokens`, on a line between the steps that have it. Before the first step
+    nothing was generated."""
     points = [(float(row.get(TOKENS) or 0.0), float(row[name])) for row in rows if row.get(name) is not None]
     spent, values = zip(*points, strict=True)
     return float(np.interp(tokens, spent, values))
@@ -94,7 +98,8 @@ def mean_group_size(runs: Sequence[Rows]) -> float:
 
 
 def comparison(runs: Mapping[str, Sequence[Rows]]) -> tuple[float, dict[str, dict[str, list[float]]]]:
-    """The tokens that all runs reached, and per allocation each metric at that point, one number per seed; group sizes of whole runs."""
+    """The tokens that all runs reached, and per allocation each metric at that point, one number per seed; group sizes
+    of whole runs."""
     tokens = min(float(rows[-1][TOKENS]) for seeds in runs.values() for rows in seeds)
     found = {}
     for arm, seeds in runs.items():
@@ -108,7 +113,9 @@ def comparison_rows(found: Mapping[str, Mapping[str, Sequence[float]]]) -> list[
     scales = {INFORMATIVE: 1.0, PASS_AT_1: 100.0, GROUP_SIZE: 1.0}
     rows = [[arm, *(_written(values[name], scale) for name, scale in scales.items())] for arm, values in found.items()]
     for arm in [arm for arm in found if arm != WAVES]:
-        change = {name: [new - old for old, new in zip(found[arm][name], found[WAVES][name], strict=True)] for name in scales}
+        change = {
+            name: [new - old for old, new in zip(found[arm][name], found[WAVES][name], strict=True)] for name in scales
+        }
         rows.append([f"waves − {arm}", *(_written(change[name], scale) for name, scale in scales.items())])
     return rows
 
@@ -130,8 +137,16 @@ class Played:
     bias: float  # mean estimate − gradient, in standard errors
 
 
-def play(allocation: Allocation, beliefs: SuccessPosterior, shape: tuple[float, float], tokens: float, seed: int, weighs: bool) -> Played:
-    """Spend `tokens` on prompts with success rates from Beta(shape); `beliefs` are those of the allocation, if it has any."""
+def play(
+    allocation: Allocation,
+    beliefs: SuccessPosterior,
+    shape: tuple[float, float],
+    tokens: float,
+    seed: int,
+    weighs: bool,
+) -> Played:
+    """Spend `tokens` on prompts with success rates from Beta(shape); `beliefs` are those of the allocation, if it has
+    any."""
     random, spent = np.random.default_rng(seed), 0
     estimates, gradients, sizes, num_informative = [], [], [], 0
     while spent < tokens:
@@ -141,7 +156,9 @@ def play(allocation: Allocation, beliefs: SuccessPosterior, shape: tuple[float, 
         sizes.append(sum(draw.num_rollouts for draw in draws))
         waves = allocation.close(draws) if weighs else ()
         parts = [(wave.weight, k, wave.num_rollouts) for wave, k in zip(waves, successes, strict=False)]
-        estimates.append(sum(weight * estimate(k, num, random) for weight, k, num in parts or [(1.0, sum(successes), sizes[-1])]))
+        estimates.append(
+            sum(weight * estimate(k, num, random) for weight, k, num in parts or [(1.0, sum(successes), sizes[-1])])
+        )
         gradients.append(rate * (1 - rate))
         num_informative += 0 < sum(successes) < sizes[-1]
         spent += PROMPT_TOKENS + RESPONSE_TOKENS * sizes[-1]
@@ -160,7 +177,9 @@ def play(allocation: Allocation, beliefs: SuccessPosterior, shape: tuple[float, 
     )
 
 
-def grow(allocation: Allocation, prompt: Prompt, rate: float, random: np.random.Generator) -> tuple[list[Draw], list[int]]:
+def grow(
+    allocation: Allocation, prompt: Prompt, rate: float, random: np.random.Generator
+) -> tuple[list[Draw], list[int]]:
     """A group's waves and how many rollouts of each are right."""
     draws: list[Draw] = []
     successes: list[int] = []
@@ -175,13 +194,15 @@ def grow(allocation: Allocation, prompt: Prompt, rate: float, random: np.random.
 
 
 def estimate(successes: int, num: int, random: np.random.Generator) -> float:
-    """Σ (r − mean) s / (n − 1) of a wave, s = r − p plus noise: the sample variance of the rewards, and noise that it scales."""
+    """Σ (r − mean) s / (n − 1) of a wave, s = r − p plus noise: the sample variance of the rewards, and noise that it
+    scales."""
     variance = successes * (num - successes) / (num * (num - 1))
     return variance + math.sqrt(NOISE * variance / (num - 1)) * float(random.standard_normal())
 
 
 def simulate(tokens: float, seeds: Sequence[int], config: WavesConfig) -> None:
-    """Print one table per population. One of the fixed sizes is the mean size of the waves, which no run would know beforehand."""
+    """Print one table per population. One of the fixed sizes is the mean size of the waves, which no run would know
+    beforehand."""
     for name, shape in POPULATIONS.items():
         arms = {"waves": play_seeds("waves", N, shape, tokens, seeds, config)}
         mean_size = round(float(np.mean([played.mean_size for played in arms["waves"]])))
@@ -192,11 +213,21 @@ def simulate(tokens: float, seeds: Sequence[int], config: WavesConfig) -> None:
         for arm, played in arms.items():
             columns = zip(*map(astuple, played), strict=True)
             rows.append([arm, *("{:.2f} ± {:.2f}".format(*mean_and_error(column)) for column in columns)])
-        header = ["allocation", "informative / M tokens", "of prompts", "rollouts", "SNR² / M tokens", "of rollouts alone", "bias, errors"]
+        header = [
+            "allocation",
+            "informative / M tokens",
+            "of prompts",
+            "rollouts",
+            "SNR² / M tokens",
+            "of rollouts alone",
+            "bias, errors",
+        ]
         print(f"\nBeta{shape}: {name}\n" + "\n".join(format_table(header, rows)), flush=True)
 
 
-def play_seeds(kind: str, size: int, shape: tuple[float, float], tokens: float, seeds: Sequence[int], config: WavesConfig) -> list[Played]:
+def play_seeds(
+    kind: str, size: int, shape: tuple[float, float], tokens: float, seeds: Sequence[int], config: WavesConfig
+) -> list[Played]:
     """Play one allocation (fixed, waves, unweighted) once per seed."""
     found = []
     for seed in seeds:
@@ -211,11 +242,15 @@ def compare(options: argparse.Namespace) -> None:
     runs: dict[str, list[Rows]] = {FIXED: [], WAVES: []}
     for seed in options.seeds:
         for arm in (FIXED, WAVES):
-            runs[arm].append(train(options.output / f"{arm}_seed_{seed}", seed, options, [f"rollouts.allocation={arm}"]))
+            runs[arm].append(
+                train(options.output / f"{arm}_seed_{seed}", seed, options, [f"rollouts.allocation={arm}"])
+            )
     show(runs, options)
     num = kept_mean_size(options.output / "mean_size.json", runs[WAVES])
     overrides = ["rollouts.allocation=fixed", f"rollouts.num_per_prompt={num}"]
-    runs[FIXED_MEAN] = [train(options.output / f"{FIXED_MEAN}_seed_{seed}", seed, options, overrides) for seed in options.seeds]
+    runs[FIXED_MEAN] = [
+        train(options.output / f"{FIXED_MEAN}_seed_{seed}", seed, options, overrides) for seed in options.seeds
+    ]
     show(runs, options)
 
 
@@ -231,7 +266,9 @@ def kept_mean_size(path: Path, runs: Sequence[Rows]) -> int:
 def show(runs: Mapping[str, Sequence[Rows]], options: argparse.Namespace) -> None:
     """Print the table of the runs there are, and keep its numbers."""
     tokens, found = comparison(runs)
-    (options.output / "waves.json").write_text(json.dumps({"tokens": tokens, "seeds": options.seeds, **found}, indent=1))
+    (options.output / "waves.json").write_text(
+        json.dumps({"tokens": tokens, "seeds": options.seeds, **found}, indent=1)
+    )
     print(f"\nat {tokens:,.0f} generated tokens, {len(options.seeds)} seeds")
     header = ["allocation", "informative / M tokens", "held-out pass@1, %", "rollouts / group"]
     print("\n".join(format_table(header, comparison_rows(found))), flush=True)

@@ -1,12 +1,13 @@
 """Seconds and extra memory of a publication from a Megatron rank into vLLM engines, by transport.
 
-    python bench/weight_sync.py [--sizes 2.5M 100M] [--transports object_store collective] [--engines 2] [--repeats 9] [--json FILE]
+    python bench/weight_sync.py [--sizes 2.5M 100M] [--transports object_store collective] [--engines 2] [--repeats 9]
+    [--json FILE]
 
-Random weights, fp32, one policy rank, CPU: what runs without a GPU. Every combination gets actors of its own; the first publication,
-in which memory grows for good, is timed apart. *extra* is the most private memory of rank and engines together while a publication
-runs, above what they have before it; *store* is how much of the object store the rank has ever written to, where freed places are
-used again; *counted* is what the publication itself reports. *digest* is of rollouts sampled after the last publication: the same
-in every row of a model, or a transport is wrong.
+Random weights, fp32, one policy rank, CPU: what runs without a GPU. Every combination gets actors of its own; the first
+publication, in which memory grows for good, is timed apart. *extra* is the most private memory of rank and engines
+together while a publication runs, above what they have before it; *store* is how much of the object store the rank has
+ever written to, where freed places are used again; *counted* is what the publication itself reports. *digest* is of
+rollouts sampled after the last publication: the same in every row of a model, or a transport is wrong.
 """
 
 from __future__ import annotations
@@ -30,17 +31,19 @@ sys.path.insert(0, str(ROOT))  # the models are those of the tests
 import ray  # noqa: E402
 
 from nemo_brorl.config.schema import BroRLConfig  # noqa: E402
-from nemo_brorl.console import format_table  # noqa: E402
+from nemo_brorl.core.console import format_table  # noqa: E402
+from nemo_brorl.core.object_store import fetch  # noqa: E402
 from nemo_brorl.generation.pool import VllmPool  # noqa: E402
-from nemo_brorl.object_store import fetch  # noqa: E402
-from nemo_brorl.policy.group import MegatronPolicy  # noqa: E402
+from nemo_brorl.policy.megatron_policy import MegatronPolicy  # noqa: E402
+from nemo_brorl.training.publish import SyncReport, publish  # noqa: E402
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling  # noqa: E402
-from nemo_brorl.weight_sync.publish import SyncReport, publish  # noqa: E402
 
 SIZES = {
-    "2.5M": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512,
+    "2.5M": {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "intermediate_size": 512,
              "vocab_size": 512},
-    "100M": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 4, "intermediate_size": 2048,
+    "100M": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "num_key_value_heads": 4,
+             "intermediate_size": 2048,
              "vocab_size": 32000},
 }  # fmt: skip
 REQUEST = RolloutRequest(Prompt("a", "task", "verifier", tuple(range(3, 40)), {}), 0, 8, 1, Sampling(1.0, 1.0, 8))
@@ -92,7 +95,9 @@ class PeakMemory:
         self.thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.ended.set()
         self.thread.join()
 
@@ -144,26 +149,49 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
-    parser.add_argument("--transports", nargs="+", default=["object_store", "collective"], choices=["object_store", "collective"])
+    parser.add_argument(
+        "--transports", nargs="+", default=["object_store", "collective"], choices=["object_store", "collective"]
+    )
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    from tests.model_factory import make_model
+    from tests.support.model_factory import make_model
 
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as base:
         for size in options.sizes:
-            folders = [make_model(Path(base) / f"{size}_{seed}", seed=seed, eos_token_id=1, **SIZES[size]) for seed in (0, 1)]
+            folders = [
+                make_model(Path(base) / f"{size}_{seed}", seed=seed, eos_token_id=1, **SIZES[size]) for seed in (0, 1)
+            ]
             for transport, keep in itertools.product(options.transports, (True, False)):
-                ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False, object_store_memory=2**30)
+                ray.init(
+                    num_cpus=2,
+                    include_dashboard=False,
+                    logging_level="ERROR",
+                    log_to_driver=False,
+                    object_store_memory=2**30,
+                )
                 row = {"size": size, "transport": transport, "kept": keep}
                 results.append(row | measure(folders[0], folders[1], transport, keep, options))
                 ray.shutdown()
-    header = ["model", "MiB", "transport", "copy kept", "first s", "median s", "MiB/s", "extra MiB", "counted MiB", "store MiB", "digest"]
+    header = [
+        "model",
+        "MiB",
+        "transport",
+        "copy kept",
+        "first s",
+        "median s",
+        "MiB/s",
+        "extra MiB",
+        "counted MiB",
+        "store MiB",
+        "digest",
+    ]
     rows = [
         [row["size"], f"{row['mib']:.0f}", row["transport"], "yes" if row["kept"] else "no", f"{row['first_s']:.2f}",
-         f"{row['seconds']:.3f}", f"{row['mib'] / row['seconds']:.0f}", f"{row['extra_mib']:.0f}", f"{row['counted_mib']:.0f}",
+         f"{row['seconds']:.3f}", f"{row['mib'] / row['seconds']:.0f}", f"{row['extra_mib']:.0f}",
+         f"{row['counted_mib']:.0f}",
          f"{row['store_mib']:.0f}", row["digest"]]
         for row in results
     ]  # fmt: skip

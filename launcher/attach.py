@@ -1,4 +1,4 @@
-"""`python -m launcher attach`: follow a run's log; open a shell on one of its nodes; read a node's Ray logs."""
+"""`brorl attach`: follow a run's log; open a shell on one of its nodes; read a node's Ray logs."""
 
 from __future__ import annotations
 
@@ -10,44 +10,54 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from launcher import slurm
-from launcher.command_line import command_parser
-from launcher.find_run import Target, find_target, newest_log
-from launcher.run_state import read_run
-from launcher.status import is_going_on
-from nemo_brorl.errors import ConfigError, ResourceError
+from nemo_brorl.core.errors import ConfigError, ResourceError
+from nemo_brorl.launcher import slurm
+from nemo_brorl.launcher.command_line import command_parser
+from nemo_brorl.launcher.find_run import Target, find_target, newest_log
+from nemo_brorl.launcher.run_state import read_run
+from nemo_brorl.launcher.status import is_going_on
 
 POLL_S = 0.5  # a log on a shared file system tells nobody that it has grown
 ASK_S = 15.0  # Slurm, whether the job still runs
 BLOCK = 1 << 16  # bytes
 EXAMPLES = """examples:
-  python -m launcher attach /shared/runs/first                    follow the log; Ctrl-C ends the looking, not the run
-  python -m launcher attach 4711 --lines 500 --no-follow
-  python -m launcher attach /shared/runs/first --shell            on the first node, where the driver is, in its container
-  python -m launcher attach /shared/runs/first --shell --node 3   on the fourth one; names are understood, too
-  python -m launcher attach /shared/runs/first --logs node7       what Ray wrote on a node
+  brorl attach /shared/runs/first                    follow the log; Ctrl-C ends the looking, not the run
+  brorl attach 4711 --lines 500 --no-follow
+  brorl attach /shared/runs/first --shell            on the first node, where the driver is, in its container
+  brorl attach /shared/runs/first --shell --node 3   on the fourth one; names are understood, too
+  brorl attach /shared/runs/first --logs node7       what Ray wrote on a node
 """
 
 # What is read of a node's Ray session: its daemons, then those workers that wrote last.
-NODE_LOGS = """cd "$0/session_latest/logs" 2>/dev/null || { echo "no Ray runs on $(hostname) for this job: $0 is not there" >&2; exit 1; }
-tail -n "$1" raylet.out raylet.err $(ls -t gcs_server.out 2>/dev/null) $(ls -t worker-*.err worker-*.out 2>/dev/null | head -n 4)"""
+NODE_LOGS = """cd "$0/session_latest/logs" 2>/dev/null || {
+  echo "no Ray runs on $(hostname) for this job: $0 is not there" >&2
+  exit 1
+}
+newest=$(ls -t worker-*.err worker-*.out 2>/dev/null | head -n 4)
+tail -n "$1" raylet.out raylet.err $(ls -t gcs_server.out 2>/dev/null) $newest"""
 
 
 def main(argv: Sequence[str]) -> int:
     """Returns the exit code: that of the shell, where one was opened. Raises BroRLError."""
-    parser = command_parser("attach", "Follow a run's log, open a shell on one of its nodes, or read what Ray wrote there.", EXAMPLES)
+    parser = command_parser(
+        "attach", "Follow a run's log, open a shell on one of its nodes, or read what Ray wrote there.", EXAMPLES
+    )
     parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
     parser.add_argument("--lines", type=int, default=40, metavar="N", help="begin with the last N lines (default: 40)")
     parser.add_argument("--no-follow", action="store_true", help="print these and stop")
     parser.add_argument("--shell", action="store_true", help="a shell in the job, beside what runs there")
-    parser.add_argument("--node", metavar="NODE", help="where: a name, or a number from 0 (default: the first, which has the driver)")
+    parser.add_argument(
+        "--node", metavar="NODE", help="where: a name, or a number from 0 (default: the first, which has the driver)"
+    )
     parser.add_argument("--host", action="store_true", help="outside the job's container")
     parser.add_argument("--logs", metavar="NODE", help="the last lines of Ray's logs on this node")
     options = parser.parse_args(list(argv))
     if options.lines < 0:
         raise ConfigError(f"--lines {options.lines}: write 0 or more")
     if options.node is not None and not options.shell:
-        raise ConfigError(f"--node {options.node}: says where --shell opens; Ray's logs of a node are --logs {options.node}")
+        raise ConfigError(
+            f"--node {options.node}: says where --shell opens; Ray's logs of a node are --logs {options.node}"
+        )
     target = find_target(options.target)
     if options.shell:
         job = running_job(target)
@@ -78,14 +88,25 @@ def choose_node(job: slurm.Job, wanted: str | None) -> str:
         return wanted
     if wanted.isdigit() and int(wanted) < len(nodes):
         return nodes[int(wanted)]
-    raise ConfigError(f"--node {wanted}: job {job.id} has {', '.join(nodes)}: write one of these, or a number from 0 to {len(nodes) - 1}")
+    raise ConfigError(
+        f"--node {wanted}: job {job.id} has {', '.join(nodes)}: write one of these, or a number from 0 to "
+        f"{len(nodes) - 1}"
+    )
 
 
 def step_command(target: Target, job: slurm.Job, node: str, is_outside: bool) -> list[str]:
     """A step of one task beside what runs on a node; without --overlap it would wait for ever."""
-    command = ["srun", "--overlap", f"--jobid={job.id}", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--cpu-bind=none"]
+    command = [
+        "srun",
+        "--overlap",
+        f"--jobid={job.id}",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--nodelist={node}",
+        "--cpu-bind=none",
+    ]
     if not is_outside and has_container(target):
-        command.append(f"--container-name=brorl-{job.id}")  # as launcher/job_steps.sh names it
+        command.append(f"--container-name=brorl-{job.id}")  # as launcher/job/job_steps.sh names it
     return command
 
 
@@ -93,7 +114,9 @@ def has_container(target: Target) -> bool:
     """Whether the run's job script names an image."""
     script = None if target.run is None else target.run / "launch" / "job.sbatch"
     return (
-        script is not None and script.is_file() and bool(re.search(r"^export BRORL_CONTAINER=\S", script.read_text("utf-8"), re.MULTILINE))
+        script is not None
+        and script.is_file()
+        and bool(re.search(r"^export BRORL_CONTAINER=\S", script.read_text("utf-8"), re.MULTILINE))
     )
 
 
@@ -104,7 +127,14 @@ def show_node_logs(target: Target, node: str, lines: int, is_outside: bool) -> i
     sys.stdout.flush()
     job = running_job(target)
     name = choose_node(job, node)
-    command = [*step_command(target, job, name, is_outside), "bash", "-c", NODE_LOGS, f"/tmp/brorl_{job.id}_{name}", str(lines)]
+    command = [
+        *step_command(target, job, name, is_outside),
+        "bash",
+        "-c",
+        NODE_LOGS,
+        f"/tmp/brorl_{job.id}_{name}",
+        str(lines),
+    ]
     return subprocess.run(command, check=False).returncode
 
 
@@ -117,12 +147,13 @@ def kept_logs(target: Target, node: str) -> list[Path]:
 
 
 def follow(target: Target, name: str, lines: int, goes_on: bool) -> int:
-    """Print a log's end, and what is added to it while the run goes on. Returns an exit code. Raises ResourceError without a log."""
+    """Print a log's end, and what is added to it while the run goes on. Returns an exit code. Raises ResourceError
+    without a log."""
     log = newest_log(target)
     if log is None:
         jobs = ", ".join(f"{job.id} is {job.state} {job.reason}".strip() for job in target.jobs)
         where = jobs or "a run without a job writes to the terminal that it was started in"
-        raise ResourceError(f"{target.run or name}: has no log yet: {where}; `python -m launcher status {name}` shows how far it is")
+        raise ResourceError(f"{target.run or name}: has no log yet: {where}; `brorl status {name}` shows how far it is")
     sys.stderr.write(f"{log}\n")
     for line in last_lines(log, lines):
         sys.stdout.write(f"{line}\n")
@@ -144,7 +175,8 @@ def _goes_on(name: str) -> bool:
 
 
 def grow(path: Path, goes_on: Callable[[], bool], poll_s: float = POLL_S, ask_s: float = ASK_S) -> Iterator[str]:
-    """What is added to a file from now on, until nothing is and `goes_on` says no. One that was truncated is read from its start."""
+    """What is added to a file from now on, until nothing is and `goes_on` says no. One that was truncated is read from
+    its start."""
     with path.open("rb") as file:
         file.seek(0, 2)
         asked_at = time.monotonic()

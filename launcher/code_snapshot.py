@@ -1,4 +1,5 @@
-"""The code of a job as it is now: the files of the last commit, uncommitted changes and new files. Git is asked, and left as it was."""
+"""The code of a job as it is now: the files of the last commit, uncommitted changes and new files. Git is asked, and
+left as it was."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 
+import nemo_brorl
 from nemo_brorl.config.load import shipped_folder
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
 
 PACKAGES = ("nemo_brorl", "launcher")  # with conf/, what is copied where there is no git
 MAX_NEW_MIB = 64  # of files that git does not know
@@ -42,8 +44,8 @@ class Revision:
 class CodeSnapshot:
     """A context; inside it the code of `root` can be named and written, as it was when the context was entered.
 
-    The files become objects in a folder of their own, with an index of their own: the checkout's stays as it was. `leave_out`, a run
-    folder, is no code, even where git does not ignore it.
+    The files become objects in a folder of their own, with an index of their own: the checkout's stays as it was.
+    `leave_out`, a run folder, is no code, even where git does not ignore it.
     """
 
     def __init__(self, root: Path, leave_out: Path) -> None:
@@ -71,7 +73,9 @@ class CodeSnapshot:
         self.revision = Revision(commit, tuple(name for name in names.decode().split("\0") if name), patch)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._scratch.cleanup()
 
     def write(self, folder: Path) -> None:
@@ -88,13 +92,16 @@ class CodeSnapshot:
         (folder / "REVISION").write_text(f"{self.revision}\n", encoding="utf-8")
 
     def _refuse_large(self) -> None:
-        listed = self._git("ls-files", "--others", "--exclude-standard", "-z", "--", *self._scope()).decode().split("\0")
+        listed = (
+            self._git("ls-files", "--others", "--exclude-standard", "-z", "--", *self._scope()).decode().split("\0")
+        )
         sizes = {name: (self.root / name).lstat().st_size for name in listed if name}
         if sum(sizes.values()) > MAX_NEW_MIB * 2**20:
             largest = max(sizes, key=lambda name: sizes[name])
             raise ConfigError(
                 f"{len(sizes)} files in {self.root} are new to git and too large to be frozen with the code: they have"
-                f" {sum(sizes.values()) / 2**20:.0f} MiB, {largest} most of all, and at most {MAX_NEW_MIB} MiB are taken."
+                f" {sum(sizes.values()) / 2**20:.0f} MiB, {largest} most of all, and at most {MAX_NEW_MIB} MiB are "
+                f"taken."
                 " Commit them, or name them in .gitignore"
             )
 
@@ -121,4 +128,4 @@ class CodeSnapshot:
 
 def code_root() -> Path:
     """The folder that holds the packages `nemo_brorl` and `launcher` of this process."""
-    return Path(__file__).resolve().parents[1]
+    return Path(nemo_brorl.__file__).resolve().parents[1]

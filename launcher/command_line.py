@@ -1,4 +1,5 @@
-"""What `render` and `submit` understand on the command line: a configuration, a site, and every site setting as an option of its own."""
+"""What `render` and `submit` understand on the command line: a configuration, a site, and every site setting as an
+option of its own."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.site import Site
 from nemo_brorl.config.load import DEFAULT_CONFIG
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.config.reference import declared_fields
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.launcher.site import Site
 
 PAIRS = {"environment": "--env"}  # NAME=VALUE, may be given several times
 LISTS = {"mounts": "--mount", "setup": "--setup", "options": "--sbatch"}  # may be given several times
@@ -38,7 +40,7 @@ class JobRequest:
 def command_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
     """What all commands have in common."""
     return argparse.ArgumentParser(
-        prog=f"python -m launcher {command}",
+        prog=f"brorl {command}",
         description=description,
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -49,20 +51,33 @@ def command_parser(command: str, description: str, examples: str) -> argparse.Ar
 def job_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
     """The options that `render` and `submit` share."""
     parser = command_parser(command, description, examples)
-    parser.usage = f"python -m launcher {command} [--config-name NAME] [--site SITE] [option ...] [KEY=VALUE ...]"
+    parser.usage = f"brorl {command} [--config-name NAME] [--site SITE] [option ...] [KEY=VALUE ...]"
     parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="settings of the run, as for `brorl train`: rollouts.num_per_prompt=256"
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="settings of the run, as for `brorl train`: rollouts.num_per_prompt=256",
     )
-    parser.add_argument("--config-name", "-cn", default=DEFAULT_CONFIG, metavar="NAME", help=f"a YAML of conf/ (default: {DEFAULT_CONFIG})")
+    parser.add_argument(
+        "--config-name",
+        "-cn",
+        default=DEFAULT_CONFIG,
+        metavar="NAME",
+        help=f"a YAML of conf/ (default: {DEFAULT_CONFIG})",
+    )
     parser.add_argument("--config-path", "-cp", type=Path, metavar="FOLDER", help="look for the YAML there")
     parser.add_argument("--run", metavar="FOLDER", help="the run folder: short for exp_manager.explicit_log_dir=FOLDER")
     parser.add_argument("--nodes", type=int, metavar="N", help="that train: short for trainer.num_nodes=N")
     parser.add_argument("--gpus-per-node", type=int, metavar="N", help="short for trainer.gpus_per_node=N")
-    parser.add_argument("--site", metavar="SITE", help="a YAML file, or NAME for conf/site/NAME.yaml (default: $BRORL_SITE)")
+    parser.add_argument(
+        "--site", metavar="SITE", help="a YAML file, or NAME for conf/site/NAME.yaml (default: $BRORL_SITE)"
+    )
     parser.add_argument("--no-plan", action="store_true", help="go on although the planner says that it does not fit")
     parser.add_argument("--no-test", action="store_true", help="do not ask Slurm whether it would take the job")
     parser.add_argument(
-        "--require-clean", action="store_true", help="refuse code with uncommitted changes, which is otherwise frozen as it is"
+        "--require-clean",
+        action="store_true",
+        help="refuse code with uncommitted changes, which is otherwise frozen as it is",
     )
     _add_site_options(parser)
     return parser
@@ -107,7 +122,9 @@ def _add_site_options(parser: argparse.ArgumentParser) -> None:
         comment = site_comments()[setting.name].replace("%", "%%")
         option = f"--{setting.name.replace('_', '-')}"
         if setting.name in PAIRS:
-            group.add_argument(PAIRS[setting.name], action="append", dest=setting.name, metavar="NAME=VALUE", help=comment)
+            group.add_argument(
+                PAIRS[setting.name], action="append", dest=setting.name, metavar="NAME=VALUE", help=comment
+            )
         elif setting.name in LISTS:
             group.add_argument(LISTS[setting.name], action="append", dest=setting.name, metavar="TEXT", help=comment)
         elif setting.type == "bool":
@@ -118,7 +135,11 @@ def _add_site_options(parser: argparse.ArgumentParser) -> None:
 
 def _site_settings(options: argparse.Namespace) -> dict[str, Any]:
     """Those that were given. Raises ConfigError for a variable without a value."""
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(Site) if getattr(options, field.name) is not None}
+    given = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(Site)
+        if getattr(options, field.name) is not None
+    }
     for name, option in PAIRS.items():
         if name not in given:
             continue
@@ -130,7 +151,6 @@ def _site_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def site_comments() -> dict[str, str]:
-    """What stands behind each field of `Site`."""
-    lines = inspect.getsource(Site).splitlines()
-    matches = [re.match(r"    (\w+): [^#]*(?:# (.*))?$", line) for line in lines]
-    return {match[1]: match[2] or match[1] for match in matches if match}
+    """Comment of each field of `Site`, its name where it has none."""
+    fields = declared_fields(inspect.getsource(Site))
+    return {name: comment or name for (_, name), (_, comment) in fields.items()}

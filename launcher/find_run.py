@@ -7,10 +7,10 @@ import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from launcher import slurm
-from launcher.code_snapshot import code_root
-from launcher.frozen import Folders
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.launcher import slurm
+from nemo_brorl.launcher.code_snapshot import code_root
+from nemo_brorl.launcher.frozen import Folders
 
 JOBS, SETTINGS = "jobs", "settings.sh"  # where a job of slurm/*.sh notes what it is about
 SIGNS = ("config.yaml", "launch", "heartbeat.json", "metrics.jsonl")  # one of them makes a folder a run folder
@@ -22,7 +22,9 @@ class Target:
     """What is looked at."""
 
     run: Path | None  # None: a job whose run folder nobody knows
-    jobs: tuple[slurm.Job, ...] = ()  # newest last; those in the queue, or where there are none the last ones that ended
+    jobs: tuple[
+        slurm.Job, ...
+    ] = ()  # newest last; those in the queue, or where there are none the last ones that ended
     restarts: dict[str, int] = field(default_factory=dict)  # by job
     notes: tuple[str, ...] = ()
     log: Path | None = None  # where it is not below the run folder
@@ -37,7 +39,8 @@ def find_target(name: str) -> Target:
         return _of_run(folder)
     if not re.fullmatch(r"\d+", name):
         raise ConfigError(
-            f"{name}: there is no such folder, and a job is a number: write a run folder, or the number that `squeue --me` shows"
+            f"{name}: there is no such folder, and a job is a number: write a run folder, or the number that `squeue "
+            f"--me` shows"
         )
     return _of_job(name)
 
@@ -47,7 +50,9 @@ def _of_run(folder: Path) -> Target:
     if not ids:
         return Target(folder)
     if not slurm.has_slurm("squeue"):
-        return Target(folder, notes=(f"not on this machine: of jobs {', '.join(ids[-MAX_ENDED:])} only the files are seen",))
+        return Target(
+            folder, notes=(f"not on this machine: of jobs {', '.join(ids[-MAX_ENDED:])} only the files are seen",)
+        )
     try:
         target = _with_jobs(folder, ids)
         return target if (folder / "logs").is_dir() else replace(target, log=_log_of(ids[-1]))
@@ -74,7 +79,10 @@ def _of_job(identity: str) -> Target:
         return _of_run(folder)
     target = _with_jobs(_run_in_settings(Path(shown.get("WorkDir", "")) / JOBS / identity / SETTINGS), [identity])
     if not target.jobs:
-        raise ConfigError(f"{identity}: Slurm does not know this job (any more), so write its run folder; `squeue --me` lists your jobs")
+        raise ConfigError(
+            f"{identity}: Slurm does not know this job (any more), so write its run folder; `squeue --me` lists your "
+            f"jobs"
+        )
     return replace(target, log=_log_of(identity))
 
 
@@ -97,7 +105,7 @@ def _noted_jobs(run: Path) -> list[str]:
 
 
 def _run_in_settings(path: Path) -> Path | None:
-    """The run folder that a job of slurm/*.sh has noted, once it has read its settings (launcher/job_settings.py)."""
+    """The run folder that a job of slurm/*.sh has noted, once it has read its settings (launcher/job/settings.py)."""
     if not path.is_file():
         return None
     words = shlex.split(path.read_text(encoding="utf-8"))

@@ -1,4 +1,5 @@
-"""The settings and the code of a job, put into its run folder: what a requeued job trains with, whatever becomes of the checkout.
+"""The settings and the code of a job, put into its run folder: what a requeued job trains with, whatever becomes of the
+checkout.
 
     RUN/launch/config.yaml          all settings, resolved, paths absolute
                code/                the code as it was, uncommitted changes and new files included
@@ -8,7 +9,8 @@
                command.txt          the command that rendered it
                jobs.jsonl           the jobs that were submitted
 
-The folder is filled under another name and renamed. An earlier launch of the same run is kept as RUN/launch_1, launch_2, …
+The folder is filled under another name and renamed. An earlier launch of the same run is kept as RUN/launch_1,
+launch_2, …
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.code_snapshot import CodeSnapshot
 from nemo_brorl.config.load import to_config, to_yaml, typed
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.launcher.code_snapshot import CodeSnapshot
 
 Location = TypeVar("Location", str, str | None)
 
@@ -103,7 +105,9 @@ def check_yaml(config: BroRLConfig) -> None:
     except (ConfigError, OmegaConfBaseException):
         is_same = False
     if not is_same:
-        raise ConfigError("the settings do not come back from YAML as they are: is there a ${…} in a text? Write it another way")
+        raise ConfigError(
+            "the settings do not come back from YAML as they are: is there a ${…} in a text? Write it another way"
+        )
 
 
 def absolute_paths(config: BroRLConfig, folder: Path) -> BroRLConfig:
@@ -115,10 +119,19 @@ def absolute_paths(config: BroRLConfig, folder: Path) -> BroRLConfig:
     ]
     return replace(
         config,
-        exp_manager=replace(config.exp_manager, explicit_log_dir=_absolute(config.exp_manager.explicit_log_dir, folder)),
+        exp_manager=replace(
+            config.exp_manager, explicit_log_dir=_absolute(config.exp_manager.explicit_log_dir, folder)
+        ),
         policy=replace(config.policy, model=_model(config.policy.model, folder)),
-        data=replace(data, path=_absolute(data.path, folder), held_out_path=_absolute(data.held_out_path, folder), domains=domains),
-        rewards=replace(config.rewards, code=replace(code, readable=[_absolute(path, folder) for path in code.readable])),
+        data=replace(
+            data,
+            path=_absolute(data.path, folder),
+            held_out_path=_absolute(data.held_out_path, folder),
+            domains=domains,
+        ),
+        rewards=replace(
+            config.rewards, code=replace(code, readable=[_absolute(path, folder) for path in code.readable])
+        ),
     )
 
 
@@ -144,11 +157,16 @@ def read_jobs(path: Path) -> list[dict[str, Any]]:
 
 def note_job(folders: Folders, job: str, after: str | None, arguments: Sequence[str]) -> None:
     """Append a job to `jobs.jsonl`."""
-    row = {"job": job, "submitted_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "after": after, "arguments": list(arguments)}
+    row = {
+        "job": job,
+        "submitted_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "after": after,
+        "arguments": list(arguments),
+    }
     with folders.jobs.open("a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
 
 def shell_command(arguments: Sequence[str], folder: Path) -> str:
     """The command that was given, as it may be pasted into a shell."""
-    return f"cd {shlex.quote(str(folder))} && python -m launcher {shlex.join(arguments)}"
+    return f"cd {shlex.quote(str(folder))} && brorl {shlex.join(arguments)}"

@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher import slurm
-from launcher.code_snapshot import CodeSnapshot, Revision
-from launcher.command_line import JobRequest
-from launcher.frozen import Folders, absolute_paths, check_yaml
-from launcher.hardware import gpu_hardware
-from launcher.job_script import JobPlan, check_name, job_script
-from launcher.plan import make_plan
-from launcher.proposals import advice
-from launcher.site import Site, load_site, seconds_of
 from nemo_brorl.config.derived import num_gpus, time_limit_s
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.same_run import check_same_run
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ConfigError, ModelError, ResourceError
+from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
+from nemo_brorl.launcher import slurm
+from nemo_brorl.launcher.code_snapshot import CodeSnapshot, Revision
+from nemo_brorl.launcher.command_line import JobRequest
+from nemo_brorl.launcher.frozen import Folders, absolute_paths, check_yaml
+from nemo_brorl.launcher.job.script import JobPlan, check_name, job_script
+from nemo_brorl.launcher.planner.hardware import gpu_hardware
+from nemo_brorl.launcher.planner.plan import make_plan
+from nemo_brorl.launcher.planner.proposals import advice
+from nemo_brorl.launcher.site import Site, load_site, seconds_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ def read_job(request: JobRequest) -> JobPlan:
     check_yaml(config)
     if not config.exp_manager.resume_if_exists:
         raise ConfigError(
-            "exp_manager.resume_if_exists=false would keep a requeued job from going on with its own run: leave it true, and choose a new"
+            "exp_manager.resume_if_exists=false would keep a requeued job from going on with its own run: leave it "
+            "true, and choose a new"
             " exp_manager.explicit_log_dir for a new run"
         )
     if site.container is None or Path(config.policy.model).is_dir():
@@ -54,10 +55,13 @@ def read_job(request: JobRequest) -> JobPlan:
 
 
 def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared:
-    """Ask the planner, git and Slurm. Raises ConfigError for code that must not be frozen, ResourceError for a job that cannot run."""
+    """Ask the planner, git and Slurm. Raises ConfigError for code that must not be frozen, ResourceError for a job that
+    cannot run."""
     notes = list(_unseen_paths(job.config, job.site))
     if request.needs_clean and (code.revision.changed or code.revision.commit is None):
-        raise ConfigError(f"--require-clean: the code is {code.revision}: commit it, or leave the option out to freeze it as it is")
+        raise ConfigError(
+            f"--require-clean: the code is {code.revision}: commit it, or leave the option out to freeze it as it is"
+        )
     if code.revision.changed:
         notes.append(f"the code differs from its commit and is frozen as it is: {code.revision}")
     limit_s = time_limit_s(job.config)
@@ -76,7 +80,8 @@ def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared
 
 
 def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str]:
-    """What the planner says of a run on GPUs. Raises ResourceError when it does not fit; the message says how to find what would."""
+    """What the planner says of a run on GPUs. Raises ResourceError when it does not fit; the message says how to find
+    what would."""
     if num_gpus(config) == 0:
         return []  # `check_memory` looks at the machine itself when the run starts
     hardware = gpu_hardware(
@@ -90,7 +95,8 @@ def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str
         path = [] if request.config_path is None else ["--config-path", str(request.config_path)]
         command = shlex.join(["plan", "--config-name", request.config_name, *path, *request.overrides])
         raise ResourceError(
-            f"this run does not fit: {plan.refusal}; {advice(plan)}. `python -m launcher {command}` has the terms; `--no-plan` goes on"
+            f"this run does not fit: {plan.refusal}; {advice(plan)}. `brorl {command}` has the terms; `--no-plan` "
+            f"goes on"
             " all the same"
         )
     return [plan.summary()]
@@ -100,13 +106,24 @@ def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
     """Paths of the settings that the container does not see."""
     if site.container is None:
         return
-    data = [("data", config.data), *((f"data.domains.{index}", domain) for index, domain in enumerate(config.data.domains))]
+    data = [
+        ("data", config.data),
+        *((f"data.domains.{index}", domain) for index, domain in enumerate(config.data.domains)),
+    ]
     paths = [("policy.model", config.policy.model)]
-    paths += [(f"{name}.{key}", value) for name, source in data for key in ("path", "held_out_path") if (value := getattr(source, key))]
+    paths += [
+        (f"{name}.{key}", value)
+        for name, source in data
+        for key in ("path", "held_out_path")
+        if (value := getattr(source, key))
+    ]
     inside = [Path(mount.split(":")[1 if ":" in mount else 0]) for mount in site.mounts]
     for name, value in paths:
         if value.startswith("/") and not any(Path(value).is_relative_to(folder) for folder in inside):
-            yield f"{name}={value} is under none of the mounts: the job sees it only if the image has it (--mount {Path(value).parent})"
+            yield (
+                f"{name}={value} is under none of the mounts: the job sees it only if the image has it (--mount "
+                f"{Path(value).parent})"
+            )
 
 
 def _ask_slurm(site: Site, script: str) -> str:

@@ -1,4 +1,4 @@
-"""`python -m launcher render`: from a configuration to a job script, with its settings and its code frozen in the run folder."""
+"""`brorl render`: from a configuration to a job script, with its settings and its code frozen in the run folder."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.code_snapshot import CodeSnapshot, code_root
-from launcher.command_line import JobRequest, job_parser, read_request
-from launcher.frozen import freeze, shell_command
-from launcher.live import refuse_live
-from launcher.prepare import Prepared, check_job, read_job
+from nemo_brorl.launcher.code_snapshot import CodeSnapshot, code_root
+from nemo_brorl.launcher.command_line import JobRequest, job_parser, read_request
+from nemo_brorl.launcher.frozen import freeze, shell_command
+from nemo_brorl.launcher.live import refuse_live
+from nemo_brorl.launcher.prepare import Prepared, check_job, read_job
 
 EXAMPLES = """examples:
-  python -m launcher render --config-name brorl_64gpu --site mine --dry-run
-  python -m launcher render --config-name brorl_7b --partition gpu --account me --time 24:00:00 --run /shared/runs/first
-  python -m launcher render --config-name brorl --nodes 4 policy.model=/shared/models/mine rollouts.num_per_prompt=256 --site mine
+  brorl render --config-name brorl_64gpu --site mine --dry-run
+  brorl render --config-name brorl_7b --partition gpu --account me --time 24:00:00 --run /shared/runs/first
+  brorl render --config-name brorl --nodes 4 policy.model=/shared/models/mine rollouts.num_per_prompt=256 --site mine
 
 Writes RUN/launch/: job.sbatch, config.yaml (all settings), code/ (as it is now), revision.txt, command.txt. Then
   sbatch RUN/launch/job.sbatch                   or
-  python -m launcher submit --again RUN          which remembers the job for status and attach.
+  brorl submit --again RUN          which remembers the job for status and attach.
 """
 
 
 def main(argv: Sequence[str]) -> int:
     """Write a job, or with --dry-run print it. Returns the exit code. Raises BroRLError."""
-    parser = job_parser("render", "Write a job for Slurm: the script, and the settings and the code it runs with.", EXAMPLES)
+    parser = job_parser(
+        "render", "Write a job for Slurm: the script, and the settings and the code it runs with.", EXAMPLES
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the script and write nothing")
     options = parser.parse_intermixed_args(list(argv))
     request = read_request("render", argv, options)
@@ -35,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     else:
         folders = prepared.job.folders
         sys.stdout.write(f"{folders.script}\n")
-        sys.stderr.write(f"submit it: python -m launcher submit --again {folders.run}\n")
+        sys.stderr.write(f"submit it: brorl submit --again {folders.run}\n")
     return 0
 
 

@@ -13,11 +13,19 @@ from typing import Any
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
-from launcher.frozen import read_jobs
+from nemo_brorl.launcher.frozen import read_jobs
 
 TAIL_BYTES = 1 << 20  # of metrics.jsonl; a row is a few KiB
 PACE_STEPS = 10  # over so many last steps a step's time is averaged, validations and checkpoints included
-STEP_PARTS = ("collect", "fetch", "log_prob", "update", "sync", "validate", "save")  # that follow each other; others lie inside these
+STEP_PARTS = (
+    "collect",
+    "fetch",
+    "log_prob",
+    "update",
+    "sync",
+    "validate",
+    "save",
+)  # that follow each other; others lie inside these
 SHOWN_PARTS = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
 MAX_STEPS = "trainer.max_steps="
 MARKER = "COMPLETE"  # in a checkpoint's folder, written last
@@ -27,7 +35,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class HeartbeatFile:
-    """`heartbeat.json`, as `nemo_brorl.heartbeat` writes it."""
+    """`heartbeat.json`, as `nemo_brorl.core.stall_watch` writes it."""
 
     state: str  # running, stalled, ended
     stage: str
@@ -92,7 +100,13 @@ def read_heartbeat(folder: Path) -> HeartbeatFile | None:
     try:
         row = json.loads((folder / "heartbeat.json").read_text(encoding="utf-8"))
         return HeartbeatFile(
-            row["state"], row["stage"], row["detail"], row["stage_s"], row["silent_s"], row["written_at"], tuple(row["late"])
+            row["state"],
+            row["stage"],
+            row["detail"],
+            row["stage_s"],
+            row["silent_s"],
+            row["written_at"],
+            tuple(row["late"]),
         )
     except (OSError, ValueError, KeyError):
         return None

@@ -1,6 +1,7 @@
 """What a cluster wants to know of a job beside the training's own settings: a small YAML, and the command line over it.
 
-`conf/site/example.yaml` shows all of them. Values go into `#SBATCH` lines and shell text, so each is checked before it gets there.
+`conf/site/example.yaml` shows all of them. Values go into `#SBATCH` lines and shell text, so each is checked before it
+gets there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_brorl.config.load import shipped_folder
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
 
 SITE_VARIABLE = "BRORL_SITE"  # names the site where --site does not
 GPU_REQUESTS = ("gres", "gpus_per_node", "none")
@@ -26,7 +27,8 @@ GPU_REQUESTS = ("gres", "gpus_per_node", "none")
 
 @dataclass
 class Site:
-    """One cluster, as its users are allowed to use it. None: the option is not given, the cluster's own default holds."""
+    """One cluster, as its users are allowed to use it. None: the option is not given, the cluster's own default
+    holds."""
 
     partition: str | None = None  # as `sinfo` lists them; several, separated by commas: whichever is free first
     account: str | None = None  # whom the hours are charged to
@@ -35,20 +37,27 @@ class Site:
     reservation: str | None = None  # nodes that were set aside
     exclude: str | None = None  # nodes that are not wanted: node[3,7-9]
     time: str = "04:00:00"  # of one job: HH:MM:SS or D-HH:MM:SS
-    gpu_request: str = "gres"  # how GPUs are asked for: gres (--gres=gpu:8), gpus_per_node (--gpus-per-node=8), none (nodes come whole)
+    # how GPUs are asked for: gres (--gres=gpu:8), gpus_per_node (--gpus-per-node=8), none (nodes come whole)
+    gpu_request: str = "gres"
     gpu_type: str | None = None  # in the request: h100 makes it gpu:h100:8
     exclusive: bool = True  # whole nodes
     cpus_per_node: int | None = None  # cores; else all of an exclusive node
     memory: str | None = "0"  # of a node: 0 is all of it; 512G
-    container: str | None = None  # image for pyxis: a .sqsh file or registry#image:tag; without one the job runs on the host
-    mounts: list[str] = field(default_factory=list)  # folders inside the container: /shared or /outside:/inside; the run folder always is
+    # image for pyxis: a .sqsh file or registry#image:tag; without one the job runs on the host
+    container: str | None = None
+    mounts: list[str] = field(
+        default_factory=list
+    )  # folders inside the container: /shared or /outside:/inside; the run folder always is
     python: str | None = None  # interpreter of the job; else the one that renders, in a container python3
     spares: int = 0  # nodes asked for beside those that train, to stand in for ones that fail pre-flight
     requeue: bool = True  # the job goes back into the queue on preemption, before its time limit, and when a node dies
-    max_restarts: int | None = None  # after failures in a row, without a newer checkpoint in between; else as launcher/job.sh says
+    # after failures in a row, without a newer checkpoint in between; else as launcher/job/job.sh says
+    max_restarts: int | None = None
     signal_s: int = 300  # before its end the job is told to save: a minute for Ray, and twice what a checkpoint takes
     setup: list[str] = field(default_factory=list)  # shell lines before anything else: module load cuda/13.0
-    environment: dict[str, str] = field(default_factory=dict)  # variables of the job, those of launcher/job.sh too: BRORL_INTERFACE: eth0
+    environment: dict[str, str] = field(
+        default_factory=dict
+    )  # variables of the job, those of launcher/job/job.sh too: BRORL_INTERFACE: eth0
     options: list[str] = field(default_factory=list)  # further options of sbatch, as they are: --switches=1
     mail_user: str | None = None  # address that Slurm writes to
     mail_type: str = "FAIL,REQUEUE,END"  # on which events
@@ -62,7 +71,11 @@ class _SiteLoader(yaml.SafeLoader):
 
 
 _SiteLoader.yaml_implicit_resolvers = {
-    letter: [(tag, pattern) for tag, pattern in resolvers if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")]
+    letter: [
+        (tag, pattern)
+        for tag, pattern in resolvers
+        if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")
+    ]
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _SiteLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9]\d*)$"), list("-+0123456789"))
@@ -70,7 +83,8 @@ _SiteLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\
 
 
 def load_site(name: str | None, given: Mapping[str, Any]) -> Site:
-    """The site's YAML (a file, or NAME for conf/site/NAME.yaml; None: $BRORL_SITE, else none at all) with `given` laid over it.
+    """The site's YAML (a file, or NAME for conf/site/NAME.yaml; None: $BRORL_SITE, else none at all) with `given` laid
+    over it.
 
     Raises ConfigError for a missing file, an unknown key, a wrong value.
     """
@@ -100,7 +114,9 @@ def site_file(name: str) -> Path:
         if path.is_file():
             return path
     names = ", ".join(sorted(path.stem for path in shipped.glob("*.yaml")))
-    raise ConfigError(f"--site {name}: there is no such file, and conf/site/ has {names}: write the path of a YAML, or one of these")
+    raise ConfigError(
+        f"--site {name}: there is no such file, and conf/site/ has {names}: write the path of a YAML, or one of these"
+    )
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -110,7 +126,10 @@ def _read(name: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
     if not isinstance(settings, dict | None):
-        raise ConfigError(f"{path}: a site is a mapping of settings, as conf/site/example.yaml shows; this is a {type(settings).__name__}")
+        raise ConfigError(
+            f"{path}: a site is a mapping of settings, as conf/site/example.yaml shows; this is a "
+            f"{type(settings).__name__}"
+        )
     return settings or {}
 
 
@@ -150,7 +169,14 @@ TEXTS: dict[str, tuple[re.Pattern[str], str]] = {
     "mail_type": (re.compile(r"[A-Z_0-9]+(,[A-Z_0-9]+)*"), "kinds of events: FAIL,REQUEUE,END"),
     "gpu_request": (re.compile("|".join(GPU_REQUESTS)), " or ".join(GPU_REQUESTS)),
 }
-AT_LEAST = {"spares": 0, "max_restarts": 0, "signal_s": 10, "cpus_per_node": 1, "gpu_memory_gib": 1, "host_memory_gib": 1}
+AT_LEAST = {
+    "spares": 0,
+    "max_restarts": 0,
+    "signal_s": 10,
+    "cpus_per_node": 1,
+    "gpu_memory_gib": 1,
+    "host_memory_gib": 1,
+}
 MAX_SIGNAL_S = 65535  # Slurm's
 
 
@@ -180,7 +206,10 @@ def _wrong_signal(site: Site) -> Iterator[str]:
     if site.signal_s > MAX_SIGNAL_S:
         yield f"signal_s={site.signal_s}: Slurm takes at most {MAX_SIGNAL_S}"
     elif TIME.fullmatch(site.time) and site.signal_s >= seconds_of(site.time):
-        yield f"time={site.time} is not longer than signal_s={site.signal_s}, the time to save before it ends: write a longer time"
+        yield (
+            f"time={site.time} is not longer than signal_s={site.signal_s}, the time to save before it ends: "
+            f"write a longer time"
+        )
 
 
 def _wrong_container(site: Site) -> Iterator[str]:
@@ -191,7 +220,10 @@ def _wrong_container(site: Site) -> Iterator[str]:
         if len(parts) > 3 or not all(part.startswith("/") for part in parts[:2]) or re.search(r"[\s,]", mount):
             yield f"mounts: {mount!r}: write /folder or /outside:/inside, absolute and without spaces"
     if site.mounts and site.container is None:
-        yield f"mounts={','.join(site.mounts)} has no container to be mounted in: write container=IMAGE, or leave mounts out"
+        yield (
+            f"mounts={','.join(site.mounts)} has no container to be mounted in: write container=IMAGE, or leave "
+            f"mounts out"
+        )
 
 
 def _is_option(option: str) -> bool:

@@ -1,4 +1,5 @@
-"""Slurm's own commands, where there are any: what is in the queue, what has become of a job, submit one. Nothing else calls them."""
+"""Slurm's own commands, where there are any: what is in the queue, what has become of a job, submit one. Nothing else
+calls them."""
 
 from __future__ import annotations
 
@@ -10,14 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_brorl.errors import ResourceError
+from nemo_brorl.core.errors import ResourceError
 
 TIMEOUT_S = 60.0  # a controller that is busy answers late; one that is down says so itself
-QUEUE_FIELDS = "%i|%T|%M|%l|%S|%D|%N|%r"  # id, state, elapsed, limit, start, nodes, their names, reason (which may hold anything)
+# id, state, elapsed, limit, start, nodes, their names, reason (which may hold anything)
+QUEUE_FIELDS = "%i|%T|%M|%l|%S|%D|%N|%r"
 UNREACHABLE = re.compile(
-    r"Could not establish a configuration|Unable to contact slurm controller|Unable to establish controller", re.IGNORECASE
+    r"Could not establish a configuration|Unable to contact slurm controller|Unable to establish controller",
+    re.IGNORECASE,
 )
-ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT", "REVOKED")
+ENDED = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "TIMEOUT",
+    "REVOKED",
+)
 
 
 class UnreachableError(ResourceError):
@@ -51,20 +65,33 @@ def has_slurm(command: str = "sbatch") -> bool:
     return shutil.which(command) is not None
 
 
-def _call(command: Sequence[str], stdin: str | None = None, variables: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run one of Slurm's commands. Raises ResourceError when it is not there, UnreachableError when Slurm does not answer."""
+def _call(
+    command: Sequence[str], stdin: str | None = None, variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's commands. Raises ResourceError when it is not there, UnreachableError when Slurm does not
+    answer."""
     try:
         result = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=_environment() | dict(variables or {})
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            env=_environment() | dict(variables or {}),
         )
     except FileNotFoundError as error:
-        raise ResourceError(f"{command[0]} is not there: this needs a machine that submits to Slurm, a login node for example") from error
+        raise ResourceError(
+            f"{command[0]} is not there: this needs a machine that submits to Slurm, a login node for example"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise UnreachableError(
             f"{command[0]} did not answer within {TIMEOUT_S:.0f} s: is Slurm's controller up? `scontrol ping` tells"
         ) from error
     if result.returncode and UNREACHABLE.search(result.stderr):
-        raise UnreachableError(f"{command[0]}: {result.stderr.strip().splitlines()[-1]}: is this a machine that submits to Slurm?")
+        raise UnreachableError(
+            f"{command[0]}: {result.stderr.strip().splitlines()[-1]}: is this a machine that submits to Slurm?"
+        )
     return result
 
 
@@ -84,14 +111,16 @@ def test_only(script: str) -> str:
     said = "\n".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in said.splitlines())
     if result.returncode:
         raise ResourceError(
-            f"Slurm would not take this job: {said or result.returncode}. `sinfo -s` lists partitions with their limits;"
+            f"Slurm would not take this job: {said or result.returncode}. `sinfo -s` lists partitions with their "
+            f"limits;"
             " `--no-test` writes the job without asking"
         )
     return said
 
 
 def submit(script: Path, after: str | None, arguments: Sequence[str], variables: Mapping[str, str]) -> str:
-    """Submit a job script, to start once job `after` has ended, however it did; `variables` are added to the environment it is given.
+    """Submit a job script, to start once job `after` has ended, however it did; `variables` are added to the
+    environment it is given.
 
     Returns the job's id. Raises ResourceError.
     """
@@ -99,7 +128,9 @@ def submit(script: Path, after: str | None, arguments: Sequence[str], variables:
     result = _call(["sbatch", "--parsable", *dependency, str(script), *arguments], variables=variables)
     identity = result.stdout.strip().partition(";")[0]
     if result.returncode or not identity:
-        raise ResourceError(f"sbatch refused {script}: {result.stderr.strip() or result.stdout.strip() or result.returncode}")
+        raise ResourceError(
+            f"sbatch refused {script}: {result.stderr.strip() or result.stdout.strip() or result.returncode}"
+        )
     return identity
 
 
@@ -151,7 +182,9 @@ def show_job(identity: str) -> dict[str, str]:
     result = _call(["scontrol", "--oneliner", "show", "job", identity])
     if result.returncode:
         return {}
-    fields = [field.partition("=") for field in re.split(r"\s+(?=[A-Za-z][\w:/]*=)", result.stdout.strip())]  # paths may hold spaces
+    fields = [
+        field.partition("=") for field in re.split(r"\s+(?=[A-Za-z][\w:/]*=)", result.stdout.strip())
+    ]  # paths may hold spaces
     return {name: value for name, equals, value in fields if equals}
 
 
@@ -159,7 +192,9 @@ def submitted_as(identity: str) -> str:
     """The command line that submitted a job, from accounting; "" where it is not known."""
     if not has_slurm("sacct"):
         return ""
-    return _call(["sacct", "-X", "--noheader", "--parsable2", "--format=SubmitLine", f"--jobs={identity}"]).stdout.strip()
+    return _call(
+        ["sacct", "-X", "--noheader", "--parsable2", "--format=SubmitLine", f"--jobs={identity}"]
+    ).stdout.strip()
 
 
 def partitions() -> list[str]:

@@ -1,4 +1,5 @@
-"""`python -m launcher status`: what a run is doing, how far it is, whom it waits for. Reads the run folder, and asks Slurm where it is."""
+"""`brorl status`: what a run is doing, how far it is, whom it waits for. Reads the run folder, and asks Slurm where it
+is."""
 
 from __future__ import annotations
 
@@ -9,20 +10,20 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from launcher import slurm
-from launcher.command_line import command_parser
-from launcher.find_run import Target, find_target, newest_log
-from launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunState, read_run, step_seconds
-from nemo_brorl.console import format_table
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.console import format_table
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.launcher import slurm
+from nemo_brorl.launcher.command_line import command_parser
+from nemo_brorl.launcher.find_run import Target, find_target, newest_log
+from nemo_brorl.launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunState, read_run, step_seconds
 
 SHOWN_ROWS = 5
 OLD_S = 60.0  # a heartbeat is written every 5 s
 EXAMPLES = """examples:
-  python -m launcher status /shared/runs/first
-  python -m launcher status 4711                 the run of a job
-  python -m launcher status /shared/runs/first --watch
-  python -m launcher status runs/brorl_cpu       a run without Slurm
+  brorl status /shared/runs/first
+  brorl status 4711                 the run of a job
+  brorl status /shared/runs/first --watch
+  brorl status runs/brorl_cpu       a run without Slurm
 """
 
 WAITS = {  # why a job waits, as Slurm says it
@@ -31,7 +32,8 @@ WAITS = {  # why a job waits, as Slurm says it
     "Dependency": "waits for an earlier job of the chain",
     "BeginTime": "was requeued: Slurm lets it start again after a while",
     "ReqNodeNotAvail": "nodes that it may use are down, drained or reserved: `sinfo -R` says why",
-    "PartitionTimeLimit": "its time is above the partition's limit: `scontrol show partition` has it; submit with a shorter --time",
+    "PartitionTimeLimit": "its time is above the partition's limit: `scontrol show partition` has it; submit with a "
+    "shorter --time",
     "PartitionNodeLimit": "it asks for more nodes than the partition gives to a job",
     "JobHeldUser": "held: `scontrol release` lets it go",
     "JobHeldAdmin": "held by the administrators",
@@ -47,7 +49,12 @@ def main(argv: Sequence[str]) -> int:
     parser = command_parser("status", "What a run is doing, how far it is, and how long it will take.", EXAMPLES)
     parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
     parser.add_argument(
-        "--watch", nargs="?", const=10.0, type=float, metavar="S", help="print again every S seconds (default: 10), until it ends"
+        "--watch",
+        nargs="?",
+        const=10.0,
+        type=float,
+        metavar="S",
+        help="print again every S seconds (default: 10), until it ends",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
     options = parser.parse_args(list(argv))
@@ -96,7 +103,10 @@ def _line(name: str, text: str) -> str:
 
 
 def _job_lines(target: Target) -> list[str]:
-    lines = [_line("job" if index == 0 else "", job_text(job, target.restarts.get(job.id, 0))) for index, job in enumerate(target.jobs)]
+    lines = [
+        _line("job" if index == 0 else "", job_text(job, target.restarts.get(job.id, 0)))
+        for index, job in enumerate(target.jobs)
+    ]
     return lines + [_line("slurm", note) for note in target.notes]
 
 
@@ -110,7 +120,9 @@ def job_text(job: slurm.Job, restarts: int) -> str:
     else:
         reason = job.reason.strip("()")
         meaning = next((meaning for key, meaning in WAITS.items() if reason.startswith(key)), "")
-        text += f" ({reason}{': ' + meaning if meaning else ''})" + (f", expected to start {job.start}" if job.start[:1].isdigit() else "")
+        text += f" ({reason}{': ' + meaning if meaning else ''})" + (
+            f", expected to start {job.start}" if job.start[:1].isdigit() else ""
+        )
     return text + (f", requeued {restarts} times" if restarts > 1 else ", requeued once" if restarts else "")
 
 
@@ -125,7 +137,10 @@ def _now(target: Target, run: RunState, now: float) -> list[str]:
     if beat is not None and beat.state == "ended":
         texts.append(f"the driver ended {age(now - beat.written_at)} ago")
     elif beat is not None:
-        texts.append(f"no sign of the driver for {age(now - beat.written_at)}, when it was at {beat.stage}: it is gone, or its disk is")
+        texts.append(
+            f"no sign of the driver for {age(now - beat.written_at)}, when it was at {beat.stage}: it is gone, or "
+            f"its disk is"
+        )
     log = newest_log(target)
     if log is not None and (began or beat is None):
         texts.append(f"the log's last line: {last_line(log)}")
@@ -145,11 +160,18 @@ def _progress_lines(run: RunState) -> list[str]:
         lines.append(_line("step", f"{run.step:,} of {'?' if run.max_steps is None else f'{run.max_steps:,}'}{pace}"))
     validations = [row for row in run.rows if row.get("validation/pass_at_1") is not None]
     if validations:
-        lines.append(_line("validation", f"pass@1 {validations[-1]['validation/pass_at_1']:.1%} after step {validations[-1]['step']}"))
+        lines.append(
+            _line(
+                "validation",
+                f"pass@1 {validations[-1]['validation/pass_at_1']:.1%} after step {validations[-1]['step']}",
+            )
+        )
     if run.remaining_s and not run.is_finished:
         lines.append(_line("remaining", f"about {age(run.remaining_s)} of training at this pace"))
     saved = "none yet" if run.checkpoint is None else f"step {run.checkpoint:,}"
-    lines.append(_line("checkpoint", saved + (f", {age(run.checkpoint_age_s)} ago" if run.checkpoint_age_s is not None else "")))
+    lines.append(
+        _line("checkpoint", saved + (f", {age(run.checkpoint_age_s)} ago" if run.checkpoint_age_s is not None else ""))
+    )
     return lines
 
 
@@ -211,6 +233,11 @@ def _as_json(target: Target, run: RunState | None) -> str:
             "step_s": run.step_s,
             "remaining_s": run.remaining_s,
         }
-        state = {**known, "is_finished": run.is_finished, "heartbeat": beat, "last_row": dict(run.rows[-1]) if run.rows else None}
+        state = {
+            **known,
+            "is_finished": run.is_finished,
+            "heartbeat": beat,
+            "last_row": dict(run.rows[-1]) if run.rows else None,
+        }
     jobs = [{**asdict(job), "restarts": target.restarts.get(job.id, 0)} for job in target.jobs]
     return json.dumps({"run": str(target.run) if target.run else None, "jobs": jobs, "state": state}) + "\n"

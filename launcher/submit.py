@@ -1,4 +1,5 @@
-"""`python -m launcher submit`: render a job and hand it to Slurm, alone or as a chain; or submit what is frozen in a run folder again."""
+"""`brorl submit`: render a job and hand it to Slurm, alone or as a chain; or submit what is frozen in a run folder
+again."""
 
 from __future__ import annotations
 
@@ -7,40 +8,45 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher import slurm
-from launcher.command_line import job_parser, read_request
-from launcher.frozen import Folders, note_job
-from launcher.job_script import CHAIN_VARIABLE
-from launcher.live import refuse_live
-from launcher.render import make_job
-from launcher.run_state import read_run
-from nemo_brorl.errors import ConfigError, ResourceError
+from nemo_brorl.core.errors import ConfigError, ResourceError
+from nemo_brorl.launcher import slurm
+from nemo_brorl.launcher.command_line import job_parser, read_request
+from nemo_brorl.launcher.frozen import Folders, note_job
+from nemo_brorl.launcher.job.script import CHAIN_VARIABLE
+from nemo_brorl.launcher.live import refuse_live
+from nemo_brorl.launcher.render import make_job
+from nemo_brorl.launcher.run_state import read_run
 
 MAX_CHAIN = 100
 EXAMPLES = """examples:
-  python -m launcher submit --config-name brorl_64gpu --site mine
-  python -m launcher submit --config-name brorl_7b --partition gpu --time 24:00:00 --run /shared/runs/first --chain 5
-  python -m launcher submit --again /shared/runs/first               with the settings and the code that are frozen there
-  python -m launcher submit --again /shared/runs/first trainer.max_steps=3000
+  brorl submit --config-name brorl_64gpu --site mine
+  brorl submit --config-name brorl_7b --partition gpu --time 24:00:00 --run /shared/runs/first --chain 5
+  brorl submit --again /shared/runs/first               with the settings and the code that are frozen there
+  brorl submit --again /shared/runs/first trainer.max_steps=3000
 
-A chain is K jobs, each of which starts when the one before it has ended, however it did. Each goes on from the last checkpoint; once the
-run has its last step, those that are left end at once.
+A chain is K jobs, each of which starts when the one before it has ended, however it did. Each goes on from the last
+checkpoint; once the run has its last step, those that are left end at once.
 """
 
 
 def main(argv: Sequence[str]) -> int:
     """Submit, and say where to look. Returns the exit code. Raises BroRLError."""
     parser = job_parser("submit", "Render a job as `render` does, and submit it to Slurm.", EXAMPLES)
-    parser.add_argument("--chain", type=int, default=1, metavar="K", help="submit K jobs that go on one after the other (default: 1)")
     parser.add_argument(
-        "--again", type=Path, metavar="RUN", help="submit RUN/launch/job.sbatch as it is; KEY=VALUE goes to it as arguments"
+        "--chain", type=int, default=1, metavar="K", help="submit K jobs that go on one after the other (default: 1)"
+    )
+    parser.add_argument(
+        "--again",
+        type=Path,
+        metavar="RUN",
+        help="submit RUN/launch/job.sbatch as it is; KEY=VALUE goes to it as arguments",
     )
     options = parser.parse_intermixed_args(list(argv))
     if not 1 <= options.chain <= MAX_CHAIN:
         raise ConfigError(f"--chain {options.chain}: write a number of jobs from 1 to {MAX_CHAIN}")
     if not slurm.has_slurm():
         raise ResourceError(
-            "sbatch is not there: submit from a login node of the cluster; `python -m launcher render` writes the job without it"
+            "sbatch is not there: submit from a login node of the cluster; `brorl render` writes the job without it"
         )
     if options.again is None:
         folders, arguments = make_job(read_request("submit", argv, options), is_dry=False).job.folders, ()
@@ -56,16 +62,24 @@ def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -
     folders = Folders(options.again.expanduser().absolute())
     if not folders.script.is_file():
         raise ConfigError(
-            f"--again {options.again}: there is no {folders.script}; `python -m launcher submit --config-name NAME --run RUN` makes one"
+            f"--again {options.again}: there is no {folders.script}; `brorl submit --config-name NAME --run RUN` "
+            f"makes one"
         )
     rendering = ("again", "chain", "overrides", "no_test")
-    given = [name for name, value in vars(options).items() if name not in rendering and value != parser.get_default(name)]
+    given = [
+        name for name, value in vars(options).items() if name not in rendering and value != parser.get_default(name)
+    ]
     if given:
         listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(f"--again submits {folders.script} as it is, so {listed} would change nothing: leave it out, or edit the script")
+        raise ConfigError(
+            f"--again submits {folders.script} as it is, so {listed} would change nothing: leave it out, or edit the "
+            f"script"
+        )
     refuse_live(folders)
     if read_run(folders.run).is_finished and not options.overrides:
-        raise ConfigError(f"the run in {folders.run} has its last checkpoint: to go on, write trainer.max_steps=N with a larger N")
+        raise ConfigError(
+            f"the run in {folders.run} has its last checkpoint: to go on, write trainer.max_steps=N with a larger N"
+        )
     return folders
 
 
@@ -94,8 +108,8 @@ def where_to_look(folders: Folders, ids: Sequence[str]) -> str:
         ("job", ids[0] if len(ids) == 1 else f"{ids[0]}, then {', '.join(ids[1:])}"),
         ("run folder", str(run)),
         ("log", f"{run}/logs/slurm-{ids[0]}.log"),
-        ("status", f"python -m launcher status {run}"),
-        ("attach", f"python -m launcher attach {run}"),
+        ("status", f"brorl status {run}"),
+        ("attach", f"brorl attach {run}"),
         ("cancel", f"scancel {' '.join(ids)}"),
     ]
     return "".join(f"{name:<11}{value}\n" for name, value in rows)

@@ -1,45 +1,66 @@
-"""The console script: `brorl COMMAND …` is `python -m nemo_brorl.COMMAND …`."""
+"""The console script: `brorl COMMAND …`, which is `python -m nemo_brorl COMMAND …`."""
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-import runpy
+import importlib
+import os
 import sys
-from pathlib import Path
 
-COMMANDS = ("train", "evaluate", "sft", "simulate", "plateau", "doctor", "plan", "convert")
+from nemo_brorl.core.errors import USER_ERROR, BroRLError
+
+INTERRUPTED = 130
+
+# command: (module with `main(argv) -> exit code`, what it does). Modules are imported by name, the launcher's too: the
+# package does not import the launcher.
+COMMANDS = {
+    "train": ("nemo_brorl.commands.train", "a whole BroRL run"),
+    "evaluate": ("nemo_brorl.commands.evaluate", "pass@1, pass@k, majority@k on benchmarks"),
+    "sft": ("nemo_brorl.commands.sft", "warm up a small base model on generated demonstrations"),
+    "convert": ("nemo_brorl.commands.convert", "the weights of a training checkpoint as a Hugging Face folder"),
+    "plan": ("nemo_brorl.launcher.planner.command", "does a run fit, how long does a step take, what would be better"),
+    "doctor": ("nemo_brorl.commands.doctor", "is everything there that a run needs?"),
+    "render": (
+        "nemo_brorl.launcher.render",
+        "write a job for Slurm: the script, and the settings and the code it runs with",
+    ),
+    "submit": ("nemo_brorl.launcher.submit", "render a job and hand it to Slurm, alone or as a chain"),
+    "status": ("nemo_brorl.launcher.status", "what a run is doing, how far it is, and how long it will take"),
+    "attach": ("nemo_brorl.launcher.attach", "follow a run's log, or open a shell on one of its nodes"),
+    "simulate": ("nemo_brorl.commands.simulate", "BroRL's simulator (Figure 3), tables and figures"),
+    "plateau": ("nemo_brorl.commands.plateau", "where the plateau detector would have broadened a run"),
+}
 
 
 def main() -> int:
-    """Hand over to the module of the command. Exits with 2 for an unknown command, otherwise with the command's own code."""
-    known = available_commands()
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        sys.stdout.write(usage(known))
-        return 0 if len(sys.argv) > 1 else 2
-    command = sys.argv.pop(1)
-    if command not in known:
-        sys.stderr.write(f"error: there is no command '{command}'\n\n{usage(known)}")
-        return 2
-    sys.argv[0] = f"brorl {command}"
-    runpy.run_module(f"nemo_brorl.{command}", run_name="__main__")
-    return 0
+    """Run the command. Returns its exit code; 2 for a mistake in the input, with one message."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.stdout.write(usage())
+        return 0 if arguments else USER_ERROR
+    command, *rest = arguments
+    if command not in COMMANDS:
+        sys.stderr.write(f"error: there is no command '{command}'\n\n{usage()}")
+        return USER_ERROR
+    module_name, _ = COMMANDS[command]
+    sys.argv = [f"brorl {command}", *rest]
+    try:
+        module = importlib.import_module(module_name)  # the others are not waited for
+        code = int(module.main(rest))
+        sys.stdout.flush()
+    except BrokenPipeError:  # `… | head` has read enough; what is left is not to fail once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except BroRLError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return code
 
 
-def available_commands() -> dict[str, str]:
-    """The commands of this version with the first sentence of each module's docstring, without importing them."""
-    found: dict[str, str] = {}
-    for command in COMMANDS:
-        spec = importlib.util.find_spec(f"nemo_brorl.{command}")
-        if spec is not None and spec.origin is not None:
-            summary = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-            found[command] = summary.partition("\n")[0].rpartition("`: ")[2]
-    return found
-
-
-def usage(commands: dict[str, str]) -> str:
+def usage() -> str:
     """What `brorl --help` prints."""
-    lines = [f"  {name:<10} {summary}" for name, summary in commands.items()]
+    lines = [f"  {name:<10} {summary}" for name, (_, summary) in COMMANDS.items()]
     return "usage: brorl COMMAND [options]\n\n" + "\n".join(lines) + "\n\nEvery command answers --help.\n"
 
 

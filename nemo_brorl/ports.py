@@ -1,4 +1,5 @@
-"""Protocols between the loop and the outside. `trainer.py` knows only these; `wiring.py` chooses who stands behind them."""
+"""Protocols between the loop and the outside. `trainer.py` knows only these; `wiring.py` chooses who stands behind
+them."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class PromptSource(Protocol):
 
 
 class Forecast(Protocol):
-    """How long responses will be; `rollouts.lengths.LengthHistory` is one. It helps to spread work and never changes what is sampled."""
+    """How long responses will be; `rollouts.lengths.LengthHistory` is one. It helps to spread work and never changes
+    what is sampled."""
 
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
         """Tokens still to be sampled for one rollout of a request, on average, when it has `age` now."""
@@ -58,12 +60,12 @@ class GenerationSession(Protocol):
         """Queue more. Raises ConfigError for a request that does not fit `generation.max_model_len`."""
 
     def cut(self, uids: Collection[str]) -> None:
-        """End all unfinished requests of these prompts now. Each still arrives through `poll`: what had ended, which may be
-        nothing, and the rest as `unfinished`."""
+        """End all unfinished requests of these prompts now. Each still arrives through `poll`: what had ended, which
+        may be nothing, and the rest as `unfinished`."""
 
     def poll(self) -> list[RolloutChunk]:
-        """What has finished since the last poll, one chunk per request, in any order. Raises GenerationError when an engine
-        cannot be brought back."""
+        """What has finished since the last poll, one chunk per request, in any order. Raises GenerationError when an
+        engine cannot be brought back."""
 
     def pending(self) -> list[Any]:
         """References, one of which resolves when `poll` may have news; for `object_store.wait_any`."""
@@ -76,10 +78,12 @@ class Generator(Protocol):
     """Engines that sample responses under a known policy version."""
 
     def open_session(self, forecast: Forecast | None = None) -> GenerationSession:
-        """Begin to sample; one session at a time. `forecast` helps to spread the work; it never changes what is sampled."""
+        """Begin to sample; one session at a time. `forecast` helps to spread the work; it never changes what is
+        sampled."""
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
-        """Chunks as they finish, in any order, one per request. Closing the iterator early aborts what is unfinished."""
+        """Chunks as they finish, in any order, one per request. Closing the iterator early aborts what is
+        unfinished."""
 
     def weight_receivers(self) -> tuple[str, ...]:
         """Names of the processes that weights go to; a process that takes another's place has another name."""
@@ -88,19 +92,20 @@ class Generator(Protocol):
         """Bring all of them into a broadcast. Raises ReceiverLostError that names those that do not come in time."""
 
     def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
-        """Load a stream of StreamedBucket into every engine and stamp it; drops stale prefix caches. What an open session has in
-        flight is gone on with under the new weights. Returns the most bytes that were alive beside the models.
+        """Load a stream of StreamedBucket into every engine and stamp it; drops stale prefix caches. What an open
+        session has in flight is gone on with under the new weights. Returns the most bytes that were alive beside the
+        models.
 
-        Raises WeightSyncError, before an engine is touched, when the manifest does not fit the engines' model; ReceiverLostError
-        when an engine is lost that a broadcast needs: then it may be published again.
+        Raises WeightSyncError, before an engine is touched, when the manifest does not fit the engines' model;
+        ReceiverLostError when an engine is lost that a broadcast needs: then it may be published again.
         """
 
     def stats(self) -> list[EngineStats]:
         """A snapshot of every engine's counters."""
 
     def late(self, seconds: float) -> list[str]:
-        """Engines that have something to do and have not been heard of for longer than this, as a message names them. May be called from
-        another thread."""
+        """Engines that have something to do and have not been heard of for longer than this, as a message names them.
+        May be called from another thread."""
 
     def sleep(self) -> Mapping[str, float]:
         """Give the devices to the policy, as far as `generation.sleep` says; only `wake_weights` may be called then.
@@ -109,8 +114,8 @@ class Generator(Protocol):
         """
 
     def wake_weights(self) -> bool:
-        """Make room for weights again. Whether an engine has lost them: then `load_weights` must follow, else it may; `wake_cache` must
-        before anything is sampled."""
+        """Make room for weights again. Whether an engine has lost them: then `load_weights` must follow, else it may;
+        `wake_cache` must before anything is sampled."""
 
     def wake_cache(self) -> None:
         """Make room for the KV cache again."""
@@ -136,11 +141,14 @@ class Policy(Protocol):
         """The report of the update under way; None when it is not over within `timeout_s`. Raises as `update`."""
 
     def late(self, seconds: float) -> list[str]:
-        """Ranks that have not moved for longer than this in the call under way, as a message names them. From any thread."""
+        """Ranks that have not moved for longer than this in the call under way, as a message names them. From any
+        thread."""
 
-    def log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True) -> list[Float32]:
-        """Log-probability of each response token under the current weights, per sequence [T]; `with_fp8=False` switches off
-        what `policy.fp8` does to the matrix products."""
+    def log_probs(
+        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
+    ) -> list[Float32]:
+        """Log-probability of each response token under the current weights, per sequence [T]; `with_fp8=False` switches
+        off what `policy.fp8` does to the matrix products."""
 
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
         """The same from Hugging Face transformers on the current weights' folder, for the parity gate."""
@@ -159,13 +167,15 @@ class Policy(Protocol):
         """Buckets that cover the manifest in order. Raises WeightSyncError that names a rank that is late."""
 
     def begin_save(self, folder: Path) -> None:
-        """Start to write weights, optimizer and reference as they are now into an empty folder; any parallel layout may load it.
+        """Start to write weights, optimizer and reference as they are now into an empty folder; any parallel layout may
+        load it.
 
         Returns once everything is copied; then any method may be called while the files are written.
         """
 
     def finish_save(self, wait: bool) -> float | None:
-        """Make what `begin_save` wrote a checkpoint; seconds that writing took. None: not written yet, and not told to wait.
+        """Make what `begin_save` wrote a checkpoint; seconds that writing took. None: not written yet, and not told to
+        wait.
 
         Raises CheckpointError, after which nothing is pending.
         """
@@ -180,7 +190,8 @@ class Policy(Protocol):
         """Make the current weights the reference of the KL term; if asked, forget Adam's moments and step count."""
 
     def offload(self) -> None:
-        """Make room for engines on the same devices, as far as `policy.offload` says; until `onload` only `finish_save` may be called."""
+        """Make room for engines on the same devices, as far as `policy.offload` says; until `onload` only `finish_save`
+        may be called."""
 
     def onload(self) -> None:
         """Take the room again."""
@@ -208,7 +219,8 @@ class Verifier(Protocol):
         """Give up what was submitted and not polled: no later `poll` returns it."""
 
     def late(self, seconds: float) -> list[str]:
-        """Workers that have something to do and have not finished a chunk for longer than this. May be called from another thread."""
+        """Workers that have something to do and have not finished a chunk for longer than this. May be called from
+        another thread."""
 
     def close(self) -> None:
         """Stop all workers."""

@@ -1,11 +1,13 @@
 # long: every carrier on one page is what this page is for
 """The carriers that travel along the one direction of data, on one page.
 
-`Prompt → RolloutRequest → RolloutChunk → RolloutGroup → ScoredGroup → TrainBatch → UpdatePlan (of MicroBatch) → UpdateReport`
+`Prompt → RolloutRequest → RolloutChunk → RolloutGroup → ScoredGroup → TrainBatch → UpdatePlan (of MicroBatch) →
+UpdateReport`
 
 Each stage takes the previous type and returns the next. Everything is frozen. Axes: N rollouts of a prompt (a group),
-n rollouts of a chunk, P prompt tokens, T response tokens. The driver holds no tokens: `RolloutChunk.data` is a reference
-into Ray's object store (or, in tests and for supervised data, the arrays themselves; `object_store.fetch` takes both).
+n rollouts of a chunk, P prompt tokens, T response tokens. The driver holds no tokens: `RolloutChunk.data` is a
+reference into Ray's object store (or, in tests and for supervised data, the arrays themselves; `object_store.fetch`
+takes both).
 """
 
 from __future__ import annotations
@@ -71,7 +73,8 @@ class RolloutRequest:
     seed: int  # of the group; rollout i of the group is drawn with seed + i, whatever chunk it falls into
     sampling: Sampling
     resumed: PartialRollouts | None = None  # n of them, first_index is the first of their indices
-    deadline_s: float | None = None  # from when an engine begins with it until it is cut there, as by `GenerationSession.cut`
+    # from when an engine begins with it until it is cut there, as by `GenerationSession.cut`
+    deadline_s: float | None = None
 
     @property
     def indices(self) -> Int32:  # [n]
@@ -118,7 +121,8 @@ class ScoredChunk:
     repetition: Float32  # [n] share of repeated n-grams; 0 where shaping does not ask for it
     keys: UInt64  # [n] of the tokens: equal responses have equal keys
     log_probs: Float32  # [n] of the whole responses under the distribution they were drawn from
-    answers: tuple[str | None, ...] | None = None  # [n] in one spelling, None where there is none; None: not asked for, or not known
+    # [n] in one spelling, None where there is none; None: not asked for, or not known
+    answers: tuple[str | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,8 @@ class SampledMass:
 
 @dataclass(frozen=True)
 class RolloutGroup:
-    """The rollouts of one prompt, all N or those that had ended when the group was closed; chunks in order of first_index."""
+    """The rollouts of one prompt, all N or those that had ended when the group was closed; chunks in order of
+    first_index."""
 
     prompt: Prompt
     chunks: tuple[RolloutChunk, ...]
@@ -164,7 +169,8 @@ class RolloutGroup:
 
 @dataclass(frozen=True)
 class Wave:
-    """Rollouts of a group that were asked for together: its next `num_rollouts` places, in order (`rollouts/waves.py`)."""
+    """Rollouts of a group that were asked for together: its next `num_rollouts` places, in order
+    (`rollouts/group_size/waves.py`)."""
 
     num_rollouts: int  # asked for; fewer may be there
     probability: float  # with which they were asked for, given the earlier waves; 1 for the first
@@ -187,6 +193,11 @@ class ScoredGroup:
     @property
     def prompt(self) -> Prompt:
         return self.group.prompt
+
+    @property
+    def indices(self) -> Int32:
+        """[N] index within the group that was asked for, of each rollout; some are missing in a group closed early."""
+        return np.concatenate([chunk.indices for chunk in self.group.chunks])
 
 
 @dataclass(frozen=True)
@@ -227,7 +238,8 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """Everything the ranks do in one update. Every data-parallel rank has the same number of micro-batches per mini-batch."""
+    """Everything the ranks do in one update. Every data-parallel rank has the same number of micro-batches per
+    mini-batch."""
 
     version: int  # of the weights this update produces
     objective: str  # key of losses.LOSSES
@@ -241,7 +253,12 @@ class UpdatePlan:
 
     def num_responses(self, mini_batch: int) -> int:
         """Responses of one mini-batch over all ranks."""
-        return sum(len(segment.rollouts) for rank in self.mini_batches[mini_batch] for micro in rank for segment in micro.segments)
+        return sum(
+            len(segment.rollouts)
+            for rank in self.mini_batches[mini_batch]
+            for micro in rank
+            for segment in micro.segments
+        )
 
 
 @dataclass(frozen=True)
@@ -283,7 +300,8 @@ class BucketNotice:
 
     tensors: tuple[TensorInfo, ...]
     checksum: int  # of the bytes, as `weight_wire.flat.checksum` counts on the device they are on
-    handles: Mapping[str, Any] | None = None  # by GPU: how another process maps the bytes there; None: they are broadcast
+    # by GPU: how another process maps the bytes there; None: they are broadcast
+    handles: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -297,7 +315,8 @@ class StreamedBucket:
 
 @dataclass(frozen=True)
 class WeightLink:
-    """Where the processes of a weight broadcast meet. Rank 0 sends; worker w of receiver r is rank 1 + r × workers + w."""
+    """Where the processes of a weight broadcast meet. Rank 0 sends; worker w of receiver r is rank 1 + r × workers +
+    w."""
 
     host: str
     port: int

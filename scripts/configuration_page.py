@@ -13,17 +13,17 @@ INTRODUCTION = """# Settings
 
 Made from `nemo_brorl/config/schema.py` by `make docs`; a test asserts that it is current.
 
-A YAML in `conf/` holds what differs from the defaults below and begins with `defaults: [brorl_schema, _self_]`, or with the
-name of another YAML to build on. On the command line any setting is given as `KEY=VALUE` in Hydra's syntax:
+A YAML in `conf/` holds what differs from the defaults below and begins with `defaults: [brorl_schema, _self_]`, or with
+the name of another YAML to build on. On the command line any setting is given as `KEY=VALUE` in Hydra's syntax:
 
 ```
-python -m nemo_brorl.train --config-name brorl_cpu rollouts.num_per_prompt=64 "data.tasks=[{name: leg_counting}, {name: chain_sum}]"
-python -m nemo_brorl.train --config-path my_configs --config-name mine   # may say `defaults: [brorl_cpu, _self_]`
-python -m nemo_brorl.train --print-config                                # the resolved settings
+brorl train --config-name brorl_cpu rollouts.num_per_prompt=64 "data.tasks=[{name: leg_counting}, {name: chain_sum}]"
+brorl train --config-path my_configs --config-name mine   # may say `defaults: [brorl_cpu, _self_]`
+brorl train --print-config                                # the resolved settings
 ```
 
-Unknown keys, wrong types, numbers out of range and settings that do not fit each other are refused before anything is started,
-with a message that says what to write instead.
+Unknown keys, wrong types, numbers out of range and settings that do not fit each other are refused before anything is
+started, with a message that says what to write instead.
 """
 
 
@@ -35,7 +35,10 @@ def page() -> str:
 def section(group: Group) -> str:
     """A heading and a table with one row for each setting."""
     rows = "".join(row(setting) for setting in group.settings)
-    return f"\n## {group.path}\n\n{group.summary}\n\n| setting | type | default | allowed | meaning |\n|---|---|---|---|---|\n{rows}"
+    return (
+        f"\n## {group.path}\n\n{group.summary}\n\n| setting | type | default | allowed | meaning "
+        f"|\n|---|---|---|---|---|\n{rows}"
+    )
 
 
 def row(setting: Setting) -> str:

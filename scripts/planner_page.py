@@ -1,4 +1,5 @@
-"""Write the planner's output for the shipped recipes into docs/planner.md, between the markers there; a test compares the two.
+"""Write the planner's output for the shipped recipes into docs/planner.md, between the markers there; a test compares
+the two.
 
 python scripts/planner_page.py
 """
@@ -10,14 +11,14 @@ import io
 import re
 from pathlib import Path
 
-from launcher.plan import main as plan
+from nemo_brorl.launcher.planner.command import main as plan
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "planner.md"
 RECIPES = ("brorl_64gpu", "brorl_7b", "brorl_32b", "brorl_qwen3_30b_a3b")
 
 
 def output(name: str, num_proposals: int = 3) -> str:
-    """What `python -m launcher plan --config-name NAME` prints, without spaces at the ends of lines."""
+    """What `brorl plan --config-name NAME` prints, without spaces at the ends of lines."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         plan(["--config-name", name, "--propose", str(num_proposals)])

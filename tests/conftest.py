@@ -25,7 +25,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def records_reach_caplog() -> None:
-    """Undo what an earlier test's `logs.setup_logging` and NeMo, which raises the level of every handler, did to this process."""
+    """Undo what an earlier test's `logs.setup_logging` and NeMo, which raises the level of every handler, did to this
+    process."""
     logger = logging.getLogger("nemo_brorl")
     logger.handlers.clear()
     logger.propagate = True

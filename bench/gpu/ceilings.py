@@ -1,5 +1,5 @@
-"""What the card can do at most: a large matrix product in bf16 and FP8, a device-to-device copy, a copy into pinned host memory; and
-first of all a Transformer Engine layer, forward and backward, where it is installed.
+"""What the card can do at most: a large matrix product in bf16 and FP8, a device-to-device copy, a copy into pinned
+host memory; and first of all a Transformer Engine layer, forward and backward, where it is installed.
 
     python -m bench.gpu.ceilings [--tiny] [--results FOLDER]
 """
@@ -61,7 +61,9 @@ def transformer_engine_works(setting: Setting) -> str:
     with te.fp8_autocast(enabled=True, fp8_recipe=Float8CurrentScaling()):
         y = layer(x)
     y.sum().backward()
-    assert x.grad is not None and bool(torch.isfinite(x.grad).all()), "Transformer Engine's layer gave no finite gradient"
+    assert x.grad is not None and bool(torch.isfinite(x.grad).all()), (
+        "Transformer Engine's layer gave no finite gradient"
+    )
     return "forward and backward in FP8 ran"
 
 

@@ -15,9 +15,9 @@ import ray
 
 from bench.gpu.setting import GIB, Setting
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.object_store import fetch
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.object_store import fetch
-from nemo_brorl.policy.group import MegatronPolicy
+from nemo_brorl.policy.megatron_policy import MegatronPolicy
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling
 
 SAMPLE_S = 0.005
@@ -25,7 +25,8 @@ REQUEST = RolloutRequest(Prompt("a", "task", "verifier", tuple(range(3, 103)), {
 
 
 def config_for(setting: Setting, share: float, sleep: str = "off", **generation: Any) -> BroRLConfig:
-    """bf16, no KL reference; an engine with this share of the GPU. On CPU both are small and in fp32 and bf16 as the CPU has them."""
+    """bf16, no KL reference; an engine with this share of the GPU. On CPU both are small and in fp32 and bf16 as the
+    CPU has them."""
     config = BroRLConfig()
     config.algorithm.kl.coefficient = 0.0
     config.policy.precision = config.generation.precision = "bf16"
@@ -56,8 +57,8 @@ class Pair:
 @contextmanager
 def start(config: BroRLConfig, engine_model: Path, policy_model: Path | None = None) -> Iterator[Pair]:
     """Ray and the actors, engine first; all gone afterwards."""
-    from nemo_brorl.config.roles import plan_roles
-    from nemo_brorl.places import Places
+    from nemo_brorl.cluster.process_placement import Places
+    from nemo_brorl.config.device_plan import plan_roles
 
     cpu = {} if config.trainer.gpus_per_node else {"num_cpus": 2, "num_gpus": 0}
     ray.init(include_dashboard=False, logging_level="ERROR", object_store_memory=8 * GIB if not cpu else GIB, **cpu)
@@ -85,7 +86,8 @@ def sample(pool: VllmPool) -> tuple[list[list[int]], np.ndarray]:
 
 
 def disagreement(pair: Pair) -> float:
-    """Mean |Megatron − vLLM| log-prob of freshly sampled responses, in nats: large when the engine has other weights."""
+    """Mean |Megatron − vLLM| log-prob of freshly sampled responses, in nats: large when the engine has other
+    weights."""
     assert pair.policy is not None
     responses, sampled = sample(pair.pool)
     prompts: Sequence[Sequence[int]] = [REQUEST.prompt.token_ids] * len(responses)
@@ -119,6 +121,8 @@ class PeakUse:
         self.thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.ended.set()
         self.thread.join()

@@ -1,8 +1,8 @@
 """The least work that any implementation has to do, in FLOPs and bytes, and the time it takes at the measured ceilings.
 
-A product of [m, k] and [k, n] is 2 m k n FLOPs. Forward and backward of a layer's matrix is three such products, of attention over one
-pair of tokens twelve times its head sizes. What an implementation computes twice (recomputation, logits in the backward pass) is not
-counted: the fraction of the ceiling falls for it.
+A product of [m, k] and [k, n] is 2 m k n FLOPs. Forward and backward of a layer's matrix is three such products, of
+attention over one pair of tokens twelve times its head sizes. What an implementation computes twice (recomputation,
+logits in the backward pass) is not counted: the fraction of the ceiling falls for it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,17 @@ def training_flops(shape: ModelShape, work: TokenWork) -> float:
 
 
 def optimizer_bytes(num_parameters: int) -> float:
-    """Of one Adam step: gradient, master weight and two moments in fp32 read, the last three written, the bf16 weight written."""
+    """Of one Adam step: gradient, master weight and two moments in fp32 read, the last three written, the bf16 weight
+    written."""
     return num_parameters * (4 * 4 + 3 * 4 + 2.0)
 
 
 def training_seconds(shape: ModelShape, work: TokenWork, ceilings: Ceilings) -> float:
     """Floor of forward, backward and one optimizer step in bf16."""
-    return training_flops(shape, work) / ceilings.bf16_flops + optimizer_bytes(weight_bytes(shape) // 2) / ceilings.copy_bytes
+    return (
+        training_flops(shape, work) / ceilings.bf16_flops
+        + optimizer_bytes(weight_bytes(shape) // 2) / ceilings.copy_bytes
+    )
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,22 @@ def cache_bytes_per_token(shape: ModelShape) -> int:
 
 
 def generation_seconds(shape: ModelShape, work: GenerationWork, ceilings: Ceilings) -> float:
-    """Floor: every prompt computed once; every engine step reads all weights once, each response's cache and, once for all that share
-    it, the prompt's."""
+    """Floor: every prompt computed once; every engine step reads all weights once, each response's cache and, once for
+    all that share it, the prompt's."""
     samples = work.num_prompts * work.group_size
     per_token = 2.0 * layer_parameters(shape)
     head = 2.0 * shape.vocab_size * shape.hidden_size
     prefill = per_token * work.num_prompts * work.prompt
-    prefill += 4.0 * shape.num_layers * shape.num_heads * shape.head_size * work.num_prompts * work.prompt * (work.prompt + 1) / 2
+    prefill += (
+        4.0
+        * shape.num_layers
+        * shape.num_heads
+        * shape.head_size
+        * work.num_prompts
+        * work.prompt
+        * (work.prompt + 1)
+        / 2
+    )
     decode_flops = samples * work.response * (per_token + head)
     waves = max(1.0, samples / work.in_flight)
     steps = waves * work.response
@@ -87,6 +100,7 @@ def generation_seconds(shape: ModelShape, work: GenerationWork, ceilings: Ceilin
 
 
 def sync_seconds(shape: ModelShape, ceilings: Ceilings) -> float:
-    """Floor of weights into an engine on the same GPU: read once, written once. Our way reads them five times and writes them twice:
-    gathered into a bucket, summed on both sides, copied into place by way of a layer's own memory."""
+    """Floor of weights into an engine on the same GPU: read once, written once. Our way reads them five times and
+    writes them twice: gathered into a bucket, summed on both sides, copied into place by way of a layer's own
+    memory."""
     return 2.0 * weight_bytes(shape) / ceilings.copy_bytes

@@ -2,9 +2,10 @@
 
     python -m bench.gpu.fp8_learning [--tiny] [--results FOLDER] [--steps 12] [--arms bf16 tensorwise blockwise delayed]
 
-The base is a warm-up of 25 M parameters on the GPU, kept for all arms. *mismatch* is what switching FP8 off under the same weights takes
-away, per token and averaged over the steps, and has the alarm of training as its target. Learning curves are pass@1 on held-out
-questions every three steps; they are in the JSON, and their last point in the table. Prompts and seeds are the same in all arms.
+The base is a warm-up of 25 M parameters on the GPU, kept for all arms. *mismatch* is what switching FP8 off under the
+same weights takes away, per token and averaged over the steps, and has the alarm of training as its target. Learning
+curves are pass@1 on held-out questions every three steps; they are in the JSON, and their last point in the table.
+Prompts and seeds are the same in all arms.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from bench.gpu.setting import Setting, open_setting
 from bench.gpu.shapes import TINY
 from bench.gpu.training_run import TINY_RUN, character_model, overrides_for, run, summary
 from nemo_brorl.config.schema import ParityConfig
-from nemo_brorl.sinks import read_metrics
+from nemo_brorl.core.metric_sinks import read_metrics
 
 # The CPU task's model scaled up: 8 layers of 512, heads of 64.
-SCALED = ("sft.hidden_size=512", "sft.num_layers=8", "sft.num_attention_heads=8", "sft.num_key_value_heads=2", "sft.intermediate_size=1536",
+SCALED = ("sft.hidden_size=512", "sft.num_layers=8", "sft.num_attention_heads=8", "sft.num_key_value_heads=2",
+          "sft.intermediate_size=1536",
           "sft.lr=1e-3", "sft.time_limit_s=90")  # fmt: skip
 CURVE = ("trainer.val_interval=3", "evaluation.num_prompts=128", "evaluation.samples_per_prompt=8")
 
@@ -30,7 +32,11 @@ CURVE = ("trainer.val_interval=3", "evaluation.num_prompts=128", "evaluation.sam
 def learn(setting: Setting, arm: str, model: Path) -> tuple[dict[str, float], list[Any]]:
     """One arm: its summary and its curve as (step, pass@1)."""
     folder = setting.work / arm
-    where = (f"policy.model={model}", f"trainer.max_steps={setting.extra.steps}", f"exp_manager.explicit_log_dir={folder}")
+    where = (
+        f"policy.model={model}",
+        f"trainer.max_steps={setting.extra.steps}",
+        f"exp_manager.explicit_log_dir={folder}",
+    )
     sizes = TINY_RUN if setting.is_tiny else CURVE
     run("train", [*overrides_for(setting), *ARMS[arm], *where, *sizes])
     rows = read_metrics(folder / "metrics.jsonl")
@@ -51,7 +57,9 @@ def base_model(setting: Setting) -> Path:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this part."""
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--arms", nargs="+", choices=[arm for arm in ARMS if arm != "fp32"], default=["bf16", "tensorwise", "blockwise"])
+    parser.add_argument(
+        "--arms", nargs="+", choices=[arm for arm in ARMS if arm != "fp32"], default=["bf16", "tensorwise", "blockwise"]
+    )
 
 
 def main() -> None:

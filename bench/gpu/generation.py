@@ -1,9 +1,11 @@
-"""d: vLLM at equal samples with N = 16 and N = 512: prompts of 2,000 tokens, responses of 200, the 1.5B shape with random weights.
+"""d: vLLM at equal samples with N = 16 and N = 512: prompts of 2,000 tokens, responses of 200, the 1.5B shape with
+random weights.
 
     python -m bench.gpu.generation [--tiny] [--results FOLDER] [--samples 1024] [--repeats 3] [--in-flight 512]
 
-Through the pool, as training samples: chunks of 64, seeds, sampled log-probs. Nothing ends a response before its length. Prompts are
-never used twice, and the sides take turns. Floors: every prompt computed once, weights and caches read once an engine step.
+Through the pool, as training samples: chunks of 64, seeds, sampled log-probs. Nothing ends a response before its
+length. Prompts are never used twice, and the sides take turns. Floors: every prompt computed once, weights and caches
+read once an engine step.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def run_once(pool: VllmPool, maker: PromptMaker, sizes: Sizes, group_size: int, 
     """Seconds, and the share of prompt tokens that the prefix cache had."""
     before = pool.stats()
     sampling = Sampling(1.0, 1.0, sizes.response)
-    seconds = time_pool(pool, maker.make(samples // group_size, sizes.prompt), group_size, min(sizes.chunk, group_size), sampling).seconds
+    seconds = time_pool(
+        pool, maker.make(samples // group_size, sizes.prompt), group_size, min(sizes.chunk, group_size), sampling
+    ).seconds
     hits = queries = 0
     for old, new in zip(before, pool.stats(), strict=True):
         hits += new.prefix_cache_hits - old.prefix_cache_hits
@@ -71,7 +75,9 @@ def compare(setting: Setting, pool: VllmPool, sizes: Sizes, samples: int, in_fli
         setting.results.add(Row(f"N = {size}: prefix-cache hits", statistics.mean(run[1] for run in runs[1:]), ""))
     small, large = sizes.group_sizes
     setting.results.add(Row(f"N = {large} over N = {small}", rates[large] / rates[small], "×", at_least=GAIN))
-    setting.results.detail("seconds and hit rate of every run, the first not counted", {str(size): runs for size, runs in taken.items()})
+    setting.results.detail(
+        "seconds and hit rate of every run, the first not counted", {str(size): runs for size, runs in taken.items()}
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,5 @@
-"""a: `pytest -m gpu`: how many of the GPU tests pass, fail and are skipped. Those that start an engine are `engine_tests`.
+"""a: `pytest -m gpu`: how many of the GPU tests pass, fail and are skipped. Those that start an engine are
+`engine_tests`.
 
     python -m bench.gpu.gpu_tests [--tiny] [--results FOLDER] [--select EXPRESSION]
 
@@ -45,13 +46,17 @@ def run_tests(part: str, description: str | None, files: Sequence[str]) -> None:
         results.add(Row("tests that pass", num["tests"] - failed - num["skipped"], "", at_least=1))
         results.add(Row("tests that fail", failed, "", at_most=0))
         results.add(Row("tests that are skipped", num["skipped"], "", note="the log says why"))
-        results.detail("failed", [case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None])
+        results.detail(
+            "failed", [case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None]
+        )
     results.finish()
 
 
 def main() -> None:
     """All files but those of engines."""
-    run_tests("gpu_tests", __doc__, sorted(path.name for path in FOLDER.glob("test_*.py") if path.name not in WITH_ENGINE))
+    run_tests(
+        "gpu_tests", __doc__, sorted(path.name for path in FOLDER.glob("test_*.py") if path.name not in WITH_ENGINE)
+    )
 
 
 if __name__ == "__main__":

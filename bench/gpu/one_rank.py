@@ -1,4 +1,5 @@
-"""The policy of one rank in this process, on the GPU or, for `--tiny`, on the CPU: learners made one after the other."""
+"""The policy of one rank in this process, on the GPU or, for `--tiny`, on the CPU: learners made one after the
+other."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class OneRank:
 
     @contextmanager
     def learner(self, folder: Path, config: BroRLConfig) -> Iterator[Any]:
-        """A model, gone from the device afterwards, whoever still has the object: two of the 1.5B shape are too much for one card."""
+        """A model, gone from the device afterwards, whoever still has the object: two of the 1.5B shape are too much
+        for one card."""
         from nemo_brorl.policy.layout import layout_of
         from nemo_brorl.policy.learner import Learner
 
@@ -62,19 +64,19 @@ def open_rank(setting: Setting) -> Iterator[OneRank]:
     device = open_device(on_gpu=not setting.is_tiny, num_threads=1)
     import torch.distributed as dist
 
-    from nemo_brorl.policy import parallel
+    from nemo_brorl.policy import process_groups
     from nemo_brorl.policy.layout import ParallelLayout
 
-    parallel.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
+    process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
     try:
         yield OneRank(setting, device)
     finally:
-        parallel.close_groups()
+        process_groups.close_groups()
 
 
 def segment(prompt: np.ndarray, responses: Sequence[np.ndarray]) -> Any:
     """A prompt and the responses that share it."""
-    from nemo_brorl.policy.packed_rows import PackedSegment, Response
+    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
 
     made = [Response(0, i, tokens, np.zeros(len(tokens), np.float32), 0.0, True) for i, tokens in enumerate(responses)]
     return PackedSegment(prompt, tuple(made))
@@ -87,8 +89,8 @@ class TrainingStep:
         self.learner, self.rows = learner, rows
 
     def __call__(self) -> None:
-        from nemo_brorl.policy.optimizer import guarded_step
-        from nemo_brorl.policy.schedule import train_rows
+        from nemo_brorl.policy.pipeline import train_rows
+        from nemo_brorl.policy.state.optimizer import guarded_step
 
         learner = self.learner
         train_rows(learner.chunks, self.rows, _likelihood)

@@ -2,10 +2,11 @@
 
     python -m bench.gpu.parity [--tiny] [--results FOLDER]
 
-Every family small, and the 1.5B shape. The yardstick is Hugging Face in fp32. *Noise* is how far Hugging Face's own bf16 is from it:
-the known bf16 noise that Megatron's bf16 is held to, with a quarter for another order of sums. *FP8* is Megatron's FP8 against its bf16.
-Weights are random, whose logits are sums of noise, so FP8 moves them far more than those of a trained model: the alarm of training is
-held against a trained one, by `bench/gpu/fp8_learning.py`. Differences are mean |log p| ones in nats. On CPU, FP8 is emulated.
+Every family small, and the 1.5B shape. The yardstick is Hugging Face in fp32. *Noise* is how far Hugging Face's own
+bf16 is from it: the known bf16 noise that Megatron's bf16 is held to, with a quarter for another order of sums. *FP8*
+is Megatron's FP8 against its bf16. Weights are random, whose logits are sums of noise, so FP8 moves them far more than
+those of a trained model: the alarm of training is held against a trained one, by `bench/gpu/fp8_learning.py`.
+Differences are mean |log p| ones in nats. On CPU, FP8 is emulated.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def compare(rank: OneRank, name: str, shape: Mapping[str, Any], tokens: Tokens, 
     plain = megatron(rank, folder, config_for(setting), tokens)
     largest = float(np.abs(plain - exact).max())
     note = f"Hugging Face's bf16 noise {noise:.1e}, {NOISE_FACTOR:g} × it allowed; largest {largest:.1e}"
-    setting.results.add(Row(f"{name}, bf16 to fp32", mean_abs(plain - exact), "nats", at_most=NOISE_FACTOR * noise, note=note))
+    setting.results.add(
+        Row(f"{name}, bf16 to fp32", mean_abs(plain - exact), "nats", at_most=NOISE_FACTOR * noise, note=note)
+    )
     for recipe in recipes:
         scores = megatron(rank, folder, config_for(setting, **RECIPES[recipe]), tokens)
         note = f"largest {float(np.abs(scores - plain).max()):.1e}"

@@ -1,4 +1,5 @@
-"""What a part of the GPU bench has found: rows written one by one, so that a part that is cut short keeps those it has."""
+"""What a part of the GPU bench has found: rows written one by one, so that a part that is cut short keeps those it
+has."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.console import format_table
-from nemo_brorl.whole_file import write_whole
+from nemo_brorl.core.console import format_table
+from nemo_brorl.core.files import write_whole
 
 NOT_MEASURED = "not measured"
 
@@ -21,7 +22,8 @@ class Row:
     what: str
     value: float | None
     unit: str = ""
-    floor: float | None = None  # what no implementation beats, in the same unit: from bytes and FLOPs over measured ceilings
+    # what no implementation beats, in the same unit: from bytes and FLOPs over measured ceilings
+    floor: float | None = None
     at_least: float | None = None  # the target
     at_most: float | None = None
     note: str = ""

@@ -1,7 +1,8 @@
 """Runs the parts of the GPU bench one after the other and prints one table; `bench/gpu/run.sh` starts it.
 
-Every part is a process with a time limit. What is left of its processes afterwards is ended (they are ours: orphans come to
-this process), so that a part that hangs costs itself alone. A part that is through is not run again with the same sources.
+Every part is a process with a time limit. What is left of its processes afterwards is ended (they are ours: orphans
+come to this process), so that a part that hangs costs itself alone. A part that is through is not run again with the
+same sources.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.gpu.record import Row, read_results, table
-from nemo_brorl.whole_file import replacing
+from nemo_brorl.core.files import replacing
 
 ROOT = Path(__file__).resolve().parents[2]
 PR_SET_CHILD_SUBREAPER = 36
@@ -70,7 +71,8 @@ class Outcome:
 
 
 def revision(part: Part) -> str:
-    """Digest of what a part's figures hang on: the package, its configurations, what all parts share, and the part itself."""
+    """Digest of what a part's figures hang on: the package, its configurations, what all parts share, and the part
+    itself."""
     mine = Path(__file__).parent
     parts = {other.name for other in PARTS}
     files = [*(ROOT / "nemo_brorl").rglob("*.py"), *(ROOT / "conf").glob("*.yaml"), *mine.glob("*.py")]
@@ -133,7 +135,11 @@ class Bench:
         log = self.results / f"{self.stem(part)}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                part.command(self.results, self.is_tiny), cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                part.command(self.results, self.is_tiny),
+                cwd=ROOT,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
             try:
                 code = process.wait(limit_s)
@@ -222,10 +228,14 @@ def pack_results(results: Path, target: Path) -> None:
 
 def main() -> None:
     """Command line. Exits with 1 where a chosen part is not done."""
-    parser = argparse.ArgumentParser(prog="bench/gpu/run.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="bench/gpu/run.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", help="parts by letter or name, with commas between them")
     parser.add_argument("--again", action="store_true", help="also those that are done")
-    parser.add_argument("--tiny", action="store_true", help="small shapes on the CPU: proves the scripts, measures nothing")
+    parser.add_argument(
+        "--tiny", action="store_true", help="small shapes on the CPU: proves the scripts, measures nothing"
+    )
     parser.add_argument("--minutes", type=float, help="begin and continue nothing after so many")
     parser.add_argument("--results", type=Path, default=Path("runs/gpu"))
     parser.add_argument("--pack", type=Path, help="write results and logs into this .tar.gz after every part")

@@ -1,4 +1,5 @@
-"""What every part of the GPU bench starts from: its command line, the device, timing, and what the card can do at most."""
+"""What every part of the GPU bench starts from: its command line, the device, timing, and what the card can do at
+most."""
 
 from __future__ import annotations
 
@@ -56,11 +57,16 @@ class Setting:
         self.ceilings_file.write_text(json.dumps(asdict(ceilings)) + "\n")
 
 
-def open_setting(part: str, description: str | None, add: Callable[[argparse.ArgumentParser], Any] | None = None) -> Setting:
-    """Read a part's command line; `add` gives it arguments of its own. Raises SystemExit without a GPU unless `--tiny`."""
+def open_setting(
+    part: str, description: str | None, add: Callable[[argparse.ArgumentParser], Any] | None = None
+) -> Setting:
+    """Read a part's command line; `add` gives it arguments of its own. Raises SystemExit without a GPU unless
+    `--tiny`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("runs/gpu"), help="folder of the JSON files, one a part")
-    parser.add_argument("--tiny", action="store_true", help="small shapes on the CPU: proves the script, measures nothing")
+    parser.add_argument(
+        "--tiny", action="store_true", help="small shapes on the CPU: proves the script, measures nothing"
+    )
     if add is not None:
         add(parser)
     options = parser.parse_args()

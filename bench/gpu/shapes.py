@@ -1,4 +1,5 @@
-"""Random models of real shapes as Hugging Face folders, written tensor by tensor in bf16: 1.5 billion numbers take seconds."""
+"""Random models of real shapes as Hugging Face folders, written tensor by tensor in bf16: 1.5 billion numbers take
+seconds."""
 
 from __future__ import annotations
 
@@ -29,18 +30,22 @@ _QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
 
 # DeepSeek-R1-Distill-Qwen-1.5B (the paper's) and Qwen2.5-0.5B, by their config.json.
 QWEN_1_5B = _COMMON | _QWEN2 | {
-    "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2,
+    "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+    "num_key_value_heads": 2,
     "vocab_size": 151936, "max_position_embeddings": 131072, "tie_word_embeddings": False,
 }  # fmt: skip
 QWEN_0_5B = _COMMON | _QWEN2 | {
-    "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+    "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
+    "num_key_value_heads": 2,
     "vocab_size": 151936, "max_position_embeddings": 32768, "tie_word_embeddings": True,
 }  # fmt: skip
 
 # Every size is a multiple of 16, as FP8 wants it; heads of 64.
-_SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+_SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4,
+          "num_key_value_heads": 2,
           "vocab_size": 512, "max_position_embeddings": 4096}  # fmt: skip
-_MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "norm_topk_prob": True, "decoder_sparse_step": 1,
+_MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
         "mlp_only_layers": []}  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2 tied": _COMMON | _QWEN2 | _SMALL | {"tie_word_embeddings": True},
@@ -49,18 +54,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
                                  "attention_bias": False, "tie_word_embeddings": True},
     "llama": _COMMON | _SMALL | {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "attention_bias": False,
                                  "mlp_bias": False, "tie_word_embeddings": False},
-    "qwen3 mixture": _COMMON | _SMALL | _MOE | {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 64,
+    "qwen3 mixture": _COMMON | _SMALL | _MOE | {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"],
+                                                "head_dim": 64,
                                                 "attention_bias": False, "tie_word_embeddings": False},
 }  # fmt: skip
 TINY = _COMMON | _QWEN2 | _SMALL | {
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1,
     "vocab_size": 128, "tie_word_embeddings": False,
 }  # fmt: skip
 
 
 def make_model(folder: Path, config: Mapping[str, Any], seed: int = 0) -> Path:
-    """A folder with this config.json and random weights, made once. Matrices have a standard deviation of 0.8 / sqrt(hidden size), that
-    of a usual initialisation at 1,536; norms lie around one."""
+    """A folder with this config.json and random weights, made once. Matrices have a standard deviation of 0.8 /
+    sqrt(hidden size), that of a usual initialisation at 1,536; norms lie around one."""
     if (folder / "config.json").exists():
         return folder
     aside = folder.with_name(folder.name + ".part")
@@ -80,8 +87,9 @@ def make_model(folder: Path, config: Mapping[str, Any], seed: int = 0) -> Path:
 
 
 def with_tokenizer(folder: Path) -> Path:
-    """The folder, with the tests' tokenizer of single characters in it, without a token that ends a response: vLLM asks it for one."""
-    from tests.tiny_model import make_tokenizer
+    """The folder, with the tests' tokenizer of single characters in it, without a token that ends a response: vLLM asks
+    it for one."""
+    from tests.support.tiny_model import make_tokenizer
 
     settings = folder / "tokenizer_config.json"
     if not settings.exists():
@@ -93,7 +101,8 @@ def with_tokenizer(folder: Path) -> Path:
 
 
 def layer_parameters(shape: ModelShape) -> int:
-    """Numbers of the matrices that one token is multiplied with, without embedding and head; of a mixture the chosen experts only."""
+    """Numbers of the matrices that one token is multiplied with, without embedding and head; of a mixture the chosen
+    experts only."""
     share = shape.moe.experts_per_token / shape.moe.num_experts if shape.moe else 1.0
     total = 0.0
     for name, size in hf_shapes(shape).items():

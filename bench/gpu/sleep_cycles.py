@@ -1,10 +1,11 @@
-"""f: what a sleeping engine still holds, over 20 turns of a colocated policy: engine asleep, policy on the GPU, weights back, awake.
+"""f: what a sleeping engine still holds, over 20 turns of a colocated policy: engine asleep, policy on the GPU, weights
+back, awake.
 
     python -m bench.gpu.sleep_cycles [--tiny] [--results FOLDER] [--cycles 20] [--modes discard]
 
-*residual* is the engine's own, by the driver's count of its process where it tells (in some containers it does not: then what torch has
-reserved). *whole GPU* is everything in use while the engine sleeps and the policy is on the host. A leak shows as growth from the
-third cycle to the last. On CPU engines go through the same calls and keep their memory.
+*residual* is the engine's own, by the driver's count of its process where it tells (in some containers it does not:
+then what torch has reserved). *whole GPU* is everything in use while the engine sleeps and the policy is on the host. A
+leak shows as growth from the third cycle to the last. On CPU engines go through the same calls and keep their memory.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from bench.gpu.colocated import Pair, config_for, disagreement, start, used_gib
 from bench.gpu.record import Row
 from bench.gpu.setting import Setting, open_setting
 from bench.gpu.shapes import QWEN_1_5B, TINY, make_model, with_tokenizer
-from nemo_brorl.clock import Stopwatch
-from nemo_brorl.weight_sync.turns import DeviceTurns
+from nemo_brorl.core.clock import Stopwatch
+from nemo_brorl.training.device_handover import DeviceTurns
 
 SHARE = 0.5  # of the GPU for the engine
 SETTLED = 2  # cycles before growth is counted
@@ -51,7 +52,15 @@ def measure(setting: Setting, mode: str, engine_model: Path, policy_model: Path)
         after = disagreement_awake(pair)
     results, is_gpu = setting.results, not setting.is_tiny
     settled = min(SETTLED, len(residual) - 1)
-    results.add(Row(f"{mode}: residual", max(residual) if is_gpu else None, "GiB", at_most=RESIDUAL_GIB, note=f"{len(residual)} cycles"))
+    results.add(
+        Row(
+            f"{mode}: residual",
+            max(residual) if is_gpu else None,
+            "GiB",
+            at_most=RESIDUAL_GIB,
+            note=f"{len(residual)} cycles",
+        )
+    )
     growth = residual[-1] - residual[settled]
     results.add(Row(f"{mode}: growth of the residual", growth if is_gpu else None, "GiB", at_most=GROWTH_GIB))
     results.add(Row(f"{mode}: whole GPU while asleep", max(whole) if is_gpu else None, "GiB"))

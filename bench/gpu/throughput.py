@@ -1,13 +1,16 @@
-"""c: a training step (forward, backward, clipping, Adam) of the 1.5B shape: padded, packed and shared-prompt rows; bf16 and FP8.
+"""c: a training step (forward, backward, clipping, Adam) of the 1.5B shape: padded, packed and shared-prompt rows; bf16
+and FP8.
 
     python -m bench.gpu.throughput [--tiny] [--results FOLDER] [--micro-batch 16384] [--repeats 3] [--profile]
 
-*Layouts*: one prompt of 2,000 tokens and 64 responses of 250 to 750, mean 500, in micro-batches of at most `--micro-batch` tokens. *packed*
-gives every response its own copy of the prompt; *padded* also makes all responses as long as the longest, which is what right-padding
-costs; *shared* computes the prompt once in a micro-batch. *Recipes*: documents of 2,048 tokens, one micro-batch's worth, four to a step.
+*Layouts*: one prompt of 2,000 tokens and 64 responses of 250 to 750, mean 500, in micro-batches of at most
+`--micro-batch` tokens. *packed* gives every response its own copy of the prompt; *padded* also makes all responses as
+long as the longest, which is what right-padding costs; *shared* computes the prompt once in a micro-batch. *Recipes*:
+documents of 2,048 tokens, one micro-batch's worth, four to a step.
 
-Floors are FLOPs over the measured matrix rate plus the optimizer's bytes over the measured bandwidth (`floors.py`). Where FP8 is
-below its target, or with `--profile`, the kernels that take the most time are written down for bf16 and the best recipe.
+Floors are FLOPs over the measured matrix rate plus the optimizer's bytes over the measured bandwidth (`floors.py`).
+Where FP8 is below its target, or with `--profile`, the kernels that take the most time are written down for bf16 and
+the best recipe.
 """
 
 from __future__ import annotations
@@ -78,7 +81,9 @@ def layout_rows(learner: Any, layout: str, sizes: Sizes) -> tuple[list[Any], Tok
     rows, works = [], []
     for batch in micro_batches([length + own for length in lengths], common, sizes.micro_batch):
         part = [responses[i] for i in batch]
-        rows.append(learner.row([segment(prompt, part)] if is_shared else [segment(prompt, [one]) for one in part], 1.0))
+        rows.append(
+            learner.row([segment(prompt, part)] if is_shared else [segment(prompt, [one]) for one in part], 1.0)
+        )
         part_lengths = [lengths[i] for i in batch]
         alone = separate_documents([sizes.prompt + length for length in part_lengths], sum(part_lengths))
         works.append(shared_prompt(sizes.prompt, part_lengths) if is_shared else alone)
@@ -99,7 +104,9 @@ def document_rows(learner: Any, sizes: Sizes) -> tuple[list[Any], TokenWork]:
 
 def added(works: Sequence[TokenWork]) -> TokenWork:
     """All of them."""
-    return TokenWork(sum(work.tokens for work in works), sum(work.predicted for work in works), sum(work.pairs for work in works))
+    return TokenWork(
+        sum(work.tokens for work in works), sum(work.predicted for work in works), sum(work.pairs for work in works)
+    )
 
 
 def timed_step(setting: Setting, learner: Any, rows: Sequence[Any]) -> tuple[float, float | None]:
@@ -113,7 +120,9 @@ def add_rows(setting: Setting, name: str, learner: Any, work: TokenWork, timed: 
     """Seconds against the floor, tokens/s, memory."""
     seconds, peak = timed
     floor = training_seconds(learner.shape, work, setting.ceilings)
-    setting.results.add(Row(f"{name}: step", seconds, "s", floor=floor, note=f"{work.tokens:,} tokens, {work.predicted:,} predicted"))
+    setting.results.add(
+        Row(f"{name}: step", seconds, "s", floor=floor, note=f"{work.tokens:,} tokens, {work.predicted:,} predicted")
+    )
     setting.results.add(Row(f"{name}: tokens", work.tokens / seconds, "tokens/s", floor=work.tokens / floor))
     setting.results.add(Row(f"{name}: peak memory", peak, "GiB"))
 
@@ -169,7 +178,8 @@ def top_kernels(setting: Setting, step: TrainingStep) -> list[str]:
     if not setting.is_tiny:
         events = [event for event in events if event.device_type != torch.autograd.DeviceType.CPU]
     total = sum(getattr(event, attribute) for event in events) or 1.0
-    return [f"{getattr(event, attribute) / total:6.1%} {getattr(event, attribute) / 1e3:9.2f} ms {event.count:6d} × {event.key[:100]}"
+    return [f"{getattr(event, attribute) / total:6.1%} {getattr(event, attribute) / 1e3:9.2f} ms {event.count:6d} × "
+            f"{event.key[:100]}"
             for event in events[:TOP_KERNELS]]  # fmt: skip
 
 

@@ -11,19 +11,27 @@ from typing import Any
 
 from bench.gpu.setting import Setting
 from bench.gpu.shapes import make_model
-from nemo_brorl.sinks import read_metrics
+from nemo_brorl.core.metric_sinks import read_metrics
 
 ON_GPU = (
-    "trainer.gpus_per_node=1", "policy.data_parallel_size=null", "policy.precision=bf16", "policy.offload=all", "generation.precision=bf16",
-    "generation.block_size=16", "generation.gpu_memory_utilization=0.35", "generation.sleep=discard", "generation.keep_published=false",
+    "trainer.gpus_per_node=1", "policy.data_parallel_size=null", "policy.precision=bf16", "policy.offload=all",
+    "generation.precision=bf16",
+    "generation.block_size=16", "generation.gpu_memory_utilization=0.35", "generation.sleep=discard",
+    "generation.keep_published=false",
     "generation.enforce_eager=false", "parity.max_mean_abs_diff=0.05", "rewards.num_workers=8",
 )  # fmt: skip
-ON_CPU = ("policy.data_parallel_size=1", "policy.precision=bf16", "generation.num_engines=1", "generation.precision=bf16",
+ON_CPU = ("policy.data_parallel_size=1", "policy.precision=bf16", "generation.num_engines=1",
+          "generation.precision=bf16",
           "generation.kv_cache_gib=0.0625", "parity.max_mean_abs_diff=0.05")  # fmt: skip
 QUIET = ("exp_manager.create_tensorboard_logger=false", "exp_manager.resume_if_exists=false", "trainer.save_interval=0")
 
 # For models whose answers are noise: every group is kept, and every question is short.
-RANDOM_MODEL = ("dynamic_sampling.enabled=false", "evaluation.num_prompts=8", "evaluation.samples_per_prompt=2", "trainer.val_interval=0")
+RANDOM_MODEL = (
+    "dynamic_sampling.enabled=false",
+    "evaluation.num_prompts=8",
+    "evaluation.samples_per_prompt=2",
+    "trainer.val_interval=0",
+)
 TINY_RUN = (*RANDOM_MODEL, "rollouts.num_per_prompt=8", "rollouts.prompts_per_step=4", "rollouts.max_response_tokens=8",
             "data.max_prompt_tokens=400", "generation.max_model_len=448", "parity.num_prompts=1")  # fmt: skip
 
@@ -35,7 +43,7 @@ def overrides_for(setting: Setting) -> tuple[str, ...]:
 
 def character_model(setting: Setting, name: str, config: Mapping[str, Any]) -> Path:
     """A random model over the tests' tokenizer of 128 characters."""
-    from tests.tiny_model import EOS_ID, VOCAB_SIZE, make_tokenizer
+    from tests.support.tiny_model import EOS_ID, VOCAB_SIZE, make_tokenizer
 
     folder = make_model(setting.models / name, {**config, "vocab_size": VOCAB_SIZE, "eos_token_id": EOS_ID})
     if not (folder / "tokenizer.json").exists():
@@ -45,7 +53,7 @@ def character_model(setting: Setting, name: str, config: Mapping[str, Any]) -> P
 
 def run(module: str, overrides: Sequence[str]) -> None:
     """`python -m nemo_brorl.MODULE`. Raises CalledProcessError."""
-    subprocess.run([sys.executable, "-m", f"nemo_brorl.{module}", *overrides], check=True)
+    subprocess.run([sys.executable, "-m", "nemo_brorl", module, *overrides], check=True)
 
 
 def summary(folder: Path) -> dict[str, float]:
@@ -54,7 +62,8 @@ def summary(folder: Path) -> dict[str, float]:
     steps = [row for row in rows if "policy/loss" in row]
     found = {"steps": float(len(steps))}
     for name in ("time/generate_s", "time/log_prob_s", "time/update_s", "time/sync_s", "time/offload_s", "sync/seconds",
-                 "policy/log_prob_mismatch", "policy/fp8_mismatch", "sleep/residual_gib_max", "generation/num_samples"):  # fmt: skip
+                 "policy/log_prob_mismatch", "policy/fp8_mismatch", "sleep/residual_gib_max",
+                 "generation/num_samples"):  # fmt: skip
         values = [row[name] for row in steps if name in row]
         if values:
             found[name] = statistics.median(values)

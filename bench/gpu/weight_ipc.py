@@ -2,10 +2,10 @@
 
     python -m bench.gpu.weight_ipc [--tiny] [--results FOLDER] [--repeats 5]
 
-With and without the copy that the object store keeps for engines started later (`generation.keep_published`, the default), which goes
-over the host. Every bucket's checksum is compared in the engine; that the weights are the policy's is seen from log-probs: before the
-first publication the engine has other weights. The floor is every byte read and written once on the device. On CPU the transport is the
-object store, so that nothing of this is measured there.
+With and without the copy that the object store keeps for engines started later (`generation.keep_published`, the
+default), which goes over the host. Every bucket's checksum is compared in the engine; that the weights are the policy's
+is seen from log-probs: before the first publication the engine has other weights. The floor is every byte read and
+written once on the device. On CPU the transport is the object store, so that nothing of this is measured there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.gpu.record import Row
 from bench.gpu.setting import GIB, Setting, open_setting
 from bench.gpu.shapes import QWEN_1_5B, TINY, make_model, with_tokenizer
 from nemo_brorl.config.model_shape import read_model_shape
-from nemo_brorl.weight_sync.publish import publish
+from nemo_brorl.training.publish import publish
 
 SECONDS, AGREE = 1.0, 0.05  # targets: of a publication; nats between sampler and trainer in bf16
 SHARE = 0.3  # of the GPU for the engine
@@ -29,7 +29,9 @@ SHARE = 0.3  # of the GPU for the engine
 def measure(setting: Setting, engine_model: Path, policy_model: Path, keep: bool) -> None:
     """One pair of actors; the first publication, in which memory grows for good, is told apart."""
     name = "with a kept copy" if keep else "no copy kept"
-    config = config_for(setting, SHARE, keep_published=keep, weight_bucket_mib=setting.extra.bucket_mib, enforce_eager=True)
+    config = config_for(
+        setting, SHARE, keep_published=keep, weight_bucket_mib=setting.extra.bucket_mib, enforce_eager=True
+    )
     with start(config, engine_model, policy_model) as pair:
         assert pair.policy is not None
         before = disagreement(pair)
@@ -45,11 +47,17 @@ def measure(setting: Setting, engine_model: Path, policy_model: Path, keep: bool
     note = f"{transport}, {reports[0].num_bytes / GIB:.2f} GiB, first {reports[0].seconds:.2f} s"
     results.add(Row(f"{name}: publication", seconds, "s", floor=floor, at_most=SECONDS, note=note))
     is_gpu = not setting.is_tiny
-    results.add(Row(f"{name}: extra GPU memory", max(extra[1:]) if is_gpu else None, "GiB", note="by the driver's count"))
+    results.add(
+        Row(f"{name}: extra GPU memory", max(extra[1:]) if is_gpu else None, "GiB", note="by the driver's count")
+    )
     results.add(Row(f"{name}: extra memory counted", max(report.peak_extra_bytes for report in reports) / GIB, "GiB"))
     results.add(Row(f"{name}: |Megatron − vLLM| after", after, "nats", at_most=AGREE, note=f"before {before:.3f}"))
-    assert not before < 2 * after, f"the engine had the policy's weights before they were published: {before:.4f} then {after:.4f} nats"
-    results.detail(name, {"seconds": [report.seconds for report in reports], "extra_gib": extra, "tensors": reports[0].num_tensors})
+    assert not before < 2 * after, (
+        f"the engine had the policy's weights before they were published: {before:.4f} then {after:.4f} nats"
+    )
+    results.detail(
+        name, {"seconds": [report.seconds for report in reports], "extra_gib": extra, "tensors": reports[0].num_tensors}
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

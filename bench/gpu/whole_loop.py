@@ -2,9 +2,9 @@
 
     python -m bench.gpu.whole_loop [--tiny] [--results FOLDER] [--base runs/base_cpu] [--steps 3]
 
-As `brorl train` runs it: parity gate, sampling, verifiers, update, CUDA IPC, engines asleep while the policy learns. The base of the CPU
-task is `--base`, or is made by a warm-up on the GPU. The 0.5B shape (its layers, 128 characters as vocabulary) has random weights and
-learns nothing; dynamic sampling is off for it.
+As `brorl train` runs it: parity gate, sampling, verifiers, update, CUDA IPC, engines asleep while the policy learns.
+The base of the CPU task is `--base`, or is made by a warm-up on the GPU. The 0.5B shape (its layers, 128 characters as
+vocabulary) has random weights and learns nothing; dynamic sampling is off for it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from bench.gpu.shapes import QWEN_0_5B, TINY
 from bench.gpu.training_run import RANDOM_MODEL, TINY_RUN, character_model, overrides_for, run, summary
 
 MISMATCH = 0.05  # alarm of training (parity.max_step_mismatch), nats
-LARGER = (*RANDOM_MODEL, "rollouts.num_per_prompt=128", "rollouts.prompts_per_step=16", "rollouts.max_response_tokens=256",
-          "data.max_prompt_tokens=700", "generation.max_model_len=1024", "policy.tokens_per_micro_batch=16384")  # fmt: skip
+LARGER = (*RANDOM_MODEL, "rollouts.num_per_prompt=128", "rollouts.prompts_per_step=16",
+          "rollouts.max_response_tokens=256",
+          "data.max_prompt_tokens=700", "generation.max_model_len=1024",
+          "policy.tokens_per_micro_batch=16384")  # fmt: skip
 
 
 def train(setting: Setting, name: str, model: Path, overrides: Sequence[str], steps: int) -> None:

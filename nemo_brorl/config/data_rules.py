@@ -1,4 +1,5 @@
-"""Rules of prompt sources: what can be said before a file is opened. What is in the files is for `prompts/` to judge."""
+"""Rules of prompt sources: what can be said before a file is opened. What is in the files is for `prompts/` to
+judge."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ FILE_WORDS = {
 def sources(config: BroRLConfig) -> Iterator[tuple[str, SourceConfig]]:
     """(where it is set, source) of every source that prompts are drawn from."""
     if config.data.source == "mixture":
-        yield from ((f"data.domains.{index}", domain) for index, domain in enumerate(config.data.domains) if domain.weight > 0)
+        yield from (
+            (f"data.domains.{index}", domain) for index, domain in enumerate(config.data.domains) if domain.weight > 0
+        )
     else:
         yield "data", config.data
 
@@ -35,7 +38,10 @@ def sources_are_complete(config: BroRLConfig) -> Iterator[str]:
     for name, source in sources(config):
         if source.source == "reasoning_gym":
             if not source.tasks:
-                yield f"{name}.tasks is empty and {name}.source is reasoning_gym: write for example {name}.tasks=[{{name: chain_sum}}]"
+                yield (
+                    f"{name}.tasks is empty and {name}.source is reasoning_gym: write for example "
+                    f"{name}.tasks=[{{name: chain_sum}}]"
+                )
             continue
         words = FILE_WORDS[source.source]
         if source.path is None:
@@ -57,7 +63,9 @@ def stages_follow_each_other(config: BroRLConfig) -> Iterator[str]:
         for task in source.tasks:
             starts = [stage.from_question for stage in task.stages]
             if any(later <= earlier for earlier, later in pairwise(starts)):
-                yield f"{where}.tasks, {task.name}: its stages begin at {starts}; write from_question in ascending order"
+                yield (
+                    f"{where}.tasks, {task.name}: its stages begin at {starts}; write from_question in ascending order"
+                )
 
 
 def mixture_is_whole(config: BroRLConfig) -> Iterator[str]:
@@ -67,7 +75,10 @@ def mixture_is_whole(config: BroRLConfig) -> Iterator[str]:
             yield f"data.domains is set and data.source={data.source}: write data.source=mixture, or data.domains=[]"
         return
     if not data.domains:
-        yield "data.source=mixture needs data.domains: write for example data.domains=[{name: math, source: jsonl, path: FILE}]"
+        yield (
+            "data.source=mixture needs data.domains: write for example data.domains=[{name: math, source: jsonl, "
+            "path: FILE}]"
+        )
     elif sum(domain.weight for domain in data.domains) <= 0:
         yield "the weights of data.domains sum to 0: write one above 0"
     names = [domain.name for domain in data.domains]
@@ -75,17 +86,24 @@ def mixture_is_whole(config: BroRLConfig) -> Iterator[str]:
         yield f"data.domains names {name} {names.count(name)} times: give each domain a name of its own"
     for index, domain in enumerate(data.domains):
         if not domain.name or "/" in domain.name:
-            yield f"data.domains.{index}.name={domain.name!r}: write a name without a slash; metrics and prompts carry it"
+            yield (
+                f"data.domains.{index}.name={domain.name!r}: write a name without a slash; metrics and prompts carry it"
+            )
         limit = domain.max_prompt_tokens
         if limit is not None and limit > data.max_prompt_tokens:
             yield (
-                f"data.domains.{index}.max_prompt_tokens={limit} is above data.max_prompt_tokens={data.max_prompt_tokens}, which the "
+                f"data.domains.{index}.max_prompt_tokens={limit} is above "
+                f"data.max_prompt_tokens={data.max_prompt_tokens}, which the "
                 f"engines make room for: write data.max_prompt_tokens={limit}"
             )
 
 
 def _is_there(path: str, kind: str) -> bool:
-    return Path(path).is_dir() if kind == "dataset" else any(Path(name).is_file() for name in (path, *glob.iglob(path, recursive=True)))
+    return (
+        Path(path).is_dir()
+        if kind == "dataset"
+        else any(Path(name).is_file() for name in (path, *glob.iglob(path, recursive=True)))
+    )
 
 
 def _kind(source: str) -> str:

@@ -23,18 +23,23 @@ class TaskConfig:
     name: str = MISSING  # "*": every task that is not named beside it, sharing the weight
     weight: float = 1.0
     config: dict[str, Any] = field(default_factory=dict)  # the task's own settings
-    stages: list[TaskStageConfig] = field(default_factory=list)  # a curriculum; held-out questions are of all stages alike
+    stages: list[TaskStageConfig] = field(
+        default_factory=list
+    )  # a curriculum; held-out questions are of all stages alike
 
 
 @dataclass
 class ColumnsConfig:
-    """Where the fields of a row are, as paths (`reward_model.ground_truth`; docs/data.md); null: as data.preset says."""
+    """Where the fields of a row are, as paths (`reward_model.ground_truth`; docs/data.md); null: as data.preset
+    says."""
 
     prompt: str | None = None  # text, or a list of messages with role and content
     answer: str | None = None  # text, a number, or a list of those; "": the verifier reads none
     task: str | None = None  # metrics are grouped by it; rows without one take the domain's name
     verifier: str | None = None  # which verifier scores the row; rows without one take data.verifier
-    payload: dict[str, str] = field(default_factory=dict)  # what else the verifier reads: its name to a path; `path?` may be missing
+    payload: dict[str, str] = field(
+        default_factory=dict
+    )  # what else the verifier reads: its name to a path; `path?` may be missing
 
 
 @dataclass
@@ -44,7 +49,8 @@ class SourceConfig:
     source: str = "reasoning_gym"  # reasoning_gym, jsonl, parquet, dataset (a folder), mixture (of data.domains)
     tasks: list[TaskConfig] = field(default_factory=list)  # reasoning_gym
     path: str | None = None  # a file, or a pattern of files (`DATA/*.parquet`); for dataset the folder
-    held_out_path: str | None = None  # questions for validation of their own, in the same format; null: a share of `path`
+    # questions for validation of their own, in the same format; null: a share of `path`
+    held_out_path: str | None = None
     dataset_split: str | None = None  # of a dataset folder with several; null: train, where there is one
     preset: str = "plain"  # how rows are laid out: plain, deepscaler, eurus_2, scp_116k, ifeval
     only: dict[str, str] = field(default_factory=dict)  # rows with these values at these paths; others are passed over

@@ -59,7 +59,8 @@ def shares_gpus(config: BroRLConfig) -> bool:
 
 
 def weight_transport(config: BroRLConfig) -> str:
-    """How weights reach the engines; auto: through memory of the GPU they share, by broadcast between GPUs, else shared memory."""
+    """How weights reach the engines; auto: through memory of the GPU they share, by broadcast between GPUs, else shared
+    memory."""
     chosen = config.generation.weight_transport
     if chosen != "auto":
         return chosen
@@ -78,7 +79,8 @@ def stage_sizes(config: BroRLConfig) -> list[tuple[int, int]]:
         numbers.insert(0, rollouts.num_per_prompt)
     budget = schedule.sample_budget
     return [
-        (num, rollouts.prompts_per_step if budget is None else max(1, min(rollouts.prompts_per_step, budget // num))) for num in numbers
+        (num, rollouts.prompts_per_step if budget is None else max(1, min(rollouts.prompts_per_step, budget // num)))
+        for num in numbers
     ]
 
 

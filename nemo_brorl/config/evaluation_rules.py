@@ -1,4 +1,5 @@
-"""Rules of evaluation: which benchmarks are asked, how often, and whether an engine holds them. Files are opened by `evaluation/`."""
+"""Rules of evaluation: which benchmarks are asked, how often, and whether an engine holds them. Files are opened by
+`evaluation/`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
-from nemo_brorl.errors import CheckpointError
+from nemo_brorl.core.errors import CheckpointError
 
 STEP = re.compile(r"step_\d+")  # a checkpoint's folder
 HELD_OUT = "held_out"  # what the held-out prompts of `data` are called among benchmarks
@@ -30,7 +31,9 @@ class Limits(NamedTuple):
 def selected(config: BroRLConfig) -> list[tuple[str, BenchmarkConfig]]:
     """(where it is set, benchmark) of those that are asked; empty: the held-out prompts of `data`."""
     only = config.evaluation.only
-    named = [(f"evaluation.benchmarks.{index}", benchmark) for index, benchmark in enumerate(config.evaluation.benchmarks)]
+    named = [
+        (f"evaluation.benchmarks.{index}", benchmark) for index, benchmark in enumerate(config.evaluation.benchmarks)
+    ]
     return [(where, benchmark) for where, benchmark in named if not only or benchmark.name in only]
 
 
@@ -45,7 +48,8 @@ def limits(config: BroRLConfig, benchmark: BenchmarkConfig | None) -> Limits:
 
 
 def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
-    """The settings with the model that the run of `evaluation.checkpoint` began with: its layers and tokenizer are the checkpoint's.
+    """The settings with the model that the run of `evaluation.checkpoint` began with: its layers and tokenizer are the
+    checkpoint's.
 
     Raises CheckpointError where there is no checkpoint.
     """
@@ -53,9 +57,12 @@ def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
     if given is None:
         return config
     folder = Path(given) if STEP.fullmatch(Path(given).name) else run_of(Path(given)) / "checkpoints"
-    if not folder.is_dir() or (folder.name == "checkpoints" and not any(STEP.fullmatch(path.name) for path in folder.iterdir())):
+    if not folder.is_dir() or (
+        folder.name == "checkpoints" and not any(STEP.fullmatch(path.name) for path in folder.iterdir())
+    ):
         raise CheckpointError(
-            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; write a run folder or RUN/checkpoints/step_K, or "
+            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; write a run folder or "
+            f"RUN/checkpoints/step_K, or "
             "policy.model=FOLDER for a Hugging Face model"
         )
     try:
@@ -66,7 +73,8 @@ def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
 
 
 def run_of(checkpoint: Path) -> Path:
-    """The run folder of RUN, RUN/checkpoints or RUN/checkpoints/step_K; of a checkpoint somewhere else the folder that it is in."""
+    """The run folder of RUN, RUN/checkpoints or RUN/checkpoints/step_K; of a checkpoint somewhere else the folder that
+    it is in."""
     checkpoint = checkpoint.absolute()
     if (checkpoint / "checkpoints").is_dir():
         return checkpoint
@@ -80,7 +88,10 @@ def benchmarks_can_be_told_apart(config: BroRLConfig) -> Iterator[str]:
         yield f"evaluation.benchmarks names {name} {names.count(name)} times: give each benchmark a name of its own"
     for index, name in enumerate(names):
         if not name or "/" in name or name.startswith("."):
-            yield f"evaluation.benchmarks.{index}.name={name!r}: write a name without a slash or a dot at its beginning; a file carries it"
+            yield (
+                f"evaluation.benchmarks.{index}.name={name!r}: write a name without a slash or a dot at its "
+                f"beginning; a file carries it"
+            )
     for name in config.evaluation.only:
         if name not in names:
             known = f"write one of {', '.join(names)}" if names else "evaluation.benchmarks lists none"
@@ -90,31 +101,49 @@ def benchmarks_can_be_told_apart(config: BroRLConfig) -> Iterator[str]:
 def benchmarks_are_complete(config: BroRLConfig) -> Iterator[str]:
     for where, benchmark in selected(config):
         if benchmark.held_out_path is not None:
-            yield f"{where}.held_out_path={benchmark.held_out_path} is for training: name the file of the benchmark in {where}.path"
+            yield (
+                f"{where}.held_out_path={benchmark.held_out_path} is for training: name the file of the benchmark "
+                f"in {where}.path"
+            )
         if benchmark.source != "reasoning_gym":
             if benchmark.tasks:
-                yield f"{where}.tasks is given and {where}.source is {benchmark.source}: write {where}.source=reasoning_gym"
+                yield (
+                    f"{where}.tasks is given and {where}.source is {benchmark.source}: write "
+                    f"{where}.source=reasoning_gym"
+                )
             elif benchmark.path is None:
-                yield f"{where}.source={benchmark.source} needs {where}.path: write the path of the file of {benchmark.name}"
+                yield (
+                    f"{where}.source={benchmark.source} needs {where}.path: write the path of the file of "
+                    f"{benchmark.name}"
+                )
             continue
         if not benchmark.tasks:
-            yield f"{where}.tasks is empty and {where}.source is reasoning_gym: write for example {where}.tasks=[{{name: chain_sum}}]"
+            yield (
+                f"{where}.tasks is empty and {where}.source is reasoning_gym: write for example "
+                f"{where}.tasks=[{{name: chain_sum}}]"
+            )
         if benchmark.num_prompts is None:
             yield f"{where}.source=reasoning_gym has no end: write {where}.num_prompts, for example 100"
         if config.data.held_out_fraction == 0:
-            yield f"{where} asks questions held out of training, and data.held_out_fraction=0: write a share above 0, for example 0.1"
+            yield (
+                f"{where} asks questions held out of training, and data.held_out_fraction=0: write a share above "
+                f"0, for example 0.1"
+            )
 
 
 def every_k_has_samples(config: BroRLConfig) -> Iterator[str]:
     evaluation = config.evaluation
-    asked = [(f"{where} ({benchmark.name})", limits(config, benchmark).num_samples) for where, benchmark in selected(config)]
+    asked = [
+        (f"{where} ({benchmark.name})", limits(config, benchmark).num_samples) for where, benchmark in selected(config)
+    ]
     ks = [("pass_at_k", k) for k in evaluation.pass_at_k] + [("majority_at_k", k) for k in evaluation.majority_at_k]
     for (setting, k), (name, num_samples) in product(ks, asked or [("evaluation", evaluation.samples_per_prompt)]):
         if k < 1:
             yield f"evaluation.{setting} has {k}: write numbers from 1"
         elif k > num_samples:
             yield (
-                f"evaluation.{setting} has {k} and {name} draws {num_samples} samples of a prompt: write samples_per_prompt={k} "
+                f"evaluation.{setting} has {k} and {name} draws {num_samples} samples of a prompt: write "
+                f"samples_per_prompt={k} "
                 f"or more there, or leave {k} out"
             )
 
@@ -125,7 +154,8 @@ def benchmarks_fit_the_engines(config: BroRLConfig) -> Iterator[str]:
         _, prompt, response = limits(config, benchmark)
         if prompt + response > room:
             yield (
-                f"generation.max_model_len={room} is less than what {where} ({benchmark.name}) asks for, {prompt} tokens for the prompt + "
+                f"generation.max_model_len={room} is less than what {where} ({benchmark.name}) asks for, {prompt} "
+                f"tokens for the prompt + "
                 f"{response} for the response: write generation.max_model_len={prompt + response}, or shorten "
                 f"{where}.max_prompt_tokens or {where}.max_response_tokens"
             )

@@ -19,7 +19,8 @@ class BenchmarkConfig(SourceConfig):
     num_prompts: int | None = None  # only the first so many; null: all; reasoning_gym has no end and needs a number
     samples_per_prompt: int | None = None  # null: evaluation.samples_per_prompt
     max_response_tokens: int | None = None  # null: evaluation.max_response_tokens
-    max_prompt_tokens: int | None = None  # null: data.max_prompt_tokens; a longer prompt is an error, as leaving it out would flatter
+    # null: data.max_prompt_tokens; a longer prompt is an error, as leaving it out would flatter
+    max_prompt_tokens: int | None = None
     system_prompt: str | None = None  # null: data.system_prompt; "" for none
 
 
@@ -34,11 +35,16 @@ class EvaluationConfig:
     max_response_tokens: int | None = None  # null: as in training
     benchmarks: list[BenchmarkConfig] = field(default_factory=list)  # of `evaluate`; none: the held-out prompts of data
     only: list[str] = field(default_factory=list)  # names of the benchmarks to ask; none: all
-    pass_at_k: list[int] = field(default_factory=list)  # k to estimate in `evaluate`, beside 1 and all samples of a prompt
-    majority_at_k: list[int] = field(default_factory=list)  # the same for the answer that most of k samples give, beside all samples
+    pass_at_k: list[int] = field(
+        default_factory=list
+    )  # k to estimate in `evaluate`, beside 1 and all samples of a prompt
+    majority_at_k: list[int] = field(
+        default_factory=list
+    )  # the same for the answer that most of k samples give, beside all samples
     confidence: float = 0.95  # of intervals
     bootstrap_samples: int = 2000  # resamplings of prompts behind an interval
-    checkpoint: str | None = None  # evaluate this one, a step_K folder or a run folder (its newest), in place of policy.model
+    # evaluate this one, a step_K folder or a run folder (its newest), in place of policy.model
+    checkpoint: str | None = None
     compare_with: str | None = None  # an evaluation.json of the same prompts and settings: paired tests against it
     save_samples: int = 0  # responses of each prompt that are kept as text
     output: str | None = None  # folder of the results; null: the run folder

@@ -1,4 +1,5 @@
-"""What `policy.fp8` asks of other settings and of the model. Limits are those of Megatron 0.16.1 and Transformer Engine 2.11."""
+"""What `policy.fp8` asks of other settings and of the model. Limits are those of Megatron 0.16.1 and Transformer Engine
+2.11."""
 
 from __future__ import annotations
 
@@ -17,15 +18,19 @@ def fp8_goes_together(config: BroRLConfig) -> Iterator[str]:
     if policy.fp8 is None:
         return
     if num_gpus(config) and policy.precision != "bf16":
-        yield f"policy.fp8={policy.fp8} trains on top of bf16: write policy.precision=bf16 in place of {policy.precision}"
+        yield (
+            f"policy.fp8={policy.fp8} trains on top of bf16: write policy.precision=bf16 in place of {policy.precision}"
+        )
     if policy.fp8_params and not num_gpus(config):
         yield (
-            "policy.fp8_params=true keeps weights in FP8, which needs Hopper GPUs (trainer.gpus_per_node > 0); on CPU FP8 is emulated "
+            "policy.fp8_params=true keeps weights in FP8, which needs Hopper GPUs (trainer.gpus_per_node > 0); on "
+            "CPU FP8 is emulated "
             "and weights stay as they are: write policy.fp8_params=false"
         )
     if policy.fp8_recipe == "delayed" and _bf16_layers(policy):
         yield (
-            f"policy.fp8_recipe=delayed takes its scales over all layers at once, so that none can stay in {policy.precision}: write "
+            f"policy.fp8_recipe=delayed takes its scales over all layers at once, so that none can stay in "
+            f"{policy.precision}: write "
             "policy.fp8_bf16_first_layers=0 and policy.fp8_bf16_last_layers=0, or policy.fp8_recipe=tensorwise"
         )
 
@@ -37,14 +42,18 @@ def fp8_misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
         return
     if _bf16_layers(policy) >= shape.num_layers:
         yield (
-            f"policy.fp8_bf16_first_layers={policy.fp8_bf16_first_layers} and policy.fp8_bf16_last_layers={policy.fp8_bf16_last_layers} "
+            f"policy.fp8_bf16_first_layers={policy.fp8_bf16_first_layers} and "
+            f"policy.fp8_bf16_last_layers={policy.fp8_bf16_last_layers} "
             f"leave none of the model's {shape.num_layers} layers in FP8: write smaller numbers, or policy.fp8=null"
         )
     per_stage = shape.num_layers // policy.pipeline_model_parallel_size
     for name in ("fp8_bf16_first_layers", "fp8_bf16_last_layers"):
         layers = getattr(policy, name)
         if layers > per_stage:
-            yield f"policy.{name}={layers} is more than the {per_stage} layers of a pipeline stage: write {per_stage} or less"
+            yield (
+                f"policy.{name}={layers} is more than the {per_stage} layers of a pipeline stage: write "
+                f"{per_stage} or less"
+            )
     if num_gpus(config):
         yield from _features(policy, shape)
 
@@ -63,7 +72,8 @@ def _features(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
     for what, number in features.items():
         if number % FEATURES:
             yield (
-                f"policy.fp8={policy.fp8} needs multiples of {FEATURES} features and the model's {what} on a tensor-parallel rank is "
+                f"policy.fp8={policy.fp8} needs multiples of {FEATURES} features and the model's {what} on a "
+                f"tensor-parallel rank is "
                 f"{number}: write policy.fp8=null or a smaller policy.tensor_model_parallel_size"
             )
 

@@ -19,13 +19,18 @@ class GenerationConfig:
     block_size: int = 32  # tokens; a prompt needs more than one block for the prefix cache to hit
     enforce_eager: bool = True
     placement: str = "colocated"  # colocated: engines and policy take turns; disaggregated: separate devices
-    sleep: str = "off"  # what colocated engines give up while the policy trains: off, cache, offload (weights to host), discard (GPU)
+    # what colocated engines give up while the policy trains: off, cache, offload (weights to host), discard (GPU)
+    sleep: str = "off"
     max_residual_gib: float | None = None  # per GPU, of a sleeping engine; one above it is restarted; null: never
-    weight_transport: str = "auto"  # object_store, collective (NCCL, Gloo on CPU), cuda_ipc; auto: object_store on CPU, else by placement
+    # object_store, collective (NCCL, Gloo on CPU), cuda_ipc; auto: object_store on CPU, else by placement
+    weight_transport: str = "auto"
     weight_bucket_mib: float = 64.0  # weights travel in buckets of this size, a few at a time
     weight_timeout_s: float = 60.0  # for an engine or rank to join a transport, or to move one bucket
     keep_published: bool = True  # keep one copy of the weights in the object store, for engines that are started anew
-    report_every: int = 32  # rollouts that end before an engine tells how far its chunks are; it also tells with every chunk it finishes
+    # rollouts that end before an engine tells how far its chunks are; it also tells with every chunk it finishes
+    report_every: int = 32
     report_s: float = 5.0  # so often a busy engine tells, whatever has ended
-    timeout_s: float = 600.0  # an engine that has chunks and gets no further for longer is replaced; so is one that takes longer to start
-    max_restarts: int = 3  # of one engine before it returns a chunk, and losses of one chunk with its engine, before the run ends
+    # an engine that has chunks and gets no further for longer is replaced; so is one that takes longer to start
+    timeout_s: float = 600.0
+    # of one engine before it returns a chunk, and losses of one chunk with its engine, before the run ends
+    max_restarts: int = 3

@@ -1,7 +1,9 @@
-"""From the command line and YAML to a checked `BroRLConfig`; imports neither torch nor NeMo, so a wrong setting answers at once.
+"""From the command line and YAML to a checked `BroRLConfig`; imports neither torch nor NeMo, so a wrong setting answers
+at once.
 
 YAML files hold only what differs from the schema and start with `defaults: [brorl_schema, _self_]`, or with the name of
-another shipped file in place of `brorl_schema`. Overrides are Hydra's: `rollouts.num_per_prompt=64`, `data.tasks=[{name: leg_counting}]`.
+another shipped file in place of `brorl_schema`. Overrides are Hydra's: `rollouts.num_per_prompt=64`,
+`data.tasks=[{name: leg_counting}]`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from nemo_brorl.config import messages
 from nemo_brorl.config.reference import help_text
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
 
 DEFAULT_CONFIG = "brorl_cpu"
 SCHEMA_NAME = "brorl_schema"  # what a YAML's `defaults` list calls the schema
@@ -41,7 +43,8 @@ class CommandLine(NamedTuple):
 def parse_command_line(argv: Sequence[str], command: str = "train", description: str = "") -> CommandLine:
     """Read `[--config-name NAME] [--config-path FOLDER] [KEY=VALUE ...]`.
 
-    `argv` is without the program's name. Prints and exits with 0 for `--help` and `--print-config`; a wrong option exits with 2.
+    `argv` is without the program's name. Prints and exits with 0 for `--help` and `--print-config`; a wrong option
+    exits with 2.
     """
     parser = argparse.ArgumentParser(prog=f"brorl {command}", add_help=False, allow_abbrev=False)
     parser.add_argument("--config-name", "-cn", default=DEFAULT_CONFIG)
@@ -60,7 +63,9 @@ def parse_command_line(argv: Sequence[str], command: str = "train", description:
     return line
 
 
-def load_config(config_name: str = DEFAULT_CONFIG, overrides: Sequence[str] = (), config_path: Path | None = None) -> BroRLConfig:
+def load_config(
+    config_name: str = DEFAULT_CONFIG, overrides: Sequence[str] = (), config_path: Path | None = None
+) -> BroRLConfig:
     """Compose conf/NAME.yaml over the schema, apply the overrides, check the rules that need nothing but the settings.
 
     Raises ConfigError; the message names the setting, its value, and near matches or what to write instead.
@@ -110,13 +115,16 @@ def typed(composed: DictConfig | ListConfig) -> DictConfig:
 
 
 def to_config(composed: DictConfig) -> BroRLConfig:
-    """The typed object of composed settings, interpolations resolved. Raises ConfigError where a required value is missing."""
+    """The typed object of composed settings, interpolations resolved. Raises ConfigError where a required value is
+    missing."""
     try:
         config = OmegaConf.to_object(composed)
     except OmegaConfBaseException as error:
         raise ConfigError(messages.explain(error, None)) from error
     assert isinstance(config, BroRLConfig), f"composed to {type(config)}"
-    config.policy.optim.betas = cast(tuple[float, float], tuple(config.policy.optim.betas))  # OmegaConf makes lists of tuples
+    config.policy.optim.betas = cast(
+        tuple[float, float], tuple(config.policy.optim.betas)
+    )  # OmegaConf makes lists of tuples
     return config
 
 
@@ -173,7 +181,9 @@ def _checked_override(text: str, folder: Path) -> str:
     if override.is_delete():
         raise ConfigError(f"{text}: settings cannot be removed; write {key}=VALUE, with null where the type allows it")
     if override.is_sweep_override():
-        raise ConfigError(f"{text}: sweeps are not run; write a list as {key}=[a,b], or quote a value that holds a comma")
+        raise ConfigError(
+            f"{text}: sweeps are not run; write a list as {key}=[a,b], or quote a value that holds a comma"
+        )
     below = messages.free_form_parent(key)
     if below is None and not messages.is_key(key):
         raise ConfigError(messages.unknown_key(key, text))

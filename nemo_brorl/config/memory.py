@@ -11,8 +11,8 @@ from nemo_brorl.config.hf_shapes import num_parameters
 from nemo_brorl.config.model_rules import local_model
 from nemo_brorl.config.model_shape import ModelShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ResourceError
-from nemo_brorl.logs import get_logger
+from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.logs import get_logger
 
 logger = get_logger(__name__)
 
@@ -34,7 +34,8 @@ SAVED_BYTES = 12  # of a parameter's optimizer state, of all replicas, in the pr
 
 @dataclass(frozen=True)
 class CpuMemory:
-    """What the processes of a run on CPU hold when they are fullest, in GiB, by use. docs/planner.md has the formulas."""
+    """What the processes of a run on CPU hold when they are fullest, in GiB, by use. docs/planner.md has the
+    formulas."""
 
     rank: Mapping[str, float]  # of one policy rank: the first, which also writes the optimizer's state
     engine: Mapping[str, float]  # of one engine
@@ -49,7 +50,8 @@ class CpuMemory:
 
 
 def check_memory(config: BroRLConfig, with_policy: bool = True) -> None:
-    """Refuse a CPU run that needs more memory than is free, and warn near the limit. `with_policy=False`: engines and verifiers alone.
+    """Refuse a CPU run that needs more memory than is free, and warn near the limit. `with_policy=False`: engines and
+    verifiers alone.
 
     Raises ResourceError. Says nothing when the free memory or the model's size is unknown, or when the run is on GPUs.
     """
@@ -60,7 +62,8 @@ def check_memory(config: BroRLConfig, with_policy: bool = True) -> None:
     needed = needed_gib(config, read_model_shape(folder), with_policy)
     if needed > free:
         raise ResourceError(
-            f"this run needs about {needed:.1f} GiB of memory and {free:.1f} GiB are free: lower generation.num_engines "
+            f"this run needs about {needed:.1f} GiB of memory and {free:.1f} GiB are free: lower "
+            f"generation.num_engines "
             f"({num_engines(config)}), generation.kv_cache_gib ({config.generation.kv_cache_gib}) or "
             f"policy.tokens_per_micro_batch ({config.policy.tokens_per_micro_batch}), or use a smaller model"
         )
@@ -93,8 +96,8 @@ def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemo
 
 
 def kept_numbers(shape: ModelShape) -> float:
-    """Numbers that a layer keeps of each token for the backward pass: inputs and outputs of two norms, the projections and their rotated
-    copies, the attention's output, gate, up and their product."""
+    """Numbers that a layer keeps of each token for the backward pass: inputs and outputs of two norms, the projections
+    and their rotated copies, the attention's output, gate, up and their product."""
     queries, groups = shape.num_heads * shape.head_size, shape.num_key_value_heads * shape.head_size
     inside = 3 * shape.ffn_size
     if shape.moe is not None:
@@ -140,7 +143,8 @@ def _engine_gib(config: BroRLConfig, shape: ModelShape, size: int) -> dict[str, 
 
 
 def available_gib(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Memory that new processes can use: what the kernel calls available, within the container's limit. None: unknown."""
+    """Memory that new processes can use: what the kernel calls available, within the container's limit. None:
+    unknown."""
     machine = _kernel_available(meminfo)
     limit = _container_left(cgroup)
     known = [size for size in (machine, limit) if size is not None]

@@ -67,7 +67,9 @@ def wrong_syntax(text: str, error: Exception) -> str:
         example = next((name for name in near if name in settings()), "trainer.max_steps")
         return f"{text}: a setting is written KEY=VALUE, for example {example}={settings()[example].default}"
     detail = str(error).splitlines()[1] if "\n" in str(error) else str(error)
-    return f"{text}: not in Hydra's override syntax ({detail}); quote values with special characters, as in 'KEY=\"a, b\"'"
+    return (
+        f"{text}: not in Hydra's override syntax ({detail}); quote values with special characters, as in 'KEY=\"a, b\"'"
+    )
 
 
 def missing_default(error: Exception, folder: Path) -> str:
@@ -77,7 +79,8 @@ def missing_default(error: Exception, folder: Path) -> str:
 
 
 def explain(error: Exception, file: Path | None) -> str:
-    """The message for an exception of Hydra, OmegaConf or the YAML parser; `file` is named where the wrong value may stand in it."""
+    """The message for an exception of Hydra, OmegaConf or the YAML parser; `file` is named where the wrong value may
+    stand in it."""
     origin = _innermost(error)
     if not isinstance(origin, OmegaConfBaseException):
         return f"{file}: {origin}" if file else str(origin)
@@ -98,7 +101,8 @@ def explain(error: Exception, file: Path | None) -> str:
 
 
 def _section_named_in(error: OmegaConfBaseException) -> str | None:
-    """The section whose class a message names, where OmegaConf gives no key ("int is not a subclass of TrainerConfig")."""
+    """The section whose class a message names, where OmegaConf gives no key ("int is not a subclass of
+    TrainerConfig")."""
     return next((group.path for group in groups() if f"subclass of {group.class_name}." in str(error)), None)
 
 
@@ -120,7 +124,9 @@ def _unknown_field(key: str, section: type) -> str:
     near = difflib.get_close_matches(last, [field.name for field in dataclasses.fields(section)], n=2)
     if "." in key or section.__name__ == "BroRLConfig":
         return unknown_key(key, key)
-    return f"there is no setting '{key}' in {section.__name__}." + (f" Did you mean {' or '.join(near)}?" if near else "")
+    return f"there is no setting '{key}' in {section.__name__}." + (
+        f" Did you mean {' or '.join(near)}?" if near else ""
+    )
 
 
 def _wrong_type(key: str, error: OmegaConfBaseException) -> str:

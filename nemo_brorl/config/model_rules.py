@@ -9,11 +9,12 @@ from nemo_brorl.config.derived import longest_response
 from nemo_brorl.config.fp8_rules import fp8_misfits
 from nemo_brorl.config.model_shape import ModelShape, MoeShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ConfigError, ModelError
+from nemo_brorl.core.errors import ConfigError, ModelError
 
 
 def local_model(config: BroRLConfig) -> Path | None:
-    """The folder of `policy.model`; None when it is a Hugging Face name (`owner/name`, found later through the hub's cache).
+    """The folder of `policy.model`; None when it is a Hugging Face name (`owner/name`, found later through the hub's
+    cache).
 
     Raises ModelError when it looks like a folder and is not there.
     """
@@ -25,7 +26,8 @@ def local_model(config: BroRLConfig) -> Path | None:
     if is_name and not folder.parent.is_dir():
         return None
     raise ModelError(
-        f"policy.model={model}: there is no such folder. `make train` or `python -m nemo_brorl.sft` makes a small model in "
+        f"policy.model={model}: there is no such folder. `make train` or `python -m nemo_brorl sft` makes a small "
+        f"model in "
         f"sft.output={config.sft.output}; or write the folder or the name of a Hugging Face model"
     )
 
@@ -41,7 +43,8 @@ def check_model_rules(config: BroRLConfig) -> None:
 
 
 def check_policy_fits(config: BroRLConfig, folder: Path) -> ModelShape:
-    """The shape of the model in a folder that the policy can cut as the settings say. Raises ModelError or ConfigError."""
+    """The shape of the model in a folder that the policy can cut as the settings say. Raises ModelError or
+    ConfigError."""
     shape = read_model_shape(folder)
     _raise_all(str(folder), list(policy_misfits(config, shape)))
     return shape
@@ -75,10 +78,14 @@ def policy_misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
 
 def _heads(name: str, size: int, shape: ModelShape) -> Iterator[str]:
     if shape.num_heads % size:
-        yield f"{name}={size} does not divide the model's {shape.num_heads} attention heads: write {_divisor(size, shape.num_heads)}"
+        yield (
+            f"{name}={size} does not divide the model's {shape.num_heads} attention heads: write "
+            f"{_divisor(size, shape.num_heads)}"
+        )
     if shape.num_key_value_heads % size and size % shape.num_key_value_heads:
         yield (
-            f"{name}={size} neither divides nor is a multiple of the model's {shape.num_key_value_heads} key-value heads: "
+            f"{name}={size} neither divides nor is a multiple of the model's {shape.num_key_value_heads} key-value "
+            f"heads: "
             f"write {_divisor(size, shape.num_key_value_heads)}"
         )
 
@@ -104,13 +111,15 @@ def _pipeline_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
     virtual = config.policy.virtual_pipeline_model_parallel_size or 1
     if shape.num_layers % stages:
         yield (
-            f"policy.pipeline_model_parallel_size={stages} does not divide the model's {shape.num_layers} layers: write "
+            f"policy.pipeline_model_parallel_size={stages} does not divide the model's {shape.num_layers} layers: "
+            f"write "
             f"{_divisor(stages, shape.num_layers)}"
         )
     elif shape.num_layers // stages % virtual:
         per_stage = shape.num_layers // stages
         yield (
-            f"policy.virtual_pipeline_model_parallel_size={virtual} does not divide the {per_stage} layers of a pipeline stage: "
+            f"policy.virtual_pipeline_model_parallel_size={virtual} does not divide the {per_stage} layers of a "
+            f"pipeline stage: "
             f"write {_divisor(virtual, per_stage)} or null".replace("write 1 or null", "write null")
         )
 
@@ -125,7 +134,10 @@ def _experts(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
         for name, (value, neutral) in settings.items():
             if value != neutral:
                 written, wanted = str(value).lower(), str(neutral).lower()
-                yield f"policy.{name}={written} is for mixture-of-experts models and this one is dense: write policy.{name}={wanted}"
+                yield (
+                    f"policy.{name}={written} is for mixture-of-experts models and this one is dense: write "
+                    f"policy.{name}={wanted}"
+                )
         return
     if moe.num_experts % size:
         yield (
@@ -135,20 +147,23 @@ def _experts(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
     yield from _stages_without_experts(config, moe)
     if policy.tensor_model_parallel_size > 1 and not policy.sequence_parallel:
         yield (
-            f"policy.tensor_model_parallel_size={policy.tensor_model_parallel_size} without policy.sequence_parallel would send every "
+            f"policy.tensor_model_parallel_size={policy.tensor_model_parallel_size} without policy.sequence_parallel "
+            f"would send every "
             "token of a mixture-of-experts model to its experts once per rank: write policy.sequence_parallel=true"
         )
 
 
 def _stages_without_experts(config: BroRLConfig, moe: MoeShape) -> Iterator[str]:
-    """Optimizers differ between such a stage and the others, and Megatron 0.16.1 then restores Adam's step on one of them only."""
+    """Optimizers differ between such a stage and the others, and Megatron 0.16.1 then restores Adam's step on one of
+    them only."""
     stages = config.policy.pipeline_model_parallel_size
     chunks = stages * (config.policy.virtual_pipeline_model_parallel_size or 1)
     per_chunk = max(1, len(moe.is_moe_layer) // chunks)
     with_experts = {layer // per_chunk % stages for layer, is_moe in enumerate(moe.is_moe_layer) if is_moe}
     if len(with_experts) < stages:
         yield (
-            f"policy.pipeline_model_parallel_size={stages} leaves a pipeline stage with dense layers only, whose optimizer a checkpoint "
+            f"policy.pipeline_model_parallel_size={stages} leaves a pipeline stage with dense layers only, whose "
+            f"optimizer a checkpoint "
             "would not restore: write a smaller policy.pipeline_model_parallel_size"
         )
 

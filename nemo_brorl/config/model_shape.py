@@ -1,4 +1,5 @@
-"""The one reader of a Hugging Face `config.json`: the numbers that rules, memory estimates and the policy need. No torch."""
+"""The one reader of a Hugging Face `config.json`: the numbers that rules, memory estimates and the policy need. No
+torch."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.errors import ModelError
+from nemo_brorl.core.errors import ModelError
 
 ARCHITECTURES = ("qwen2", "qwen3", "qwen3_moe", "llama")  # `model_type` values the policy can train
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
@@ -17,7 +18,7 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions (arXiv 2104.09864) and how they are stretched. `policy/rope.py` makes the angles."""
+    """Rotary positions (arXiv 2104.09864) and how they are stretched. `policy/model/rope.py` makes the angles."""
 
     base: float
     kind: str = "default"  # one of ROPE_TYPES
@@ -89,7 +90,9 @@ def read_model_shape(folder: Path) -> ModelShape:
 def _refuse_unsupported(config: Mapping[str, Any], path: Path) -> None:
     architecture = config["model_type"]
     if architecture not in ARCHITECTURES:
-        raise ModelError(f"{path}: model_type {architecture!r} cannot be trained; supported are {', '.join(ARCHITECTURES)}")
+        raise ModelError(
+            f"{path}: model_type {architecture!r} cannot be trained; supported are {', '.join(ARCHITECTURES)}"
+        )
     for name, wanted in (("mlp_bias", False), ("hidden_act", "silu"), ("partial_rotary_factor", 1.0)):
         if config.get(name, wanted) != wanted:
             raise ModelError(f"{path}: {name}={config[name]!r} is not supported, only {wanted!r}")
@@ -97,8 +100,10 @@ def _refuse_unsupported(config: Mapping[str, Any], path: Path) -> None:
         raise ModelError(f"{path}: attention_bias=true is not supported for {architecture}")
     if _has_sliding_window(config):
         raise ModelError(
-            f"{path}: some layers see only the last sliding_window={config.get('sliding_window')} tokens (use_sliding_window, "
-            "layer_types), and the policy's attention over shared prompts sees all: use a model with use_sliding_window=false"
+            f"{path}: some layers see only the last sliding_window={config.get('sliding_window')} tokens "
+            f"(use_sliding_window, "
+            "layer_types), and the policy's attention over shared prompts sees all: use a model with "
+            "use_sliding_window=false"
         )
 
 
@@ -108,7 +113,9 @@ def _has_sliding_window(config: Mapping[str, Any]) -> bool:
         return True
     if not config.get("use_sliding_window", False) or config.get("sliding_window") is None:
         return False
-    first = config.get("max_window_layers", 0) if config["model_type"] != "qwen3_moe" else 0  # qwen3_moe: all layers or none
+    first = (
+        config.get("max_window_layers", 0) if config["model_type"] != "qwen3_moe" else 0
+    )  # qwen3_moe: all layers or none
     return bool(first < config["num_hidden_layers"])
 
 
@@ -136,19 +143,25 @@ def _moe_from(config: Mapping[str, Any], path: Path) -> MoeShape | None:
     """None when every layer is dense after all. Which layers are not: as transformers' Qwen3MoeDecoderLayer decides."""
     num_experts = int(config["num_local_experts"] if "num_local_experts" in config else config["num_experts"])
     dense, step = config.get("mlp_only_layers") or (), int(config.get("decoder_sparse_step", 1))
-    is_moe_layer = tuple(num_experts > 0 and layer not in dense and (layer + 1) % step == 0 for layer in range(config["num_hidden_layers"]))
+    is_moe_layer = tuple(
+        num_experts > 0 and layer not in dense and (layer + 1) % step == 0
+        for layer in range(config["num_hidden_layers"])
+    )
     if not any(is_moe_layer):
         return None
     chosen, is_renormalised = int(config["num_experts_per_tok"]), bool(config.get("norm_topk_prob", False))
     if chosen == 1 and is_renormalised:
-        raise ModelError(f"{path}: num_experts_per_tok=1 with norm_topk_prob=true gives the router no gradient and is not supported")
+        raise ModelError(
+            f"{path}: num_experts_per_tok=1 with norm_topk_prob=true gives the router no gradient and is not supported"
+        )
     if not 1 <= chosen <= num_experts:
         raise ModelError(f"{path}: num_experts_per_tok={chosen} must be from 1 to the number of experts, {num_experts}")
     return MoeShape(num_experts, chosen, int(config["moe_intermediate_size"]), is_renormalised, is_moe_layer)
 
 
 def _rope_from(config: Mapping[str, Any], path: Path) -> Rope:
-    """Transformers 5 writes one table; before, the base stood alone and scaling beside it (with `type` for `rope_type`)."""
+    """Transformers 5 writes one table; before, the base stood alone and scaling beside it (with `type` for
+    `rope_type`)."""
     table = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     kind = table.get("rope_type", table.get("type", "default"))
     base = float(table.get("rope_theta", config.get("rope_theta", 10000.0)))

@@ -16,12 +16,14 @@ def reference_resets(config: BroRLConfig) -> Iterator[str]:
         return
     if reset.kl_above is not None:
         yield (
-            f"algorithm.reference_reset.kl_above={reset.kl_above} never sees a KL, as algorithm.kl.coefficient=0 trains without a "
+            f"algorithm.reference_reset.kl_above={reset.kl_above} never sees a KL, as algorithm.kl.coefficient=0 "
+            f"trains without a "
             "reference: write kl_above=null, or a coefficient such as 1e-4"
         )
     if not reset.clear_optimizer:
         yield (
-            "algorithm.reference_reset resets nothing, as algorithm.kl.coefficient=0 trains without a reference: write a coefficient "
+            "algorithm.reference_reset resets nothing, as algorithm.kl.coefficient=0 trains without a reference: "
+            "write a coefficient "
             "such as 1e-4, clear_optimizer=true to reset the optimizer alone, or interval=0 patience=0 kl_above=null"
         )
 
@@ -31,7 +33,10 @@ def offload_frees_something(config: BroRLConfig) -> Iterator[str]:
     if config.policy.offload == "none":
         return
     if num_gpus(config) == 0:
-        yield f"policy.offload={config.policy.offload} moves GPU memory to the host and there is nothing to free on CPU: write none"
+        yield (
+            f"policy.offload={config.policy.offload} moves GPU memory to the host and there is nothing to free on "
+            f"CPU: write none"
+        )
     elif config.generation.placement == "disaggregated":
         yield (
             f"policy.offload={config.policy.offload} makes room for engines on the policy's GPUs, and with "
@@ -43,6 +48,7 @@ def fp8_weights_have_no_reference(config: BroRLConfig) -> Iterator[str]:
     """A reference is exchanged with the weights bit for bit, and writing into FP8 weights rounds."""
     if config.policy.fp8 is not None and config.policy.fp8_params and config.algorithm.kl.coefficient > 0:
         yield (
-            "policy.fp8_params=true keeps weights in FP8, which cannot be exchanged with a KL reference without rounding: write "
+            "policy.fp8_params=true keeps weights in FP8, which cannot be exchanged with a KL reference without "
+            "rounding: write "
             "policy.fp8_params=false, or algorithm.kl.coefficient=0"
         )

@@ -38,14 +38,16 @@ class PolicyConfig:
     data_parallel_size: int | None = None  # null: all GPUs; 1 on CPU
     sequence_parallel: bool = False
     precision: str = "fp32"  # fp32, bf16
-    fp8: str | None = None  # null, hybrid (forward e4m3, backward e5m2), e4m3; Transformer Engine on Hopper, emulated on CPU
+    # null, hybrid (forward e4m3, backward e5m2), e4m3; Transformer Engine on Hopper, emulated on CPU
+    fp8: str | None = None
     fp8_recipe: str = "tensorwise"  # delayed, tensorwise, blockwise
     fp8_params: bool = False  # keep the weights of FP8 layers in FP8 between steps (GPU)
     fp8_amax_history: int = 1024  # micro-batches in the delayed recipe's history of largest values
     fp8_bf16_first_layers: int = 0  # layers at the start that stay in bf16
     fp8_bf16_last_layers: int = 0  # layers at the end that stay in bf16
     tokens_per_micro_batch: int = 8192  # on each context-parallel rank
-    log_prob_chunk_tokens: int = 1024  # tokens whose logits are computed together, some columns of the vocabulary at a time
+    # tokens whose logits are computed together, some columns of the vocabulary at a time
+    log_prob_chunk_tokens: int = 1024
     shared_prompt: bool = True  # compute a prompt once for the responses of its group in a micro-batch
     attention: str = "auto"  # auto, sdpa, flex (GPU)
     recompute: str | None = None  # null, selective, full

@@ -151,7 +151,10 @@ RANGES: dict[str, Range] = {
     "rewards.shaping.overlong_penalty": AT_LEAST_0,
     "rewards.shaping.repetition_penalty": AT_LEAST_0,
     "rewards.shaping.repetition_ngram": AT_LEAST_1,
-    **{f"rewards.shaping.cosine.{name}": Range(-10, 10) for name in ("correct_short", "correct_long", "wrong_short", "wrong_long")},
+    **{
+        f"rewards.shaping.cosine.{name}": Range(-10, 10)
+        for name in ("correct_short", "correct_long", "wrong_short", "wrong_long")
+    },
     "rewards.shaping.cosine.on_steps": AT_LEAST_1,
     "rewards.shaping.cosine.off_steps": AT_LEAST_0,
     "evaluation.num_prompts": AT_LEAST_1,

@@ -10,14 +10,21 @@ import dataclasses
 import inspect
 import io
 import tokenize
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from nemo_brorl.config import data_schema, evaluation_schema, generation_schema, policy_schema, reward_schema, rollout_schema, schema
+from nemo_brorl.config import (
+    data_schema,
+    evaluation_schema,
+    generation_schema,
+    policy_schema,
+    reward_schema,
+    rollout_schema,
+    schema,
+)
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,9 @@ def _walk(section: type, prefix: str) -> list[Group]:
         if dataclasses.is_dataclass(hints[field.name]):
             inner.extend(_walk(hints[field.name], f"{path}."))
             continue
-        annotation, comment = next(fields[kind.__name__, field.name] for kind in section.__mro__ if (kind.__name__, field.name) in fields)
+        annotation, comment = next(
+            fields[kind.__name__, field.name] for kind in section.__mro__ if (kind.__name__, field.name) in fields
+        )
         own.append(Setting(path, annotation, _default(field), comment))
         if element is not None:
             inner.extend(_walk(element, f"{path}[]."))
@@ -108,7 +117,10 @@ def _walk(section: type, prefix: str) -> list[Group]:
 
 def _section_inside(hint: Any) -> type | None:
     """The dataclass that is the element of a list type."""
-    return next((argument for argument in get_args(hint) if isinstance(argument, type) and dataclasses.is_dataclass(argument)), None)
+    return next(
+        (argument for argument in get_args(hint) if isinstance(argument, type) and dataclasses.is_dataclass(argument)),
+        None,
+    )
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
@@ -130,21 +142,45 @@ def as_yaml(value: object) -> str:
 def _fields() -> dict[tuple[str, str], tuple[str, str]]:
     """(class, field) to its annotation and the comment behind it."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
-    for module in (schema, data_schema, evaluation_schema, generation_schema, policy_schema, rollout_schema, reward_schema):
-        source = inspect.getsource(module)
-        comments = _comments_by_line(source)
-        for section, field in _declarations(source):
-            found[section, ast.unparse(field.target)] = (ast.unparse(field.annotation), comments.get(field.lineno, ""))
+    for module in (
+        schema,
+        data_schema,
+        evaluation_schema,
+        generation_schema,
+        policy_schema,
+        rollout_schema,
+        reward_schema,
+    ):
+        found |= declared_fields(inspect.getsource(module))
     return found
 
 
-def _declarations(source: str) -> Iterator[tuple[str, ast.AnnAssign]]:
-    """Class name and line of every annotated field."""
+def declared_fields(source: str) -> dict[tuple[str, str], tuple[str, str]]:
+    """(class, field) to its annotation and its comment: the one behind it, else the lines of comment right above it."""
+    comments = _comments_by_line(source)
+    found = {}
     for section in ast.parse(source).body:
-        if isinstance(section, ast.ClassDef):
-            yield from ((section.name, field) for field in section.body if isinstance(field, ast.AnnAssign))
+        if not isinstance(section, ast.ClassDef):
+            continue
+        for field in section.body:
+            if isinstance(field, ast.AnnAssign):
+                comment = comments.get(field.end_lineno or field.lineno) or comments.get(field.lineno, "")
+                found[section.name, ast.unparse(field.target)] = (ast.unparse(field.annotation), comment)
+    return found
 
 
 def _comments_by_line(source: str) -> dict[int, str]:
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    """Comment of each line of code: the one behind it, else the lines of comment right above it."""
+    found: dict[int, str] = {}
+    above: list[str] = []
+    for number, line in enumerate(source.splitlines(), start=1):
+        if line.lstrip().startswith("#"):
+            above.append(line.strip().lstrip("# "))
+            continue
+        if above:
+            found[number] = " ".join(above)
+        above = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and token.line[: token.start[1]].strip():
+            found[token.start[0]] = token.string.lstrip("# ")
+    return found

@@ -32,7 +32,8 @@ class ShapingConfig:
 
 @dataclass
 class CodeConfig:
-    """What the programs that the verifier `code` runs may use (docs/sandbox.md). How their tests count is an option of the verifier."""
+    """What the programs that the verifier `code` runs may use (docs/sandbox.md). How their tests count is an option of
+    the verifier."""
 
     test_timeout_s: float = 4.0  # of one test, by the clock; all tests of a response have 80 % of rewards.timeouts.code
     memory_mib: int = 512  # address space of each process
@@ -40,9 +41,14 @@ class CodeConfig:
     output_kib: int = 1024  # what a test may print
     max_processes: int = 8  # of a test, threads counted as well
     max_open_files: int = 64
-    preload: list[str] = field(default_factory=list)  # modules that programs find imported, for example numpy; costs memory once
-    readable: list[str] = field(default_factory=list)  # folders that programs may read, beside Python and the system's libraries
-    allow_unsandboxed: bool = False  # run programs where the machine gives no sandbox: only on one that has nothing to lose
+    preload: list[str] = field(
+        default_factory=list
+    )  # modules that programs find imported, for example numpy; costs memory once
+    readable: list[str] = field(
+        default_factory=list
+    )  # folders that programs may read, beside Python and the system's libraries
+    # run programs where the machine gives no sandbox: only on one that has nothing to lose
+    allow_unsandboxed: bool = False
 
 
 @dataclass
@@ -51,6 +57,8 @@ class RewardsConfig:
 
     num_workers: int = 1
     timeout_s: float = 5.0  # for one response
-    timeouts: dict[str, float] = field(default_factory=lambda: {"code": 20.0})  # seconds of verifiers that take longer, by name
+    timeouts: dict[str, float] = field(
+        default_factory=lambda: {"code": 20.0}
+    )  # seconds of verifiers that take longer, by name
     shaping: ShapingConfig = field(default_factory=ShapingConfig)
     code: CodeConfig = field(default_factory=CodeConfig)

@@ -1,6 +1,8 @@
-"""What must fit together, each rule a small function that yields messages: what is wrong, its value, what to write instead.
+"""What must fit together, each rule a small function that yields messages: what is wrong, its value, what to write
+instead.
 
-All violated rules are reported together. Rules that need the model's config.json are in `model_rules.py`, memory in `memory.py`.
+All violated rules are reported together. Rules that need the model's config.json are in `model_rules.py`, memory in
+`memory.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from nemo_brorl.config.ranges import out_of_range, unknown_choices
 from nemo_brorl.config.reward_rules import REWARD_RULES
 from nemo_brorl.config.rollout_rules import ROLLOUT_RULES
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
 
 BF16_PARITY_BOUND = 0.02  # nats; bf16 alone makes log-probs differ by more than a tighter bound allows
 
@@ -34,7 +36,8 @@ Rule = Callable[[BroRLConfig], Iterator[str]]
 
 
 def check_rules(config: BroRLConfig) -> None:
-    """Raise one ConfigError with every violated rule. Ranges come first: cross-field rules divide by what they guard."""
+    """Raise one ConfigError with every violated rule. Ranges come first: cross-field rules divide by what they
+    guard."""
     _raise_all([message for rule in SINGLE_SETTINGS for message in rule(config)])
     _raise_all([message for rule in CROSS_FIELD for message in rule(config)])
 
@@ -74,14 +77,18 @@ def time_limit_format(config: BroRLConfig) -> Iterator[str]:
 def stall_times(config: BroRLConfig) -> Iterator[str]:
     warning, timeout = config.trainer.stall_warning_s, config.trainer.stall_timeout_s
     if timeout is not None and timeout < warning:
-        yield f"trainer.stall_timeout_s={timeout:g} is before trainer.stall_warning_s={warning:g}: write at least {warning:g}, or null"
+        yield (
+            f"trainer.stall_timeout_s={timeout:g} is before trainer.stall_warning_s={warning:g}: write at least "
+            f"{warning:g}, or null"
+        )
 
 
 def world_size(config: BroRLConfig) -> Iterator[str]:
     gpus, model_size, ranks = num_gpus(config), model_parallel_size(config), num_policy_ranks(config)
     if gpus == 0 and config.trainer.num_nodes > min(ranks, num_engines(config)):
         yield (
-            f"trainer.num_nodes={config.trainer.num_nodes} with {ranks} policy ranks and {num_engines(config)} engines on CPU: a node would"
+            f"trainer.num_nodes={config.trainer.num_nodes} with {ranks} policy ranks and {num_engines(config)} "
+            f"engines on CPU: a node would"
             " have none of them; lower it, or raise policy.data_parallel_size and generation.num_engines"
         )
     if gpus == 0:
@@ -93,7 +100,8 @@ def world_size(config: BroRLConfig) -> Iterator[str]:
         )
     elif config.generation.placement == "colocated" and ranks != gpus:
         yield (
-            f"{gpus} GPUs cannot be filled by {data_parallel_size(config)} policy replicas of TP × PP × CP = {model_size}: choose "
+            f"{gpus} GPUs cannot be filled by {data_parallel_size(config)} policy replicas of TP × PP × CP = "
+            f"{model_size}: choose "
             "sizes whose product is the number of GPUs, and leave policy.data_parallel_size=null"
         )
 
@@ -102,24 +110,35 @@ def engines_fit(config: BroRLConfig) -> Iterator[str]:
     gpus, generation = num_gpus(config), config.generation
     if gpus == 0 and generation.tensor_parallel_size > 1:
         yield (
-            f"generation.tensor_parallel_size={generation.tensor_parallel_size} needs GPUs: on CPU write 1 and raise generation.num_engines"
+            f"generation.tensor_parallel_size={generation.tensor_parallel_size} needs GPUs: on CPU write 1 and raise "
+            f"generation.num_engines"
         )
     if gpus == 0:
         return
-    if generation.placement == "disaggregated" and config.policy.data_parallel_size is None and generation.num_engines is None:
-        yield "generation.placement=disaggregated does not share out the GPUs: write generation.num_engines or policy.data_parallel_size"
+    if (
+        generation.placement == "disaggregated"
+        and config.policy.data_parallel_size is None
+        and generation.num_engines is None
+    ):
+        yield (
+            "generation.placement=disaggregated does not share out the GPUs: write generation.num_engines or "
+            "policy.data_parallel_size"
+        )
         return
     for_policy = num_policy_ranks(config) if generation.placement == "disaggregated" else 0
     wanted = num_engines(config) * generation.tensor_parallel_size
     if generation.placement == "disaggregated" and for_policy + wanted < gpus:
         yield (
-            f"the policy takes {for_policy} GPUs and generation {wanted}, which leaves {gpus - for_policy - wanted} of {gpus} idle: "
+            f"the policy takes {for_policy} GPUs and generation {wanted}, which leaves {gpus - for_policy - wanted} "
+            f"of {gpus} idle: "
             "change generation.num_engines, generation.tensor_parallel_size or policy.data_parallel_size"
         )
     if wanted > gpus - for_policy:
         yield (
-            f"generation.num_engines={num_engines(config)} × generation.tensor_parallel_size={generation.tensor_parallel_size} = "
-            f"{wanted} GPUs and {gpus - for_policy} are there for generation: write generation.num_engines=null to fill them"
+            f"generation.num_engines={num_engines(config)} × "
+            f"generation.tensor_parallel_size={generation.tensor_parallel_size} = "
+            f"{wanted} GPUs and {gpus - for_policy} are there for generation: write generation.num_engines=null to "
+            f"fill them"
         )
 
 
@@ -132,13 +151,15 @@ def parallel_layout(config: BroRLConfig) -> Iterator[str]:
     policy = config.policy
     if policy.sequence_parallel and policy.tensor_model_parallel_size == 1:
         yield (
-            "policy.sequence_parallel=true splits activations over tensor-parallel ranks and policy.tensor_model_parallel_size is 1: "
+            "policy.sequence_parallel=true splits activations over tensor-parallel ranks and "
+            "policy.tensor_model_parallel_size is 1: "
             "write policy.sequence_parallel=false"
         )
     virtual = policy.virtual_pipeline_model_parallel_size
     if virtual is not None and policy.pipeline_model_parallel_size == 1:
         yield (
-            f"policy.virtual_pipeline_model_parallel_size={virtual} needs policy.pipeline_model_parallel_size > 1: write null, or "
+            f"policy.virtual_pipeline_model_parallel_size={virtual} needs policy.pipeline_model_parallel_size > 1: "
+            f"write null, or "
             "raise policy.pipeline_model_parallel_size"
         )
 
@@ -147,12 +168,14 @@ def expert_parallel(config: BroRLConfig) -> Iterator[str]:
     policy, stage = config.policy, num_policy_ranks(config) // config.policy.pipeline_model_parallel_size
     if stage % policy.expert_model_parallel_size:
         yield (
-            f"policy.expert_model_parallel_size={policy.expert_model_parallel_size} must divide the TP × CP × DP = {stage} ranks of a "
+            f"policy.expert_model_parallel_size={policy.expert_model_parallel_size} must divide the TP × CP × DP = "
+            f"{stage} ranks of a "
             "pipeline stage, from which it takes its ranks: write a divisor, or raise policy.data_parallel_size"
         )
     if policy.moe.freeze_router and policy.moe.aux_loss_coefficient > 0:
         yield (
-            f"policy.moe.aux_loss_coefficient={policy.moe.aux_loss_coefficient} trains the router and policy.moe.freeze_router=true keeps "
+            f"policy.moe.aux_loss_coefficient={policy.moe.aux_loss_coefficient} trains the router and "
+            f"policy.moe.freeze_router=true keeps "
             "it as it is: write policy.moe.aux_loss_coefficient=0 or policy.moe.freeze_router=false"
         )
 
@@ -162,25 +185,33 @@ def wandb_is_usable(config: BroRLConfig) -> Iterator[str]:
         return
     if not {"name", "project"} <= config.exp_manager.wandb_logger_kwargs.keys():
         yield (
-            "exp_manager.create_wandb_logger=true needs exp_manager.wandb_logger_kwargs.project and .name: write for example "
+            "exp_manager.create_wandb_logger=true needs exp_manager.wandb_logger_kwargs.project and .name: write for "
+            "example "
             "exp_manager.wandb_logger_kwargs.project=brorl exp_manager.wandb_logger_kwargs.name=first"
         )
     if importlib.util.find_spec("wandb") is None:
-        yield "exp_manager.create_wandb_logger=true needs the package wandb, which is not installed: pip install wandb, or write false"
+        yield (
+            "exp_manager.create_wandb_logger=true needs the package wandb, which is not installed: pip install "
+            "wandb, or write false"
+        )
 
 
 def block_size(config: BroRLConfig) -> Iterator[str]:
     size, unit = config.generation.block_size, 16 if num_gpus(config) else 32
     if size % unit:
         device = "GPU" if num_gpus(config) else "CPU"
-        yield f"generation.block_size={size} must be a multiple of {unit} on {device}: write {max(unit, size // unit * unit)}"
+        yield (
+            f"generation.block_size={size} must be a multiple of {unit} on {device}: write "
+            f"{max(unit, size // unit * unit)}"
+        )
 
 
 def lengths(config: BroRLConfig) -> Iterator[str]:
     prompt, response, limit = config.data.max_prompt_tokens, longest_response(config), config.generation.max_model_len
     if prompt + response > limit:
         yield (
-            f"generation.max_model_len={limit} is less than data.max_prompt_tokens + the longest response = {prompt} + {response}: "
+            f"generation.max_model_len={limit} is less than data.max_prompt_tokens + the longest response = {prompt} "
+            f"+ {response}: "
             f"write generation.max_model_len={prompt + response} or shorten rollouts.max_response_tokens"
         )
     trained = prompt + config.rollouts.max_response_tokens
@@ -188,7 +219,8 @@ def lengths(config: BroRLConfig) -> Iterator[str]:
     if trained > config.policy.tokens_per_micro_batch * ranks:
         on_ranks = f" on each of {ranks} context-parallel ranks" if ranks > 1 else ""
         yield (
-            f"policy.tokens_per_micro_batch={config.policy.tokens_per_micro_batch}{on_ranks} cannot hold one prompt and response of "
+            f"policy.tokens_per_micro_batch={config.policy.tokens_per_micro_batch}{on_ranks} cannot hold one prompt "
+            f"and response of "
             f"{trained} tokens: write {-(-trained // ranks)} or more"
         )
 
@@ -209,10 +241,14 @@ def sft_shape(config: BroRLConfig) -> Iterator[str]:
     elif num_gpus(config) == 0 and sft.hidden_size // sft.num_attention_heads < MIN_CPU_HEAD_DIM:
         yield (
             f"sft.hidden_size={sft.hidden_size} over sft.num_attention_heads={sft.num_attention_heads} gives heads of"
-            f" {sft.hidden_size // sft.num_attention_heads}, and vLLM's CPU build needs {MIN_CPU_HEAD_DIM}: write fewer heads"
+            f" {sft.hidden_size // sft.num_attention_heads}, and vLLM's CPU build needs {MIN_CPU_HEAD_DIM}: write "
+            f"fewer heads"
         )
     if sft.num_attention_heads % sft.num_key_value_heads:
-        yield f"sft.num_attention_heads={sft.num_attention_heads} is not divisible by sft.num_key_value_heads={sft.num_key_value_heads}"
+        yield (
+            f"sft.num_attention_heads={sft.num_attention_heads} is not divisible by "
+            f"sft.num_key_value_heads={sft.num_key_value_heads}"
+        )
     if not sft.min_pass_at_1 <= sft.target_pass_at_1 <= sft.max_pass_at_1:
         yield (
             f"sft.target_pass_at_1={sft.target_pass_at_1} is outside sft.min_pass_at_1={sft.min_pass_at_1} … "

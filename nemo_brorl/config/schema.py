@@ -1,7 +1,7 @@
 """Every setting, its type and its default (nowhere else). Unknown keys and wrong types are refused by OmegaConf.
 
-The defaults are those of `conf/brorl_cpu.yaml`: the whole stack on a two-core machine. Cross-field rules are in `rules.py`.
-This package imports neither torch nor NeMo, so that `--help` and a wrong setting answer at once.
+The defaults are those of `conf/brorl_cpu.yaml`: the whole stack on a two-core machine. Cross-field rules are in
+`rules.py`. This package imports neither torch nor NeMo, so that `--help` and a wrong setting answer at once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from nemo_brorl.config.data_schema import ColumnsConfig, DataConfig, DomainConfig, SourceConfig, TaskConfig, TaskStageConfig
+from nemo_brorl.config.data_schema import (
+    ColumnsConfig,
+    DataConfig,
+    DomainConfig,
+    SourceConfig,
+    TaskConfig,
+    TaskStageConfig,
+)
 from nemo_brorl.config.evaluation_schema import BenchmarkConfig, EvaluationConfig
 from nemo_brorl.config.generation_schema import GenerationConfig
 from nemo_brorl.config.policy_schema import MoeConfig, OptimConfig, PolicyConfig
@@ -116,7 +123,8 @@ class ImportanceCorrectionConfig:
     """Weights for the difference between vLLM's and Megatron's probabilities w = p_Megatron / p_vLLM of a token."""
 
     enabled: bool = True
-    kind: str = "tis"  # tis: min(w, cap); icepop: w within [low, high], else 0; sequence_mask: tis, and 0 for responses outside
+    # tis: min(w, cap); icepop: w within [low, high], else 0; sequence_mask: tis, and 0 for responses outside
+    kind: str = "tis"
     cap: float = 2.0
     low: float = 0.5
     high: float = 5.0
@@ -149,7 +157,8 @@ class ParityConfig:
     enabled: bool = True
     num_prompts: int = 4
     responses_per_prompt: int = 4
-    max_response_tokens: int = 64  # of these responses, where rollouts.max_response_tokens is more: Hugging Face takes them one by one
+    # of these responses, where rollouts.max_response_tokens is more: Hugging Face takes them one by one
+    max_response_tokens: int = 64
     max_mean_abs_diff: float = 1e-3  # nats; bf16 needs about 0.05
     max_step_mismatch: float = 0.05  # mean |Megatron - vLLM| per step above which a warning is logged
     max_fp8_mismatch: float = 0.02  # mean |FP8 - bf16| log-prob per step above which a warning is logged
@@ -175,7 +184,8 @@ class SftConfig:
     intermediate_size: int = 512
     vocab_size: int = 512
     max_position_embeddings: int = 512
-    tagged_fraction: float = 1.0  # of demonstrations that write the answer in tags, as verifiers want it; the rest write it bare
+    # of demonstrations that write the answer in tags, as verifiers want it; the rest write it bare
+    tagged_fraction: float = 1.0
     batch_size: int = 32  # demonstrations per optimizer step
     lr: float = 2e-3
     max_steps: int = 1000  # the learning rate falls to a tenth by then

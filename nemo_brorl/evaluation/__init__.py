@@ -1,4 +1,5 @@
-"""How good a model is: on held-out prompts while it is trained (`validation.py`), and on benchmarks (docs/evaluation.md).
+"""How good a model is: on held-out prompts while it is trained (`validation.py`), and on benchmarks
+(docs/evaluation.md).
 
 benchmarks.py ─► answers.py ─► estimates.py ─► results.py ─► tables.py
  what to ask      sampled,       per benchmark,   evaluation.json   for people

@@ -1,8 +1,9 @@
 """What a model answered, prompt by prompt, kept on disk as it comes: an evaluation that is killed goes on where it was.
 
-A file holds the answers to one benchmark under one identity: weights, sampling, seed, contents. Its first line says which, each further
-line is one prompt with all of its samples. A line that was cut off by a crash is dropped and its prompt is asked again: samples are a
-function of seed and prompt, so the result is that of an evaluation that was never stopped.
+A file holds the answers to one benchmark under one identity: weights, sampling, seed, contents. Its first line says
+which, each further line is one prompt with all of its samples. A line that was cut off by a crash is dropped and its
+prompt is asked again: samples are a function of seed and prompt, so the result is that of an evaluation that was never
+stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
-from nemo_brorl.errors import CheckpointError, ModelError
+from nemo_brorl.core.errors import CheckpointError, ModelError
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.types import SUCCESS_REWARD, ScoredGroup
 
@@ -68,13 +69,19 @@ def answers_of(group: ScoredGroup) -> PromptAnswers:
 
 
 def weights_digest(folder: Path) -> str:
-    """Digest of all bytes of a model's weights and of its config: what two training steps changed is told apart, a copy is not. The
-    engines read the same files next, so most of the time this takes is not lost. Raises ModelError for a folder without weights."""
+    """Digest of all bytes of a model's weights and of its config: what two training steps changed is told apart, a copy
+    is not. The engines read the same files next, so most of the time this takes is not lost. Raises ModelError for a
+    folder without weights."""
     shards = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
     if not shards:
-        raise ModelError(f"{folder} has no *.safetensors: write policy.model=FOLDER of a Hugging Face model, or evaluation.checkpoint=RUN")
+        raise ModelError(
+            f"{folder} has no *.safetensors: write policy.model=FOLDER of a Hugging Face model, or "
+            f"evaluation.checkpoint=RUN"
+        )
     with ThreadPoolExecutor(NUM_THREADS) as pool:
-        digests = list(pool.map(_file_digest, [*shards, *(folder / name for name in BESIDE_WEIGHTS if (folder / name).exists())]))
+        digests = list(
+            pool.map(_file_digest, [*shards, *(folder / name for name in BESIDE_WEIGHTS if (folder / name).exists())])
+        )
     return hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
 
 
@@ -131,7 +138,9 @@ class AnswerFile:
         self._read()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -158,17 +167,21 @@ class AnswerFile:
             self._write({"identity": self.identity})
             return
         if _record(lines[0]) != {"identity": self.identity}:
-            raise CheckpointError(f"{self.path} does not begin with its identity: it is damaged; move it away to ask everything again")
+            raise CheckpointError(
+                f"{self.path} does not begin with its identity: it is damaged; move it away to ask everything again"
+            )
         for record in map(_record, lines[1:]):
             if record is not None and record.keys() == _FIELDS:
-                values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}
+                values: dict[str, Any] = {
+                    name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+                }
                 answers = PromptAnswers(**values)
                 self.found[answers.uid] = answers
 
 
 def nearest_other(folder: Path, identity: Mapping[str, Any]) -> str | None:
-    """What sets these answers apart from the most similar ones to the same benchmark by the same weights that lie here; None: there are
-    none. Another model's are nothing to wonder about."""
+    """What sets these answers apart from the most similar ones to the same benchmark by the same weights that lie here;
+    None: there are none. Another model's are nothing to wonder about."""
     found = []
     for path in sorted(folder.glob(f"{identity['benchmark']}-*.jsonl")):
         with path.open("rb") as file:
@@ -183,7 +196,10 @@ def nearest_other(folder: Path, identity: Mapping[str, Any]) -> str | None:
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of the entries that differ; of settings each by its own name."""
-    flat = [{**{key: value for key, value in item.items() if key != "settings"}, **item.get("settings", {})} for item in (one, other)]
+    flat = [
+        {**{key: value for key, value in item.items() if key != "settings"}, **item.get("settings", {})}
+        for item in (one, other)
+    ]
     return [name for name in sorted(flat[0].keys() | flat[1].keys()) if flat[0].get(name) != flat[1].get(name)]
 
 
@@ -198,7 +214,8 @@ def _record(line: bytes) -> dict[str, Any] | None:
 def _shortened(text: str | None) -> str | None:
     if text is None or len(text) <= MAX_REFERENCE:
         return text
-    return f"{text[: MAX_REFERENCE // 2]}…{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{text[: MAX_REFERENCE // 2]}…{digest}"
 
 
 def _file_digest(path: Path) -> str:

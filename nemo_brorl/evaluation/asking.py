@@ -10,12 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.clock import StopRequest
+from nemo_brorl.core.clock import StopRequest
+from nemo_brorl.core.object_store import fetch
 from nemo_brorl.evaluation.answers import AnswerFile, answers_of
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.object_store import fetch
-from nemo_brorl.rollouts.waves import Draw
-from nemo_brorl.sampling import RolloutStream, Sampler
+from nemo_brorl.rollouts.group_size.waves import Draw
+from nemo_brorl.rollouts.sampler import RolloutStream, Sampler
 from nemo_brorl.types import Prompt, ScoredGroup
 
 Decode = Callable[[Sequence[int]], str]
@@ -28,14 +28,23 @@ def missing(benchmark: Benchmark, file: AnswerFile) -> list[Prompt]:
 
 
 def ask(
-    benchmarks: Sequence[Benchmark], files: Mapping[str, AnswerFile], sampler: Sampler, stop: StopRequest, samples: SampleFile | None = None
+    benchmarks: Sequence[Benchmark],
+    files: Mapping[str, AnswerFile],
+    sampler: Sampler,
+    stop: StopRequest,
+    samples: SampleFile | None = None,
 ) -> bool:
-    """Sample and score every prompt that has no answers yet; each is on disk as soon as its group closes. False: told to stop before."""
+    """Sample and score every prompt that has no answers yet; each is on disk as soon as its group closes. False: told
+    to stop before."""
     start = time.monotonic()
     sampler.console.begin()
     stream = sampler.open_stream()
     with closing(stream), sampler.stage(STAGE):
-        file_of = {uid: files[benchmark.name] for benchmark in benchmarks for uid in _open(stream, benchmark, files[benchmark.name])}
+        file_of = {
+            uid: files[benchmark.name]
+            for benchmark in benchmarks
+            for uid in _open(stream, benchmark, files[benchmark.name])
+        }
         while not stream.is_idle:
             for group in [stream.release(settled.uid).close() for settled in stream.advance()]:
                 _keep(group, file_of[group.prompt.uid], samples)
@@ -60,8 +69,8 @@ def _keep(group: ScoredGroup, file: AnswerFile, samples: SampleFile | None) -> N
 
 
 class SampleFile:
-    """The first few responses of each prompt as text, to read what a model does. A prompt that is asked again after a crash may be
-    there twice."""
+    """The first few responses of each prompt as text, to read what a model does. A prompt that is asked again after a
+    crash may be there twice."""
 
     def __init__(self, path: Path, num: int, decode: Decode) -> None:
         self.path, self.num, self.decode = path, num, decode

@@ -1,4 +1,5 @@
-"""What is asked in an evaluation: the configured benchmarks, or the held-out prompts of `data`. Every question, in a fixed order."""
+"""What is asked in an evaluation: the configured benchmarks, or the held-out prompts of `data`. Every question, in a
+fixed order."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from typing import Any
 
 from nemo_brorl.config.evaluation_rules import HELD_OUT, limits, selected
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
-from nemo_brorl.errors import BroRLError, DataError
-from nemo_brorl.prompts.file_source import open_questions
-from nemo_brorl.prompts.questions import Question
-from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource
-from nemo_brorl.prompts.sources import make_source
-from nemo_brorl.prompts.stream import PromptStream
-from nemo_brorl.rewards import check_payload, names_in
-from nemo_brorl.tokenizer import ChatTokenizer
+from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.tasks.questions.file_source import open_questions
+from nemo_brorl.tasks.questions.questions import Question
+from nemo_brorl.tasks.questions.reasoning_gym import VERIFIER, ReasoningGymSource
+from nemo_brorl.tasks.questions.sources import make_source
+from nemo_brorl.tasks.questions.stream import PromptStream
+from nemo_brorl.tasks.verifiers.registry import check_payload, names_in
 from nemo_brorl.types import Prompt, Sampling
 
 EVALUATION_SEED = 0  # of the questions: the same for every run seed, so that seeds and models are compared on one set
@@ -55,7 +56,9 @@ class Benchmark:
     @cached_property
     def questions(self) -> str:
         """Digest of what is asked and how it is scored; another tokenizer or chat template changes nothing."""
-        return _digest([prompt.uid, prompt.task, prompt.domain, prompt.verifier, dict(prompt.payload)] for prompt in self.prompts)
+        return _digest(
+            [prompt.uid, prompt.task, prompt.domain, prompt.verifier, dict(prompt.payload)] for prompt in self.prompts
+        )
 
     @cached_property
     def tokens(self) -> str:
@@ -66,8 +69,8 @@ class Benchmark:
 def read_benchmarks(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Benchmark]:
     """Open files and draw generated questions.
 
-    Raises DataError, naming the benchmark, when one is missing, empty, has rows that cannot be used or a prompt over its limit; ConfigError
-    for an unknown verifier.
+    Raises DataError, naming the benchmark, when one is missing, empty, has rows that cannot be used or a prompt over
+    its limit; ConfigError for an unknown verifier.
     """
     chosen = selected(config)
     if not chosen:
@@ -83,7 +86,9 @@ def read_benchmarks(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Bench
 
 def held_out_prompts(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Prompt]:
     """The held-out prompts of `data`, those of validation too. Raises DataError when there are none."""
-    stream = PromptStream(make_source(config.data, "held_out", EVALUATION_SEED), tokenizer, config.data, split="held_out")
+    stream = PromptStream(
+        make_source(config.data, "held_out", EVALUATION_SEED), tokenizer, config.data, split="held_out"
+    )
     prompts = stream.take(config.evaluation.num_prompts)
     if not prompts:
         raise DataError("there are no held-out prompts: raise data.held_out_fraction or give more data")
@@ -119,7 +124,8 @@ def _benchmark(config: BroRLConfig, own: BenchmarkConfig, tokenizer: ChatTokeniz
     if long:
         named = ", ".join(f"{uid} has {size}" for uid, size in long[:NUM_NAMED])
         raise DataError(
-            f"{len(long)} of {len(prompts)} prompts have more than max_prompt_tokens={most} tokens ({named}): write max_prompt_tokens="
+            f"{len(long)} of {len(prompts)} prompts have more than max_prompt_tokens={most} tokens ({named}): write "
+            f"max_prompt_tokens="
             f"{max(size for _, size in long)}, and generation.max_model_len with it"
         )
     return Benchmark(own.name, prompts, limits(config, own).num_samples, _sampling(config, own), system_prompt)
@@ -131,7 +137,12 @@ def _questions(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[tuple[int,
         assert own.num_prompts is not None, "rules ask for a number"
         verifier, options = own.verifier or VERIFIER, own.verifier_options
         drawn = ReasoningGymSource(
-            own.tasks, config.data.held_out_fraction, "held_out", f"{EVALUATION_SEED}/{own.name}", verifier=verifier, options=options
+            own.tasks,
+            config.data.held_out_fraction,
+            "held_out",
+            f"{EVALUATION_SEED}/{own.name}",
+            verifier=verifier,
+            options=options,
         )
         if options:
             check_payload(verifier, drawn.question(0).payload)

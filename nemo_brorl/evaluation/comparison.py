@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.config.schema import EvaluationConfig
-from nemo_brorl.errors import CheckpointError
+from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.evaluation.answers import PromptAnswers, differing
 from nemo_brorl.evaluation.benchmarks import Benchmark
+from nemo_brorl.evaluation.confidence import PairedTest, paired_test
 from nemo_brorl.evaluation.estimates import BOOTSTRAP_SEED, estimate_json, number_or_null, success
-from nemo_brorl.metrics.confidence import PairedTest, paired_test
 
 Successes = dict[str, float]  # by uid: share of a prompt's samples that are right
 ALL_PROMPTS, MEAN_OF_BENCHMARKS = "all prompts", "mean of benchmarks"
@@ -65,17 +65,24 @@ class Compared:
 def read_other(path: Path, benchmarks: Sequence[Benchmark]) -> Other:
     """Read an evaluation.json that may be compared with these benchmarks.
 
-    Raises CheckpointError when there is none, or when it asked other questions or asked them otherwise; the message says what differs.
+    Raises CheckpointError when there is none, or when it asked other questions or asked them otherwise; the message
+    says what differs.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         model, theirs = record["model"], record["benchmarks"]
-        successes = {name: {uid: right.count("1") / len(right) for uid, right in item["prompts"].items()} for name, item in theirs.items()}
+        successes = {
+            name: {uid: right.count("1") / len(right) for uid, right in item["prompts"].items()}
+            for name, item in theirs.items()
+        }
     except OSError as error:
-        raise CheckpointError(f"evaluation.compare_with={path} cannot be read ({error}): write the path of an evaluation.json") from error
+        raise CheckpointError(
+            f"evaluation.compare_with={path} cannot be read ({error}): write the path of an evaluation.json"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise CheckpointError(
-            f"evaluation.compare_with={path} is no evaluation.json of this version ({error!r}): evaluate that model again"
+            f"evaluation.compare_with={path} is no evaluation.json of this version ({error!r}): evaluate that model "
+            f"again"
         ) from error
     wrong = list(_misfits(theirs, benchmarks))
     if wrong:
@@ -83,9 +90,14 @@ def read_other(path: Path, benchmarks: Sequence[Benchmark]) -> Other:
     return Other(str(path), model, successes)
 
 
-def compare(other: Other, answers: Mapping[str, Sequence[PromptAnswers]], config: EvaluationConfig) -> dict[str, Compared]:
+def compare(
+    other: Other, answers: Mapping[str, Sequence[PromptAnswers]], config: EvaluationConfig
+) -> dict[str, Compared]:
     """By benchmark; of several also "all prompts" and "mean of benchmarks"."""
-    pairs = {name: [(other.successes[name][prompt.uid], success(prompt)) for prompt in group] for name, group in answers.items()}
+    pairs = {
+        name: [(other.successes[name][prompt.uid], success(prompt)) for prompt in group]
+        for name, group in answers.items()
+    }
     compared = {name: _compared([values], config) for name, values in pairs.items()}
     if len(pairs) > 1:
         compared[ALL_PROMPTS] = _compared([[pair for values in pairs.values() for pair in values]], config)
@@ -116,9 +128,18 @@ def _misfits(theirs: Mapping[str, Any], benchmarks: Sequence[Benchmark]) -> list
         if item is None:
             continue
         if len(item["prompts"]) != len(benchmark.prompts):
-            found.append(f"{name} has {len(item['prompts'])} prompts there and {len(benchmark.prompts)} here: ask as many of both models")
+            found.append(
+                f"{name} has {len(item['prompts'])} prompts there and {len(benchmark.prompts)} here: ask as many of "
+                f"both models"
+            )
         elif item["questions"] != benchmark.questions:
-            found.append(f"{name} holds other questions or scores them otherwise: evaluate both models on the same files and settings")
+            found.append(
+                f"{name} holds other questions or scores them otherwise: evaluate both models on the same files and "
+                f"settings"
+            )
         changed = differing(item["settings"], benchmark.settings)
-        found += [f"{name} was asked with {key}={item['settings'].get(key)}, here {benchmark.settings[key]}" for key in changed]
+        found += [
+            f"{name} was asked with {key}={item['settings'].get(key)}, here {benchmark.settings[key]}"
+            for key in changed
+        ]
     return found

@@ -1,4 +1,5 @@
-"""From answers to numbers: pass@1, pass@k and majority@k with their errors, lengths, truncation; of any set of prompts."""
+"""From answers to numbers: pass@1, pass@k and majority@k with their errors, lengths, truncation; of any set of
+prompts."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ import numpy as np
 
 from nemo_brorl.config.schema import EvaluationConfig
 from nemo_brorl.evaluation.answers import PromptAnswers
-from nemo_brorl.metrics.confidence import Estimate, estimate
-from nemo_brorl.metrics.majority import majority_at_k
-from nemo_brorl.metrics.pass_at_k import pass_at_k
+from nemo_brorl.evaluation.confidence import Estimate, estimate
+from nemo_brorl.evaluation.majority import majority_at_k
+from nemo_brorl.evaluation.pass_at_k import pass_at_k
 
 BOOTSTRAP_SEED = 0
 Group = Sequence[PromptAnswers]
@@ -33,8 +34,12 @@ class Scores:
     reward: float  # raw; more than pass@1 where a verifier grants parts
     response_tokens: float
     truncated: float  # share of samples
-    no_answer: float | None  # share of samples that give no answer, of prompts whose verifier knows of answers; None: no such prompt
-    constant_answer: float | None  # pass@1 of always giving each task's most frequent reference answer; None: there are none
+    no_answer: (
+        float | None
+    )  # share of samples that give no answer, of prompts whose verifier knows of answers; None: no such prompt
+    constant_answer: (
+        float | None
+    )  # pass@1 of always giving each task's most frequent reference answer; None: there are none
     num_failed: int  # samples whose verifier timed out or crashed; they count as wrong
 
     def as_json(self) -> dict[str, Any]:
@@ -91,8 +96,12 @@ def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
         reward=_mean(strata, lambda prompt: float(np.mean(prompt.rewards))),
         response_tokens=_mean(strata, lambda prompt: float(np.mean(prompt.tokens))),
         truncated=_mean(strata, lambda prompt: 1.0 - float(np.mean(prompt.is_stopped))),
-        no_answer=_mean_of_known(strata, lambda group: [prompt for prompt in group if prompt.answers is not None], _unanswered),
-        constant_answer=_mean_of_known(strata, lambda group: [prompt for prompt in group if prompt.reference is not None], _constant),
+        no_answer=_mean_of_known(
+            strata, lambda group: [prompt for prompt in group if prompt.answers is not None], _unanswered
+        ),
+        constant_answer=_mean_of_known(
+            strata, lambda group: [prompt for prompt in group if prompt.reference is not None], _constant
+        ),
         num_failed=sum(prompt.num_failed for prompt in every),
     )
 
@@ -104,7 +113,9 @@ def success(prompt: PromptAnswers) -> float:
 
 def by(group: Group, key: Callable[[PromptAnswers], str]) -> dict[str, list[PromptAnswers]]:
     """Prompts by domain or task, names in order."""
-    return {name: [prompt for prompt in group if key(prompt) == name] for name in sorted({key(prompt) for prompt in group})}
+    return {
+        name: [prompt for prompt in group if key(prompt) == name] for name in sorted({key(prompt) for prompt in group})
+    }
 
 
 def _pass(prompt: PromptAnswers, k: int) -> float:
@@ -122,7 +133,10 @@ def _unanswered(group: Group) -> float:
 
 
 def _constant(group: Group) -> float:
-    references = {task: Counter(prompt.reference for prompt in prompts) for task, prompts in by(group, lambda prompt: prompt.task).items()}
+    references = {
+        task: Counter(prompt.reference for prompt in prompts)
+        for task, prompts in by(group, lambda prompt: prompt.task).items()
+    }
     return sum(counts.most_common(1)[0][1] for counts in references.values()) / len(group)
 
 
@@ -130,6 +144,8 @@ def _mean(strata: Sequence[Group], value: Callable[[PromptAnswers], float]) -> f
     return float(np.mean([np.mean([value(prompt) for prompt in group]) for group in strata]))
 
 
-def _mean_of_known(strata: Sequence[Group], known: Callable[[Group], Group], value: Callable[[Group], float]) -> float | None:
+def _mean_of_known(
+    strata: Sequence[Group], known: Callable[[Group], Group], value: Callable[[Group], float]
+) -> float | None:
     values = [value(part) for group in strata if (part := known(group))]
     return float(np.mean(values)) if values else None

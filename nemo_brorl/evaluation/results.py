@@ -1,4 +1,5 @@
-"""An evaluation's numbers, as evaluation.json and evaluation.md. Everything follows from the answers: nothing in it changes with a restart.
+"""An evaluation's numbers, as evaluation.json and evaluation.md. Everything follows from the answers: nothing in it
+changes with a restart.
 
 OUTPUT/evaluation.json  evaluation.md    the latest
 OUTPUT/evaluations/answers/              `answers.py`, one file for each benchmark and identity
@@ -14,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.config.schema import EvaluationConfig
+from nemo_brorl.core.files import write_whole
 from nemo_brorl.evaluation.answers import AnswerFile, PromptAnswers, short_id
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.evaluation.comparison import Compared, Other, compare
 from nemo_brorl.evaluation.estimates import Scores, by, scores_of
-from nemo_brorl.whole_file import write_whole
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,24 @@ class Results:
 
 
 def results_of(
-    model: str, benchmarks: Sequence[Benchmark], files: Mapping[str, AnswerFile], config: EvaluationConfig, other: Other | None
+    model: str,
+    benchmarks: Sequence[Benchmark],
+    files: Mapping[str, AnswerFile],
+    config: EvaluationConfig,
+    other: Other | None,
 ) -> Results:
     """Numbers of benchmarks whose prompts all have answers."""
     answers = {benchmark.name: ordered(benchmark, files[benchmark.name]) for benchmark in benchmarks}
     every = [prompt for group in answers.values() for prompt in group]
     return Results(
         model=model,
-        benchmarks={name: BenchmarkScores(scores_of([group], config), _scores_by_task(group, config)) for name, group in answers.items()},
-        domains={name: scores_of([group], config) for name, group in by(every, lambda prompt: prompt.domain).items() if name},
+        benchmarks={
+            name: BenchmarkScores(scores_of([group], config), _scores_by_task(group, config))
+            for name, group in answers.items()
+        },
+        domains={
+            name: scores_of([group], config) for name, group in by(every, lambda prompt: prompt.domain).items() if name
+        },
         overall=scores_of([every], config),
         mean_of_benchmarks=scores_of(list(answers.values()), config) if len(answers) > 1 else None,
         other=other.model if other is not None else None,
@@ -64,7 +74,9 @@ def ordered(benchmark: Benchmark, file: AnswerFile) -> list[PromptAnswers]:
     return [file.found[prompt.uid] for prompt in benchmark.prompts]
 
 
-def as_json(results: Results, benchmarks: Sequence[Benchmark], files: Mapping[str, AnswerFile], config: EvaluationConfig) -> dict[str, Any]:
+def as_json(
+    results: Results, benchmarks: Sequence[Benchmark], files: Mapping[str, AnswerFile], config: EvaluationConfig
+) -> dict[str, Any]:
     """What evaluation.json holds."""
     first = files[benchmarks[0].name].identity
     return {
@@ -96,11 +108,16 @@ def as_json(results: Results, benchmarks: Sequence[Benchmark], files: Mapping[st
 
 def folder_of(output: Path, model_folder: Path, files: Mapping[str, AnswerFile]) -> Path:
     """Of this evaluation: another model, or other settings, have another one."""
-    return output / "evaluations" / f"{model_folder.absolute().name}-{short_id([file.identity for file in files.values()])}"
+    return (
+        output
+        / "evaluations"
+        / f"{model_folder.absolute().name}-{short_id([file.identity for file in files.values()])}"
+    )
 
 
 def write(output: Path, folder: Path, record: Mapping[str, Any], markdown: str) -> None:
-    """Write both files into the evaluation's own folder, and as the latest into `output`. Each is there whole or not at all."""
+    """Write both files into the evaluation's own folder, and as the latest into `output`. Each is there whole or not at
+    all."""
     text = json.dumps(record, indent=1) + "\n"
     for place in (folder, output):
         place.mkdir(parents=True, exist_ok=True)

@@ -8,16 +8,29 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.evaluation.comparison import ALL_PROMPTS, MEAN_OF_BENCHMARKS, Compared
+from nemo_brorl.evaluation.confidence import Estimate
 from nemo_brorl.evaluation.estimates import Scores
 from nemo_brorl.evaluation.results import Results
-from nemo_brorl.metrics.confidence import Estimate
 
 NONE = "–"
-COMPARISON_HEADER = ["against other", "prompts", "other", "this", "difference", "s.e.", "interval", "t", "p", "bootstrap p", "+ / = / −"]
+COMPARISON_HEADER = [
+    "against other",
+    "prompts",
+    "other",
+    "this",
+    "difference",
+    "s.e.",
+    "interval",
+    "t",
+    "p",
+    "bootstrap p",
+    "+ / = / −",
+]
 
 
 def named_scores(results: Results) -> list[tuple[str, Scores]]:
-    """Rows of the table: each benchmark, its tasks behind it where there are several; domains where they are not the benchmarks; all."""
+    """Rows of the table: each benchmark, its tasks behind it where there are several; domains where they are not the
+    benchmarks; all."""
     rows: list[tuple[str, Scores]] = []
     for name, benchmark in results.benchmarks.items():
         rows.append((name, benchmark.scores))
@@ -35,7 +48,15 @@ def score_table(results: Results, confidence: float) -> list[list[str]]:
     named = named_scores(results)
     ks = sorted({k for _, scores in named for k in scores.pass_at})
     votes = sorted({k for _, scores in named for k in scores.majority_at if k > 1})
-    header = ["benchmark", "prompts", "n", "pass@1", "s.e.", f"{100 * confidence:g}% interval", *(f"pass@{k}" for k in ks)]
+    header = [
+        "benchmark",
+        "prompts",
+        "n",
+        "pass@1",
+        "s.e.",
+        f"{100 * confidence:g}% interval",
+        *(f"pass@{k}" for k in ks),
+    ]
     header += [*(f"maj@{k}" for k in votes), "tokens", "truncated", "no answer", "constant"]
     return [header, *([name, *_cells(scores, ks, votes)] for name, scores in named)]
 
@@ -67,19 +88,28 @@ def markdown(results: Results, record: Mapping[str, Any]) -> str:
     lines = [
         f"# Evaluation of {results.model}",
         "",
-        f"Temperature {settings['temperature']:g}, top-p {settings['top_p']:g}, seed {record['seed']}; weights `{record['weights']}`.",
+        f"Temperature {settings['temperature']:g}, top-p {settings['top_p']:g}, seed {record['seed']}; weights "
+        f"`{record['weights']}`.",
         "",
         *markdown_table(score_table(results, record["confidence"])),
         "",
         *NOTES,
     ]
     if results.comparison:
-        lines += ["", f"## Against {results.other}", "", *markdown_table(comparison_table(results.comparison)), "", *COMPARISON_NOTES]
+        lines += [
+            "",
+            f"## Against {results.other}",
+            "",
+            *markdown_table(comparison_table(results.comparison)),
+            "",
+            *COMPARISON_NOTES,
+        ]
     return "\n".join(lines) + "\n"
 
 
 NOTES = (
-    "n: samples of each prompt. s.e.: standard error of pass@1 over prompts. Interval: percentiles of a bootstrap over prompts. "
+    "n: samples of each prompt. s.e.: standard error of pass@1 over prompts. Interval: percentiles of a bootstrap "
+    "over prompts. "
     "maj@k: the answer that most of k samples give is right. Truncated, no answer: shares of samples. "
     "Constant: pass@1 of always giving each task's most frequent answer.",
 )

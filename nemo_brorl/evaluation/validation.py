@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.metrics.pass_at_k import mean_pass_at_k, standard_error
-from nemo_brorl.sampling import Sampler
+from nemo_brorl.evaluation.pass_at_k import mean_pass_at_k, standard_error
+from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
 
 
@@ -56,7 +56,9 @@ class Evaluator:
         settings = config.evaluation
         self.prompts = list(prompts)
         self.num_samples = settings.samples_per_prompt
-        self.sampling = Sampling(settings.temperature, settings.top_p, settings.max_response_tokens or config.rollouts.max_response_tokens)
+        self.sampling = Sampling(
+            settings.temperature, settings.top_p, settings.max_response_tokens or config.rollouts.max_response_tokens
+        )
         self.sampler = sampler
 
     def evaluate(self, stage: str = "validate") -> EvaluationResult:
@@ -88,9 +90,13 @@ def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
 
 
 def best_constant_answer(groups: Sequence[ScoredGroup]) -> float:
-    """pass@1 of always giving each task's most frequent written answer: a gain up to here need not be more than certainty."""
+    """pass@1 of always giving each task's most frequent written answer: a gain up to here need not be more than
+    certainty."""
     tasks = {group.prompt.task for group in groups}
-    answers = {task: Counter(str(group.prompt.payload.get("answer")) for group in groups if group.prompt.task == task) for task in tasks}
+    answers = {
+        task: Counter(str(group.prompt.payload.get("answer")) for group in groups if group.prompt.task == task)
+        for task in tasks
+    }
     return sum(counts.most_common(1)[0][1] for counts in answers.values()) / len(groups)
 
 
@@ -98,7 +104,8 @@ def result_rows(result: EvaluationResult) -> list[list[str]]:
     """Rows of a table, one per task and one for all."""
     rows = [*result.tasks.items(), ("all tasks", result.overall)]
     return [
-        [name, str(row.num_prompts), *(f"{share:.1%}" for share in (row.pass_at_1, row.standard_error, row.pass_at_n, row.constant_answer)),
+        [name, str(row.num_prompts), *(f"{share:.1%}" for share in (row.pass_at_1, row.standard_error, row.pass_at_n,
+         row.constant_answer)),
          f"{row.response_tokens:.1f}", f"{row.truncated:.1%}"]
         for name, row in rows
     ]  # fmt: skip
@@ -106,4 +113,13 @@ def result_rows(result: EvaluationResult) -> list[list[str]]:
 
 def result_header(result: EvaluationResult) -> list[str]:
     """Header for `result_rows`."""
-    return ["task", "prompts", "pass@1", "s.e.", f"pass@{result.overall.num_samples}", "constant", "tokens", "truncated"]
+    return [
+        "task",
+        "prompts",
+        "pass@1",
+        "s.e.",
+        f"pass@{result.overall.num_samples}",
+        "constant",
+        "tokens",
+        "truncated",
+    ]

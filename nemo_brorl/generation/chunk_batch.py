@@ -8,8 +8,16 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkMeta, ChunkProgress, ChunkWork, Continuation, RolloutTask, Withdrawn
-from nemo_brorl.generation.reports import News, Reports
+from nemo_brorl.generation.chunk_task import (
+    ChunkFailure,
+    ChunkMeta,
+    ChunkProgress,
+    ChunkWork,
+    Continuation,
+    RolloutTask,
+    Withdrawn,
+)
+from nemo_brorl.generation.progress_report import News, Reports
 from nemo_brorl.types import Sampling
 
 
@@ -32,8 +40,9 @@ class Requests(Protocol):
 
 
 class ChunkBatch:
-    """Life of a chunk: `add` queues its rollouts → `step`s sample them together with everything else → answered when its last one
-    has ended, or earlier, by `cut` or the request's deadline; `withdraw` and `abort` drop it, with `Withdrawn` as the answer.
+    """Life of a chunk: `add` queues its rollouts → `step`s sample them together with everything else → answered when
+    its last one has ended, or earlier, by `cut` or the request's deadline; `withdraw` and `abort` drop it, with
+    `Withdrawn` as the answer.
 
     `cut` and `abort` may overtake the chunk on its way here: flights that are not known are remembered.
     """
@@ -134,7 +143,9 @@ class ChunkBatch:
             limit = chunk.request.deadline_s
             if limit is None:
                 continue
-            if chunk.begun_at is None and self._requests.num_tokens(chunk.ids[0]) != 0:  # vLLM begins with the first of a chunk
+            if (
+                chunk.begun_at is None and self._requests.num_tokens(chunk.ids[0]) != 0
+            ):  # vLLM begins with the first of a chunk
                 chunk.begun_at = now
             if chunk.begun_at is not None and now - chunk.begun_at > limit:
                 self.cut([chunk.flight])
@@ -145,7 +156,9 @@ class ChunkBatch:
         for chunk in self._chunks.values():
             counts = {row: self._requests.num_tokens(chunk.ids[row]) for row in chunk.missing()}
             ages = [num + chunk.num_resumed(row) for row, num in counts.items() if num]
-            num_ended = len(chunk.ids) - sum(num is not None for num in counts.values())  # None: in this step, and not yet put
+            num_ended = len(chunk.ids) - sum(
+                num is not None for num in counts.values()
+            )  # None: in this step, and not yet put
             if ages or num_ended:
                 age = sum(ages) / len(ages) if ages else 0.0
                 news.append(ChunkProgress(chunk.flight, num_ended + len(ages), num_ended, age))

@@ -11,9 +11,9 @@ from torch import nn
 def fix_seeded_prefill() -> None:
     """Make seeded requests survive chunked prefill.
 
-    A row that is only part-way through its prompt is sampled too and the sample thrown away; vLLM then winds its generator
-    back by an offset, which CPU generators do not have, and the engine dies. Taking those rows' generators out of the
-    batch while sampling leaves them where they were.
+    A row that is only part-way through its prompt is sampled too and the sample thrown away; vLLM then winds its
+    generator back by an offset, which CPU generators do not have, and the engine dies. Taking those rows' generators
+    out of the batch while sampling leaves them where they were.
     """
     from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
@@ -37,13 +37,15 @@ def fix_seeded_prefill() -> None:
 def repack_heads(model: nn.Module, is_tied: bool) -> None:
     """Give output heads the matrix they should multiply with after a layerwise reload.
 
-    The CPU build multiplies with a packed copy of the weight. A tied head is not reloaded under its own name, so its copy
-    stays that of the old weights, without an error: point it at the new embedding and pack again.
+    The CPU build multiplies with a packed copy of the weight. A tied head is not reloaded under its own name, so its
+    copy stays that of the old weights, without an error: point it at the new embedding and pack again.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
     heads = [module for module in model.modules() if isinstance(module, ParallelLMHead)]
-    embeddings = [module for module in model.modules() if isinstance(module, VocabParallelEmbedding) and module not in heads]
+    embeddings = [
+        module for module in model.modules() if isinstance(module, VocabParallelEmbedding) and module not in heads
+    ]
     for head in heads:
         if is_tied:
             assert len(embeddings) == 1, f"a tied head needs one embedding, the model has {len(embeddings)}"
@@ -54,8 +56,8 @@ def repack_heads(model: nn.Module, is_tied: bool) -> None:
 def pack_experts_again(model: nn.Module) -> None:
     """Make the next layerwise reload pack the weights of mixture-of-experts layers. Call it before the reload.
 
-    The CPU build packs them when it first makes their kernel, and at no later load: without an error, the kernel would read
-    plain weights as packed ones. Without a kernel, the load makes a new one.
+    The CPU build packs them when it first makes their kernel, and at no later load: without an error, the kernel would
+    read plain weights as packed ones. Without a kernel, the load makes a new one.
     """
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ConfigError
-from nemo_brorl.logs import get_logger
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.logs import get_logger
 
 logger = get_logger(__name__)
 
@@ -27,8 +27,8 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
-# The engine core must live in the actor's own process: its weights and numpy buckets never cross a second process boundary.
-# VLLM_PLUGINS="" keeps every other package's vLLM entry points from being imported at start.
+# The engine core must live in the actor's own process: its weights and numpy buckets never cross a second process
+# boundary. VLLM_PLUGINS="" keeps every other package's vLLM entry points from being imported at start.
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_PLUGINS": "",
@@ -39,8 +39,8 @@ _ENVIRONMENT = {
     "TORCH_LOGS": "-all",
 }
 
-# One thread: torch's spin barriers collapse when engines share cores with the policy. No dynamo: its only use here is a C++
-# compile of 15 s at the first log-prob.
+# One thread: torch's spin barriers collapse when engines share cores with the policy. No dynamo: its only use here is a
+# C++ compile of 15 s at the first log-prob.
 _CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TORCHDYNAMO_DISABLE": "1",
@@ -48,8 +48,9 @@ _CPU_ENVIRONMENT = {
 }
 
 
-# vLLM's second model runner, on CUDA the default for dense models, used to put its block tables into memory that goes with the KV cache
-# when the engine sleeps, where CUDA graphs do not find them again (its pull request 53508). The first one is what the CPU build has.
+# vLLM's second model runner, on CUDA the default for dense models, used to put its block tables into memory that goes
+# with the KV cache when the engine sleeps, where CUDA graphs do not find them again (its pull request 53508). The first
+# one is what the CPU build has.
 _KEEPS_TABLES = (0, 32)
 
 
@@ -75,20 +76,23 @@ def check(config: BroRLConfig) -> None:
     degree = config.generation.tensor_parallel_size
     if is_on_cpu(config) and degree != 1:
         raise ConfigError(
-            f"generation.tensor_parallel_size={degree} needs GPUs; on CPU (trainer.gpus_per_node=0) write 1 and use generation.num_engines"
+            f"generation.tensor_parallel_size={degree} needs GPUs; on CPU (trainer.gpus_per_node=0) write 1 and use "
+            f"generation.num_engines"
         )
 
 
 def prepare_process(on_cpu: bool, worker_environment: Mapping[str, str] = _NOTHING, sleeps: bool = False) -> None:
-    """Set up an engine's process, before torch and vllm are imported there; `worker_environment` says where vLLM starts workers, `sleeps`
-    whether the engine ever does.
+    """Set up an engine's process, before torch and vllm are imported there; `worker_environment` says where vLLM starts
+    workers, `sleeps` whether the engine ever does.
 
     Not a Ray runtime_env: that would keep the actor out of the workers Ray has started in advance, for 1.6 s.
     """
     os.environ.update(_ENVIRONMENT | _CPU_ENVIRONMENT if on_cpu else _ENVIRONMENT)
     if worker_environment:
         os.environ.update(worker_environment)
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray hides all GPUs from an actor that has none itself; its workers have
+        os.environ.pop(
+            "CUDA_VISIBLE_DEVICES", None
+        )  # Ray hides all GPUs from an actor that has none itself; its workers have
     if sleeps and not on_cpu and _version("vllm") < _KEEPS_TABLES:
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     sys.dont_write_bytecode = False  # without .pyc files every engine compiles 10 CPU-seconds of modules
@@ -110,19 +114,20 @@ def actor_options(config: BroRLConfig) -> dict[str, Any]:
     """Ray options of an engine actor.
 
     On CPU an engine and a policy rank share cores in turns, so it reserves a tenth of one. GPUs come with its place
-    (`nemo_brorl.places`).
+    (`nemo_brorl.cluster.process_placement`).
     """
     return {
         "num_cpus": 0.1 if is_on_cpu(config) else 1,
         "max_restarts": 0,  # the pool restarts engines itself, with the weights they had
         "max_task_retries": 0,
-        "max_concurrency": config.generation.max_num_seqs + 64,  # coroutines: one per chunk in flight, and control calls
+        "max_concurrency": config.generation.max_num_seqs
+        + 64,  # coroutines: one per chunk in flight, and control calls
     }
 
 
 def _executor(config: BroRLConfig) -> str:
-    """How vLLM runs an engine's workers: in the actor itself, in processes beside it, or, where each shares its GPU with a policy
-    rank, as Ray actors in the bundles of those GPUs (a Ray process can reserve parts of one GPU only)."""
+    """How vLLM runs an engine's workers: in the actor itself, in processes beside it, or, where each shares its GPU
+    with a policy rank, as Ray actors in the bundles of those GPUs (a Ray process can reserve parts of one GPU only)."""
     if config.generation.tensor_parallel_size == 1:
         return "uni"
     return "ray" if config.generation.placement == "colocated" else "mp"
@@ -143,7 +148,7 @@ def engine_settings(
         "enforce_eager": generation.enforce_eager,
         "tensor_parallel_size": generation.tensor_parallel_size,
         "logprobs_mode": "processed_logprobs",  # of the distribution that was sampled: after temperature and top_p
-        "worker_extension_cls": "nemo_brorl.generation.receive_weights.WeightReceiver",
+        "worker_extension_cls": "nemo_brorl.generation.weights.load.WeightReceiver",
         "use_tqdm_on_load": False,
         "disable_log_stats": False,  # the prefix-cache counters come with it
     }
@@ -154,4 +159,6 @@ def engine_settings(
         arguments["gpu_memory_utilization"] = generation.gpu_memory_utilization
         arguments["enable_sleep_mode"] = generation.sleep != "off"
         arguments["distributed_executor_backend"] = _executor(config)
-    return EngineSettings(index, str(model_folder), is_on_cpu(config), generation.sleep, dict(worker_environment), arguments)
+    return EngineSettings(
+        index, str(model_folder), is_on_cpu(config), generation.sleep, dict(worker_environment), arguments
+    )

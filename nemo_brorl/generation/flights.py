@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.generation.chunk_work import ChunkMeta, no_arrays
+from nemo_brorl.generation.chunk_task import ChunkMeta, no_arrays
 from nemo_brorl.types import PartialRollouts, RolloutChunk, RolloutRequest
 
 
@@ -25,7 +25,8 @@ class Flight:
 
 
 class Flights:
-    """All chunks in flight, by the reference to wait for and by engine. Engines come and go: `add_engine`, `drop_engine`."""
+    """All chunks in flight, by the reference to wait for and by engine. Engines come and go: `add_engine`,
+    `drop_engine`."""
 
     def __init__(self) -> None:
         self.by_meta: dict[Any, Flight] = {}
@@ -74,13 +75,17 @@ def landed(flight: Flight, request: RolloutRequest, meta: ChunkMeta) -> RolloutC
         newest_version=meta.newest_version,
         engine=flight.engine,
         data=flight.data,
-        unfinished=None if rest is None else PartialRollouts(rest.indices, rest.lengths, rest.version, flight.beginnings),
+        unfinished=None
+        if rest is None
+        else PartialRollouts(rest.indices, rest.lengths, rest.version, flight.beginnings),
     )
 
 
 def untouched(request: RolloutRequest, version: int) -> RolloutChunk:
-    """The answer to a request that was cut before an engine had it: nothing has ended, the beginnings are those it came with. `version`
-    is that of rollouts without a token."""
+    """The answer to a request that was cut before an engine had it: nothing has ended, the beginnings are those it came
+    with. `version` is that of rollouts without a token."""
     nothing, num = np.zeros(0, np.int32), request.num_rollouts
     rest = request.resumed or PartialRollouts(request.indices, np.zeros(num, np.int32), version, no_arrays(num))
-    return RolloutChunk(request, nothing, nothing, np.zeros(0, bool), version, version, engine=-1, data=no_arrays(0), unfinished=rest)
+    return RolloutChunk(
+        request, nothing, nothing, np.zeros(0, bool), version, version, engine=-1, data=no_arrays(0), unfinished=rest
+    )

@@ -10,20 +10,20 @@ from typing import Any
 
 import ray
 
+from nemo_brorl.cluster.process_placement import Places
 from nemo_brorl.config.derived import num_engines, weight_transport
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import GenerationError
+from nemo_brorl.core.errors import GenerationError
+from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.generation import device
-from nemo_brorl.generation.engine import EngineReady, RolloutEngine
-from nemo_brorl.generation.incoming import read_shapes
+from nemo_brorl.generation.engine_actor import EngineReady, RolloutEngine
+from nemo_brorl.generation.engine_handle import EngineSlot, check_weights, get_or_failure
+from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.generation.slot import EngineSlot, check_weights, get_or_failure
 from nemo_brorl.generation.staged_sleep import StagedSleep
-from nemo_brorl.generation.weight_receivers import WeightReceivers
-from nemo_brorl.object_store import wait_any
-from nemo_brorl.places import Places
+from nemo_brorl.generation.weights.incoming import read_shapes
+from nemo_brorl.generation.weights.receivers import WeightReceivers
 from nemo_brorl.ports import Forecast
-from nemo_brorl.rollouts.placement import ChunkPlacement
 from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, TensorInfo, WeightLink
 
 _POLL_S = 1.0  # how often silent engines are looked for
@@ -33,10 +33,10 @@ class VllmPool:
     """`num_engines` engines with the same weights.
 
     The constructor starts the actors and returns; a session uses each engine as soon as it is ready, `wait_ready` waits
-    for all. Engines may die at any time: they are replaced, get the last published weights, and what they were sampling is
-    sampled again with the same seeds. An engine that is lost more than `generation.max_restarts` times before it returns a
-    chunk, and a chunk that is lost with more engines than that, end the run. Weights may be loaded while a session is open.
-    Needs an initialised Ray; raises ConfigError or ModelError before an actor is started.
+    for all. Engines may die at any time: they are replaced, get the last published weights, and what they were sampling
+    is sampled again with the same seeds. An engine that is lost more than `generation.max_restarts` times before it
+    returns a chunk, and a chunk that is lost with more engines than that, end the run. Weights may be loaded while a
+    session is open. Needs an initialised Ray; raises ConfigError or ModelError before an actor is started.
     """
 
     def __init__(self, config: BroRLConfig, model_folder: Path, places: Places | None = None) -> None:
@@ -72,11 +72,14 @@ class VllmPool:
         return [slot.wait() for slot in self._slots]
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
-        """Begin to sample. Raises GenerationError while another session is open, or when no engine has the published weights."""
+        """Begin to sample. Raises GenerationError while another session is open, or when no engine has the published
+        weights."""
         self._sleep.check_awake("open_session")
         check_weights(self._slots)
         if self._session is not None and self._session.is_open:
-            raise GenerationError("a session was opened while another is unfinished; close it, or exhaust `generate`, first")
+            raise GenerationError(
+                "a session was opened while another is unfinished; close it, or exhaust `generate`, first"
+            )
         placement = ChunkPlacement([], self._generation.max_num_seqs, self._placement, forecast)
         self._session = VllmSession(self._slots, placement, self._generation, self._numbers, self._versions)
         return self._session
@@ -85,7 +88,8 @@ class VllmPool:
         """Engines that are starting, or sample, and were not heard of for longer than this. Any thread may ask."""
         busy = self._session.busy_engines() if self._session is not None and self._session.is_open else frozenset()
         return [
-            f"{slot.name} {'is starting' if slot.starting is not None else 'samples'}, last heard of {slot.silence_s:.0f} s ago"
+            f"{slot.name} {'is starting' if slot.starting is not None else 'samples'}, last heard of "
+            f"{slot.silence_s:.0f} s ago"
             for slot in self._slots
             if slot.silence_s > seconds and (slot.starting is not None or slot.index in busy)
         ]
@@ -117,8 +121,8 @@ class VllmPool:
         self._receivers.join(link)
 
     def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
-        """Load a stream of StreamedBucket into every engine, see `WeightReceivers.load`; what an open session has in flight waits
-        meanwhile and goes on under the new weights."""
+        """Load a stream of StreamedBucket into every engine, see `WeightReceivers.load`; what an open session has in
+        flight waits meanwhile and goes on under the new weights."""
         self._sleep.check_has_room_for_weights()
         num_bytes = self._receivers.load(manifest, buckets, version)
         self._versions.add(version)

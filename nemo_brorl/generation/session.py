@@ -11,28 +11,29 @@ import ray
 from ray.exceptions import ObjectLostError
 
 from nemo_brorl.config.schema import GenerationConfig
-from nemo_brorl.errors import GenerationError
-from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkMeta, Withdrawn, check_lengths, find_mismatch
+from nemo_brorl.core.errors import GenerationError
+from nemo_brorl.generation.chunk_task import ChunkFailure, ChunkMeta, Withdrawn, check_lengths, find_mismatch
+from nemo_brorl.generation.engine_handle import ENGINE_FAILURES, EngineSlot, check_weights, explain, get_all
 from nemo_brorl.generation.flights import Flight, Flights, landed, untouched
-from nemo_brorl.generation.reports import News
-from nemo_brorl.generation.slot import ENGINE_FAILURES, EngineSlot, check_weights, explain, get_all
-from nemo_brorl.rollouts.placement import ChunkPlacement
+from nemo_brorl.generation.placement.placement import ChunkPlacement
+from nemo_brorl.generation.progress_report import News
 from nemo_brorl.types import RolloutChunk, RolloutRequest
 
 
 class VllmSession:
     """The GenerationSession over a pool's slots.
 
-    Life of a request: submitted ──placement──► in flight on an engine ──its meta──► polled, once. Back to the placement: when the
-    engine is lost (it died, failed a step, returned garbage, or said nothing for `timeout_s` while it had something to do), and
-    when it gives the chunk to an idle engine. A request that is cut is ended by its engine, or here when no engine has it.
+    Life of a request: submitted ──placement──► in flight on an engine ──its meta──► polled, once. Back to the
+    placement: when the engine is lost (it died, failed a step, returned garbage, or said nothing for `timeout_s` while
+    it had something to do), and when it gives the chunk to an idle engine. A request that is cut is ended by its
+    engine, or here when no engine has it.
 
-    Whether an engine is usable is the slot's business; each poll looks at it, so anyone may replace engines meanwhile. One that
-    lacks the published weights is left out until the next publication.
+    Whether an engine is usable is the slot's business; each poll looks at it, so anyone may replace engines meanwhile.
+    One that lacks the published weights is left out until the next publication.
 
-    Nothing waits but `close`. Per chunk one call to an engine; to each engine one more is always open, which it answers when it has got
-    further (`generation.report_every`). Per poll one `ray.wait` over all of these, at most a batch and one chunk for each engine
-    however many requests there are, and one `ray.get`.
+    Nothing waits but `close`. Per chunk one call to an engine; to each engine one more is always open, which it answers
+    when it has got further (`generation.report_every`). Per poll one `ray.wait` over all of these, at most a batch and
+    one chunk for each engine however many requests there are, and one `ray.get`.
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class VllmSession:
         self._resolved: Any = None  # a reference that has
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
-        """Queue more. Raises ConfigError for a request that does not fit `generation.max_model_len`; none is queued then."""
+        """Queue more. Raises ConfigError for a request that does not fit `generation.max_model_len`; none is queued
+        then."""
         check_lengths(requests, self._config.max_model_len)
         self._requests.update(zip(self._placement.submit(requests), requests, strict=True))
         self._admit()
@@ -95,7 +97,8 @@ class VllmSession:
         return ended
 
     def pending(self) -> list[Any]:
-        """References, one of which resolves when `poll` may have news. Silent engines are only found by polling now and then."""
+        """References, one of which resolves when `poll` may have news. Silent engines are only found by polling now and
+        then."""
         if not self._ended:
             return self._references()
         if self._resolved is None:
@@ -112,12 +115,22 @@ class VllmSession:
         replies = {engine: self._actors[engine].abort.remote(list(flights)) for engine, flights in busy.items()}
         for engine, flights in busy.items():
             try:
-                ray.get([replies[engine], *(flight.meta for flight in flights.values())], timeout=self._config.timeout_s)
+                ray.get(
+                    [replies[engine], *(flight.meta for flight in flights.values())], timeout=self._config.timeout_s
+                )
             except ENGINE_FAILURES as cause:
                 if self._slots[engine].actor is self._actors[engine]:
                     self._slots[engine].replace(cause)
         self.is_open = False
-        for record in (self._actors, self._flights, self._withdrawals, self._asked, self._requests, self._cut, self._ended):
+        for record in (
+            self._actors,
+            self._flights,
+            self._withdrawals,
+            self._asked,
+            self._requests,
+            self._cut,
+            self._ended,
+        ):
             record.clear()
 
     def _references(self) -> list[Any]:
@@ -144,7 +157,9 @@ class VllmSession:
         request = self._requests[flight.chunk]
         if isinstance(result, Withdrawn):
             self._take_back(flight)
-        elif isinstance(result, ObjectLostError) and request.resumed is not None and flight.chunk not in self._restarted:
+        elif (
+            isinstance(result, ObjectLostError) and request.resumed is not None and flight.chunk not in self._restarted
+        ):
             self._restarted.add(flight.chunk)  # the node that held the beginnings is gone: sample them again
             self._flights.remove(flight)
             self._launch(flight.engine, flight.chunk)
@@ -166,7 +181,9 @@ class VllmSession:
     def _take_back(self, flight: Flight) -> None:
         """Its engine gave a chunk back; the placement is told when the answer to our question comes."""
         if all(asked is not flight for asked in self._withdrawals.values()):
-            self._lose(flight.engine, ChunkFailure(f"engine {flight.engine} gave a chunk back unasked", is_garbage=True))
+            self._lose(
+                flight.engine, ChunkFailure(f"engine {flight.engine} gave a chunk back unasked", is_garbage=True)
+            )
 
     def _note_withdrawal(self, flight: Flight, result: Any) -> None:
         if result is True:
@@ -228,7 +245,9 @@ class VllmSession:
         """An engine is gone: what it had waits again."""
         del self._actors[engine]
         self._placement.lose(engine)
-        self._withdrawals = {reference: flight for reference, flight in self._withdrawals.items() if flight.engine != engine}
+        self._withdrawals = {
+            reference: flight for reference, flight in self._withdrawals.items() if flight.engine != engine
+        }
         self._asked = {reference: asked for reference, asked in self._asked.items() if asked != engine}
         for flight in self._flights.drop_engine(engine):
             request = self._requests[flight.chunk]
@@ -236,7 +255,8 @@ class VllmSession:
             self._num_losses[flight.chunk] += 1
             if self._num_losses[flight.chunk] > self._config.max_restarts:
                 raise GenerationError(
-                    f"prompt {request.prompt.uid}, rollouts from {request.first_index}, was lost with {self._num_losses[flight.chunk]} "
+                    f"prompt {request.prompt.uid}, rollouts from {request.first_index}, was lost with "
+                    f"{self._num_losses[flight.chunk]} "
                     f"engines, generation.max_restarts={self._config.max_restarts}; last: {reason}"
                 )
 
@@ -255,7 +275,9 @@ class VllmSession:
     def _launch(self, engine: int, chunk: int) -> None:
         request, beginnings = self._requests[chunk], None
         if request.resumed is not None:
-            beginnings = None if chunk in self._restarted else request.resumed.data  # by itself: then Ray brings it along
+            beginnings = (
+                None if chunk in self._restarted else request.resumed.data
+            )  # by itself: then Ray brings it along
             request = dataclasses.replace(request, resumed=dataclasses.replace(request.resumed, data=None))
         if not self._flights.engines[engine]:
             self._slots[engine].touch()
@@ -274,7 +296,11 @@ class VllmSession:
 
     def _steal(self) -> None:
         steals = self._placement.steals()
-        flights = {flight.chunk: flight for flight in self._flights.of_chunks({steal.chunk for steal in steals})} if steals else {}
+        flights = (
+            {flight.chunk: flight for flight in self._flights.of_chunks({steal.chunk for steal in steals})}
+            if steals
+            else {}
+        )
         for steal in steals:
             if steal.chunk in self._cut or self._has_begun(flights[steal.chunk]):
                 self._placement.kept(steal.chunk)
@@ -285,6 +311,8 @@ class VllmSession:
     def _has_begun(self, flight: Flight) -> bool:
         """Whether the engine has room for it in its batch: then it is at it, or about to be."""
         others = [
-            self._requests[other.chunk].num_rollouts for other in self._flights.engines[flight.engine].values() if other is not flight
+            self._requests[other.chunk].num_rollouts
+            for other in self._flights.engines[flight.engine].values()
+            if other is not flight
         ]
         return sum(others) < self._config.max_num_seqs

@@ -1,7 +1,7 @@
 """One engine asleep: what it gives up while the policy trains on its device, and what it then still holds.
 
-vLLM's CPU build has no sleep mode. There an engine goes through the same calls, which stop its scheduler and drop its prefix
-cache, and gives back what its heap can spare; weights and KV cache stay in memory.
+vLLM's CPU build has no sleep mode. There an engine goes through the same calls, which stop its scheduler and drop its
+prefix cache, and gives back what its heap can spare; weights and KV cache stay in memory.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
-from nemo_brorl.errors import GenerationError
-from nemo_brorl.process_memory import private_bytes, trim_heap
+from nemo_brorl.core.errors import GenerationError
+from nemo_brorl.core.process_memory import private_bytes, trim_heap
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,8 @@ class SleepMode:
         self._asleep: set[str] = set()
         if self._keeps_weights and not hasattr(engine, "release_kv_cache_memory"):
             raise GenerationError(
-                "generation.sleep=cache releases the KV cache alone, which this vLLM cannot (0.32 can): write offload or discard"
+                "generation.sleep=cache releases the KV cache alone, which this vLLM cannot (0.32 can): write "
+                "offload or discard"
             )
 
     def sleep(self) -> int:
@@ -55,7 +56,8 @@ class SleepMode:
 
 
 def resident_bytes(device: torch.device) -> int:
-    """What this process holds of a device: GPU memory by the driver's own count, or private memory of the process on CPU."""
+    """What this process holds of a device: GPU memory by the driver's own count, or private memory of the process on
+    CPU."""
     gc.collect()
     if device.type == "cpu":
         trim_heap()
@@ -77,4 +79,6 @@ def _gpu_bytes(device: torch.device) -> int:
         used = {process.pid: process.usedGpuMemory for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
     except pynvml.NVMLError:
         used = {}
-    return used.get(os.getpid()) or torch.cuda.memory_reserved(device)  # in a container the driver may count other process numbers
+    return used.get(os.getpid()) or torch.cuda.memory_reserved(
+        device
+    )  # in a container the driver may count other process numbers

@@ -6,17 +6,18 @@ import statistics
 from collections.abc import Sequence
 
 from nemo_brorl.config.generation_schema import GenerationConfig
-from nemo_brorl.errors import GenerationError
-from nemo_brorl.generation.slot import EngineSlot, get_all
+from nemo_brorl.core.errors import GenerationError
+from nemo_brorl.generation.engine_handle import EngineSlot, get_all
 
 _GIB = 2**30
 
 
 class StagedSleep:
-    """awake ──sleep──► asleep ──wake_weights──► weights awake ──wake_cache──► awake; nothing happens under generation.sleep=off.
+    """awake ──sleep──► asleep ──wake_weights──► weights awake ──wake_cache──► awake; nothing happens under
+    generation.sleep=off.
 
-    An engine that holds more than `generation.max_residual_gib` when it sleeps has leaked: `wake_weights`, when the policy has
-    made room again, starts another in its place, which counts as no fault.
+    An engine that holds more than `generation.max_residual_gib` when it sleeps has leaked: `wake_weights`, when the
+    policy has made room again, starts another in its place, which counts as no fault.
     """
 
     def __init__(self, slots: Sequence[EngineSlot], config: GenerationConfig) -> None:
@@ -29,7 +30,8 @@ class StagedSleep:
         self._num_restarts = 0
 
     def sleep(self) -> dict[str, float]:
-        """Raises GenerationError unless awake, or when an engine cannot be brought back. Metrics of what the engines still hold, in GiB."""
+        """Raises GenerationError unless awake, or when an engine cannot be brought back. Metrics of what the engines
+        still hold, in GiB."""
         if self._config.sleep == "off":
             return {}
         self._enter("asleep", after="awake")
@@ -55,8 +57,8 @@ class StagedSleep:
         }
 
     def wake_weights(self) -> bool:
-        """Whether an engine has no weights now, or older ones. Raises GenerationError unless asleep, or when an engine can be replaced no
-        more."""
+        """Whether an engine has no weights now, or older ones. Raises GenerationError unless asleep, or when an engine
+        can be replaced no more."""
         if self._config.sleep == "off":
             return self._lacks_weights()
         self._enter("weights awake", after="asleep")
@@ -73,7 +75,8 @@ class StagedSleep:
             return
         if self._needs_weights:
             raise GenerationError(
-                f"engines have no weights after generation.sleep={self._config.sleep}: publish between wake_weights and wake_cache"
+                f"engines have no weights after generation.sleep={self._config.sleep}: publish between wake_weights "
+                f"and wake_cache"
             )
         self._enter("awake", after="weights awake")
         self._wake("kv_cache")
@@ -85,7 +88,9 @@ class StagedSleep:
     def check_awake(self, what: str) -> None:
         """Raise GenerationError when engines sleep."""
         if self._stage != "awake":
-            raise GenerationError(f"{what} was called while engines sleep ({self._stage}); wake_weights and wake_cache come first")
+            raise GenerationError(
+                f"{what} was called while engines sleep ({self._stage}); wake_weights and wake_cache come first"
+            )
 
     def check_has_room_for_weights(self) -> None:
         """Raise GenerationError when engines sleep so deeply that nothing can be loaded."""

@@ -1,4 +1,5 @@
-"""Rollouts as requests to vLLM's LLMEngine: the one place that knows its request objects and reaches for unfinished ones."""
+"""Rollouts as requests to vLLM's LLMEngine: the one place that knows its request objects and reaches for unfinished
+ones."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nemo_brorl.generation.chunk_work import Continuation, RolloutTask
+from nemo_brorl.generation.chunk_task import Continuation, RolloutTask
 from nemo_brorl.types import Sampling
 
 
@@ -20,14 +21,18 @@ class _Sampled:
 
 
 class VllmRequests:
-    """Every rollout is a request of its own: vLLM keeps what the n of one request have sampled to itself until the last has ended,
-    and its scheduler makes n requests of it anyway. A rollout has our name, and the id that vLLM makes of it.
+    """Every rollout is a request of its own: vLLM keeps what the n of one request have sampled to itself until the last
+    has ended, and its scheduler makes n requests of it anyway. A rollout has our name, and the id that vLLM makes of
+    it.
 
     Which version sampled which tokens is counted here: vLLM 0.32 would say it, 0.26 does not.
     """
 
     def __init__(self, engine: Any) -> None:
-        from vllm.sampling_params import RequestOutputKind, SamplingParams  # not in `add`: that is called for every rollout
+        from vllm.sampling_params import (  # not in `add`: that is called for every rollout
+            RequestOutputKind,
+            SamplingParams,
+        )
 
         self._new_params, self._output_kind = SamplingParams, RequestOutputKind.FINAL_ONLY
         self._engine = engine  # vllm.LLMEngine
@@ -57,7 +62,10 @@ class VllmRequests:
     def step(self) -> list[tuple[str, Continuation]]:
         """One step of the batch; (name, what it came to) of the rollouts that ended in it."""
         ended = [output for output in self._engine.step() if output.finished]
-        return [(output.request_id, self._continuation_of(self._forget(self._ids[output.request_id]), output)) for output in ended]
+        return [
+            (output.request_id, self._continuation_of(self._forget(self._ids[output.request_id]), output))
+            for output in ended
+        ]
 
     def num_tokens(self, identity: str) -> int | None:
         """Tokens sampled for a rollout; None when it has ended."""
@@ -65,11 +73,14 @@ class VllmRequests:
         return None if state is None else int(state.detokenizer.num_output_tokens())
 
     def so_far(self, identity: str) -> Continuation:
-        """What an unfinished rollout has come to: the output that vLLM makes of an aborted request and shows to nobody."""
+        """What an unfinished rollout has come to: the output that vLLM makes of an aborted request and shows to
+        nobody."""
         from vllm.v1.engine import FinishReason
 
         state = self._engine.output_processor.request_states[identity]
-        return self._continuation_of(self._sampled[identity], state.make_request_output([], None, FinishReason.ABORT, None))
+        return self._continuation_of(
+            self._sampled[identity], state.make_request_output([], None, FinishReason.ABORT, None)
+        )
 
     def abort(self, identities: Sequence[str]) -> None:
         """Take these out of the batch; those that have ended are passed over."""
@@ -91,7 +102,9 @@ class VllmRequests:
     def _continuation_of(self, sampled: _Sampled, output: Any) -> Continuation:
         """From vLLM's RequestOutput; "abort" is what one that was cut off says."""
         completion = output.outputs[0]
-        assert completion.finish_reason in ("stop", "length", "abort"), f"vLLM ended a rollout with {completion.finish_reason!r}"
+        assert completion.finish_reason in ("stop", "length", "abort"), (
+            f"vLLM ended a rollout with {completion.finish_reason!r}"
+        )
         self._count(sampled, len(completion.token_ids))
         return Continuation(
             token_ids=completion.token_ids,

@@ -1,4 +1,5 @@
-"""The one file that decides about hardware: NCCL on GPUs or Gloo on CPU cores; the rest of the policy asks a `Device`."""
+"""The one file that decides about hardware: NCCL on GPUs or Gloo on CPU cores; the rest of the policy asks a
+`Device`."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nemo_brorl.errors import ResourceError
-from nemo_brorl.policy import cpu_megatron
-from nemo_brorl.process_memory import trim_heap
+from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.process_memory import trim_heap
+from nemo_brorl.policy.cpu import megatron
 
 
 @dataclass(frozen=True)
@@ -28,22 +29,26 @@ class Device:
 
 
 def open_device(on_gpu: bool, num_threads: int) -> Device:
-    """Get this process ready for megatron, before its first import. Raises ResourceError without the GPU that was asked for.
+    """Get this process ready for megatron, before its first import. Raises ResourceError without the GPU that was asked
+    for.
 
     Ray shows each rank its own GPU only, so it is always the first one.
     """
     if on_gpu:
         if not torch.cuda.is_available():
-            raise ResourceError("the policy was given GPUs, but torch sees none here: set trainer.gpus_per_node=0 to run on CPU")
+            raise ResourceError(
+                "the policy was given GPUs, but torch sees none here: set trainer.gpus_per_node=0 to run on CPU"
+            )
         torch.cuda.set_device(0)
         return Device(torch.device("cuda", 0), "nccl")
-    cpu_megatron.install()
+    megatron.install()
     torch.set_num_threads(num_threads)
     return Device(torch.device("cpu"), "gloo")
 
 
 def host_like(tensor: Tensor) -> Tensor:
-    """Unfilled host memory for a tensor; pinned for one on a GPU, so that copies run at full speed and without waiting."""
+    """Unfilled host memory for a tensor; pinned for one on a GPU, so that copies run at full speed and without
+    waiting."""
     return torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format, pin_memory=tensor.is_cuda)
 
 
@@ -63,7 +68,8 @@ def roomy_device(num_bytes: int) -> torch.device:
 
 @contextmanager
 def all_threads() -> Iterator[None]:
-    """Inside, a rank with a GPU computes on the CPU with its share of the cores; ranks on CPU keep theirs (`policy.num_threads`)."""
+    """Inside, a rank with a GPU computes on the CPU with its share of the cores; ranks on CPU keep theirs
+    (`policy.num_threads`)."""
     before = torch.get_num_threads()
     if torch.cuda.is_initialized():
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // max(1, torch.cuda.device_count())))
@@ -74,8 +80,8 @@ def all_threads() -> Iterator[None]:
 
 
 def release_cache() -> None:
-    """Hand memory that is kept for later back to the GPU, for other processes; also what was shared with processes that have let go. On
-    CPU, back to the machine."""
+    """Hand memory that is kept for later back to the GPU, for other processes; also what was shared with processes that
+    have let go. On CPU, back to the machine."""
     if torch.cuda.is_initialized():
         torch.cuda.ipc_collect()
         torch.cuda.empty_cache()

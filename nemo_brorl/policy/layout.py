@@ -1,4 +1,5 @@
-"""How many ranks and who does what, from the config alone: no torch here, so the driver can ask before any rank starts."""
+"""How many ranks and who does what, from the config alone: no torch here, so the driver can ask before any rank
+starts."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from nemo_brorl.config.schema import BroRLConfig
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """Degrees of parallelism. Ranks are ordered as Megatron does by default: tensor fastest, then context, data, pipeline.
-    Expert parallelism takes its ranks from tensor, context and data, in this order."""
+    """Degrees of parallelism. Ranks are ordered as Megatron does by default: tensor fastest, then context, data,
+    pipeline. Expert parallelism takes its ranks from tensor, context and data, in this order."""
 
     tensor: int
     pipeline: int
@@ -28,13 +29,15 @@ class ParallelLayout:
 
     @property
     def expert_tensor(self) -> int:
-        """Ranks that share one expert. Under expert parallelism experts stay whole: Gloo cannot gather what is then uneven. Without
-        it they must be shared, because Megatron reduces the gradients of such experts as if they were."""
+        """Ranks that share one expert. Under expert parallelism experts stay whole: Gloo cannot gather what is then
+        uneven. Without it they must be shared, because Megatron reduces the gradients of such experts as if they
+        were."""
         return 1 if self.expert > 1 else self.tensor
 
     @property
     def report_rank(self) -> int:
-        """The rank that holds the metrics: last pipeline stage, first data-parallel replica, first slice of everything else."""
+        """The rank that holds the metrics: last pipeline stage, first data-parallel replica, first slice of everything
+        else."""
         return self.tensor * self.context * self.data * (self.pipeline - 1)
 
 

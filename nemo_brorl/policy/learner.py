@@ -1,4 +1,5 @@
-"""Everything one rank owns: its piece of the model, optimizer and reference. No Ray here, so plain processes can run it."""
+"""Everything one rank owns: its piece of the model, optimizer and reference. No Ray here, so plain processes can run
+it."""
 
 from __future__ import annotations
 
@@ -14,26 +15,26 @@ from megatron.core import parallel_state
 from nemo_brorl.config.derived import weight_transport
 from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy import saving
-from nemo_brorl.policy.attention_flex import ROW_MULTIPLE, uses_flex
-from nemo_brorl.policy.background_save import BackgroundSave
-from nemo_brorl.policy.bucket_plan import bucket_bytes
 from nemo_brorl.policy.device import Device, release_cache
-from nemo_brorl.policy.fp8_check import Fp8Check
-from nemo_brorl.policy.hf_folder import SHARD_BYTES, write_hf_folder
-from nemo_brorl.policy.hf_weights import HfExport, load_hf
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.model import build_model
-from nemo_brorl.policy.offload import Offload
-from nemo_brorl.policy.optimizer import build_optimizer, clear_state, wrap_model
-from nemo_brorl.policy.packed_rows import PackedSegment, Response, Row
-from nemo_brorl.policy.precision import fp8_off, param_dtype, row_multiple
+from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE, uses_flex
+from nemo_brorl.policy.model.model import build_model
+from nemo_brorl.policy.numerics.fp8_check import Fp8Check
+from nemo_brorl.policy.numerics.precision import fp8_off, param_dtype, row_multiple
+from nemo_brorl.policy.pipeline import score_rows
 from nemo_brorl.policy.rank_report import RankReport
-from nemo_brorl.policy.reference import ReferenceWeights
-from nemo_brorl.policy.row_builder import RowSettings, build_row
-from nemo_brorl.policy.schedule import score_rows
+from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
+from nemo_brorl.policy.rows.row_builder import RowSettings, build_row
+from nemo_brorl.policy.state import saving
+from nemo_brorl.policy.state.background_save import BackgroundSave
+from nemo_brorl.policy.state.offload import Offload
+from nemo_brorl.policy.state.optimizer import build_optimizer, clear_state, wrap_model
+from nemo_brorl.policy.state.reference import ReferenceWeights
 from nemo_brorl.policy.update import Update
-from nemo_brorl.policy.weight_stream import WeightSender, buckets, weight_manifest
+from nemo_brorl.policy.weights.bucket_plan import bucket_bytes
+from nemo_brorl.policy.weights.hf_folder import SHARD_BYTES, write_hf_folder
+from nemo_brorl.policy.weights.hf_weights import HfExport, load_hf
+from nemo_brorl.policy.weights.weight_stream import WeightSender, buckets, weight_manifest
 from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, WeightBucket
 
 
@@ -54,7 +55,9 @@ class Learner:
         self.pending_save: BackgroundSave | None = None
         self.has_saved = False
         self.hf_export = HfExport(self.models, self.shape, device.torch_device)
-        self.sender = WeightSender(weight_transport(config), torch.distributed.get_rank() == 0, config.generation.keep_published)
+        self.sender = WeightSender(
+            weight_transport(config), torch.distributed.get_rank() == 0, config.generation.keep_published
+        )
         is_flex = uses_flex(config.policy, layout)
         self.row_settings = RowSettings(
             device.torch_device,
@@ -84,7 +87,8 @@ class Learner:
         """Collective: every mini-batch of the plan."""
         report = Update(self, plan).run()
         if not self.device.is_gpu:
-            release_cache()  # engines sample next, in the same memory; and holes between micro-batches do not add up over steps
+            # engines sample next, in the same memory; and holes between micro-batches do not add up over steps
+            release_cache()
         return report
 
     def log_probs(
@@ -123,7 +127,9 @@ class Learner:
                 num_tokens = 0
             numbers[-1].append(number)
             num_tokens += length
-        segments = [[_segment(i, prompt_ids[n], response_ids[n]) for i, n in enumerate(row_numbers)] for row_numbers in numbers]
+        segments = [
+            [_segment(i, prompt_ids[n], response_ids[n]) for i, n in enumerate(row_numbers)] for row_numbers in numbers
+        ]
         return self.rows(segments, self.config.rollouts.temperature), numbers
 
     def weight_manifest(self) -> list[TensorInfo]:
@@ -160,7 +166,8 @@ class Learner:
         return self.pending_save is None or self.pending_save.is_written()
 
     def finish_save(self) -> float:
-        """Collective: wait for the files and make them a checkpoint. Seconds of writing. Raises CheckpointError on all ranks."""
+        """Collective: wait for the files and make them a checkpoint. Seconds of writing. Raises CheckpointError on all
+        ranks."""
         pending, self.pending_save = self.pending_save, None
         assert pending is not None, "no save was begun"
         return pending.finish()
@@ -178,7 +185,8 @@ class Learner:
             self.take_part_in_weight_stream()
 
     def reset_reference(self, clear_optimizer: bool) -> None:
-        """Make the current weights the reference of the KL term, where there is one; forget Adam's moments and steps if asked."""
+        """Make the current weights the reference of the KL term, where there is one; forget Adam's moments and steps if
+        asked."""
         if self.reference:
             self.reference.reset()
         if clear_optimizer:

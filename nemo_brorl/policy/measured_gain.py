@@ -1,16 +1,17 @@
 """What an update did to the chance of good responses, measured and not predicted.
 
-Every mini-batch holds an equal, seeded share of every group, drawn from the policy the update starts from. So the last mini-batch is
-a fresh sample that no step has trained on yet when its turn comes. Its log-probs then and before the first step are both there
-already, and mean A (π_now / π_old − 1) over its responses is an unbiased estimate of how much the steps so far have raised the
-expected advantage. With REINFORCE++-baseline an advantage is in standard deviations of the batch's rewards.
+Every mini-batch holds an equal, seeded share of every group, drawn from the policy the update starts from. So the last
+mini-batch is a fresh sample that no step has trained on yet when its turn comes. Its log-probs then and before the
+first step are both there already, and mean A (π_now / π_old − 1) over its responses is an unbiased estimate of how much
+the steps so far have raised the expected advantage. With REINFORCE++-baseline an advantage is in standard deviations of
+the batch's rewards.
 """
 
 from __future__ import annotations
 
 import math
 
-from nemo_brorl.losses import TokenBatch
+from nemo_brorl.algorithm.losses import TokenBatch
 
 _MAX_LOG = 20.0  # keeps the ratio of a response finite
 
@@ -35,7 +36,11 @@ class MeasuredGain:
 
     def merge(self, other: MeasuredGain) -> None:
         """Add another rank's responses."""
-        self.num, self.total, self.squares = self.num + other.num, self.total + other.total, self.squares + other.squares
+        self.num, self.total, self.squares = (
+            self.num + other.num,
+            self.total + other.total,
+            self.squares + other.squares,
+        )
 
     def metrics(self) -> dict[str, float]:
         """The gain, its standard error over responses, and one over the other; nothing for less than two responses."""

@@ -36,7 +36,8 @@ class RollCall:
         self._asked_at = time.monotonic()
 
     def ask(self) -> bool:
-        """Ask all, for a second; whether one has moved since it was asked before. Not asked again within a few seconds."""
+        """Ask all, for a second; whether one has moved since it was asked before. Not asked again within a few
+        seconds."""
         if time.monotonic() - self._asked_at < EVERY_S or not self.ranks:
             return False
         self._asked_at = time.monotonic()
@@ -52,7 +53,11 @@ class RollCall:
 
     def progress(self) -> str:
         """Where the rank is that is furthest behind."""
-        known = [(answer.where.num_marks, number, answer.where.place) for number, answer in self.answers.items() if answer.where]
+        known = [
+            (answer.where.num_marks, number, answer.where.place)
+            for number, answer in self.answers.items()
+            if answer.where
+        ]
         return "rank {1} at {2}".format(*min(known)) if known else ""
 
     def _hear(self, number: int, reference: Any) -> bool:
@@ -67,8 +72,8 @@ class RollCall:
 
 
 def late_ranks(answers: Mapping[int, Answer], now: float, seconds: float) -> list[str]:
-    """Ranks that have not moved for longer than this: first those that do not answer, then those that compute, then those that
-    wait for others in a collective, each from the one furthest behind. An idle rank has done its part."""
+    """Ranks that have not moved for longer than this: first those that do not answer, then those that compute, then
+    those that wait for others in a collective, each from the one furthest behind. An idle rank has done its part."""
     silent, computing, waiting = [], [], []
     for number, (where, heard_at) in answers.items():
         if now - heard_at > max(seconds, SILENT_S):

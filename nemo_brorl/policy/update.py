@@ -13,14 +13,14 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor
 
-from nemo_brorl.losses import LOSSES, SUPERVISED, MiniBatchSize
-from nemo_brorl.policy.log_probs import TokenScores
+from nemo_brorl.algorithm.losses import LOSSES, SUPERVISED, MiniBatchSize
 from nemo_brorl.policy.measured_gain import MeasuredGain
-from nemo_brorl.policy.optimizer import guarded_step
-from nemo_brorl.policy.packed_rows import Row, fetch_groups, segments_of
+from nemo_brorl.policy.model.log_probs import TokenScores
+from nemo_brorl.policy.pipeline import score_rows, train_rows
 from nemo_brorl.policy.rank_report import RankReport
-from nemo_brorl.policy.schedule import score_rows, train_rows
-from nemo_brorl.policy.token_batch import token_batch
+from nemo_brorl.policy.rows.packed_rows import Row, fetch_groups, segments_of
+from nemo_brorl.policy.rows.token_batch import token_batch
+from nemo_brorl.policy.state.optimizer import guarded_step
 from nemo_brorl.policy.whereabouts import TRACK
 from nemo_brorl.types import UpdatePlan
 
@@ -59,8 +59,8 @@ class _Sums:
 class Update:
     """Runs one UpdatePlan on one rank; made for one use.
 
-    Old log-probs are those of the weights before the first step. So the first mini-batch needs no pass to score it: its own
-    log-probs, without gradient, are the old ones.
+    Old log-probs are those of the weights before the first step. So the first mini-batch needs no pass to score it: its
+    own log-probs, without gradient, are the old ones.
     """
 
     def __init__(self, learner: Learner, plan: UpdatePlan) -> None:
@@ -81,7 +81,9 @@ class Update:
             old = self._old_log_probs(mini_batches)
             reference = self._reference_log_probs(mini_batches)
         with self._timed("update"):
-            norms = [self._learn(index, *parts) for index, parts in enumerate(zip(mini_batches, old, reference, strict=True))]
+            norms = [
+                self._learn(index, *parts) for index, parts in enumerate(zip(mini_batches, old, reference, strict=True))
+            ]
         is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         num_updates = sum(norm is not None for norm in norms)
         return RankReport(self._metrics(norms) if is_last else {}, self.seconds, num_updates, len(norms) - num_updates)
@@ -93,7 +95,11 @@ class Update:
         metrics["policy/grad_norm"] = sum(taken) / len(taken) if taken else math.nan
         if not self.is_supervised:
             mismatch = self.mismatch.over_data_ranks()
-            metrics |= {"policy/log_prob_mismatch": math.nan} | mismatch.means() | {"policy/log_prob_mismatch_max": mismatch.largest}
+            metrics |= (
+                {"policy/log_prob_mismatch": math.nan}
+                | mismatch.means()
+                | {"policy/log_prob_mismatch_max": mismatch.largest}
+            )
             metrics |= self.scores.over_data_ranks().means() | self.drift.over_data_ranks().means()
             metrics |= self._gain_over_data_ranks().metrics()
         return metrics | self.fp8_mismatch
@@ -122,10 +128,13 @@ class Update:
         return [[next(rows) for _ in mini_batch] for mini_batch in mine]
 
     def _old_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[list[Tensor | None]]:
-        """Under the current weights, [n] per row; None where they come with the training pass, and off the last stage."""
+        """Under the current weights, [n] per row; None where they come with the training pass, and off the last
+        stage."""
         later = [] if self.is_supervised else mini_batches[1:]
         scores = self._score(later)
-        for row, row_scores in zip((row for rows in later for row in rows), scores, strict=False):  # none except on the last stage
+        for row, row_scores in zip(
+            (row for rows in later for row in rows), scores, strict=False
+        ):  # none except on the last stage
             self._record(row, row_scores)
         unscored = mini_batches[: len(mini_batches) - len(later)]
         return _cut_like(unscored, []) + _cut_like(later, [row_scores.log_probs for row_scores in scores])
@@ -142,18 +151,23 @@ class Update:
         return score_rows(self.learner.chunks, rows) if rows else []
 
     def _record(self, row: Row, old: TokenScores) -> None:
-        """Count how far sampler and trainer disagree on a row, and how undecided the policy is. Of one set of weights the
-        disagreement is the mismatch of two implementations; carried rollouts come from older weights, so theirs is apart,
-        as drift."""
+        """Count how far sampler and trainer disagree on a row, and how undecided the policy is. Of one set of weights
+        the disagreement is the mismatch of two implementations; carried rollouts come from older weights, so theirs is
+        apart, as drift."""
         difference = (old.log_probs - row.sampled_log_probs).abs()
-        undecided = {"policy/entropy": old.entropies.double().sum(), "policy/collision_probability": old.collisions.double().sum()}
+        undecided = {
+            "policy/entropy": old.entropies.double().sum(),
+            "policy/collision_probability": old.collisions.double().sum(),
+        }
         self.scores.add(undecided, row.num_loss_tokens)
         mismatch, drift = difference[row.is_fresh], difference[~row.is_fresh]
         self.mismatch.add({"policy/log_prob_mismatch": mismatch.double().sum()}, len(mismatch))
         self.mismatch.largest = max(self.mismatch.largest, float(mismatch.max()) if len(mismatch) else 0.0)
         self.drift.add({"policy/log_prob_drift_of_carried": drift.double().sum()}, len(drift))
 
-    def _learn(self, mini_batch: int, rows: list[Row], old: Sequence[Tensor | None], reference: Sequence[Tensor | None]) -> float | None:
+    def _learn(
+        self, mini_batch: int, rows: list[Row], old: Sequence[Tensor | None], reference: Sequence[Tensor | None]
+    ) -> float | None:
         """One optimizer step on a mini-batch; its gradient norm, or None when all ranks skipped it."""
         learner, algorithm = self.learner, self.learner.config.algorithm
         loss_of = LOSSES[self.plan.objective]
@@ -177,7 +191,9 @@ class Update:
         values = train_rows(learner.chunks, rows, loss)
         TRACK.step("optimizer")
         is_finite = all(math.isfinite(float(row_values["policy/loss"])) for row_values in values)
-        norm = guarded_step(learner.optimizer, self.plan.learning_rate, learner.config.policy.optim, is_finite, learner.device)
+        norm = guarded_step(
+            learner.optimizer, self.plan.learning_rate, learner.config.policy.optim, is_finite, learner.device
+        )
         if norm is not None:
             for row, row_values in zip(rows, values, strict=False):  # no values except on the last stage
                 self.losses.add(row_values, row.num_loss_tokens)

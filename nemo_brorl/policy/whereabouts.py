@@ -1,4 +1,5 @@
-"""Where a rank is in its work: noted by the thread that computes, read by another while the first may hang. Plain Python."""
+"""Where a rank is in its work: noted by the thread that computes, read by another while the first may hang. Plain
+Python."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Whereabouts(NamedTuple):
 
 
 class Track:
-    """The marks of one process. Ranks that do the same work pass the same number of marks, so counts can be compared."""
+    """The marks of one process. Ranks that do the same work pass the same number of marks, so counts can be
+    compared."""
 
     def __init__(self) -> None:
         self._thread = 0
@@ -62,7 +64,9 @@ class Track:
         place = ", ".join(name for name in self._path if name)
         frames = _frames(sys._current_frames().get(self._thread))
         collective = next((name for file, name in reversed(frames) if file in COLLECTIVE_FILES), None)
-        return Whereabouts(place, self._num_marks, time.monotonic() - self._marked_at, self._path[0] == IDLE, collective, os.getpid())
+        return Whereabouts(
+            place, self._num_marks, time.monotonic() - self._marked_at, self._path[0] == IDLE, collective, os.getpid()
+        )
 
     def _mark(self, path: tuple[str, str, str], num_marks: int) -> None:
         self._path, self._num_marks, self._marked_at = path, num_marks, time.monotonic()

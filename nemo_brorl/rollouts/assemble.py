@@ -19,7 +19,9 @@ def close_group(prompt: Prompt, parts: Iterable[ScoredChunk]) -> ScoredGroup:
         rewards=np.concatenate([part.rewards for part in ordered]),
         num_failed=sum(part.num_failed for part in ordered),
         repetition=np.concatenate([part.repetition for part in ordered]),
-        mass=sampled_mass(*(np.concatenate([getattr(part, name) for part in ordered]) for name in ("keys", "log_probs", "rewards"))),
+        mass=sampled_mass(
+            *(np.concatenate([getattr(part, name) for part in ordered]) for name in ("keys", "log_probs", "rewards"))
+        ),
         answers=tuple(answer for part in answers for answer in part) if len(answers) == len(ordered) else None,
     )
 

@@ -1,8 +1,8 @@
 """Groups under way: what was asked for, what has come back scored, what was cut off. Pure bookkeeping.
 
-Life of a group: opened with its first rollouts → settled, when all of them have come back → extended by a further wave, or closed to
-a `ScoredGroup`, or held: its beginnings wait for a later step. A rollout that was asked for comes back exactly once, finished
-or cut off, or the ledger refuses it.
+Life of a group: opened with its first rollouts → settled, when all of them have come back → extended by a further wave,
+or closed to a `ScoredGroup`, or held: its beginnings wait for a later step. A rollout that was asked for comes back
+exactly once, finished or cut off, or the ledger refuses it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nemo_brorl.rollouts.assemble import close_group, in_order
-from nemo_brorl.rollouts.waves import Draw
-from nemo_brorl.types import Float32, Int32, Int64, PartialRollouts, Prompt, RolloutChunk, Sampling, ScoredChunk, ScoredGroup
+from nemo_brorl.rollouts.group_size.waves import Draw
+from nemo_brorl.types import (
+    Float32,
+    Int32,
+    Int64,
+    PartialRollouts,
+    Prompt,
+    RolloutChunk,
+    Sampling,
+    ScoredChunk,
+    ScoredGroup,
+)
 
 
 @dataclass
@@ -50,7 +60,9 @@ class OpenGroup:
     @property
     def oldest_version(self) -> int | None:
         """Of all its tokens; None when there are none."""
-        versions = [part.chunk.version for part in self.parts] + [partial.version for partial in self.unfinished if partial.lengths.any()]
+        versions = [part.chunk.version for part in self.parts] + [
+            partial.version for partial in self.unfinished if partial.lengths.any()
+        ]
         return min(versions, default=None)
 
     @property
@@ -70,6 +82,16 @@ class OpenGroup:
         learnt = _joined([part.chunk.indices for part in self.parts[: self.num_learnt]])
         places = np.concatenate([part.chunk.indices for part in in_order(self.parts)])
         return np.flatnonzero(~np.isin(places, learnt)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """Groups between two steps."""
+
+    kept: tuple[ScoredGroup, ...] = ()  # closed, informative, not learnt from yet
+    held: tuple[OpenGroup, ...] = ()  # cut, to be sampled on
+    tails: tuple[OpenGroup, ...] = ()  # learnt from without their cut rollouts, which are sampled on
+    late: tuple[ScoredGroup, ...] = ()  # tails that have ended, not learnt from yet
 
 
 class GroupLedger:
@@ -98,10 +120,12 @@ class GroupLedger:
         group.num_rollouts = group.num_finished + group.num_unfinished + len(self._out[uid])
 
     def receive(self, chunk: RolloutChunk, scored: ScoredChunk | None) -> OpenGroup | None:
-        """Note what a request came back with; `scored` is None for a chunk without finished rollouts. Returns the group if that
-        settles it."""
+        """Note what a request came back with; `scored` is None for a chunk without finished rollouts. Returns the group
+        if that settles it."""
         uid = chunk.request.prompt.uid
-        back = set(chunk.indices.tolist()) | (set(chunk.unfinished.indices.tolist()) if chunk.unfinished is not None else set())
+        back = set(chunk.indices.tolist()) | (
+            set(chunk.unfinished.indices.tolist()) if chunk.unfinished is not None else set()
+        )
         num_back = len(chunk.indices) + (len(chunk.unfinished.indices) if chunk.unfinished is not None else 0)
         assert back <= self._out[uid] and len(back) == num_back, f"rollouts of {uid} came back twice"
         self._out[uid] -= back
@@ -127,8 +151,8 @@ def _without(partial: PartialRollouts, indices: set[int]) -> PartialRollouts | N
 
 
 def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
-    """How much shorter finished responses are than all that were begun, over groups that were cut; the unfinished ones count with the
-    tokens they had, so the true bias is larger. Empty when nothing was cut."""
+    """How much shorter finished responses are than all that were begun, over groups that were cut; the unfinished ones
+    count with the tokens they had, so the true bias is larger. Empty when nothing was cut."""
     finished = _joined([part.chunk.lengths for group in groups for part in group.parts])
     begun = _joined([partial.lengths for group in groups for partial in group.unfinished])
     if not len(begun):

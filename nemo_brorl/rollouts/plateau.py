@@ -1,10 +1,12 @@
-"""When has validation stopped rising? The test that moves a run from ProRL to BroRL (`rollouts.schedule.kind=on_plateau`).
+"""When has validation stopped rising? The test that moves a run from ProRL to BroRL
+(`rollouts.schedule.kind=on_plateau`).
 
-A straight line is fitted to the last `window` validations. They count as rising when its slope is above `min_gain` with the asked
-confidence (one-sided t-test on the slope; its error comes from the scatter around the line, since the held-out prompts are the
-same every time and their own differences cancel). A plateau is `patience` validations in a row that are not rising. So a flat or
-falling curve is found within window − 1 + patience validations (of a flat one, chance makes a few windows look like rising:
-those start the count again), and a curve that rises by much less than its own noise looks like a plateau, and should.
+A straight line is fitted to the last `window` validations. They count as rising when its slope is above `min_gain` with
+the asked confidence (one-sided t-test on the slope; its error comes from the scatter around the line, since the
+held-out prompts are the same every time and their own differences cancel). A plateau is `patience` validations in a row
+that are not rising. So a flat or falling curve is found within window − 1 + patience validations (of a flat one, chance
+makes a few windows look like rising: those start the count again), and a curve that rises by much less than its own
+noise looks like a plateau, and should.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Groups to requests: a prompt's N rollouts are cut into chunks, each with the group's seed and its place in the group."""
+"""Groups to requests: a prompt's N rollouts are cut into chunks, each with the group's seed and its place in the
+group."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ SEED_BITS = 48  # leaves room to add N and stay a positive signed 64-bit number
 
 
 def group_seed(run_seed: int, prompt_uid: str) -> int:
-    """The seed of a prompt's group: a pure function of the run's seed and the prompt, so a restart draws the same rollouts."""
+    """The seed of a prompt's group: a pure function of the run's seed and the prompt, so a restart draws the same
+    rollouts."""
     digest = hashlib.blake2b(f"{run_seed}/{prompt_uid}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
 
@@ -28,11 +30,18 @@ def requests_for(
     start: int = 0,
     deadline_s: float | None = None,
 ) -> list[RolloutRequest]:
-    """Requests for `num_per_prompt` further rollouts of each prompt, which has `start` already; in order, the last chunk of a group
-    possibly smaller."""
+    """Requests for `num_per_prompt` further rollouts of each prompt, which has `start` already; in order, the last
+    chunk of a group possibly smaller."""
     end = start + num_per_prompt
     return [
-        RolloutRequest(prompt, first, min(chunk_size, end - first), group_seed(run_seed, prompt.uid), sampling, deadline_s=deadline_s)
+        RolloutRequest(
+            prompt,
+            first,
+            min(chunk_size, end - first),
+            group_seed(run_seed, prompt.uid),
+            sampling,
+            deadline_s=deadline_s,
+        )
         for prompt in prompts
         for first in range(start, end, chunk_size)
     ]
@@ -42,12 +51,15 @@ def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
     """Requests that go on with a group's beginnings, one for each block of them."""
     seed = group_seed(run_seed, group.uid)
     return [
-        RolloutRequest(group.prompt, int(partial.indices[0]), len(partial.indices), seed, group.sampling, partial, group.deadline_s)
+        RolloutRequest(
+            group.prompt, int(partial.indices[0]), len(partial.indices), seed, group.sampling, partial, group.deadline_s
+        )
         for partial in group.unfinished
     ]
 
 
 def fitting_chunk_size(num_rollouts: int, num_engines: int, chunk_size: int, chunks_per_engine: int = 16) -> int:
-    """`chunk_size`, or less where rollouts are so few that engines would get fewer than `chunks_per_engine` chunks each: what an
-    engine has begun cannot be moved, so balance needs many prompts on each. Never below `MIN_CHUNK`: every chunk costs its calls."""
+    """`chunk_size`, or less where rollouts are so few that engines would get fewer than `chunks_per_engine` chunks
+    each: what an engine has begun cannot be moved, so balance needs many prompts on each. Never below `MIN_CHUNK`:
+    every chunk costs its calls."""
     return max(min(chunk_size, MIN_CHUNK), min(chunk_size, -(-num_rollouts // (num_engines * chunks_per_engine))))

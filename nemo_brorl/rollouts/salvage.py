@@ -1,8 +1,9 @@
 """What a step that was cut had sampled, for the step that begins anew.
 
-The step begins anew with the prompts, seeds and weights of the one that was cut, so it asks for the same rollouts again, chunk by chunk.
-Chunks that had come back whole and scored are taken as they are; others are sampled again, also those of which a part had ended: the
-order of rollouts within a group is that of its chunks, and results do not change with the moment of the cut.
+The step begins anew with the prompts, seeds and weights of the one that was cut, so it asks for the same rollouts
+again, chunk by chunk. Chunks that had come back whole and scored are taken as they are; others are sampled again, also
+those of which a part had ended: the order of rollouts within a group is that of its chunks, and results do not change
+with the moment of the cut.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Salvage:
         return (*self._new, *self._old.values())
 
     def take(self, request: RolloutRequest) -> ScoredChunk | None:
-        """The answer to a request; None where it must be sampled. One to another question (other settings, or another prompt) is none."""
+        """The answer to a request; None where it must be sampled. One to another question (other settings, or another
+        prompt) is none."""
         found = self._old.pop(_key(request), None)
         if found is None or not _is_same(found.chunk.request, request):
             return None

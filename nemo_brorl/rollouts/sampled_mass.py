@@ -1,4 +1,5 @@
-"""How much probability a group's rollouts have seen, whole responses taken as the tokens of the theory (`docs/theory.md`)."""
+"""How much probability a group's rollouts have seen, whole responses taken as the tokens of the theory
+(`docs/theory.md`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """N, the prompts of a step, and the learning rate over training.
 
-Stages follow one another: `constant` has one, `staged` moves on after each stage's steps, `on_plateau` when validation has
-stopped rising (ProRL → BroRL). A stage's N sets its prompts per step under the sample budget, and the batch of rollouts sets the
-learning rate: by default with its square root, as BroRL does (η = η₀ √(B / B₀), arXiv 2510.01180 section 4.2).
+Stages follow one another: `constant` has one, `staged` moves on after each stage's steps, `on_plateau` when validation
+has stopped rising (ProRL → BroRL). A stage's N sets its prompts per step under the sample budget, and the batch of
+rollouts sets the learning rate: by default with its square root, as BroRL does (η = η₀ √(B / B₀), arXiv 2510.01180
+section 4.2).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from nemo_brorl.config.derived import stage_samples, stage_sizes
 from nemo_brorl.config.schema import BroRLConfig, OptimConfig
-from nemo_brorl.errors import CheckpointError
+from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.rollouts.plateau import PlateauDetector
 
 _EXPONENTS = {"constant": 0.0, "sqrt": 0.5, "linear": 1.0}
@@ -83,7 +84,8 @@ class RolloutSchedule:
         stages = len(stage_sizes(self.config))
         if state["index"] >= stages:
             raise CheckpointError(
-                f"the run was in stage {state['index'] + 1} of its schedule and the settings have {stages}: write the same "
+                f"the run was in stage {state['index'] + 1} of its schedule and the settings have {stages}: write "
+                f"the same "
                 "rollouts.schedule.stages as before, with new ones only at the end"
             )
         self.index, self.stage_start = state["index"], state["stage_start"]

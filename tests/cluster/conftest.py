@@ -1,4 +1,5 @@
-"""One Slurm cluster of 8 nodes with 8 GPUs each, for all tests of this folder; without Slurm they are skipped, and say so."""
+"""One Slurm cluster of 8 nodes with 8 GPUs each, for all tests of this folder; without Slurm they are skipped, and say
+so."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def cluster() -> Iterator[SlurmCluster]:
         pytest.skip(f"needs a Slurm cluster: {reason}")
     with LOCK.open("w") as lock:
         wait_for_turn(lock)
-        for left in Path("/var/tmp").glob("brorl_cluster_*/pids"):  # nobody else has the lock: of tests that were killed
+        for left in Path("/var/tmp").glob(
+            "brorl_cluster_*/pids"
+        ):  # nobody else has the lock: of tests that were killed
             SlurmCluster(left.parent, num_nodes=8, num_gpus=8).stop()
             shutil.rmtree(left.parent, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(prefix="brorl_cluster_", dir="/var/tmp"))

@@ -1,4 +1,5 @@
-"""Stands in for the driver: connects, says so, and waits to be ended; fails, as training does, when an actor of another node is gone."""
+"""Stands in for the driver: connects, says so, and waits to be ended; fails, as training does, when an actor of another
+node is gone."""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ def why_not() -> str:
         return f"{', '.join(missing)} not installed (tests/cluster/install_slurm.sh)"
     if os.geteuid() != 0:
         return "virtual nodes need root"
-    probe = subprocess.run(["unshare", "--pid", "--net", "--mount", "--fork", "true"], capture_output=True, text=True, check=False)
+    probe = subprocess.run(
+        ["unshare", "--pid", "--net", "--mount", "--fork", "true"], capture_output=True, text=True, check=False
+    )
     return f"no namespaces: {probe.stderr.strip()}" if probe.returncode else ""
 
 
@@ -61,7 +63,13 @@ class SlurmCluster:
     def run(self, *command: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """A command of Slurm's, in the repository."""
         return subprocess.run(
-            command, cwd=ROOT, env={**self.environment, **(environment or {})}, capture_output=True, text=True, timeout=60, check=False
+            command,
+            cwd=ROOT,
+            env={**self.environment, **(environment or {})},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
     def submit(self, name: str, *command: str, **environment: str) -> Job:
@@ -102,7 +110,9 @@ class SlurmCluster:
 
     def idle_nodes(self) -> list[str]:
         """That the next job will get, the first ones first."""
-        return self.run("sinfo", "--noheader", "--Node", "--partition=batch", "--states=idle", "--format=%N").stdout.split()
+        return self.run(
+            "sinfo", "--noheader", "--Node", "--partition=batch", "--states=idle", "--format=%N"
+        ).stdout.split()
 
     @contextlib.contextmanager
     def listening(self, node: str, port: int) -> Iterator[None]:
@@ -116,13 +126,16 @@ class SlurmCluster:
             process.kill()
 
     def power_off(self, node: str) -> None:
-        """Cut a node's cable and kill its first process: everything there ends at once, nobody says good-bye, nobody answers."""
+        """Cut a node's cable and kill its first process: everything there ends at once, nobody says good-bye, nobody
+        answers."""
         subprocess.run(["ip", "link", "set", f"brorle{node.removeprefix('node')}", "down"], check=True)
         os.kill(self.first_process(node), signal.SIGKILL)
 
     def _script(self, name: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
         command = [str(HERE / name), str(self.folder)]
-        return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=180, check=False)
+        return subprocess.run(
+            command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=180, check=False
+        )
 
 
 @dataclass(frozen=True)
@@ -167,14 +180,20 @@ class Job:
         """Wait for something that the job brings about, with `while_running` before it ends."""
         deadline = time.monotonic() + seconds
         while not condition():
-            assert not while_running or self.state not in ENDED, f"job {self.id} ended, {self.state}:\n{self.log[-6000:]}"
-            assert time.monotonic() < deadline, f"waited {seconds} s for job {self.id}, {self.state}:\n{self.log[-6000:]}"
+            assert not while_running or self.state not in ENDED, (
+                f"job {self.id} ended, {self.state}:\n{self.log[-6000:]}"
+            )
+            assert time.monotonic() < deadline, (
+                f"waited {seconds} s for job {self.id}, {self.state}:\n{self.log[-6000:]}"
+            )
             time.sleep(0.2)
 
     def until_says(self, text: str, seconds: float, times: int = 1) -> None:
         """Wait until its log holds a text so often."""
         self.until(lambda: self.log.count(text) >= times or self.state in ENDED, seconds)
-        assert self.log.count(text) >= times, f"job {self.id} ended, {self.state}, without saying {text!r}:\n{self.log[-6000:]}"
+        assert self.log.count(text) >= times, (
+            f"job {self.id} ended, {self.state}, without saying {text!r}:\n{self.log[-6000:]}"
+        )
 
     def cancel(self, *options: str) -> None:
         """`scancel`; with `--batch --signal=USR1` what Slurm does before the time limit."""

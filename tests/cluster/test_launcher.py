@@ -1,4 +1,5 @@
-"""The launcher on a real Slurm: a chain of two jobs that trains on two nodes with frozen code, looked at while it runs and afterwards."""
+"""The launcher on a real Slurm: a chain of two jobs that trains on two nodes with frozen code, looked at while it runs
+and afterwards."""
 
 from __future__ import annotations
 
@@ -14,9 +15,15 @@ ENVIRONMENT = {"BRORL_OBJECT_STORE_GB": "0.2", "BRORL_SKIP_PREFLIGHT": "1", "OMP
 
 
 def launch(cluster: SlurmCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launcher", *arguments]
+    command = [sys.executable, "-m", "nemo_brorl", *arguments]
     return subprocess.run(
-        command, cwd=ROOT, env={**cluster.environment, **ENVIRONMENT}, capture_output=True, text=True, timeout=120, check=False
+        command,
+        cwd=ROOT,
+        env={**cluster.environment, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
@@ -30,18 +37,33 @@ def test_a_chain_trains_once_with_the_code_that_was_frozen(cluster: SlurmCluster
     folder = cluster.shared / "launcher"
     folder.mkdir()
     run = folder / "run"
-    given = ["--config-name", "brorl_cpu", "--run", str(run), "--partition", "batch", "--time", "00:30:00", *prepare(folder)]
+    given = [
+        "--config-name",
+        "brorl_cpu",
+        "--run",
+        str(run),
+        "--partition",
+        "batch",
+        "--time",
+        "00:30:00",
+        *prepare(folder),
+    ]
     done = launch(cluster, "submit", *given, "--chain", "2")
     assert done.returncode == 0, done.stderr
     assert "note: Slurm would take it" in done.stderr
-    first, second = [Job(cluster, json.loads(line)["job"], folder) for line in (run / "launch" / "jobs.jsonl").read_text().splitlines()]
+    first, second = [
+        Job(cluster, json.loads(line)["job"], folder)
+        for line in (run / "launch" / "jobs.jsonl").read_text().splitlines()
+    ]
     (folder / "log").symlink_to(run / "logs" / f"slurm-{first.id}.log")
 
     assert launch(cluster, "submit", *given).returncode == 2  # one writer at a time
     first.until_says("Ray is up on 2 nodes", 120)
     assert launch(cluster, "attach", first.id, "--no-follow").stdout.count("Ray is up on 2 nodes") == 1
     last = first.nodes[-1]
-    step = cluster.run("srun", "--overlap", f"--jobid={first.id}", "--nodes=1", "--ntasks=1", f"--nodelist={last}", "hostname")
+    step = cluster.run(
+        "srun", "--overlap", f"--jobid={first.id}", "--nodes=1", "--ntasks=1", f"--nodelist={last}", "hostname"
+    )
     assert step.stdout.strip() == last, step.stderr  # such a step is what `attach --shell` opens its shell with
     raylet = launch(cluster, "attach", str(run), "--logs", last)
     assert "raylet" in raylet.stdout, raylet.stderr

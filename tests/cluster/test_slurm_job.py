@@ -1,4 +1,5 @@
-"""The whole job on a real Slurm: eight nodes counted, a run on two nodes, preempted and resumed, a node that dies, scancel."""
+"""The whole job on a real Slurm: eight nodes counted, a run on two nodes, preempted and resumed, a node that dies,
+scancel."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ VOLATILE = ("time/", "generation/samples_per_s", "generation/tokens_per_s", "gen
 def rows(folder: Path) -> list[dict[str, Any]]:
     """Metrics without timings."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if not name.startswith(VOLATILE)} for line in lines]
+    return [
+        {name: value for name, value in json.loads(line).items() if not name.startswith(VOLATILE)} for line in lines
+    ]
 
 
 def without_counts(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -55,7 +58,9 @@ def test_slurm_refuses_what_eight_nodes_cannot_give(cluster: SlurmCluster) -> No
 def test_the_64_gpu_script_brings_up_eight_nodes_and_leaves_nothing_behind(cluster: SlurmCluster) -> None:
     overrides = ["trainer.max_steps=7", "data.system_prompt='a \"quoted\" $HOME; b'"]
     census = cluster.shared / "census.json"
-    job = cluster.submit("census", "slurm/brorl_64gpu.sh", *overrides, BRORL_DRIVER=CENSUS, CENSUS=str(census), CENSUS_EXIT="2")
+    job = cluster.submit(
+        "census", "slurm/brorl_64gpu.sh", *overrides, BRORL_DRIVER=CENSUS, CENSUS=str(census), CENSUS_EXIT="2"
+    )
     assert job.wait(READY_S) == "FAILED", job.log
     found = json.loads(census.read_text())
     assert found["arguments"] == ["--config-name", "brorl_64gpu", *overrides]
@@ -82,10 +87,16 @@ def overrides(cluster: SlurmCluster) -> list[str]:
 
 @pytest.fixture(scope="module")
 def whole(cluster: SlurmCluster, overrides: list[str]) -> Job:
-    """A run of three steps over two nodes that nobody interrupts. `roles` beside its log has what ran on each node meanwhile."""
-    job = cluster.submit("whole", CPU_JOB, *overrides, BRORL_RUN=str(cluster.shared / "whole" / "run"), BRORL_SKIP_PREFLIGHT="0")
+    """A run of three steps over two nodes that nobody interrupts. `roles` beside its log has what ran on each node
+    meanwhile."""
+    job = cluster.submit(
+        "whole", CPU_JOB, *overrides, BRORL_RUN=str(cluster.shared / "whole" / "run"), BRORL_SKIP_PREFLIGHT="0"
+    )
     job.until(lambda: (job.folder / "run" / "metrics.jsonl").exists(), RUN_S, while_running=True)
-    roles = {node: sorted(set(re.findall(r"ray::(PolicyRank|RolloutEngine)", " ".join(cluster.processes(node))))) for node in job.nodes}
+    roles = {
+        node: sorted(set(re.findall(r"ray::(PolicyRank|RolloutEngine)", " ".join(cluster.processes(node)))))
+        for node in job.nodes
+    }
     (job.folder / "roles").write_text(json.dumps(roles))
     assert job.wait(RUN_S) == "COMPLETED", job.log
     return job
@@ -109,10 +120,16 @@ def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
     run, hold = cluster.shared / "preempted" / "run", cluster.shared / "hold"
     hold.mkdir()
     (hold / "hold").touch()
-    waiting = [f"data.verifier_options.hold={hold}", f"data.verifier_options.hold_from={HOLD_FROM}", "rewards.timeout_s=600"]
+    waiting = [
+        f"data.verifier_options.hold={hold}",
+        f"data.verifier_options.hold_from={HOLD_FROM}",
+        "rewards.timeout_s=600",
+    ]
     other_way = "generation.weight_transport=collective"  # of the weights between nodes; nothing depends on it
     job = cluster.submit("preempted", CPU_JOB, *overrides, *waiting, other_way, BRORL_RUN=str(run), BRORL_GRACE_S="1")
-    job.until(lambda: (hold / "calls").exists() and (hold / "calls").stat().st_size >= HOLD_FROM, RUN_S, while_running=True)
+    job.until(
+        lambda: (hold / "calls").exists() and (hold / "calls").stat().st_size >= HOLD_FROM, RUN_S, while_running=True
+    )
     job.cancel("--batch", "--signal=USR1")
     job.until_says("was given up for want of time", RUN_S)
     (hold / "hold").unlink()
@@ -132,11 +149,14 @@ def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
     assert cluster.leftovers() == []
 
 
-def test_a_node_that_fails_pre_flight_is_left_out_and_a_cancelled_job_stays_cancelled(cluster: SlurmCluster, overrides: list[str]) -> None:
+def test_a_node_that_fails_pre_flight_is_left_out_and_a_cancelled_job_stays_cancelled(
+    cluster: SlurmCluster, overrides: list[str]
+) -> None:
     free = cluster.idle_nodes()
     with cluster.listening(free[0], 20011):  # where Ray would listen
         job = cluster.submit(
-            "cancelled", "--nodes=3", CPU_JOB, *overrides, BRORL_DRIVER=IDLE, BRORL_SPARES="1", BRORL_SKIP_PREFLIGHT="0",
+            "cancelled", "--nodes=3", CPU_JOB, *overrides, BRORL_DRIVER=IDLE, BRORL_SPARES="1",
+            BRORL_SKIP_PREFLIGHT="0",
             BRORL_RUN=str(cluster.shared / "cancelled" / "run"),
         )  # fmt: skip
         job.until_says("idle driver", READY_S)
@@ -169,6 +189,8 @@ def test_a_dead_worker_ends_the_try_names_itself_and_is_excluded_from_the_next(c
 def test_the_scripts_are_clean() -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
-    scripts = sorted(str(path) for folder in ("slurm", "launcher", "tests/cluster") for path in (ROOT / folder).glob("*.sh"))
+    scripts = sorted(
+        str(path) for folder in ("slurm", "launcher/job", "tests/cluster") for path in (ROOT / folder).glob("*.sh")
+    )
     done = subprocess.run(["shellcheck", "-x", *scripts], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,5 @@
-"""A verifier that a random model can please: it wants capital letters. And that can be made to wait, so that a step is under way."""
+"""A verifier that a random model can please: it wants capital letters. And that can be made to wait, so that a step is
+under way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Checkpoints move between layouts bit for bit, are written while training goes on, and survive a crash in the middle."""
+"""Checkpoints move between layouts bit for bit, are written while training goes on, and survive a crash in the
+middle."""
 
 from __future__ import annotations
 
@@ -6,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.checkpoint import Checkpoints, RunState
 from nemo_brorl.policy.layout import layout_of
-from tests.checkpoint_ranks import die_while_writing, lose_one_ranks_files, save_while_training
-from tests.model_factory import make_config, make_model, make_plan
-from tests.policy_ranks import Outcome, Scenario, run_ranks, run_scenario
+from nemo_brorl.training.checkpoint import Checkpoints, RunState
+from tests.support.checkpoint_ranks import die_while_writing, lose_one_ranks_files, save_while_training
+from tests.support.model_factory import make_config, make_model, make_plan
+from tests.support.policy_ranks import Outcome, Scenario, run_ranks, run_scenario
 
 pytestmark = pytest.mark.end_to_end
 
@@ -28,7 +29,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another model of the same shape: whoever loads a checkpoint starts from it, so everything must come from the files."""
+    """Another model of the same shape: whoever loads a checkpoint starts from it, so everything must come from the
+    files."""
     return make_model(tmp_path_factory.mktemp("other"), seed=9)
 
 
@@ -44,7 +46,9 @@ def last_metrics(case: Scenario, outcomes: list[Outcome]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("precision", [FP32, BF16], ids=["fp32", "bf16"])
-def test_2x1_to_1x2_to_2x2_to_1x1_and_back_changes_no_bit(precision: dict, model_folder: Path, other_weights: Path, tmp_path: Path) -> None:
+def test_2x1_to_1x2_to_2x2_to_1x1_and_back_changes_no_bit(
+    precision: dict, model_folder: Path, other_weights: Path, tmp_path: Path
+) -> None:
     layouts = [TP2, PP2, {**TP2, **PP2}, {}]
     saved = [tmp_path / str(number) for number in range(len(layouts))]
     begun = run_scenario(scenario(model_folder, {**TP2, **precision}, range(2), save_to=saved[0]))
@@ -52,7 +56,8 @@ def test_2x1_to_1x2_to_2x2_to_1x1_and_back_changes_no_bit(precision: dict, model
         moved = scenario(other_weights, {**layout, **precision}, load_from=saved[number - 1], save_to=saved[number])
         assert {outcome.checksum for outcome in run_scenario(moved)} == {begun[0].checksum}
 
-    # The next two steps: where the run began, bit for bit those of a run that was never saved, which also proves the optimizer.
+    # The next two steps: where the run began, bit for bit those of a run that was never saved, which also proves the
+    # optimizer.
     whole = run_scenario(scenario(model_folder, {**TP2, **precision}, range(4)))
     back = run_scenario(scenario(other_weights, {**TP2, **precision}, range(2, 4), load_from=saved[-1]))
     assert [outcome.metrics for outcome in back] == [outcome.metrics[2:] for outcome in whole]
@@ -111,7 +116,9 @@ def test_ranks_killed_while_writing_leave_the_checkpoint_before(
     with pytest.raises(AssertionError, match=r"exit codes of the ranks: \[-9, -9\]"):
         run_ranks(case.config, die_while_writing, case)
     loaded: list[Outcome] = []
-    run = Checkpoints(tmp_path, 2).load_newest(lambda folder: loaded.extend(run_scenario(scenario(other_weights, TP2, load_from=folder))))
+    run = Checkpoints(tmp_path, 2).load_newest(
+        lambda folder: loaded.extend(run_scenario(scenario(other_weights, TP2, load_from=folder)))
+    )
     assert run is not None and run.step == 1
     assert loaded[0].checksum == first[0].checksum
     assert "step_2.partial was not finished" in caplog.text
@@ -121,5 +128,7 @@ def test_every_rank_learns_that_one_ran_out_of_space(model_folder: Path, tmp_pat
     case = scenario(model_folder, {**TP2}, save_to=tmp_path)
     messages = run_ranks(case.config, lose_one_ranks_files, case, 1)
     assert len(set(messages)) == 1
-    assert str(tmp_path / "lost") in messages[0] and "rank 1: OSError: [Errno 28] No space left on device" in messages[0]
+    assert (
+        str(tmp_path / "lost") in messages[0] and "rank 1: OSError: [Errno 28] No space left on device" in messages[0]
+    )
     assert (tmp_path / "next" / "metadata.json").exists() and not (tmp_path / "lost" / "metadata.json").exists()

@@ -10,8 +10,8 @@ import pytest
 
 from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.types import UpdatePlan
-from tests.model_factory import VOCAB_SIZE, make_config, make_group, make_model, micro_batch
-from tests.policy_ranks import Outcome, Scenario, run_scenario
+from tests.support.model_factory import VOCAB_SIZE, make_config, make_group, make_model, micro_batch
+from tests.support.policy_ranks import Outcome, Scenario, run_scenario
 
 NUM_UPDATES = 3
 PIECES = 2  # micro-batches of a mini-batch, over all data-parallel ranks
@@ -28,7 +28,8 @@ LAYOUTS = {
 
 
 def make_plan(data_parallel_size: int, seed: int, shared: bool = True) -> UpdatePlan:
-    """Three groups: many short responses, which are given to ranks whole, two long ones, which are cut, and a single one."""
+    """Three groups: many short responses, which are given to ranks whole, two long ones, which are cut, and a single
+    one."""
     rng = np.random.default_rng(seed)
     groups = (
         make_group(rng, 9, rng.integers(1, 6, 14).tolist()),
@@ -47,7 +48,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"))
 
 
-def scenario(model_folder: Path, policy: dict, first: int = 0, num: int = NUM_UPDATES, shared: bool = True, **parts: object) -> Scenario:
+def scenario(
+    model_folder: Path, policy: dict, first: int = 0, num: int = NUM_UPDATES, shared: bool = True, **parts: object
+) -> Scenario:
     config = make_config(**policy)
     plans = tuple(make_plan(layout_of(config).data, seed, shared) for seed in range(first, first + num))
     return Scenario(config, model_folder, plans=plans, **parts)
@@ -95,7 +98,9 @@ def test_plain_packing_gives_them_too(model_folder: Path, single: list[Outcome])
     check_equal(case, run_scenario(case), single[0].metrics)
 
 
-def test_a_checkpoint_of_two_context_ranks_continues_on_one(model_folder: Path, single: list[Outcome], tmp_path: Path) -> None:
+def test_a_checkpoint_of_two_context_ranks_continues_on_one(
+    model_folder: Path, single: list[Outcome], tmp_path: Path
+) -> None:
     run_scenario(scenario(model_folder, CP2, num=1, save_to=tmp_path / "checkpoint"))
     other = make_model(tmp_path / "other", seed=9)  # everything must come from the checkpoint
     case = scenario(other, {}, first=1, num=2, load_from=tmp_path / "checkpoint")
@@ -105,7 +110,10 @@ def test_a_checkpoint_of_two_context_ranks_continues_on_one(model_folder: Path, 
 @pytest.mark.parametrize("layout", [CP2, {**CP2, "pipeline_model_parallel_size": 2}], ids=["CP2", "PP2 x CP2"])
 def test_log_probs_are_put_together_from_all_ranks(layout: dict, model_folder: Path) -> None:
     rng = np.random.default_rng(3)
-    prompts, responses = ([rng.integers(0, VOCAB_SIZE, length).tolist() for length in lengths] for lengths in ((1, 5, 9, 2), (40, 1, 6, 0)))
+    prompts, responses = (
+        [rng.integers(0, VOCAB_SIZE, length).tolist() for length in lengths]
+        for lengths in ((1, 5, 9, 2), (40, 1, 6, 0))
+    )
     case = scenario(model_folder, layout, num=0, score=(prompts, responses))
     rank = layout_of(case.config).report_rank
     mine = run_scenario(case)[rank].log_probs

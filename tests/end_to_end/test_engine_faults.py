@@ -14,15 +14,15 @@ import pytest
 import ray
 
 from nemo_brorl.config.schema import GenerationConfig
-from nemo_brorl.errors import GenerationError, WeightSyncError
-from nemo_brorl.generation.broadcast import WeightBroadcast
+from nemo_brorl.core.errors import GenerationError, WeightSyncError
+from nemo_brorl.core.object_store import wait_any
+from nemo_brorl.generation.engine_handle import EngineSlot, PublishedWeights
+from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.generation.slot import EngineSlot, PublishedWeights
-from nemo_brorl.generation.weight_receivers import WeightReceivers
-from nemo_brorl.object_store import wait_any
-from nemo_brorl.rollouts.placement import ChunkPlacement
+from nemo_brorl.generation.weights.broadcast import WeightBroadcast
+from nemo_brorl.generation.weights.receivers import WeightReceivers
 from nemo_brorl.types import EngineStats, Prompt, RolloutChunk, RolloutRequest, Sampling
-from tests.faulty_engine import FaultyEngine
+from tests.support.faulty_engine import FaultyEngine
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,7 +35,8 @@ def cluster() -> Iterator[None]:
 def slots_of(folder: Path, *faults: str, max_restarts: int = 2, timeout_s: float = 30.0) -> list[EngineSlot]:
     actor = ray.remote(num_cpus=0.1, max_restarts=0, max_task_retries=0)(FaultyEngine)
     return [
-        EngineSlot(index, partial(actor.remote, index, str(folder), fault), max_restarts, timeout_s) for index, fault in enumerate(faults)
+        EngineSlot(index, partial(actor.remote, index, str(folder), fault), max_restarts, timeout_s)
+        for index, fault in enumerate(faults)
     ]
 
 
@@ -58,7 +59,9 @@ def drain(session: VllmSession, num: int) -> list[RolloutChunk]:
     return chunks
 
 
-def run_all(slots: list[EngineSlot], timeout_s: float = 30.0, num_chunks: int = 6, max_losses: int = 2) -> list[RolloutChunk]:
+def run_all(
+    slots: list[EngineSlot], timeout_s: float = 30.0, num_chunks: int = 6, max_losses: int = 2
+) -> list[RolloutChunk]:
     session = session_of(slots, timeout_s, max_losses)
     session.submit(requests_of(num_chunks))
     chunks = drain(session, num_chunks)
@@ -69,7 +72,9 @@ def run_all(slots: list[EngineSlot], timeout_s: float = 30.0, num_chunks: int = 
     return chunks
 
 
-@pytest.mark.parametrize("fault", ["fail", "die", "answer another", "answer other rollouts", "answer of another version"])
+@pytest.mark.parametrize(
+    "fault", ["fail", "die", "answer another", "answer other rollouts", "answer of another version"]
+)
 def test_a_failing_engine_is_replaced_and_every_chunk_arrives_once(tmp_path: Path, fault: str) -> None:
     chunks = run_all(slots_of(tmp_path, fault, "none"))
     assert sorted(chunk.request.first_index for chunk in chunks) == [0, 4, 8, 12, 16, 20]
@@ -88,12 +93,16 @@ def test_a_replacement_loads_the_published_weights(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_keeps_failing_ends_the_run_with_its_name_and_reason(tmp_path: Path) -> None:
-    with pytest.raises(GenerationError, match=r"engine 0 failed 3 times, generation.max_restarts=2; last: RuntimeError: broken kernel"):
+    with pytest.raises(
+        GenerationError, match=r"engine 0 failed 3 times, generation.max_restarts=2; last: RuntimeError: broken kernel"
+    ):
         run_all(slots_of(tmp_path, "always fail", max_restarts=2))
 
 
 @pytest.mark.parametrize(("fault", "by_engine"), [("slow", [0, 0, 1, 1, 1, 1]), ("slow and keeps", [0, 0, 0, 1, 1, 1])])
-def test_an_idle_engine_takes_over_what_does_not_fit_into_the_batch_of_another(tmp_path: Path, fault: str, by_engine: list[int]) -> None:
+def test_an_idle_engine_takes_over_what_does_not_fit_into_the_batch_of_another(
+    tmp_path: Path, fault: str, by_engine: list[int]
+) -> None:
     """Each is given three chunks of four for a batch of eight."""
     slots = slots_of(tmp_path, fault, "none")
     for slot in slots:
@@ -132,8 +141,8 @@ def test_an_engine_that_somebody_else_replaced_gets_its_chunks_again(tmp_path: P
 
 
 def test_slots_of_ended_rollouts_are_filled_before_their_chunk_is_done(tmp_path: Path) -> None:
-    """Of six chunks of four, three are given to an engine with a batch of eight. When three rollouts of the first have ended, five of two
-    chunks are left beside the third: nine; with a batch of nine there is room for another."""
+    """Of six chunks of four, three are given to an engine with a batch of eight. When three rollouts of the first have
+    ended, five of two chunks are left beside the third: nine; with a batch of nine there is room for another."""
     slots = slots_of(tmp_path, "slow and tells")
     slots[0].wait()
     placement = ChunkPlacement([], max_rollouts=9)
@@ -201,7 +210,9 @@ def test_without_a_copy_of_the_weights_the_last_engine_that_dies_ends_the_run(tm
 
 
 def test_a_chunk_that_no_engine_survives_ends_the_run_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(GenerationError, match=r"prompt a, rollouts from .*, was lost with 2 engines, generation.max_restarts=1; last: "):
+    with pytest.raises(
+        GenerationError, match=r"prompt a, rollouts from .*, was lost with 2 engines, generation.max_restarts=1; last: "
+    ):
         run_all(slots_of(tmp_path, "always fail", "always fail", max_restarts=9), max_losses=1)
 
 

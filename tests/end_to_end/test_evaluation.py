@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.tiny_model import make_tiny_model
+from tests.support.tiny_model import make_tiny_model
 
 NUM_PROMPTS = 10  # of each benchmark
 RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
@@ -23,26 +23,39 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("evaluation")
     make_tiny_model(folder / "model")
     rows = [
-        {"question": f"Which is {n}? A) {n} B) {n + 1}", "answer": "A", "kind": "even" if n % 2 == 0 else "odd"} for n in range(NUM_PROMPTS)
+        {"question": f"Which is {n}? A) {n} B) {n + 1}", "answer": "A", "kind": "even" if n % 2 == 0 else "odd"}
+        for n in range(NUM_PROMPTS)
     ]
     (folder / "choices.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
 def command(base: Path, output: Path) -> list[str]:
-    choices = f"{{name: choices, path: {base / 'choices.jsonl'}, verifier: multiple_choice, columns: {{prompt: question, task: kind}}}}"
-    puzzles = f"{{name: puzzles, source: reasoning_gym, tasks: [{{name: gcd}}], num_prompts: {NUM_PROMPTS}, samples_per_prompt: 4}}"
+    choices = (
+        f"{{name: choices, path: {base / 'choices.jsonl'}, verifier: multiple_choice, columns: {{prompt: "
+        f"question, task: kind}}}}"
+    )
+    puzzles = (
+        f"{{name: puzzles, source: reasoning_gym, tasks: [{{name: gcd}}], num_prompts: {NUM_PROMPTS}, "
+        f"samples_per_prompt: 4}}"
+    )
     return [
-        sys.executable, "-m", "nemo_brorl.evaluate", f"policy.model={base / 'model'}", f"exp_manager.explicit_log_dir={output}",
-        f"evaluation.benchmarks=[{choices}, {puzzles}]", "evaluation.samples_per_prompt=6", "evaluation.max_response_tokens=64",
-        "data.max_prompt_tokens=300", "generation.max_model_len=512", "generation.num_engines=1", "rewards.num_workers=1",
+        sys.executable, "-m", "nemo_brorl", "evaluate", f"policy.model={base / 'model'}",
+        f"exp_manager.explicit_log_dir={output}",
+        f"evaluation.benchmarks=[{choices}, {puzzles}]", "evaluation.samples_per_prompt=6",
+        "evaluation.max_response_tokens=64",
+        "data.max_prompt_tokens=300", "generation.max_model_len=512", "generation.num_engines=1",
+        "rewards.num_workers=1",
         "generation.max_num_seqs=4", "rollouts.chunk_size=4",
     ]  # fmt: skip
 
 
 def answers(output: Path) -> dict[str, list[str]]:
     """Lines by file, in an order of their own: prompts end in any."""
-    return {path.name: sorted(path.read_text().splitlines()) for path in (output / "evaluations" / "answers").glob("*.jsonl")}
+    return {
+        path.name: sorted(path.read_text().splitlines())
+        for path in (output / "evaluations" / "answers").glob("*.jsonl")
+    }
 
 
 def num_answered(output: Path) -> int:

@@ -1,4 +1,5 @@
-"""FP8 emulated in the whole policy: layouts agree, recomputing changes nothing, the delayed history survives a checkpoint."""
+"""FP8 emulated in the whole policy: layouts agree, recomputing changes nothing, the delayed history survives a
+checkpoint."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ import pytest
 import torch
 
 from nemo_brorl.policy.layout import layout_of
-from tests.fp8_ranks import histories, score_twice
-from tests.model_factory import make_config, make_model, make_plan
-from tests.policy_ranks import Outcome, Scenario, run_ranks, run_scenario
+from tests.support.fp8_ranks import histories, score_twice
+from tests.support.model_factory import make_config, make_model, make_plan
+from tests.support.policy_ranks import Outcome, Scenario, run_ranks, run_scenario
 
 pytestmark = pytest.mark.end_to_end
 
@@ -54,7 +55,14 @@ def reported(case: Scenario) -> Outcome:
         # a sum in another order may fall to the other side of a rounding
         (DELAYED, TP2_SP, 0.1),
     ],
-    ids=["delayed PP2", "delayed recompute", "blockwise recompute", "tensorwise recompute PP2", "tensorwise DP2", "delayed TP2 SP"],
+    ids=[
+        "delayed PP2",
+        "delayed recompute",
+        "blockwise recompute",
+        "tensorwise recompute PP2",
+        "tensorwise DP2",
+        "delayed TP2 SP",
+    ],
 )
 def test_a_layout_trains_as_one_rank_does(recipe: dict, layout: dict, tolerance: float, model_folder: Path) -> None:
     expected = reported(scenario(model_folder, recipe)).metrics
@@ -94,7 +102,13 @@ def test_scoring_without_fp8_leaves_the_history_alone(model_folder: Path) -> Non
 
 def test_ranks_share_a_history(model_folder: Path) -> None:
     policy = {**DELAYED, "tensor_model_parallel_size": 2, **DP2}
-    ranks = run_ranks(make_config(**policy), histories, model_folder, make_config(**policy), scenario(model_folder, policy, num=1).plans)
+    ranks = run_ranks(
+        make_config(**policy),
+        histories,
+        model_folder,
+        make_config(**policy),
+        scenario(model_folder, policy, num=1).plans,
+    )
     for rank in ranks[1:]:
         assert all(torch.equal(*states) for states in zip(ranks[0], rank, strict=True))
 
@@ -114,7 +128,8 @@ def test_a_run_goes_on_from_its_history(loaded: dict, tolerance: float, model_fo
 
 def test_layers_left_in_bf16_are_not_quantised(model_folder: Path) -> None:
     num = {name: reported(scenario(model_folder, {**TENSORWISE, **policy}, num=1)).metrics[0]["policy/fp8_mismatch"]
-           for name, policy in {"all": {}, "one": {"fp8_bf16_first_layers": 1, "fp8_bf16_last_layers": 2, **PP2}}.items()}  # fmt: skip
+           for name, policy in {"all": {}, "one": {"fp8_bf16_first_layers": 1, "fp8_bf16_last_layers": 2,
+           **PP2}}.items()}  # fmt: skip
     assert 0 < num["one"] < num["all"]
 
 

@@ -10,11 +10,20 @@ from pathlib import Path
 import pytest
 import ray
 
-from nemo_brorl.errors import ConfigError, GenerationError, WeightSyncError
+from nemo_brorl.core.errors import ConfigError, GenerationError, WeightSyncError
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.types import Sampling, TensorInfo, WeightBucket
-from tests.engine_pool import SAMPLING, prompt_of, requests_of, rollouts_of, sample, start_pool, weights_of, worst_difference
-from tests.tiny_model import EOS_ID, make_tiny_model
+from tests.support.engine_pool import (
+    SAMPLING,
+    prompt_of,
+    requests_of,
+    rollouts_of,
+    sample,
+    start_pool,
+    weights_of,
+    worst_difference,
+)
+from tests.support.tiny_model import EOS_ID, make_tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +71,9 @@ def test_rollouts_do_not_depend_on_chunks_engines_or_company(pool: VllmPool) -> 
     assert len({tuple(tokens) for tokens, _, _ in one_engine.values()}) > 16, "rollouts of a group differ"
 
 
-def test_sampled_log_probs_are_those_of_hugging_face_after_temperature(pool: VllmPool, folders: dict[str, Path]) -> None:
+def test_sampled_log_probs_are_those_of_hugging_face_after_temperature(
+    pool: VllmPool, folders: dict[str, Path]
+) -> None:
     prompt = prompt_of(70)
     assert worst_difference(folders["tied"], prompt, sample(pool, requests_of(prompt, 8, 4))) < 1e-4
 
@@ -80,7 +91,9 @@ def test_prompts_split_by_the_token_budget_keep_their_seeds(pool: VllmPool) -> N
     """80 different prompts of 100 tokens do not fit one step: the CPU build dies of a seeded prompt in two parts."""
     prompts = [prompt_of(100, f"p{i}") for i in range(80)]
     together = sample(pool, [request for prompt in prompts for request in requests_of(prompt, 1, 1)])
-    assert sample(pool, requests_of(prompts[63], 1, 1)) == {key: value for key, value in together.items() if key[0] == "p63"}
+    assert sample(pool, requests_of(prompts[63], 1, 1)) == {
+        key: value for key, value in together.items() if key[0] == "p63"
+    }
 
 
 def test_a_group_finds_its_prompt_in_the_prefix_cache(pool: VllmPool) -> None:
@@ -128,7 +141,9 @@ def test_a_manifest_that_does_not_fit_is_refused_and_engines_go_on(pool: VllmPoo
 def test_closing_the_iterator_drops_the_rest(pool: VllmPool) -> None:
     before = sum(stats.generated_samples for stats in pool.stats())
     long = Sampling(1.0, 1.0, 180)
-    iterator = pool.generate(requests_of(prompt_of(20), 4, 4) + requests_of(prompt_of(20, "b"), 4096, 32, sampling=long))
+    iterator = pool.generate(
+        requests_of(prompt_of(20), 4, 4) + requests_of(prompt_of(20, "b"), 4096, 32, sampling=long)
+    )
     next(iterator)
     iterator.close()  # long before the rest, which would take most of a minute
     assert sum(stats.generated_samples for stats in pool.stats()) - before < 4100
@@ -148,7 +163,9 @@ def test_a_request_too_long_for_the_model_is_refused(pool: VllmPool) -> None:
         next(pool.generate(requests_of(prompt_of(250), 4, 4)))
 
 
-def test_a_killed_engine_is_replaced_with_the_published_weights_and_the_work_completes(pool: VllmPool, folders: dict[str, Path]) -> None:
+def test_a_killed_engine_is_replaced_with_the_published_weights_and_the_work_completes(
+    pool: VllmPool, folders: dict[str, Path]
+) -> None:
     requests = requests_of(prompt_of(70), 512, 16, sampling=Sampling(1.0, 1.0, 100))
     manifest, buckets = weights_of(folders["tied other"])
     pool.load_weights(manifest, buckets, version=6)
@@ -167,7 +184,9 @@ def test_a_killed_engine_is_replaced_with_the_published_weights_and_the_work_com
     assert after[0].version == 6
     assert after[0].generated_samples >= before[0].generated_samples, "counters never fall"
     alone = sample(pool, requests_of(prompt_of(70), 16, 16, sampling=Sampling(1.0, 1.0, 100)))
-    assert alone == {key: value for key, value in expected.items() if key[1] < 16}, "engine 0 answers with the same weights"
+    assert alone == {key: value for key, value in expected.items() if key[1] < 16}, (
+        "engine 0 answers with the same weights"
+    )
 
 
 def test_an_update_that_breaks_half_way_leaves_the_old_weights(pool: VllmPool, folders: dict[str, Path]) -> None:

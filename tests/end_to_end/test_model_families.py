@@ -1,4 +1,5 @@
-"""Every model family gives the logits of transformers under every parallel layout, and its export is the model it came from."""
+"""Every model family gives the logits of transformers under every parallel layout, and its export is the model it came
+from."""
 
 from __future__ import annotations
 
@@ -12,16 +13,22 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from nemo_brorl.policy.layout import layout_of
-from tests.family_ranks import FamilyCase, score_families, update_on_padded_rows
-from tests.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
-from tests.policy_ranks import Scenario, run_ranks, run_scenario
+from tests.support.family_ranks import FamilyCase, score_families, update_on_padded_rows
+from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
+from tests.support.policy_ranks import Scenario, run_ranks, run_scenario
 
 pytestmark = pytest.mark.end_to_end
 
 TOLERANCE = 2e-4  # nats
 NUM_TOKENS = 12
 
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2 tied": {"architecture": "qwen2"},
@@ -56,7 +63,9 @@ LAYOUTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     base = tmp_path_factory.mktemp("families")
-    return {name: make_model(base / str(number), **settings) for number, (name, settings) in enumerate(FAMILIES.items())}
+    return {
+        name: make_model(base / str(number), **settings) for number, (name, settings) in enumerate(FAMILIES.items())
+    }
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +165,9 @@ def test_a_checkpoint_of_a_mixture_continues_under_another_layout(
     other_weights = make_model(tmp_path / "other", seed=9, **FAMILIES["qwen3-moe with a dense layer"])
     for layout in (PP2, {**TP2, **SEQUENCE}):
         config = make_config(**layout)
-        case = Scenario(config, other_weights, load_from=tmp_path / "checkpoint", plans=(make_plan(1, micro_batches=4, seed=2),))
+        case = Scenario(
+            config, other_weights, load_from=tmp_path / "checkpoint", plans=(make_plan(1, micro_batches=4, seed=2),)
+        )
         metrics = run_scenario(case)[layout_of(config).report_rank].metrics[0]
         for name, curve in single.items():
             assert metrics[name] == pytest.approx(curve[2], rel=1e-4), (name, layout)

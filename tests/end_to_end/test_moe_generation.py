@@ -1,4 +1,5 @@
-"""A mixture of experts goes from expert-parallel policy ranks into a vLLM engine, and both give a token the same probability."""
+"""A mixture of experts goes from expert-parallel policy ranks into a vLLM engine, and both give a token the same
+probability."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ import ray
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.layout import layout_of
 from tests.end_to_end.test_generation import prompt_of, requests_of, rollouts_of, start_pool, weights_of
-from tests.model_factory import make_config, make_model, make_plan
-from tests.policy_ranks import Scenario, run_scenario
-from tests.tiny_model import EOS_ID, make_tokenizer
+from tests.support.model_factory import make_config, make_model, make_plan
+from tests.support.policy_ranks import Scenario, run_scenario
+from tests.support.tiny_model import EOS_ID, make_tokenizer
 
 pytestmark = pytest.mark.end_to_end
 
@@ -48,7 +49,9 @@ def pool(folder: Path) -> Iterator[VllmPool]:
     ray.shutdown()
 
 
-def test_an_engine_samples_from_the_mixture_that_expert_parallel_ranks_trained(folder: Path, pool: VllmPool, tmp_path: Path) -> None:
+def test_an_engine_samples_from_the_mixture_that_expert_parallel_ranks_trained(
+    folder: Path, pool: VllmPool, tmp_path: Path
+) -> None:
     config = make_config(**EP2)
     config.rollouts.temperature = 0.8
     trained = tmp_path / "trained"

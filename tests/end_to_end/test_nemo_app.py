@@ -9,8 +9,8 @@ import pytest
 
 from nemo_brorl.config.load import CommandLine, load_config
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ModelError
-from nemo_brorl.logs import get_logger, setup_logging
+from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.logs import get_logger, setup_logging
 
 
 def line_for(folder: Path) -> CommandLine:
@@ -18,7 +18,7 @@ def line_for(folder: Path) -> CommandLine:
 
 
 def test_exp_manager_leaves_the_files_of_a_continued_run_where_they_are(tmp_path: Path) -> None:
-    from nemo_brorl.nemo_app import open_experiment
+    from nemo_brorl.commands.nemo_app import open_experiment
 
     (tmp_path / "checkpoints" / "step_3").mkdir(parents=True)
     (tmp_path / "metrics.jsonl").write_text("kept")
@@ -34,7 +34,7 @@ def test_exp_manager_leaves_the_files_of_a_continued_run_where_they_are(tmp_path
 
 
 def test_opening_an_experiment_leaves_our_logging_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from nemo_brorl.nemo_app import open_experiment
+    from nemo_brorl.commands.nemo_app import open_experiment
 
     setup_logging()
     open_experiment(load_config(*line_for(tmp_path)))
@@ -45,7 +45,7 @@ def test_opening_an_experiment_leaves_our_logging_alone(tmp_path: Path, capsys: 
 
 
 def test_hydra_runner_enters_main_with_the_checked_settings(tmp_path: Path) -> None:
-    from nemo_brorl.nemo_app import run_with_nemo
+    from nemo_brorl.commands.nemo_app import run_with_nemo
 
     argv = list(sys.argv)
     assert run_with_nemo(line_for(tmp_path), lambda config: config.rollouts.num_per_prompt) == 64
@@ -53,7 +53,7 @@ def test_hydra_runner_enters_main_with_the_checked_settings(tmp_path: Path) -> N
 
 
 def test_hydra_runner_lets_our_errors_out_as_they_are(tmp_path: Path) -> None:
-    from nemo_brorl.nemo_app import run_with_nemo
+    from nemo_brorl.commands.nemo_app import run_with_nemo
 
     def main(config: BroRLConfig) -> None:
         raise ModelError(f"{config.policy.model} is not there")

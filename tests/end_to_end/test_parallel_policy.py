@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import ray
 
-from nemo_brorl.errors import ModelError, TrainingError
-from nemo_brorl.policy.group import MegatronPolicy
+from nemo_brorl.core.errors import ModelError, TrainingError
 from nemo_brorl.policy.layout import layout_of
-from tests.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
-from tests.policy_ranks import Outcome, Scenario, run_scenario
+from nemo_brorl.policy.megatron_policy import MegatronPolicy
+from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
+from tests.support.policy_ranks import Outcome, Scenario, run_scenario
 
 pytestmark = pytest.mark.end_to_end
 
@@ -50,7 +50,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"))
 
 
-def scenario(model_folder: Path, policy: dict, first: int = 0, num: int = NUM_UPDATES, pieces: int = PIECES, **parts: object) -> Scenario:
+def scenario(
+    model_folder: Path, policy: dict, first: int = 0, num: int = NUM_UPDATES, pieces: int = PIECES, **parts: object
+) -> Scenario:
     config = make_config(**policy)
     data = layout_of(config).data
     plans = tuple(make_plan(data, micro_batches=pieces // data, seed=seed) for seed in range(first, first + num))
@@ -67,7 +69,9 @@ def single(model_folder: Path) -> list[Outcome]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_a_layout_gives_the_loss_curve_of_a_single_rank(layout: dict, model_folder: Path, single: list[Outcome]) -> None:
+def test_a_layout_gives_the_loss_curve_of_a_single_rank(
+    layout: dict, model_folder: Path, single: list[Outcome]
+) -> None:
     case = scenario(model_folder, layout)
     outcomes = run_scenario(case)
     assert single[0].metrics[0].keys() == outcomes[layout_of(case.config).report_rank].metrics[0].keys()
@@ -92,7 +96,9 @@ def test_repeating_a_run_is_bit_identical(layout: dict, model_folder: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("saved", "loaded"), [({**TP2, **DP2}, PP2), (PP2, {**TP2}), (TP2, {}), (VP2, TP2)], ids=["TP2xDP2-PP2", "PP2-TP2", "TP2-1", "VP2-TP2"]
+    ("saved", "loaded"),
+    [({**TP2, **DP2}, PP2), (PP2, {**TP2}), (TP2, {}), (VP2, TP2)],
+    ids=["TP2xDP2-PP2", "PP2-TP2", "TP2-1", "VP2-TP2"],
 )
 def test_a_checkpoint_of_one_layout_continues_under_another(
     saved: dict, loaded: dict, model_folder: Path, single: list[Outcome], tmp_path: Path
@@ -107,8 +113,10 @@ def test_a_checkpoint_of_one_layout_continues_under_another(
 
 
 @pytest.mark.parametrize("layout", [{**TP2, **PP2}, VP2], ids=["TP2 x PP2", "PP2 with virtual stages"])
-def test_an_export_of_any_layout_scores_the_same_in_transformers(layout: dict, model_folder: Path, tmp_path: Path) -> None:
-    from nemo_brorl.policy.hf_log_probs import hf_log_probs
+def test_an_export_of_any_layout_scores_the_same_in_transformers(
+    layout: dict, model_folder: Path, tmp_path: Path
+) -> None:
+    from nemo_brorl.policy.weights.hf_log_probs import hf_log_probs
 
     rng = np.random.default_rng(3)
     prompts = [rng.integers(0, VOCAB_SIZE, length).tolist() for length in (1, 5, 9)]
@@ -125,7 +133,9 @@ def test_an_export_of_any_layout_scores_the_same_in_transformers(layout: dict, m
 def test_all_ranks_skip_a_mini_batch_that_is_not_finite_on_one(layout: dict, model_folder: Path) -> None:
     case = scenario(model_folder, layout, num=1)
     plan = case.plans[0]
-    broken = replace(plan.groups[0], advantages=np.where(np.arange(8) == 0, np.nan, plan.groups[0].advantages))  # in mini-batch 0
+    broken = replace(
+        plan.groups[0], advantages=np.where(np.arange(8) == 0, np.nan, plan.groups[0].advantages)
+    )  # in mini-batch 0
     skipping = run_scenario(replace(case, plans=(replace(plan, groups=(broken, *plan.groups[1:])),)))
     without = run_scenario(replace(case, plans=(replace(plan, mini_batches=plan.mini_batches[1:]),)))
     assert [outcome.num_skipped for outcome in skipping] == [1, 1]
@@ -139,7 +149,9 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def test_ray_actors_compute_what_plain_processes_do(cluster: None, model_folder: Path, single: list[Outcome], tmp_path: Path) -> None:
+def test_ray_actors_compute_what_plain_processes_do(
+    cluster: None, model_folder: Path, single: list[Outcome], tmp_path: Path
+) -> None:
     """Also while a checkpoint is written and the policy makes room for engines."""
     policy = MegatronPolicy(make_config(**TP2, offload="optimizer"), model_folder)
     policy.wait_ready()

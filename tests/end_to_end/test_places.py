@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import ray
 
-from nemo_brorl.config.roles import plan_roles
+from nemo_brorl.cluster.process_placement import Places
+from nemo_brorl.config.device_plan import plan_roles
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ResourceError
-from nemo_brorl.places import Places
+from nemo_brorl.core.errors import ResourceError
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,9 @@ def four_gpus(placement: str, degree: int = 1, engines: int | None = None) -> Pl
 
 def test_a_colocated_engine_is_on_the_gpu_of_its_rank(cluster: None) -> None:
     places = four_gpus("colocated")
-    options = [places.policy_options(rank) for rank in range(4)] + [places.engine_options(engine) for engine in range(4)]
+    options = [places.policy_options(rank) for rank in range(4)] + [
+        places.engine_options(engine) for engine in range(4)
+    ]
     found = gpus_of(options)
     assert found[:4] == found[4:]
     assert sorted(gpu for gpus in found[:4] for gpu in gpus) == [0, 1, 2, 3]
@@ -72,10 +74,14 @@ def test_a_colocated_tensor_parallel_engine_leaves_its_gpus_to_its_workers(clust
     places.close()
 
 
-def test_gpus_that_another_run_holds_are_not_waited_for_for_ever(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nemo_brorl.places._TIMEOUT_S", 1.0)
+def test_gpus_that_another_run_holds_are_not_waited_for_for_ever(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nemo_brorl.cluster.process_placement._TIMEOUT_S", 1.0)
     places = four_gpus("colocated")
-    with pytest.raises(ResourceError, match="1 of 1 nodes with 4 free GPUs and 2 CPU cores for each of them were not found within 1 s"):
+    with pytest.raises(
+        ResourceError, match="1 of 1 nodes with 4 free GPUs and 2 CPU cores for each of them were not found within 1 s"
+    ):
         four_gpus("colocated")
     places.close()
 

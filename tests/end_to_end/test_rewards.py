@@ -12,14 +12,14 @@ import pytest
 import ray
 
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig, TaskConfig
-from nemo_brorl.errors import ModelError
-from nemo_brorl.object_store import wait_any
-from nemo_brorl.prompts.sources import ReasoningGymSource
-from nemo_brorl.rewards.pool import VerifierPool
-from nemo_brorl.tokenizer import load_tokenizer
+from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.object_store import wait_any
+from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.tasks.questions.sources import ReasoningGymSource
+from nemo_brorl.tasks.scoring.pool import VerifierPool
+from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
-from nemo_brorl.warm_up.tokenizer import build_tokenizer
-from tests.bad_verifiers import MISBEHAVE
+from tests.support.bad_verifiers import MISBEHAVE
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=16)
 
@@ -47,7 +47,9 @@ def make_chunk(folder: Path, prompt: Prompt, texts: list[str], index: int) -> Ro
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     data = ChunkArrays(np.concatenate(ids).astype(np.int32), np.zeros(int(offsets[-1]), np.float32), offsets)
     request = RolloutRequest(prompt, index, len(texts), 0, SAMPLING)
-    return RolloutChunk(request, request.indices, lengths, np.ones(len(texts), bool), 0, 0, engine=0, data=ray.put(data))
+    return RolloutChunk(
+        request, request.indices, lengths, np.ones(len(texts), bool), 0, 0, engine=0, data=ray.put(data)
+    )
 
 
 def test_reasoning_gym_responses_are_scored_where_the_arrays_are(pool: VerifierPool, model_folder: Path) -> None:
@@ -57,7 +59,11 @@ def test_reasoning_gym_responses_are_scored_where_the_arrays_are(pool: VerifierP
         question = source.question(index)
         prompt = Prompt(f"train/{index}", question.task, question.verifier, (1,), question.payload)
         right = question.payload["answer"]
-        chunks.append(make_chunk(model_folder, prompt, [f"<answer>{right}</answer>", f"<answer>{right}", "<answer>no</answer>"], index))
+        chunks.append(
+            make_chunk(
+                model_folder, prompt, [f"<answer>{right}</answer>", f"<answer>{right}", "<answer>no</answer>"], index
+            )
+        )
     scored = {item.chunk.request.first_index: item for item in pool.score(iter(chunks))}
     assert sorted(scored) == list(range(6))
     assert all(item.rewards.tolist() == [1.0, 0.0, 0.0] and item.num_failed == 0 for item in scored.values())
@@ -77,10 +83,14 @@ def test_chunks_are_submitted_and_polled_one_by_one_and_an_empty_one_comes_back(
 ) -> None:
     prompt = Prompt("train/0", "toy", MISBEHAVE, (1,), {"log": str(tmp_path / "log")})
     empty = make_chunk(model_folder, prompt, ["x"], 7)
-    empty = replace(empty, indices=empty.indices[:0], lengths=empty.lengths[:0], is_stopped=empty.is_stopped[:0], data=None)
+    empty = replace(
+        empty, indices=empty.indices[:0], lengths=empty.lengths[:0], is_stopped=empty.is_stopped[:0], data=None
+    )
     pool.submit(empty)
     assert pool.pending() == []
-    assert [(item.chunk.request.first_index, item.rewards.tolist(), item.keys.tolist()) for item in pool.poll()] == [(7, [], [])]
+    assert [(item.chunk.request.first_index, item.rewards.tolist(), item.keys.tolist()) for item in pool.poll()] == [
+        (7, [], [])
+    ]
     for index in range(3):
         pool.submit(make_chunk(model_folder, prompt, [f"fine {index}"], index))
     scored = []
@@ -91,7 +101,9 @@ def test_chunks_are_submitted_and_polled_one_by_one_and_an_empty_one_comes_back(
     assert pool.poll() == []
 
 
-def test_a_slow_verifier_is_named_and_its_chunk_can_be_forgotten(pool: VerifierPool, model_folder: Path, tmp_path: Path) -> None:
+def test_a_slow_verifier_is_named_and_its_chunk_can_be_forgotten(
+    pool: VerifierPool, model_folder: Path, tmp_path: Path
+) -> None:
     prompt = Prompt("train/0", "toy", MISBEHAVE, (1,), {"log": str(tmp_path / "log")})
     pool.submit(make_chunk(model_folder, prompt, ["hang"], 0))
     (late,) = pool.late(0.0)
@@ -108,7 +120,9 @@ def test_a_tokenizer_that_is_not_there_is_a_model_error(pool: VerifierPool, tmp_
         VerifierPool(BroRLConfig(), tmp_path / "absent")
 
 
-def test_closing_the_pool_leaves_no_process_even_when_a_verifier_hangs(pool: VerifierPool, model_folder: Path, tmp_path: Path) -> None:
+def test_closing_the_pool_leaves_no_process_even_when_a_verifier_hangs(
+    pool: VerifierPool, model_folder: Path, tmp_path: Path
+) -> None:
     config = BroRLConfig(rewards=RewardsConfig(num_workers=1, timeout_s=600.0))
     doomed = VerifierPool(config, model_folder, [MISBEHAVE])
     doomed.wait_ready()

@@ -12,12 +12,21 @@ import numpy as np
 import pytest
 import ray
 
+from nemo_brorl.core.object_store import fetch, wait_any
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.object_store import fetch, wait_any
 from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutChunk, RolloutRequest, Sampling
-from tests.engine_pool import hf_log_probs, prompt_of, requests_of, rollouts_of, sample, start_pool, weights_of, worst_difference
-from tests.tiny_model import make_tiny_model
+from tests.support.engine_pool import (
+    hf_log_probs,
+    prompt_of,
+    requests_of,
+    rollouts_of,
+    sample,
+    start_pool,
+    weights_of,
+    worst_difference,
+)
+from tests.support.tiny_model import make_tiny_model
 
 LONG = Sampling(temperature=0.8, top_p=1.0, max_tokens=120)
 GREEDY = Sampling(temperature=1.0, top_p=1e-6, max_tokens=90)
@@ -60,13 +69,18 @@ def to_resume(chunks: Sequence[RolloutChunk]) -> list[RolloutRequest]:
     for chunk in chunks:
         rest = chunk.unfinished
         if rest is not None:
-            request = replace(chunk.request, first_index=int(rest.indices[0]), num_rollouts=len(rest.indices), resumed=rest)
+            request = replace(
+                chunk.request, first_index=int(rest.indices[0]), num_rollouts=len(rest.indices), resumed=rest
+            )
             requests.append(replace(request, deadline_s=None))
     return requests
 
 
 def test_requests_may_be_added_while_others_are_sampled(pool: VllmPool) -> None:
-    first, second = requests_of(prompt_of(70, "a"), 64, 16, sampling=LONG), requests_of(prompt_of(45, "b"), 64, 16, sampling=LONG)
+    first, second = (
+        requests_of(prompt_of(70, "a"), 64, 16, sampling=LONG),
+        requests_of(prompt_of(45, "b"), 64, 16, sampling=LONG),
+    )
     apart = sample(pool, first) | sample(pool, second)
     session = pool.open_session()
     session.submit(first)
@@ -92,7 +106,9 @@ def test_what_is_cut_and_resumed_reads_as_if_it_had_not_been(pool: VllmPool) -> 
     assert rollouts_of(pieces) == whole
 
 
-def test_a_resumed_response_keeps_its_beginning_and_has_the_log_probs_of_one_sentence(pool: VllmPool, folders: list[Path]) -> None:
+def test_a_resumed_response_keeps_its_beginning_and_has_the_log_probs_of_one_sentence(
+    pool: VllmPool, folders: list[Path]
+) -> None:
     prompt = prompt_of(70)
     chunks = list(pool.generate(cut_soon(requests_of(prompt, 64, 16, sampling=LONG))))
     rest = to_resume(chunks)
@@ -114,7 +130,9 @@ def test_continuations_are_drawn_from_the_distribution_after_the_beginning(pool:
     """The mean log-probability of 1,024 next tokens is minus the entropy, within four standard errors."""
     prompt, beginning, num = prompt_of(20), [9, 31], 1024
     arrays = ChunkArrays(
-        np.tile(np.array(beginning, np.int32), num), np.full(2 * num, -1.0, np.float32), np.arange(0, 2 * num + 1, 2, dtype=np.int64)
+        np.tile(np.array(beginning, np.int32), num),
+        np.full(2 * num, -1.0, np.float32),
+        np.arange(0, 2 * num + 1, 2, dtype=np.int64),
     )
     partial = PartialRollouts(np.arange(num, dtype=np.int32), np.full(num, 2, np.int32), 0, arrays)
     request = RolloutRequest(prompt, 0, num, 5, Sampling(0.8, 1.0, 3), resumed=partial)
@@ -155,7 +173,8 @@ def test_what_was_cut_outlives_the_engine_that_sampled_it(pool: VllmPool) -> Non
 
 
 def under_way(pool: VllmPool, requests: Sequence[RolloutRequest]) -> tuple[VllmSession, list[RolloutChunk]]:
-    """A session that has sampled some tokens of these requests: short ones were submitted with them and have come back."""
+    """A session that has sampled some tokens of these requests: short ones were submitted with them and have come
+    back."""
     pool.wait_ready()  # an update waits for an engine that is starting, and the others sample on meanwhile
     session = pool.open_session()
     session.submit([*requests, *requests_of(prompt_of(20, "short"), 16, 8, sampling=Sampling(1.0, 1.0, 4))])
@@ -163,7 +182,9 @@ def under_way(pool: VllmPool, requests: Sequence[RolloutRequest]) -> tuple[VllmS
 
 
 def test_the_same_weights_in_mid_sentence_change_nothing(pool: VllmPool, folders: list[Path]) -> None:
-    requests = requests_of(prompt_of(70), 64, 16, sampling=GREEDY) + requests_of(prompt_of(60, "b"), 16, 16, sampling=LONG)
+    requests = requests_of(prompt_of(70), 64, 16, sampling=GREEDY) + requests_of(
+        prompt_of(60, "b"), 16, 16, sampling=LONG
+    )
     undisturbed = sample(pool, requests)
     session, short = under_way(pool, requests)
     manifest, buckets = weights_of(folders[0])
@@ -174,13 +195,20 @@ def test_the_same_weights_in_mid_sentence_change_nothing(pool: VllmPool, folders
     assert 5 in {chunk.newest_version for chunk in chunks}
     rollouts = rollouts_of(chunks)
     for key, (tokens, log_probs, is_stopped) in undisturbed.items():
-        assert (rollouts[key][0], rollouts[key][2]) == (tokens, is_stopped), "generators of seeded rollouts go on where they were"
+        assert (rollouts[key][0], rollouts[key][2]) == (tokens, is_stopped), (
+            "generators of seeded rollouts go on where they were"
+        )
         assert rollouts[key][1] == pytest.approx(log_probs, abs=1e-4)
 
 
-def first_of_new(folders: list[Path], prompt: Prompt, tokens: list[int], log_probs: list[float], temperature: float) -> int:
-    """How many tokens the old weights sampled: the others are the new ones', by their log-probs. Raises where neither fits."""
-    old, new = (np.abs(hf_log_probs(folder, prompt, tokens, temperature) - np.array(log_probs)) < 1e-4 for folder in folders)
+def first_of_new(
+    folders: list[Path], prompt: Prompt, tokens: list[int], log_probs: list[float], temperature: float
+) -> int:
+    """How many tokens the old weights sampled: the others are the new ones', by their log-probs. Raises where neither
+    fits."""
+    old, new = (
+        np.abs(hf_log_probs(folder, prompt, tokens, temperature) - np.array(log_probs)) < 1e-4 for folder in folders
+    )
     fits = [switch for switch in range(len(tokens) + 1) if old[:switch].all() and new[switch:].all()]
     assert fits, "every token was sampled by the weights of its time"
     return fits[0]
@@ -193,7 +221,9 @@ def test_after_an_update_in_mid_sentence_tokens_are_the_new_weights(pool: VllmPo
     pool.load_weights(manifest, buckets, version=6)
     chunks = [chunk for chunk in drain(session, 4, short) if chunk.request.prompt is prompt]
     session.close()
-    switches = [first_of_new(folders, prompt, tokens, log_probs, 0.8) for tokens, log_probs, _ in rollouts_of(chunks).values()]
+    switches = [
+        first_of_new(folders, prompt, tokens, log_probs, 0.8) for tokens, log_probs, _ in rollouts_of(chunks).values()
+    ]
     lengths = [len(tokens) for tokens, _, _ in rollouts_of(chunks).values()]
     assert any(0 < switch < length for switch, length in zip(switches, lengths, strict=True))
     assert {chunk.newest_version for chunk in chunks} == {6}

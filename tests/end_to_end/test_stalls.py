@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import ray
 
-from nemo_brorl.errors import StallError
-from nemo_brorl.heartbeat import Heartbeat, StallWatch
-from nemo_brorl.policy import group
-from nemo_brorl.policy.group import MegatronPolicy
+from nemo_brorl.core.errors import StallError
+from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
+from nemo_brorl.policy import megatron_policy
+from nemo_brorl.policy.megatron_policy import MegatronPolicy
 from nemo_brorl.policy.roll_call import ASK
-from tests.model_factory import make_config, make_model, make_plan
+from tests.support.model_factory import make_config, make_model, make_plan
 
 pytestmark = pytest.mark.end_to_end
 
@@ -32,8 +32,10 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def test_a_stopped_rank_is_named_and_ends_the_run(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group, "_CLOSE_TIMEOUT_S", 2.0)  # it will not answer then either
+def test_a_stopped_rank_is_named_and_ends_the_run(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(megatron_policy, "_CLOSE_TIMEOUT_S", 2.0)  # it will not answer then either
     heartbeat = Heartbeat()
     warnings: list[str] = []
     heartbeat.on_stall = lambda text, seconds: warnings.append(text)
@@ -45,7 +47,9 @@ def test_a_stopped_rank_is_named_and_ends_the_run(cluster: None, tmp_path: Path,
     try:
         with (
             StallWatch(heartbeat, tmp_path, WARNING_S, TIMEOUT_S),
-            pytest.raises(StallError, match=r"policy update.*policy rank 1 does not answer.*policy rank 0 at update.*waiting in"),
+            pytest.raises(
+                StallError, match=r"policy update.*policy rank 1 does not answer.*policy rank 0 at update.*waiting in"
+            ),
         ):
             policy.update(make_plan(1, micro_batches=2))
     finally:

@@ -5,8 +5,8 @@ import sys
 
 PROGRAM = """
 import os, signal, time
-from nemo_brorl.clock import StopRequest
-from nemo_brorl.cluster import RayCluster
+from nemo_brorl.core.clock import StopRequest
+from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.config.load import load_config
 stop = StopRequest(None)
 stop.install()

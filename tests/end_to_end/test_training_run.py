@@ -20,26 +20,36 @@ pytestmark = pytest.mark.end_to_end
 
 SMALL = [
     "data.tasks=[{name: gcd, config: {max_value: 30}}]",
-    "sft.hidden_size=64", "sft.num_layers=2", "sft.num_attention_heads=2", "sft.num_key_value_heads=1", "sft.intermediate_size=128",
+    "sft.hidden_size=64", "sft.num_layers=2", "sft.num_attention_heads=2", "sft.num_key_value_heads=1",
+    "sft.intermediate_size=128",
     "sft.batch_size=32", "sft.max_steps=120", "sft.probe_interval=60",
     "sft.min_pass_at_1=0", "sft.target_pass_at_1=0.4", "sft.max_pass_at_1=1",
-    "rollouts.num_per_prompt=32", "rollouts.prompts_per_step=3", "rollouts.chunk_size=8", "rollouts.max_response_tokens=12",
+    "rollouts.num_per_prompt=32", "rollouts.prompts_per_step=3", "rollouts.chunk_size=8",
+    "rollouts.max_response_tokens=12",
     "evaluation.num_prompts=8", "evaluation.samples_per_prompt=4", "algorithm.num_mini_batches=2",
     "trainer.max_steps=4", "trainer.val_interval=0", "trainer.save_interval=2",
     "algorithm.reference_reset.interval=3", "algorithm.reference_reset.clear_optimizer=true",
 ]  # fmt: skip
 EXPECTED_METRICS = (
-    "dynamic_sampling/keep_rate", "generation/samples_per_s", "generation/prefix_cache_hit_rate", "policy/log_prob_mismatch", "reward/mean",
+    "dynamic_sampling/keep_rate", "generation/samples_per_s", "generation/prefix_cache_hit_rate",
+    "policy/log_prob_mismatch", "reward/mean",
     "time/collect_s", "time/generate_s", "time/reward_s", "time/log_prob_s", "time/update_s", "time/sync_s",
 )  # fmt: skip
 RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-VOLATILE = ("time/", "generation/samples_per_s", "generation/tokens_per_s", "generation/prefix_cache", "sync/seconds", "sync/gib_per_s")
+VOLATILE = (
+    "time/",
+    "generation/samples_per_s",
+    "generation/tokens_per_s",
+    "generation/prefix_cache",
+    "sync/seconds",
+    "sync/gib_per_s",
+)
 
 
 def command(module: str, folder: Path, *overrides: str) -> list[str]:
     base = folder.parent / "base"
     shared = [f"sft.output={base}", f"policy.model={base}", f"exp_manager.explicit_log_dir={folder}"]
-    return [sys.executable, "-m", f"nemo_brorl.{module}", *SMALL, *shared, *overrides]
+    return [sys.executable, "-m", "nemo_brorl", module, *SMALL, *shared, *overrides]
 
 
 def run(module: str, folder: Path, *overrides: str) -> str:
@@ -111,7 +121,9 @@ def test_a_repeated_run_is_bit_identical_generation_included(whole: tuple[Path, 
 
 def test_a_run_killed_in_step_four_and_resumed_equals_the_uninterrupted_one(whole: tuple[Path, str]) -> None:
     folder = whole[0].parent / "killed"
-    process = subprocess.Popen(command("train", folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command("train", folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+    )
     wait_for(lambda: num_steps(folder) >= 3, process)
     left = processes_of(process)
     process.send_signal(signal.SIGKILL)
@@ -123,7 +135,12 @@ def test_a_run_killed_in_step_four_and_resumed_equals_the_uninterrupted_one(whol
     output = run("train", folder)
     assert "resumed after step 2" in output
     assert rows(folder) == rows(whole[0])
-    assert json.loads((folder / "events.jsonl").read_text()) == {"step": 3, "event": "reference_reset", "reason": "interval", "value": 3.0}
+    assert json.loads((folder / "events.jsonl").read_text()) == {
+        "step": 3,
+        "event": "reference_reset",
+        "reason": "interval",
+        "value": 3.0,
+    }
     state = "checkpoints/step_4/state.json"
     assert json.loads((folder / state).read_text())["prompts"] == json.loads((whole[0] / state).read_text())["prompts"]
     for step in (1, 2, 3, 4):
@@ -147,11 +164,15 @@ def test_interrupting_saves_ends_with_zero_and_leaves_no_process(whole: tuple[Pa
     assert not [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_run_that_overlaps_grows_groups_and_cuts_rollouts_learns_from_what_is_resumed(whole: tuple[Path, str]) -> None:
+def test_a_run_that_overlaps_grows_groups_and_cuts_rollouts_learns_from_what_is_resumed(
+    whole: tuple[Path, str],
+) -> None:
     folder = whole[0].parent / "broad"
     run(
-        "train", folder, "rollouts.overlap=true", "rollouts.allocation=waves", "rollouts.waves.first_wave=8", "rollouts.min_fraction=0.5",
-        "rollouts.deadline_s=0.02", "rollouts.unfinished=resume", "dynamic_sampling.in_flight=resume", "dynamic_sampling.oversample=1.5",
+        "train", folder, "rollouts.overlap=true", "rollouts.allocation=waves", "rollouts.waves.first_wave=8",
+        "rollouts.min_fraction=0.5",
+        "rollouts.deadline_s=0.02", "rollouts.unfinished=resume", "dynamic_sampling.in_flight=resume",
+        "dynamic_sampling.oversample=1.5",
     )  # fmt: skip
     steps = rows(folder)[1:]
     assert [row["step"] for row in steps] == [1, 2, 3, 4]
@@ -186,7 +207,12 @@ def test_evaluation_reports_the_exported_model(whole: tuple[Path, str]) -> None:
 
 def test_a_checkpoint_is_evaluated_through_a_folder_that_is_made_once(whole: tuple[Path, str]) -> None:
     folder = whole[0].parent / "evaluated"
-    asked = (f"evaluation.checkpoint={whole[0]}", "policy.model=nowhere", "evaluation.num_prompts=3", "generation.num_engines=1")
+    asked = (
+        f"evaluation.checkpoint={whole[0]}",
+        "policy.model=nowhere",
+        "evaluation.num_prompts=3",
+        "generation.num_engines=1",
+    )
     converted = whole[0] / "hf_step_4"
     assert f"step_4 written to {converted}" in run("evaluate", folder, *asked)
     first = (folder / "evaluation.json").read_bytes()
@@ -203,7 +229,9 @@ def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tupl
     exported, converted = (load_file(folder / "model.safetensors") for folder in (whole[0] / "hf", tmp_path / "hf"))
     assert exported.keys() == converted.keys()
     assert all(torch.equal(exported[name], converted[name]) for name in exported)
-    again = subprocess.run(command("convert", whole[0], f"convert.output={tmp_path / 'hf'}"), capture_output=True, text=True, check=False)
+    again = subprocess.run(
+        command("convert", whole[0], f"convert.output={tmp_path / 'hf'}"), capture_output=True, text=True, check=False
+    )
     assert again.returncode == 2
     assert "is there and not empty" in again.stderr
 
@@ -219,11 +247,15 @@ def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tupl
         (["algorithm.clip_high=0.5"], "belongs to another configuration"),
     ],
 )
-def test_bad_input_is_one_message_and_exit_code_two(whole: tuple[Path, str], tmp_path: Path, overrides: list[str], message: str) -> None:
+def test_bad_input_is_one_message_and_exit_code_two(
+    whole: tuple[Path, str], tmp_path: Path, overrides: list[str], message: str
+) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
     overrides = [override.replace("EMPTY", str(empty)) for override in overrides]
-    done = subprocess.run(command("train", whole[0], *overrides), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command("train", whole[0], *overrides), capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 2, done.stderr[-2000:]
     assert message in done.stderr
     assert "Traceback" not in done.stderr

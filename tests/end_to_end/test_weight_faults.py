@@ -1,4 +1,5 @@
-"""Publications between light Ray actors that hang or die on purpose: real Gloo, real timeouts, no Megatron and no vLLM."""
+"""Publications between light Ray actors that hang or die on purpose: real Gloo, real timeouts, no Megatron and no
+vLLM."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ import ray
 import torch
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ReceiverLostError, WeightSyncError
-from nemo_brorl.generation.engine import EngineReady
-from nemo_brorl.generation.incoming import IncomingWeights, LoadReport
-from nemo_brorl.generation.slot import EngineSlot
-from nemo_brorl.generation.weight_receivers import WeightReceivers
-from nemo_brorl.policy.weight_source import WeightSource
-from nemo_brorl.policy.weight_stream import WeightSender
+from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
+from nemo_brorl.core.weight_wire import broadcast_group
+from nemo_brorl.core.weight_wire.flat import check_bytes
+from nemo_brorl.generation.engine_actor import EngineReady
+from nemo_brorl.generation.engine_handle import EngineSlot
+from nemo_brorl.generation.weights.incoming import IncomingWeights, LoadReport
+from nemo_brorl.generation.weights.receivers import WeightReceivers
+from nemo_brorl.policy.weights.weight_source import WeightSource
+from nemo_brorl.policy.weights.weight_stream import WeightSender
+from nemo_brorl.training.publish import publish
 from nemo_brorl.types import BucketNotice, StreamedBucket, TensorInfo, WeightLink
-from nemo_brorl.weight_sync.publish import publish
-from nemo_brorl.weight_wire import group
-from nemo_brorl.weight_wire.flat import check_bytes
 
 HOST = "127.0.0.1"
 WEIGHTS = [(f"w{i}", torch.full((64,), float(i))) for i in range(6)]  # one a bucket
@@ -48,11 +49,11 @@ class LightRank:
 
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:
         self.sender.group = None
-        self.store = group.open_store(HOST)
+        self.store = broadcast_group.open_store(HOST)
         return WeightLink(HOST, self.store.port, receivers, 1, "gloo", TIMEOUT_S)
 
     def join_weight_link(self, link: WeightLink) -> None:
-        self.sender.group = group.wait_for_receivers(link, self.store)
+        self.sender.group = broadcast_group.wait_for_receivers(link, self.store)
 
     def stream_weights(self) -> Iterator[Any]:
         yield from self.sender.stream(self.weights(), limit=256)
@@ -84,7 +85,7 @@ class LightEngine:
 
     def join_weight_link(self, link: WeightLink, number: int) -> None:
         self.misbehave("joining")
-        self.group = group.join(link, number, 0)
+        self.group = broadcast_group.join(link, number, 0)
 
     def begin_weights(self, manifest: Sequence[TensorInfo]) -> None:
         self.incoming = IncomingWeights(manifest)
@@ -131,7 +132,11 @@ class LightGenerator:
             for index, fault in enumerate(faults)
         ]
         receivers = WeightReceivers(self.slots, TIMEOUT_S, len(faults), is_collective=True)
-        self.weight_receivers, self.join_weight_link, self.load_weights = receivers.names, receivers.join, receivers.load
+        self.weight_receivers, self.join_weight_link, self.load_weights = (
+            receivers.names,
+            receivers.join,
+            receivers.load,
+        )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -161,9 +166,14 @@ def test_engines_that_fail_a_broadcast_are_named_and_replaced_and_the_next_attem
 
 
 def test_policy_ranks_that_hang_are_named_with_what_engines_have(tmp_path: Path) -> None:
-    """A rank that stops before tensor 4 has sent the buckets 0 to 2: it looks at a tensor before it closes the bucket before."""
+    """A rank that stops before tensor 4 has sent the buckets 0 to 2: it looks at a tensor before it closes the bucket
+    before."""
     generator = LightGenerator(tmp_path, ["none"])
-    with pytest.raises(WeightSyncError, match="policy rank 1 sent bucket 3 of 6 and nothing for 3 s; engine 0 has confirmed 6"):
+    with pytest.raises(
+        WeightSyncError, match="policy rank 1 sent bucket 3 of 6 and nothing for 3 s; engine 0 has confirmed 6"
+    ):
         publish(LightPolicy(None, 4), generator, version=1)
-    with pytest.raises(WeightSyncError, match="policy rank 0 sent bucket 1 of 6 and nothing for 3 s; engine 0 has confirmed 1"):
+    with pytest.raises(
+        WeightSyncError, match="policy rank 0 sent bucket 1 of 6 and nothing for 3 s; engine 0 has confirmed 1"
+    ):
         publish(LightPolicy(2), generator, version=1)

@@ -1,4 +1,5 @@
-"""Weights from real Megatron ranks into real vLLM engines by broadcast over Gloo; sleeping engines; participants that hang or die."""
+"""Weights from real Megatron ranks into real vLLM engines by broadcast over Gloo; sleeping engines; participants that
+hang or die."""
 
 from __future__ import annotations
 
@@ -17,13 +18,13 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import GenerationError
+from nemo_brorl.core.errors import GenerationError
+from nemo_brorl.core.object_store import fetch
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.object_store import fetch
-from nemo_brorl.policy.group import MegatronPolicy
+from nemo_brorl.policy.megatron_policy import MegatronPolicy
+from nemo_brorl.training.publish import publish
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling, TensorInfo, WeightBucket
-from nemo_brorl.weight_sync.publish import publish
-from tests.tiny_model import VOCAB_SIZE, make_tiny_model
+from tests.support.tiny_model import VOCAB_SIZE, make_tiny_model
 
 PROMPT = Prompt("a", "task", "verifier", tuple(np.random.default_rng(0).integers(3, VOCAB_SIZE, 40).tolist()), {})
 REQUESTS = [RolloutRequest(PROMPT, first, 4, 11, Sampling(1.0, 1.0, 12)) for first in (0, 4)]
@@ -96,7 +97,9 @@ def worst_difference(folder: Path, sampled: Sampled) -> float:
     return worst
 
 
-def test_a_broadcast_leaves_the_weights_that_the_object_store_leaves(stack: tuple[MegatronPolicy, VllmPool, Path]) -> None:
+def test_a_broadcast_leaves_the_weights_that_the_object_store_leaves(
+    stack: tuple[MegatronPolicy, VllmPool, Path],
+) -> None:
     policy, pool, folder = stack
     before = sample(pool, version=0)
     report = publish(policy, pool, version=1)

@@ -1,5 +1,5 @@
-"""FlexAttention against the block loop on the GPU, forward and backward, for rows of several lengths. megatron is imported late, as
-CPU tests of the same run prepare it for the CPU."""
+"""FlexAttention against the block loop on the GPU, forward and backward, for rows of several lengths. megatron is
+imported late, as CPU tests of the same run prepare it for the CPU."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ NUM_HEADS, NUM_KV, HEAD_SIZE = 8, 2, 64
 
 def make_row(prompt_length: int, lengths: list[int]) -> Any:
     """A shared segment and a document, padded for FlexAttention."""
-    from nemo_brorl.policy.attention_flex import ROW_MULTIPLE
-    from nemo_brorl.policy.packed_rows import PackedSegment, Response
-    from nemo_brorl.policy.row_builder import RowSettings, build_row
+    from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
+    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
+    from nemo_brorl.policy.rows.row_builder import RowSettings, build_row
 
     def segment(prompt: int, responses: list[int]) -> PackedSegment:
-        made = [Response(0, i, np.ones(n, np.int32), np.zeros(n, np.float32), 0.0, True) for i, n in enumerate(responses)]
+        made = [
+            Response(0, i, np.ones(n, np.int32), np.zeros(n, np.float32), 0.0, True) for i, n in enumerate(responses)
+        ]
         return PackedSegment(np.ones(prompt, np.int32), tuple(made))
 
     settings = RowSettings(torch.device("cuda"), ROW_MULTIPLE, with_sight=True)
@@ -43,13 +45,15 @@ def outputs_and_gradients(attend: Any, row: Any, dtype: torch.dtype) -> list[tor
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-3), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])
 def test_flex_equals_the_block_loop(dtype: torch.dtype, tolerance: float) -> None:
-    from nemo_brorl.policy.attention_flex import attend_with_flex
-    from nemo_brorl.policy.attention_sdpa import attend_by_blocks
+    from nemo_brorl.policy.model.attention_flex import attend_with_flex
+    from nemo_brorl.policy.model.attention_sdpa import attend_by_blocks
 
     for shape in SHAPES:
         row = make_row(*shape)
         for mine, expected in zip(
-            outputs_and_gradients(attend_with_flex, row, dtype), outputs_and_gradients(attend_by_blocks, row, dtype), strict=True
+            outputs_and_gradients(attend_with_flex, row, dtype),
+            outputs_and_gradients(attend_by_blocks, row, dtype),
+            strict=True,
         ):
             assert (mine - expected).abs().max() <= tolerance * expected.abs().max(), shape
 
@@ -58,8 +62,8 @@ def test_flex_of_a_shared_prompt_is_the_cpu_path(gpu_device: Any) -> None:
     """The mask that every response sees, against the kernel that CPU runs train with."""
     from dataclasses import replace
 
-    from nemo_brorl.policy.attention_cpu import attend_on_cpu
-    from nemo_brorl.policy.attention_flex import attend_with_flex
+    from nemo_brorl.policy.cpu.attention import attend_on_cpu
+    from nemo_brorl.policy.model.attention_flex import attend_with_flex
 
     for shape in SHAPES:
         row = make_row(*shape)
@@ -79,7 +83,7 @@ def test_flex_of_a_shared_prompt_is_the_cpu_path(gpu_device: Any) -> None:
 def test_rows_of_other_lengths_compile_nothing_new() -> None:
     from torch._dynamo.utils import counters
 
-    from nemo_brorl.policy.attention_flex import attend_with_flex
+    from nemo_brorl.policy.model.attention_flex import attend_with_flex
 
     for num in (4, 9):  # the first lengths, of more than one block
         outputs_and_gradients(attend_with_flex, make_row(64, [100] * num), torch.bfloat16)

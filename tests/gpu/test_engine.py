@@ -1,4 +1,5 @@
-"""vLLM on CUDA behind the pool: whose log-probs it samples with, and that seeds decide what is sampled, not how work is cut."""
+"""vLLM on CUDA behind the pool: whose log-probs it samples with, and that seeds decide what is sampled, not how work is
+cut."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling
-from tests.tiny_model import make_tiny_model
+from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.gpu
 
@@ -37,9 +38,9 @@ def pool(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
     pytest.importorskip("vllm")
     import ray
 
-    from nemo_brorl.config.roles import plan_roles
+    from nemo_brorl.cluster.process_placement import Places
+    from nemo_brorl.config.device_plan import plan_roles
     from nemo_brorl.generation.pool import VllmPool
-    from nemo_brorl.places import Places
 
     config = engine_config("fp32", eager=request.param == "eager")
     ray.init(include_dashboard=False, logging_level="ERROR")
@@ -52,7 +53,7 @@ def pool(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
 
 
 def sample(pool: Any, first: int, num: int, temperature: float = 1.0) -> Any:
-    from nemo_brorl.object_store import fetch
+    from nemo_brorl.core.object_store import fetch
 
     (chunk,) = pool.generate([RolloutRequest(PROMPT, first, num, 11, Sampling(temperature, 1.0, LENGTH))])
     return fetch(chunk.data)
@@ -60,7 +61,7 @@ def sample(pool: Any, first: int, num: int, temperature: float = 1.0) -> Any:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_sampled_log_probs_are_those_of_transformers(pool: Any, folder: Path, temperature: float) -> None:
-    from nemo_brorl.policy.hf_log_probs import hf_log_probs
+    from nemo_brorl.policy.weights.hf_log_probs import hf_log_probs
 
     arrays = sample(pool, 0, 8, temperature)
     responses = [part.tolist() for part in np.split(arrays.token_ids, arrays.offsets[1:-1])]
@@ -83,6 +84,9 @@ def test_the_prompt_is_computed_once_for_a_group(pool: Any) -> None:
     before = pool.stats()[0]
     sample(pool, 0, 16)
     after = pool.stats()[0]
-    queries, hits = after.prefix_cache_queries - before.prefix_cache_queries, after.prefix_cache_hits - before.prefix_cache_hits
+    queries, hits = (
+        after.prefix_cache_queries - before.prefix_cache_queries,
+        after.prefix_cache_hits - before.prefix_cache_hits,
+    )
     assert queries == 16 * 60
     assert hits == 16 * 48  # three of its four blocks are full

@@ -1,7 +1,7 @@
 """FP8 on Hopper: Transformer Engine's recipes train, differ little from bf16, and round as the CPU emulation does.
 
-Run as `pytest tests/gpu`; megatron and Transformer Engine are imported late, as CPU tests of the same run prepare megatron for
-the CPU.
+Run as `pytest tests/gpu`; megatron and Transformer Engine are imported late, as CPU tests of the same run prepare
+megatron for the CPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nemo_brorl.config.schema import PolicyConfig
-from tests.model_factory import make_config, make_model, make_plan
+from tests.support.model_factory import make_config, make_model, make_plan
 
 pytestmark = pytest.mark.gpu
 
@@ -38,10 +38,18 @@ T, IN, OUT = 256, 384, 256
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256}
+    sizes = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 256,
+    }
     folder = make_model(tmp_path_factory.mktemp("model"), **sizes)
     path = folder / "model.safetensors"
-    weights = {name: tensor if "norm" in name else 0.2 * tensor for name, tensor in load_file(path).items()}  # of usual size
+    weights = {
+        name: tensor if "norm" in name else 0.2 * tensor for name, tensor in load_file(path).items()
+    }  # of usual size
     save_file(weights, path, metadata={"format": "pt"})
     return folder
 
@@ -89,16 +97,21 @@ def te_recipe(policy: PolicyConfig) -> Any:
     form = recipe.Format.HYBRID if policy.fp8 == "hybrid" else recipe.Format.E4M3
     if policy.fp8_recipe == "delayed":
         return recipe.DelayedScaling(fp8_format=form, amax_history_len=policy.fp8_amax_history, amax_compute_algo="max")
-    return {"tensorwise": recipe.Float8CurrentScaling, "blockwise": recipe.Float8BlockScaling}[policy.fp8_recipe](fp8_format=form)
+    return {"tensorwise": recipe.Float8CurrentScaling, "blockwise": recipe.Float8BlockScaling}[policy.fp8_recipe](
+        fp8_format=form
+    )
 
 
 @pytest.mark.parametrize("settings", RECIPES.values(), ids=RECIPES.keys())
-def test_transformer_engine_and_the_emulation_compute_the_same_linear_layer(settings: dict[str, Any], gpu_device: Any) -> None:
-    """Three steps, so that the delayed recipe has scales of its own. Left are the order of sums and a faster accumulator."""
+def test_transformer_engine_and_the_emulation_compute_the_same_linear_layer(
+    settings: dict[str, Any], gpu_device: Any
+) -> None:
+    """Three steps, so that the delayed recipe has scales of its own. Left are the order of sums and a faster
+    accumulator."""
     import transformer_engine.pytorch as te
 
-    from nemo_brorl.policy.fp8_recipes import Delayed, Phase, make_recipe
-    from nemo_brorl.policy.quantise import product
+    from nemo_brorl.policy.numerics.fp8_recipes import Delayed, Phase, make_recipe
+    from nemo_brorl.policy.numerics.quantise import product
 
     policy = make_config(precision="bf16", **settings).policy
     x, w, g = tensors()
@@ -132,7 +145,7 @@ def test_both_quantise_a_tensor_to_the_same_bits(gpu_device: Any) -> None:
     from transformer_engine.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
     from transformer_engine.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer
 
-    from nemo_brorl.policy.quantise import E4M3, E5M2, TILE, largest_absolute, per_tensor, per_tile, scale_for
+    from nemo_brorl.policy.numerics.quantise import E4M3, E5M2, TILE, largest_absolute, per_tensor, per_tile, scale_for
 
     x = tensors()[0]
     for to, te_type in ((E4M3, tex.DType.kFloat8E4M3), (E5M2, tex.DType.kFloat8E5M2)):

@@ -10,10 +10,16 @@ import pytest
 import torch
 
 from nemo_brorl.config.schema import BroRLConfig
-from tests.model_factory import make_config, make_model, make_plan
+from tests.support.model_factory import make_config, make_model, make_plan
 
 NewLearner = Callable[[Path, BroRLConfig], Any]
-SIZES = {"hidden_size": 512, "intermediate_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 8192}
+SIZES = {
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 8192,
+}
 
 
 def num_parameters(learner: Any) -> int:
@@ -39,7 +45,9 @@ def test_memory_falls_by_what_moves_and_training_goes_on(
         assert mine["policy/loss"] == pytest.approx(theirs["policy/loss"], rel=1e-5)
 
 
-def test_scoring_under_the_reference_needs_no_second_set_of_weights(new_gpu_learner: NewLearner, tmp_path: Path) -> None:
+def test_scoring_under_the_reference_needs_no_second_set_of_weights(
+    new_gpu_learner: NewLearner, tmp_path: Path
+) -> None:
     learner = new_gpu_learner(make_model(tmp_path / "model", **SIZES), make_config(precision="bf16"))
     largest = max(param.nbytes for model in learner.models for param in model.parameters())
     before = [param.clone() for model in learner.models for param in model.parameters()]
@@ -57,12 +65,17 @@ def test_scoring_under_the_reference_needs_no_second_set_of_weights(new_gpu_lear
 def test_quantised_copies_of_weights_go_too_and_are_made_again(new_gpu_learner: NewLearner, tmp_path: Path) -> None:
     folder = make_model(tmp_path / "model", **SIZES)
     settings = {"precision": "bf16", "fp8": "hybrid"}
-    resident, moving = new_gpu_learner(folder, make_config(**settings)), new_gpu_learner(folder, make_config(offload="all", **settings))
+    resident, moving = (
+        new_gpu_learner(folder, make_config(**settings)),
+        new_gpu_learner(folder, make_config(offload="all", **settings)),
+    )
     for learner in (resident, moving):
         learner.update(make_plan(seed=0))
     before = torch.cuda.memory_allocated()
     moving.offload()
-    assert before - torch.cuda.memory_allocated() > 18.5 * num_parameters(moving)  # 18 without the copies, most weights have one
+    assert before - torch.cuda.memory_allocated() > 18.5 * num_parameters(
+        moving
+    )  # 18 without the copies, most weights have one
     moving.onload()
     mine, theirs = moving.update(make_plan(seed=1)).metrics, resident.update(make_plan(seed=1)).metrics
     assert mine["policy/loss"] == pytest.approx(theirs["policy/loss"], rel=1e-5)

@@ -1,4 +1,5 @@
-"""Transformer Engine's layers, fused kernels and grouped products against `transformers` and plain torch, in fp32 with the same weights.
+"""Transformer Engine's layers, fused kernels and grouped products against `transformers` and plain torch, in fp32 with
+the same weights.
 
 Megatron is imported late, as CPU tests of the same run prepare it for the CPU.
 """
@@ -14,17 +15,28 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.model_factory import make_config, make_model
+from tests.support.model_factory import make_config, make_model
 
 pytestmark = pytest.mark.gpu
 
-SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256}
+SIZES = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2 tied": {"architecture": "qwen2"},
     "qwen2": {"architecture": "qwen2", "tie_word_embeddings": False},
     "qwen3": {"architecture": "qwen3", "head_dim": 32},
     "llama": {"architecture": "llama", "tie_word_embeddings": False},
-    "mixture, grouped products": {"architecture": "qwen3_moe", "head_dim": 32, "moe_intermediate_size": 64, "tie_word_embeddings": False},
+    "mixture, grouped products": {
+        "architecture": "qwen3_moe",
+        "head_dim": 32,
+        "moe_intermediate_size": 64,
+        "tie_word_embeddings": False,
+    },
 }
 PROMPT, RESPONSES = [3, 1, 4, 1, 5], [[9, 2, 6], [5, 3, 5, 8, 9, 7], [9]]
 
@@ -54,19 +66,24 @@ def test_log_probs_are_those_of_transformers(family: str, new_gpu_learner: Calla
     with torch.no_grad():
         model = hugging_face(folder)
         for own, response in zip(mine, RESPONSES, strict=True):
-            np.testing.assert_allclose(own, log_probs_of(model, response).cpu().numpy(), atol=5e-3)  # products may be in TF32
+            np.testing.assert_allclose(
+                own, log_probs_of(model, response).cpu().numpy(), atol=5e-3
+            )  # products may be in TF32
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_of_a_shared_prompt_are_those_of_separate_sequences(
     family: str, new_gpu_learner: Callable[..., Any], tmp_path: Path
 ) -> None:
-    from nemo_brorl.policy.packed_rows import PackedSegment, Response
-    from nemo_brorl.policy.schedule import train_rows
+    from nemo_brorl.policy.pipeline import train_rows
+    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
 
     folder = family_folder(tmp_path / "model", family)
     learner = new_gpu_learner(folder, make_config())
-    made = [Response(0, i, np.array(tokens, np.int32), np.zeros(len(tokens), np.float32), 0.0, True) for i, tokens in enumerate(RESPONSES)]
+    made = [
+        Response(0, i, np.array(tokens, np.int32), np.zeros(len(tokens), np.float32), 0.0, True)
+        for i, tokens in enumerate(RESPONSES)
+    ]
     row = learner.row([PackedSegment(np.array(PROMPT, np.int32), tuple(made))], 1.0)
     train_rows(learner.chunks, [row], lambda index, row, scores: (-scores.log_probs.sum(), {}))
     num_tokens = sum(map(len, RESPONSES))
@@ -101,9 +118,11 @@ def test_the_fused_swiglu_is_silu_times_up(gpu_device: Any) -> None:
 def test_the_norm_fused_into_a_product_is_ours_before_it(gpu_device: Any) -> None:
     import transformer_engine.pytorch as te
 
-    from nemo_brorl.policy.rms_norm import rms_norm
+    from nemo_brorl.policy.cpu.rms_norm import rms_norm
 
-    layer = te.LayerNormLinear(128, 256, eps=1e-6, normalization="RMSNorm", bias=False, params_dtype=torch.bfloat16, device="cuda")
+    layer = te.LayerNormLinear(
+        128, 256, eps=1e-6, normalization="RMSNorm", bias=False, params_dtype=torch.bfloat16, device="cuda"
+    )
     with torch.no_grad():
         layer.layer_norm_weight.uniform_(0.5, 1.5)
     x = torch.randn(96, 128, device="cuda", dtype=torch.bfloat16)
@@ -125,7 +144,7 @@ def test_a_grouped_product_is_one_product_per_expert(gpu_device: Any) -> None:
 
 def test_scores_of_a_large_vocabulary_are_those_of_log_softmax(gpu_device: Any) -> None:
     """Several tiles on the GPU, forward and backward."""
-    from nemo_brorl.policy.log_probs import TokenScores, token_scores, vocab_slice
+    from nemo_brorl.policy.model.log_probs import TokenScores, token_scores, vocab_slice
 
     generator = torch.Generator("cuda").manual_seed(0)
     hidden = torch.randn(600, 64, device="cuda", generator=generator).requires_grad_()

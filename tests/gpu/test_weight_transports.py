@@ -1,4 +1,5 @@
-"""Weights into a colocated engine through memory of the GPU they share; what a sleeping engine holds; the GPU's checksum.
+"""Weights into a colocated engine through memory of the GPU they share; what a sleeping engine holds; the GPU's
+checksum.
 
 No machine of this project has run these with vLLM so far.
 """
@@ -15,7 +16,7 @@ import torch
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import BucketNotice, Prompt, RolloutRequest, Sampling
-from tests.tiny_model import make_tiny_model
+from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.gpu
 
@@ -24,8 +25,8 @@ PROMPT = Prompt("a", "task", "verifier", tuple(range(3, 43)), {})
 
 def map_and_check(notice: BucketNotice, answers: Any) -> None:
     """In another process: the announced tensors, from the GPU's memory."""
-    from nemo_brorl.weight_wire.cuda_ipc import map_here
-    from nemo_brorl.weight_wire.flat import check_bytes, unflatten
+    from nemo_brorl.core.weight_wire.cuda_ipc import map_here
+    from nemo_brorl.core.weight_wire.flat import check_bytes, unflatten
 
     assert notice.handles is not None
     flat = map_here(notice.handles, torch.device("cuda", 0))
@@ -34,7 +35,7 @@ def map_and_check(notice: BucketNotice, answers: Any) -> None:
 
 
 def test_another_process_maps_what_a_rank_exports(gpu_device: Any) -> None:
-    from nemo_brorl.policy.weight_stream import WeightSender
+    from nemo_brorl.policy.weights.weight_stream import WeightSender
 
     named = [("a", torch.arange(5.0, device="cuda")), ("b", torch.ones(3, dtype=torch.bfloat16, device="cuda"))]
     stream = WeightSender("cuda_ipc", is_first_rank=True, with_copies=False).stream(named, limit=1 << 20)
@@ -49,7 +50,7 @@ def test_another_process_maps_what_a_rank_exports(gpu_device: Any) -> None:
 
 
 def test_the_checksum_is_the_same_on_both_devices() -> None:
-    from nemo_brorl.weight_wire.flat import checksum, word_checksum
+    from nemo_brorl.core.weight_wire.flat import checksum, word_checksum
 
     flat = torch.randint(0, 256, (10_000_019,), dtype=torch.uint8)
     assert checksum(flat.cuda()) == word_checksum(flat)
@@ -67,11 +68,11 @@ def cluster() -> Iterator[None]:
 
 @pytest.mark.parametrize("mode", ["cache", "offload", "discard"])
 def test_a_colocated_engine_sleeps_and_wakes_with_published_weights(cluster: None, tmp_path: Path, mode: str) -> None:
-    from nemo_brorl.config.roles import plan_roles
+    from nemo_brorl.cluster.process_placement import Places
+    from nemo_brorl.config.device_plan import plan_roles
     from nemo_brorl.generation.pool import VllmPool
-    from nemo_brorl.places import Places
-    from nemo_brorl.policy.group import MegatronPolicy
-    from nemo_brorl.weight_sync.publish import publish
+    from nemo_brorl.policy.megatron_policy import MegatronPolicy
+    from nemo_brorl.training.publish import publish
 
     config = BroRLConfig()
     config.trainer.gpus_per_node = 1
@@ -110,7 +111,7 @@ def has_cache_release() -> bool:
 
 
 def sample(pool: Any) -> list[int]:
-    from nemo_brorl.object_store import fetch
+    from nemo_brorl.core.object_store import fetch
 
     (chunk,) = pool.generate([RolloutRequest(PROMPT, 0, 4, 11, Sampling(1.0, 1.0, 12))])
     return fetch(chunk.data).token_ids.tolist()

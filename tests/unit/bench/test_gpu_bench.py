@@ -1,4 +1,5 @@
-"""The GPU bench as far as it goes without a GPU: resuming, limits, verdicts, floors, and its cheapest part run to the end."""
+"""The GPU bench as far as it goes without a GPU: resuming, limits, verdicts, floors, and its cheapest part run to the
+end."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def script(monkeypatch: pytest.MonkeyPatch, code: str, limit_s: float = 60.0) ->
     return part
 
 
-def test_a_part_that_is_done_is_passed_over_until_its_sources_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_is_done_is_passed_over_until_its_sources_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     part, bench = script(monkeypatch, "print('hello')"), Bench(tmp_path, False, None, tmp_path / "out" / "all.tar.gz")
     assert not bench.is_done(part)
     assert bench.run(part).status == "done"
@@ -40,11 +43,14 @@ def test_a_part_that_is_done_is_passed_over_until_its_sources_change(tmp_path: P
         assert {"fake.log", "fake.outcome"} <= set(archive.getnames())
 
 
-def test_a_part_that_fails_or_hangs_costs_itself_alone_and_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_fails_or_hangs_costs_itself_alone_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench(tmp_path, False, None, None)
     assert bench.run(script(monkeypatch, "raise SystemExit(3)")).status == "ended with 3, see fake.log"
     hangs = (
-        "import subprocess, time; p = subprocess.Popen(['sleep', '600'], start_new_session=True); print(p.pid, flush=True); time.sleep(600)"
+        "import subprocess, time; p = subprocess.Popen(['sleep', '600'], start_new_session=True); print(p.pid, "
+        "flush=True); time.sleep(600)"
     )
     assert bench.run(script(monkeypatch, hangs, limit_s=2.0)).status == "over its limit of 2 s"
     child = int((tmp_path / "fake.log").read_text())
@@ -76,7 +82,8 @@ def test_a_sources_digest_is_of_the_part_itself_and_what_parts_share() -> None:
 
 
 def test_a_target_is_met_by_a_measured_value_only(tmp_path: Path) -> None:
-    rows = [Row("gain", 1.3, "×", at_least=1.25), Row("gain", 1.2, "×", at_least=1.25), Row("sync", 0.5, "s", floor=0.25, at_most=1.0),
+    rows = [Row("gain", 1.3, "×", at_least=1.25), Row("gain", 1.2, "×", at_least=1.25), Row("sync", 0.5, "s",
+            floor=0.25, at_most=1.0),
             Row("sync", None, "s", at_most=1.0), Row("seconds", 3.0, "s")]  # fmt: skip
     assert [row.verdict(is_tiny=False) for row in rows] == ["met", "not met", "met", "not measured", ""]
     assert {row.verdict(is_tiny=True) for row in rows[:4]} == {"not measured"}
@@ -113,7 +120,9 @@ def test_floors_of_the_1_5b_shape_by_hand(shape: ModelShape) -> None:
 
 def test_the_cheapest_part_runs_to_its_end_and_prints_the_table(tmp_path: Path) -> None:
     command = ["bench/gpu/run.sh", "--tiny", "--only", "ceilings", "--results", str(tmp_path)]
-    done = subprocess.run(command, cwd=run.ROOT, env=os.environ | {"PYTHON": sys.executable}, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=run.ROOT, env=os.environ | {"PYTHON": sys.executable}, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()
     assert any("bf16 product" in line and "TFLOP/s" in line for line in last)

@@ -11,11 +11,11 @@ import pytest
 
 from bench.planner import Compared, calibrated, measured, misses, with_shares
 from bench.run_watch import Watched, watch
-from launcher.cpu_plan import SHARES, cpu_hardware
-from launcher.cpu_probe import CpuSpeed
-from launcher.plan import Lengths, make_plan
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.model_shape import ModelShape, Rope
+from nemo_brorl.launcher.planner.cpu_plan import SHARES, cpu_hardware
+from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed
+from nemo_brorl.launcher.planner.plan import Lengths, make_plan
 
 SHAPE = ModelShape(4, 256, 4, 2, 64, 512, 512, 512, 1e-6, Rope(1e4), has_qkv_bias=True, is_tied=True)
 SPEED = CpuSpeed(2e-5, 5e-5, 3e-6, 1e-5, 1e11, 3e10, 4e-8)
@@ -23,7 +23,12 @@ SPEED = CpuSpeed(2e-5, 5e-5, 3e-6, 1e-5, 1e11, 3e10, 4e-8)
 
 def row(seconds: float) -> dict[str, float]:
     stages = {f"time/{name}_s": seconds for name in ("generate", "log_prob", "update", "sync")}
-    return {**stages, "rollouts/response_tokens": 4.0, "rollouts/response_tokens_max": 7.0, "generation/num_samples": 10_240.0}
+    return {
+        **stages,
+        "rollouts/response_tokens": 4.0,
+        "rollouts/response_tokens_max": 7.0,
+        "generation/num_samples": 10_240.0,
+    }
 
 
 def compared() -> Compared:
@@ -35,7 +40,9 @@ def compared() -> Compared:
     ]
     found = measured(actors, [{"time/validate_s": 1.0}, row(50.0), row(2.0), row(4.0), row(70.0)], config, prompts=36.0)
     hardware = cpu_hardware(SPEED, 16.0)
-    plan = make_plan(config, hardware, Lengths(36.0, found.response_tokens, found.response_spread, found.keep_rate), SHAPE)
+    plan = make_plan(
+        config, hardware, Lengths(36.0, found.response_tokens, found.response_spread, found.keep_rate), SHAPE
+    )
     return Compared("brorl_cpu", found, plan)
 
 
@@ -52,7 +59,10 @@ def test_the_first_and_the_last_step_do_not_count() -> None:
 def test_a_calibrated_plan_meets_its_case() -> None:
     one = compared()
     by_clock = with_shares(one, calibrated(one, by_clock=True)).figures
-    assert [by_clock[f"{name}, s"][1] for name in ("generate", "log_prob")] == [pytest.approx(3.0), pytest.approx(3.0, abs=0.01)]
+    assert [by_clock[f"{name}, s"][1] for name in ("generate", "log_prob")] == [
+        pytest.approx(3.0),
+        pytest.approx(3.0, abs=0.01),
+    ]
     shares = calibrated(one, by_clock=False)
     assert shares.token / SHARES.token == pytest.approx(2.0 / one.figures["engine, processor s"][1])
 

@@ -26,11 +26,13 @@ from bench.waves import (
     steps_to_go,
 )
 from nemo_brorl.config.schema import PosteriorConfig, WavesConfig
-from nemo_brorl.rollouts.success_posterior import SuccessPosterior
-from nemo_brorl.rollouts.waves import FixedAllocation, WaveAllocation
+from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
+from nemo_brorl.rollouts.group_size.waves import FixedAllocation, WaveAllocation
 
 
-def run(tokens_per_step: float, last: float, final: float, sizes: tuple[float, float] = (512, 512)) -> list[dict[str, Any]]:
+def run(
+    tokens_per_step: float, last: float, final: float, sizes: tuple[float, float] = (512, 512)
+) -> list[dict[str, Any]]:
     """Validated before training and at its end, after two steps of 10 and 30 groups."""
     groups = "dynamic_sampling/num_groups"
     return [

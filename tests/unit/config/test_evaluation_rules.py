@@ -8,7 +8,7 @@ import pytest
 
 from nemo_brorl.config.evaluation_rules import Limits, limits, run_of, selected, with_model_of_checkpoint
 from nemo_brorl.config.load import load_config
-from nemo_brorl.errors import CheckpointError, ConfigError
+from nemo_brorl.core.errors import CheckpointError, ConfigError
 
 AIME = "{name: aime, path: aime.jsonl, preset: deepscaler}"
 PUZZLES = "{name: puzzles, source: reasoning_gym, tasks: [{name: gcd}], num_prompts: 8}"
@@ -32,21 +32,42 @@ WRONG = [
         [f"evaluation.benchmarks=[{AIME}]", "evaluation.only=[amc]"],
         "evaluation.only names amc, and there is no such benchmark: write one of aime",
     ),
-    (["evaluation.only=[aime]"], "evaluation.only names aime, and there is no such benchmark: evaluation.benchmarks lists none"),
+    (
+        ["evaluation.only=[aime]"],
+        "evaluation.only names aime, and there is no such benchmark: evaluation.benchmarks lists none",
+    ),
     ([f"evaluation.benchmarks=[{AIME}, {AIME}]"], "evaluation.benchmarks names aime 2 times"),
-    (["evaluation.benchmarks=[{name: a/b, path: a.jsonl}]"], "evaluation.benchmarks.0.name='a/b': write a name without a slash"),
+    (
+        ["evaluation.benchmarks=[{name: a/b, path: a.jsonl}]"],
+        "evaluation.benchmarks.0.name='a/b': write a name without a slash",
+    ),
     (["evaluation.benchmarks=[{path: a.jsonl}]"], "evaluation.benchmarks[0].name is required and missing"),
     (["evaluation.benchmarks=[{name: a}]"], "evaluation.benchmarks.0.source=jsonl needs evaluation.benchmarks.0.path"),
-    (["evaluation.benchmarks=[{name: a, path: a.jsonl, source: csv}]"], "write one of reasoning_gym, jsonl, parquet, dataset"),
-    (["evaluation.benchmarks=[{name: a, path: a.jsonl, held_out_path: b.jsonl}]"], "is for training: name the file of the benchmark"),
+    (
+        ["evaluation.benchmarks=[{name: a, path: a.jsonl, source: csv}]"],
+        "write one of reasoning_gym, jsonl, parquet, dataset",
+    ),
+    (
+        ["evaluation.benchmarks=[{name: a, path: a.jsonl, held_out_path: b.jsonl}]"],
+        "is for training: name the file of the benchmark",
+    ),
     (["evaluation.benchmarks=[{name: a, tasks: [{name: gcd}]}]"], "write evaluation.benchmarks.0.source=reasoning_gym"),
-    (["evaluation.benchmarks=[{name: a, source: reasoning_gym, num_prompts: 4}]"], "evaluation.benchmarks.0.tasks is empty"),
+    (
+        ["evaluation.benchmarks=[{name: a, source: reasoning_gym, num_prompts: 4}]"],
+        "evaluation.benchmarks.0.tasks is empty",
+    ),
     (
         ["evaluation.benchmarks=[{name: a, source: reasoning_gym, tasks: [{name: gcd}]}]"],
         "has no end: write evaluation.benchmarks.0.num_prompts",
     ),
-    ([f"evaluation.benchmarks=[{PUZZLES}]", "data.held_out_fraction=0"], "and data.held_out_fraction=0: write a share above 0"),
-    ([f"evaluation.benchmarks=[{AIME}]", "evaluation.benchmarks.0.max_response_tokens=900"], "write generation.max_model_len=1060"),
+    (
+        [f"evaluation.benchmarks=[{PUZZLES}]", "data.held_out_fraction=0"],
+        "and data.held_out_fraction=0: write a share above 0",
+    ),
+    (
+        [f"evaluation.benchmarks=[{AIME}]", "evaluation.benchmarks.0.max_response_tokens=900"],
+        "write generation.max_model_len=1060",
+    ),
     (
         ["evaluation.benchmarks=[{name: a, path: a.jsonl, samples_per_prompt: 0}]"],
         "evaluation.benchmarks.0.samples_per_prompt=0 is out of range",
@@ -63,7 +84,9 @@ def test_an_evaluation_that_cannot_work_is_refused(overrides: list[str], fragmen
 
 
 def test_a_benchmark_takes_from_the_shared_settings_what_it_does_not_say() -> None:
-    config = load_config("brorl_cpu", [f"evaluation.benchmarks=[{AIME}, {PUZZLES}]", "evaluation.benchmarks.1.samples_per_prompt=3"])
+    config = load_config(
+        "brorl_cpu", [f"evaluation.benchmarks=[{AIME}, {PUZZLES}]", "evaluation.benchmarks.1.samples_per_prompt=3"]
+    )
     benchmarks = [benchmark for _, benchmark in selected(config)]
     shared = (config.data.max_prompt_tokens, config.rollouts.max_response_tokens)
     assert limits(config, benchmarks[0]) == Limits(8, *shared)
@@ -72,7 +95,9 @@ def test_a_benchmark_takes_from_the_shared_settings_what_it_does_not_say() -> No
 
 
 def test_benchmarks_that_are_not_asked_may_be_wrong() -> None:
-    config = load_config("brorl_cpu", [f"evaluation.benchmarks=[{AIME}, {{name: unfinished}}]", "evaluation.only=[aime]"])
+    config = load_config(
+        "brorl_cpu", [f"evaluation.benchmarks=[{AIME}, {{name: unfinished}}]", "evaluation.only=[aime]"]
+    )
     assert [benchmark.name for _, benchmark in selected(config)] == ["aime"]
 
 

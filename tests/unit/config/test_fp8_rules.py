@@ -13,7 +13,8 @@ from nemo_brorl.config.model_shape import ModelShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
 
 MODEL = {
-    "model_type": "qwen2", "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "model_type": "qwen2", "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4,
+    "num_key_value_heads": 2,
     "intermediate_size": 96, "vocab_size": 128, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,
 }  # fmt: skip
 

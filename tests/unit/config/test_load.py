@@ -16,7 +16,7 @@ from nemo_brorl.config.load import (
     shipped_folder,
     to_yaml,
 )
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
 
 SHIPPED = sorted(path.stem for path in shipped_folder().glob("*.yaml"))
 
@@ -25,11 +25,18 @@ SHIPPED = sorted(path.stem for path in shipped_folder().glob("*.yaml"))
 def test_every_shipped_config_is_valid(name: str) -> None:
     # Files of the user's are left open; any that is there will do here.
     left_open = (shipped_folder() / f"{name}.yaml").read_text(encoding="utf-8").count("path: null")
-    assert load_config(name, [f"data.domains.{index}.path={__file__}" for index in range(left_open)]).rollouts.num_per_prompt >= 2
+    assert (
+        load_config(
+            name, [f"data.domains.{index}.path={__file__}" for index in range(left_open)]
+        ).rollouts.num_per_prompt
+        >= 2
+    )
 
 
 def test_files_that_a_config_leaves_open_are_named() -> None:
-    with pytest.raises(ConfigError, match=r"4 settings are wrong:(?s:.*)data.domains.3.source=jsonl needs data.domains.3.path"):
+    with pytest.raises(
+        ConfigError, match=r"4 settings are wrong:(?s:.*)data.domains.3.source=jsonl needs data.domains.3.path"
+    ):
         load_config("brorl_five_domains")
 
 
@@ -144,7 +151,9 @@ def test_a_missing_default_names_the_choices(tmp_path: Path) -> None:
 
 
 def test_the_command_line_splits_into_name_folder_and_overrides() -> None:
-    line = parse_command_line(["trainer.seed=2", "--config-name", "mine", "--config-path", "conf", "trainer.max_steps=1"])
+    line = parse_command_line(
+        ["trainer.seed=2", "--config-name", "mine", "--config-path", "conf", "trainer.max_steps=1"]
+    )
     assert line == CommandLine("mine", ("trainer.seed=2", "trainer.max_steps=1"), Path("conf"))
     assert parse_command_line([]) == CommandLine("brorl_cpu", (), None)
 

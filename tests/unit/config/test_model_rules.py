@@ -12,7 +12,7 @@ from nemo_brorl.config.load import load_config
 from nemo_brorl.config.memory import available_gib, check_memory, needed_gib
 from nemo_brorl.config.model_rules import check_model_rules, local_model, misfits
 from nemo_brorl.config.model_shape import read_model_shape
-from nemo_brorl.errors import ConfigError, ModelError, ResourceError
+from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
 
 SMALL = {
     "model_type": "qwen2",
@@ -67,7 +67,10 @@ MOE = {
 }
 TP2 = "policy.tensor_model_parallel_size=2"
 MOE_MISFITS = [
-    (["policy.expert_model_parallel_size=3", "policy.data_parallel_size=3"], "does not divide the model's 8 experts: write 2"),
+    (
+        ["policy.expert_model_parallel_size=3", "policy.data_parallel_size=3"],
+        "does not divide the model's 8 experts: write 2",
+    ),
     ([TP2], "write policy.sequence_parallel=true"),
     (["policy.pipeline_model_parallel_size=4"], "leaves a pipeline stage with dense layers only"),  # layer 0 is dense
     (
@@ -78,7 +81,9 @@ MOE_MISFITS = [
 
 
 @pytest.mark.parametrize(("overrides", "fragment"), MOE_MISFITS)
-def test_settings_that_do_not_fit_a_mixture_of_experts_are_refused(tmp_path: Path, overrides: list[str], fragment: str) -> None:
+def test_settings_that_do_not_fit_a_mixture_of_experts_are_refused(
+    tmp_path: Path, overrides: list[str], fragment: str
+) -> None:
     config = load_config("brorl_cpu", [write_model(tmp_path, **MOE), *overrides])
     with pytest.raises(ConfigError) as caught:
         check_model_rules(config)
@@ -118,7 +123,7 @@ def test_a_fitting_model_is_accepted(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_a_model_error_that_names_the_warm_up() -> None:
-    with pytest.raises(ModelError, match="python -m nemo_brorl.sft"):
+    with pytest.raises(ModelError, match="python -m nemo_brorl sft"):
         check_model_rules(load_config("brorl_cpu", ["policy.model=runs/nowhere"]))
 
 
@@ -164,7 +169,9 @@ def test_more_engines_need_more_memory(tmp_path: Path) -> None:
 def test_an_evaluation_needs_no_memory_for_the_policy(tmp_path: Path) -> None:
     config = load_config("brorl_cpu", [write_model(tmp_path)])
     shape = read_model_shape(tmp_path)
-    assert needed_gib(config, shape, with_policy=False) < needed_gib(config, shape) - 1.0, "two ranks with their imports alone are more"
+    assert needed_gib(config, shape, with_policy=False) < needed_gib(config, shape) - 1.0, (
+        "two ranks with their imports alone are more"
+    )
 
 
 def test_a_run_that_cannot_fit_is_refused_with_the_knobs(tmp_path: Path) -> None:

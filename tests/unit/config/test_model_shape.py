@@ -1,4 +1,5 @@
-"""A config.json is read as transformers reads it, in its old and its new spelling; what the policy cannot do is refused."""
+"""A config.json is read as transformers reads it, in its old and its new spelling; what the policy cannot do is
+refused."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from nemo_brorl.config.model_shape import ModelShape, Rope, read_model_shape
-from nemo_brorl.errors import ModelError
+from nemo_brorl.core.errors import ModelError
 
 QWEN2: dict[str, Any] = {
     "model_type": "qwen2",
@@ -63,7 +64,11 @@ def test_yarn_multiplies_queries_and_keys_by_a_tenth_of_the_logarithm_of_its_fac
     "config",
     [
         {"use_sliding_window": False, "sliding_window": 128, "max_window_layers": 0},
-        {"use_sliding_window": True, "sliding_window": 128, "max_window_layers": 4},  # from layer 4 on, and there is none
+        {
+            "use_sliding_window": True,
+            "sliding_window": 128,
+            "max_window_layers": 4,
+        },  # from layer 4 on, and there is none
         {"use_sliding_window": True, "sliding_window": None},
         {"use_sliding_window": False, "layer_types": ["full_attention"] * 4},
     ],

@@ -15,7 +15,8 @@ def without_kl(**reset: object) -> BroRLConfig:
 
 
 @pytest.mark.parametrize(
-    "reset", [{}, {"interval": 5, "clear_optimizer": True}, {"patience": 3, "clear_optimizer": True}, {"clear_optimizer": True}]
+    "reset",
+    [{}, {"interval": 5, "clear_optimizer": True}, {"patience": 3, "clear_optimizer": True}, {"clear_optimizer": True}],
 )
 def test_without_a_kl_term_resets_of_the_optimizer_alone_are_fine(reset: dict) -> None:
     assert list(reference_resets(without_kl(**reset))) == []

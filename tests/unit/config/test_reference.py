@@ -18,7 +18,15 @@ def test_comments_of_the_schema_are_the_meanings() -> None:
 
 
 def test_defaults_are_written_as_in_yaml() -> None:
-    assert [as_yaml(value) for value in (None, True, 0.5, 3, (1, 2), {}, "a b")] == ["null", "true", "0.5", "3", "[1, 2]", "{}", "a b"]
+    assert [as_yaml(value) for value in (None, True, 0.5, 3, (1, 2), {}, "a b")] == [
+        "null",
+        "true",
+        "0.5",
+        "3",
+        "[1, 2]",
+        "{}",
+        "a b",
+    ]
 
 
 def test_help_names_every_setting() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,8 @@ def test_deadlines_are_checked(overrides: list[str], words: str) -> None:
 
 
 def test_programs_have_more_time_than_other_answers_and_both_can_be_set() -> None:
-    config = load_config("brorl_cpu", ["rewards.timeouts.math=9", "rewards.timeouts.code=60", "rewards.code.test_timeout_s=30"])
+    config = load_config(
+        "brorl_cpu", ["rewards.timeouts.math=9", "rewards.timeouts.code=60", "rewards.code.test_timeout_s=30"]
+    )
     assert (config.rewards.timeout_s, config.rewards.timeouts) == (5.0, {"code": 60.0, "math": 9.0})
     assert load_config("brorl_cpu").rewards.timeouts == {"code": 20.0}

@@ -6,12 +6,17 @@ from collections import Counter
 
 import pytest
 
-from nemo_brorl.config.roles import Place, RolePlan, plan_roles
+from nemo_brorl.config.device_plan import Place, RolePlan, plan_roles
 from nemo_brorl.config.schema import BroRLConfig
 
 
 def plan(
-    nodes: int, gpus: int, placement: str = "colocated", degree: int = 1, engines: int | None = None, data: int | None = None
+    nodes: int,
+    gpus: int,
+    placement: str = "colocated",
+    degree: int = 1,
+    engines: int | None = None,
+    data: int | None = None,
 ) -> RolePlan:
     config = BroRLConfig()
     config.trainer.num_nodes, config.trainer.gpus_per_node = nodes, gpus
@@ -54,7 +59,12 @@ def test_a_node_is_divided_between_roles() -> None:
 
 @pytest.mark.parametrize(
     ("placement", "degree", "engines", "data", "num_engines"),
-    [("colocated", 1, None, None, 64), ("colocated", 8, None, None, 8), ("disaggregated", 1, 24, 40, 24), ("disaggregated", 4, 9, 28, 9)],
+    [
+        ("colocated", 1, None, None, 64),
+        ("colocated", 8, None, None, 8),
+        ("disaggregated", 1, 24, 40, 24),
+        ("disaggregated", 4, 9, 28, 9),
+    ],
 )
 def test_of_64_gpus_none_is_idle_or_given_twice(
     placement: str, degree: int, engines: int | None, data: int | None, num_engines: int
@@ -64,4 +74,8 @@ def test_of_64_gpus_none_is_idle_or_given_twice(
     assert len(planned.engines) == num_engines
     assert all(len({place.node for place in engine}) == 1 for engine in planned.engines)
     held = shares(planned)
-    assert all(held[Place(node, bundle)] == gpus for node, bundles in enumerate(planned.nodes) for bundle, gpus in enumerate(bundles))
+    assert all(
+        held[Place(node, bundle)] == gpus
+        for node, bundles in enumerate(planned.nodes)
+        for bundle, gpus in enumerate(bundles)
+    )

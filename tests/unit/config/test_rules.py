@@ -8,7 +8,7 @@ from nemo_brorl.config import derived, ranges
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.reference import settings
 from nemo_brorl.config.rules import check_sft_rules
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
 
 ON_GPUS = ["trainer.gpus_per_node=8", "policy.data_parallel_size=null"]
 APART = ["generation.placement=disaggregated"]
@@ -26,41 +26,76 @@ WRONG = [
     (["algorithm.kl.estimator=k4"], "write one of k1, k2, k3"),
     (["policy.optim.betas=[0.9]"], "write policy.optim.betas=[0.9,0.95]"),
     (["trainer.time_limit=1h"], 'write "04:00:00"'),
-    (["trainer.stall_timeout_s=60"], "trainer.stall_timeout_s=60 is before trainer.stall_warning_s=120: write at least 120, or null"),
+    (
+        ["trainer.stall_timeout_s=60"],
+        "trainer.stall_timeout_s=60 is before trainer.stall_warning_s=120: write at least 120, or null",
+    ),
     (["algorithm.num_mini_batches=3"], "algorithm.num_mini_batches=3 does not divide"),
     (["policy.data_parallel_size=64", "rollouts.num_per_prompt=2"], "leaves 8 rollouts for 64 data-parallel ranks"),
     (["trainer.num_nodes=3"], "a node would have none of them"),
-    ([*ON_GPUS, "policy.tensor_model_parallel_size=16"], "a policy replica needs TP × PP × CP = 16 GPUs and the run has 8"),
+    (
+        [*ON_GPUS, "policy.tensor_model_parallel_size=16"],
+        "a policy replica needs TP × PP × CP = 16 GPUs and the run has 8",
+    ),
     ([*ON_GPUS, "policy.tensor_model_parallel_size=3"], "8 GPUs cannot be filled by 2 policy replicas"),
     ([*ON_GPUS, "generation.num_engines=16"], "16 GPUs and 8 are there for generation"),
     ([*ON_GPUS, "generation.placement=disaggregated"], "write generation.num_engines or policy.data_parallel_size"),
-    ([*ON_GPUS, "generation.placement=disaggregated", "generation.num_engines=8"], "8 GPUs and 7 are there for generation"),
     (
-        [*ON_GPUS, "generation.placement=disaggregated", "generation.num_engines=2", "policy.tensor_model_parallel_size=4"],
+        [*ON_GPUS, "generation.placement=disaggregated", "generation.num_engines=8"],
+        "8 GPUs and 7 are there for generation",
+    ),
+    (
+        [
+            *ON_GPUS,
+            "generation.placement=disaggregated",
+            "generation.num_engines=2",
+            "policy.tensor_model_parallel_size=4",
+        ],
         "leaves 2 of 8 idle",
     ),
     (["generation.tensor_parallel_size=2"], "generation.tensor_parallel_size=2 needs GPUs"),
-    ([*ON_GPUS, "generation.tensor_parallel_size=3"], "generation.tensor_parallel_size=3 does not divide trainer.gpus_per_node=8"),
     (
-        [*ON_GPUS, *APART, "generation.tensor_parallel_size=4", "generation.num_engines=1", "policy.data_parallel_size=2"],
+        [*ON_GPUS, "generation.tensor_parallel_size=3"],
+        "generation.tensor_parallel_size=3 does not divide trainer.gpus_per_node=8",
+    ),
+    (
+        [
+            *ON_GPUS,
+            *APART,
+            "generation.tensor_parallel_size=4",
+            "generation.num_engines=1",
+            "policy.data_parallel_size=2",
+        ],
         "only after a multiple of 4",
     ),
     ([*APART, "generation.sleep=cache"], "write generation.sleep=off"),
     (["generation.max_residual_gib=2"], "write max_residual_gib=null, or sleep=discard"),
     (["generation.sleep=deep"], "write one of off, cache, offload, discard"),
     (["generation.weight_transport=cuda_ipc"], "there are no GPUs: write auto"),
-    ([*ON_GPUS, *APART, "generation.num_engines=4", "generation.weight_transport=cuda_ipc"], "needs engines on the policy's GPUs"),
+    (
+        [*ON_GPUS, *APART, "generation.num_engines=4", "generation.weight_transport=cuda_ipc"],
+        "needs engines on the policy's GPUs",
+    ),
     ([*ON_GPUS, "generation.weight_transport=collective"], "refuses two processes on one GPU"),
     (["generation.weight_bucket_mib=0"], "generation.weight_bucket_mib=0.0 is out of range: write a number above 0"),
     (["policy.attention=flex"], "policy.attention=flex needs GPUs (FlexAttention has no backward pass on CPU)"),
-    (["policy.context_parallel_size=2", "policy.tokens_per_micro_batch=90"], "on each of 2 context-parallel ranks cannot hold"),
+    (
+        ["policy.context_parallel_size=2", "policy.tokens_per_micro_batch=90"],
+        "on each of 2 context-parallel ranks cannot hold",
+    ),
     (["policy.expert_model_parallel_size=3"], "must divide the TP × CP × DP = 2 ranks of a pipeline stage"),
-    (["policy.moe.freeze_router=true", "policy.moe.aux_loss_coefficient=0.01"], "write policy.moe.aux_loss_coefficient=0 or"),
+    (
+        ["policy.moe.freeze_router=true", "policy.moe.aux_loss_coefficient=0.01"],
+        "write policy.moe.aux_loss_coefficient=0 or",
+    ),
     (["policy.sequence_parallel=true"], "write policy.sequence_parallel=false"),
     (["policy.virtual_pipeline_model_parallel_size=2"], "needs policy.pipeline_model_parallel_size > 1"),
     (["exp_manager.create_wandb_logger=true"], "exp_manager.wandb_logger_kwargs.project=brorl"),
     (["policy.fp8=hybrid", "policy.fp8_params=true", "algorithm.kl.coefficient=0"], "on CPU FP8 is emulated"),
-    (["policy.fp8=hybrid", "policy.fp8_recipe=delayed", "policy.fp8_bf16_first_layers=1"], "or policy.fp8_recipe=tensorwise"),
+    (
+        ["policy.fp8=hybrid", "policy.fp8_recipe=delayed", "policy.fp8_bf16_first_layers=1"],
+        "or policy.fp8_recipe=tensorwise",
+    ),
     ([*ON_GPUS, "policy.fp8=hybrid"], "write policy.precision=bf16"),
     (["generation.block_size=16"], "must be a multiple of 32 on CPU: write 32"),
     (["rollouts.max_response_tokens=200"], "write generation.max_model_len=360"),
@@ -69,7 +104,10 @@ WRONG = [
     (["rollouts.top_p=0.9"], "write rollouts.top_p=1.0 or algorithm.importance_correction.enabled=false"),
     (["dynamic_sampling.max_staleness=0"], "write max_staleness=1 or carry_over=false"),
     (["rollouts.min_fraction=0.5"], "write rollouts.deadline_s or rollouts.step_deadline_s"),
-    (["rollouts.overlap=true", "dynamic_sampling.max_staleness=0", "dynamic_sampling.carry_over=false"], "max_staleness=1"),
+    (
+        ["rollouts.overlap=true", "dynamic_sampling.max_staleness=0", "dynamic_sampling.carry_over=false"],
+        "max_staleness=1",
+    ),
     (["rollouts.unfinished=resume", "algorithm.importance_correction.enabled=false"], "take rollouts.unfinished back"),
     (["rollouts.overlap=true", "generation.sleep=cache"], "write generation.sleep=off"),
     (["algorithm.dual_clip=1.1"], "must be above 1 + algorithm.clip_high = 1.28"),
@@ -127,9 +165,9 @@ def test_every_choice_names_a_setting_of_the_schema() -> None:
 
 
 def test_names_in_the_rules_are_those_of_the_algorithms() -> None:
-    from nemo_brorl.advantages import ADVANTAGES
-    from nemo_brorl.kl import ESTIMATORS
-    from nemo_brorl.losses import LOSSES, SUPERVISED
+    from nemo_brorl.algorithm.advantages import ADVANTAGES
+    from nemo_brorl.algorithm.kl import ESTIMATORS
+    from nemo_brorl.algorithm.losses import LOSSES, SUPERVISED
 
     assert set(ranges.ADVANTAGES) == set(ADVANTAGES)
     assert set(ranges.REINFORCEMENT_LOSSES) == set(LOSSES) - SUPERVISED
@@ -145,7 +183,12 @@ def test_the_warm_up_model_must_hold_a_prompt_and_a_response() -> None:
 def test_disaggregated_engines_get_the_gpus_that_the_policy_leaves() -> None:
     config = load_config(
         "brorl_cpu",
-        [*ON_GPUS, "generation.placement=disaggregated", "policy.data_parallel_size=4", "generation.tensor_parallel_size=2"],
+        [
+            *ON_GPUS,
+            "generation.placement=disaggregated",
+            "policy.data_parallel_size=4",
+            "generation.tensor_parallel_size=2",
+        ],
     )
     assert (derived.num_policy_ranks(config), derived.num_engines(config)) == (4, 2)
     config = load_config("brorl_cpu", [*ON_GPUS, "generation.placement=disaggregated", "generation.num_engines=2"])

@@ -5,19 +5,37 @@ from __future__ import annotations
 import pytest
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
 
 WAVES = "rollouts.allocation=waves"
 
 WRONG = [
-    ([WAVES, "algorithm.advantage=grpo"], "write one of reinforce_plus_plus_baseline, dr_grpo, rloo, or rollouts.allocation=fixed"),
-    ([WAVES, "algorithm.advantage=reinforce_plus_plus"], "algorithm.advantage=reinforce_plus_plus means something else"),
+    (
+        [WAVES, "algorithm.advantage=grpo"],
+        "write one of reinforce_plus_plus_baseline, dr_grpo, rloo, or rollouts.allocation=fixed",
+    ),
+    (
+        [WAVES, "algorithm.advantage=reinforce_plus_plus"],
+        "algorithm.advantage=reinforce_plus_plus means something else",
+    ),
     ([WAVES, "algorithm.train_rollouts=16"], "write algorithm.train_rollouts=null or rollouts.allocation=fixed"),
-    ([WAVES, "algorithm.rare_success_exponent=1"], "write algorithm.rare_success_exponent=0 or rollouts.allocation=fixed"),
-    ([WAVES, "rollouts.num_per_prompt=64"], "write for example rollouts.waves.first_wave=8, or rollouts.allocation=fixed"),
-    ([WAVES, "rollouts.waves.first_wave=2", "rollouts.prompts_per_step=1"], "cannot fill algorithm.num_mini_batches=4 on 2"),
+    (
+        [WAVES, "algorithm.rare_success_exponent=1"],
+        "write algorithm.rare_success_exponent=0 or rollouts.allocation=fixed",
+    ),
+    (
+        [WAVES, "rollouts.num_per_prompt=64"],
+        "write for example rollouts.waves.first_wave=8, or rollouts.allocation=fixed",
+    ),
+    (
+        [WAVES, "rollouts.waves.first_wave=2", "rollouts.prompts_per_step=1"],
+        "cannot fill algorithm.num_mini_batches=4 on 2",
+    ),
     ([WAVES, "dynamic_sampling.in_flight=drop"], "write dynamic_sampling.in_flight=finish or resume"),
-    ([WAVES, "dynamic_sampling.order=completion", "dynamic_sampling.carry_over=false"], "write order=prompt or carry_over=true"),
+    (
+        [WAVES, "dynamic_sampling.order=completion", "dynamic_sampling.carry_over=false"],
+        "write order=prompt or carry_over=true",
+    ),
     (["rollouts.waves.min_probability=0"], "rollouts.waves.min_probability=0.0 is out of range"),
     (["rollouts.allocation=more"], "write one of fixed, waves"),
 ]

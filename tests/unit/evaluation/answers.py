@@ -8,7 +8,7 @@ from dataclasses import replace
 from nemo_brorl.evaluation.answers import PromptAnswers
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.types import Sampling
-from tests.fakes import make_prompt
+from tests.support.fakes import make_prompt
 
 
 def made(

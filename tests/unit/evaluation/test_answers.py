@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import CheckpointError, ModelError
+from nemo_brorl.core.errors import CheckpointError, ModelError
 from nemo_brorl.evaluation.answers import AnswerFile, answers_of, differing, identity_of, nearest_other, weights_digest
-from tests.fakes import make_group
+from tests.support.fakes import make_group
 from tests.unit.evaluation.answers import made, make_benchmark
 
 CONFIG = BroRLConfig()
@@ -67,7 +67,11 @@ def test_a_file_with_another_beginning_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time_writes(tmp_path: Path) -> None:
-    with file_in(tmp_path), pytest.raises(CheckpointError, match="is being written by another process"), file_in(tmp_path):
+    with (
+        file_in(tmp_path),
+        pytest.raises(CheckpointError, match="is being written by another process"),
+        file_in(tmp_path),
+    ):
         pass
 
 
@@ -99,7 +103,12 @@ def test_what_differs_is_named() -> None:
 
 def test_a_scored_group_keeps_rewards_lengths_and_reference() -> None:
     kept = answers_of(make_group([1.0, 0.5, 0.0], uid="toy/7", lengths=[3, 4, 5]))
-    assert (kept.uid, kept.rewards, kept.tokens, kept.is_correct) == ("toy/7", (1.0, 0.5, 0.0), (3, 4, 5), (True, False, False))
+    assert (kept.uid, kept.rewards, kept.tokens, kept.is_correct) == (
+        "toy/7",
+        (1.0, 0.5, 0.0),
+        (3, 4, 5),
+        (True, False, False),
+    )
     assert (kept.reference, kept.answers) == ("1", None)
 
 

@@ -6,15 +6,15 @@ import json
 from contextlib import ExitStack
 from pathlib import Path
 
-from nemo_brorl.clock import StopRequest
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.console import Console
+from nemo_brorl.core.clock import StopRequest
+from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation.answers import AnswerFile, identity_of
 from nemo_brorl.evaluation.asking import SampleFile, ask, missing
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.evaluation.results import ordered
-from nemo_brorl.sampling import Sampler
-from tests.fakes import FakeGenerator, FakeVerifier
+from nemo_brorl.rollouts.sampler import Sampler
+from tests.support.fakes import FakeGenerator, FakeVerifier
 from tests.unit.evaluation.answers import make_benchmark
 
 EASY, HARD = make_benchmark("easy", 3, num_samples=6), make_benchmark("hard", 2, num_samples=3)
@@ -44,7 +44,8 @@ def evaluate(
     with ExitStack() as stack:
         benchmarks: list[Benchmark] = [EASY, HARD]
         files = {
-            benchmark.name: stack.enter_context(AnswerFile(folder, identity_of(BroRLConfig(), "w", benchmark))) for benchmark in benchmarks
+            benchmark.name: stack.enter_context(AnswerFile(folder, identity_of(BroRLConfig(), "w", benchmark)))
+            for benchmark in benchmarks
         }
         return ask(benchmarks, files, Sampler(generator, FakeVerifier(), Console(), 4, 0), stop, samples), files
 
@@ -88,7 +89,12 @@ def test_the_first_responses_are_kept_as_text(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in samples.path.read_text().splitlines()]
     assert len(rows) == 3 * 5 + 2 * 3
     first = next(row for row in rows if row["uid"] == "easy/1" and row["sample"] == 4)  # of its second chunk
-    assert (first["prompt"], first["response"], first["reward"], first["is_truncated"]) == ("0 1 2", "40 41", 1.0, False)
+    assert (first["prompt"], first["response"], first["reward"], first["is_truncated"]) == (
+        "0 1 2",
+        "40 41",
+        1.0,
+        False,
+    )
 
 
 def test_half_a_line_of_samples_is_cut_off(tmp_path: Path) -> None:

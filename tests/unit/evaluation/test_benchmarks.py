@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.errors import BroRLError, DataError
+from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.benchmarks import Benchmark, read_benchmarks
-from nemo_brorl.rewards import find
-from nemo_brorl.tokenizer import ChatTokenizer, load_tokenizer
-from tests.tiny_model import make_tokenizer
+from nemo_brorl.tasks.verifiers.registry import find
+from tests.support.tiny_model import make_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,9 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 def read(tokenizer: ChatTokenizer, *benchmarks: str, overrides: Sequence[str] = ()) -> list[Benchmark]:
     room = ["generation.max_model_len=2048", "data.max_prompt_tokens=400"]
-    return read_benchmarks(load_config("brorl_cpu", [*room, f"evaluation.benchmarks=[{', '.join(benchmarks)}]", *overrides]), tokenizer)
+    return read_benchmarks(
+        load_config("brorl_cpu", [*room, f"evaluation.benchmarks=[{', '.join(benchmarks)}]", *overrides]), tokenizer
+    )
 
 
 def solved(benchmark: Benchmark, index: int, response: str) -> float:
@@ -40,9 +42,13 @@ def solved(benchmark: Benchmark, index: int, response: str) -> float:
 
 
 def test_a_file_of_math_problems_is_asked_in_its_order(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "aime.jsonl", [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(5)])
+    path = write_rows(
+        tmp_path / "aime.jsonl", [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(5)]
+    )
     (found,) = read(
-        tokenizer, f"{{name: aime, domain: math, path: {path}, preset: deepscaler, samples_per_prompt: 64, max_response_tokens: 99}}"
+        tokenizer,
+        f"{{name: aime, domain: math, path: {path}, preset: deepscaler, samples_per_prompt: 64, max_response_tokens: "
+        f"99}}",
     )
     assert [prompt.uid for prompt in found.prompts] == [f"aime/{row}" for row in range(5)]
     assert (found.num_samples, found.sampling.max_tokens) == (64, 99)
@@ -78,7 +84,8 @@ LAYOUTS = [
         None,
     ),
     (
-        '{name: livecodebench, verifier: code, columns: {answer: "", payload: {inputs: inputs, outputs: outputs, fn_name: "fn_name?"}}}',
+        '{name: livecodebench, verifier: code, columns: {answer: "", payload: {inputs: inputs, outputs: outputs, '
+        'fn_name: "fn_name?"}}}',
         {"prompt": "Double it.", "inputs": ["2\n"], "outputs": ["4\n"]},
         None,
     ),
@@ -98,10 +105,15 @@ def test_the_usual_layouts_are_read_by_their_columns(
         assert [solved(found, 0, response) for response in responses] == [1.0, 0.0]
 
 
-def test_only_the_first_rows_are_asked_and_only_chosen_benchmarks_are_opened(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
+def test_only_the_first_rows_are_asked_and_only_chosen_benchmarks_are_opened(
+    tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"prompt": f"{n}?", "answer": "1"} for n in range(9)])
     found = read(
-        tokenizer, f"{{name: a, path: {path}, num_prompts: 3}}", "{name: gone, path: gone.jsonl}", overrides=["evaluation.only=[a]"]
+        tokenizer,
+        f"{{name: a, path: {path}, num_prompts: 3}}",
+        "{name: gone, path: gone.jsonl}",
+        overrides=["evaluation.only=[a]"],
     )
     assert [[prompt.uid for prompt in benchmark.prompts] for benchmark in found] == [["a/0", "a/1", "a/2"]]
 
@@ -116,7 +128,9 @@ def test_reasoning_gym_draws_the_same_held_out_questions_each_time(tokenizer: Ch
 
 
 def test_without_benchmarks_the_held_out_prompts_are_asked(tokenizer: ChatTokenizer) -> None:
-    config = load_config("brorl_cpu", ["evaluation.num_prompts=6", "data.max_prompt_tokens=400", "generation.max_model_len=2048"])
+    config = load_config(
+        "brorl_cpu", ["evaluation.num_prompts=6", "data.max_prompt_tokens=400", "generation.max_model_len=2048"]
+    )
     (found,) = read_benchmarks(config, tokenizer)
     assert (found.name, len(found.prompts), found.num_samples) == ("held_out", 6, config.evaluation.samples_per_prompt)
     assert found.prompts[0].uid == "held_out/0"
@@ -137,8 +151,13 @@ def test_questions_are_told_apart_from_how_a_tokenizer_reads_them(tokenizer: Cha
 
 
 def test_a_prompt_over_the_limit_is_an_error_and_not_left_out(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "a.jsonl", [{"prompt": "short", "answer": "1"}, {"prompt": "long " * 20, "answer": "1"}])
-    with pytest.raises(DataError, match=r"evaluation.benchmarks.0 \(a\): 1 of 2 prompts .* \(a/1 has 10\d\): write max_prompt_tokens=10\d"):
+    path = write_rows(
+        tmp_path / "a.jsonl", [{"prompt": "short", "answer": "1"}, {"prompt": "long " * 20, "answer": "1"}]
+    )
+    with pytest.raises(
+        DataError,
+        match=r"evaluation.benchmarks.0 \(a\): 1 of 2 prompts .* \(a/1 has 10\d\): write max_prompt_tokens=10\d",
+    ):
         read(tokenizer, f"{{name: a, path: {path}, max_prompt_tokens: 50}}")
 
 
@@ -148,10 +167,15 @@ def test_a_prompt_over_the_limit_is_an_error_and_not_left_out(tokenizer: ChatTok
         ("{name: a, path: gone.jsonl}", r"evaluation.benchmarks.0 \(a\): .*gone.jsonl"),
         ("{name: a, path: %s, columns: {prompt: question}}", r"has no column question"),
         ("{name: a, path: %s, verifier: maths}", r"unknown verifier 'maths'"),
-        ("{name: a, source: reasoning_gym, tasks: [{name: gdc}], num_prompts: 4}", r"unknown Reasoning Gym task 'gdc'; did you mean gcd"),
+        (
+            "{name: a, source: reasoning_gym, tasks: [{name: gdc}], num_prompts: 4}",
+            r"unknown Reasoning Gym task 'gdc'; did you mean gcd",
+        ),
     ],
 )
-def test_a_benchmark_that_cannot_be_read_is_named(benchmark: str, message: str, tokenizer: ChatTokenizer, tmp_path: Path) -> None:
+def test_a_benchmark_that_cannot_be_read_is_named(
+    benchmark: str, message: str, tokenizer: ChatTokenizer, tmp_path: Path
+) -> None:
     path = write_rows(tmp_path / "a.jsonl", [{"prompt": "1?", "answer": "1"}])
     with pytest.raises(BroRLError, match=message):
         read(tokenizer, benchmark % path if "%" in benchmark else benchmark)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.config.schema import BroRLConfig, EvaluationConfig
-from nemo_brorl.errors import CheckpointError
+from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.evaluation.answers import AnswerFile, identity_of
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.evaluation.comparison import Other, compare, read_other
@@ -23,7 +23,9 @@ BEFORE = {"toy": ["0000", "1000", "1100", "1110"], "more": ["0000", "1111"]}
 AFTER = {"toy": ["1100", "1100", "1100", "1111"], "more": ["0000", "1110"]}
 
 
-def answered(folder: Path, benchmarks: list[Benchmark], right: dict[str, list[str]], weights: str) -> dict[str, AnswerFile]:
+def answered(
+    folder: Path, benchmarks: list[Benchmark], right: dict[str, list[str]], weights: str
+) -> dict[str, AnswerFile]:
     files = {}
     for benchmark in benchmarks:
         with AnswerFile(folder, identity_of(BroRLConfig(), weights, benchmark)) as file:
@@ -33,7 +35,9 @@ def answered(folder: Path, benchmarks: list[Benchmark], right: dict[str, list[st
     return files
 
 
-def written(folder: Path, right: dict[str, list[str]], benchmarks: list[Benchmark], other: Other | None = None) -> Results:
+def written(
+    folder: Path, right: dict[str, list[str]], benchmarks: list[Benchmark], other: Other | None = None
+) -> Results:
     files = answered(folder / "answers", benchmarks, right, folder.name)
     results = results_of(folder.name, benchmarks, files, SETTINGS, other)
     record = as_json(results, benchmarks, files, SETTINGS)
@@ -69,7 +73,9 @@ def test_several_benchmarks_are_compared_one_by_one_and_together(tmp_path: Path)
 def test_a_model_against_itself_is_no_different(tmp_path: Path) -> None:
     written(tmp_path / "base", BEFORE, [TOY])
     other = read_other(tmp_path / "base" / "evaluation.json", [TOY])
-    found = compare(other, {"toy": [made(f"toy/{index}", right) for index, right in enumerate(BEFORE["toy"])]}, SETTINGS)["toy"]
+    found = compare(
+        other, {"toy": [made(f"toy/{index}", right) for index, right in enumerate(BEFORE["toy"])]}, SETTINGS
+    )["toy"]
     assert (found.test.p_value, found.ties) == (1.0, 4)
 
 
@@ -98,7 +104,14 @@ def test_another_tokenizer_does_not_stand_in_the_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"model": "a"}', '{"model": "a", "benchmarks": {"toy": {}}}', '{"model": "a", "overall": {}, "tasks": {}}']
+    "text",
+    [
+        "",
+        "[]",
+        '{"model": "a"}',
+        '{"model": "a", "benchmarks": {"toy": {}}}',
+        '{"model": "a", "overall": {}, "tasks": {}}',
+    ],
 )
 def test_a_file_that_is_no_evaluation_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "evaluation.json").write_text(text)
@@ -135,5 +148,8 @@ def test_each_evaluation_keeps_its_own_copy(tmp_path: Path) -> None:
     record = as_json(later, [TOY], files, SETTINGS)
     write(tmp_path / "run", folder_of(tmp_path / "run", Path("base"), files), record, markdown(later, record))
     assert json.loads((tmp_path / "run" / "evaluation.json").read_text())["overall"]["pass_at_1"] == 0.625
-    kept = {json.loads(path.read_text())["overall"]["pass_at_1"] for path in (tmp_path / "run" / "evaluations").glob("*/evaluation.json")}
+    kept = {
+        json.loads(path.read_text())["overall"]["pass_at_1"]
+        for path in (tmp_path / "run" / "evaluations").glob("*/evaluation.json")
+    }
     assert kept == {results[0].overall.pass_at_1.value, 0.625}

@@ -63,7 +63,9 @@ def test_the_mean_of_benchmarks_counts_each_the_same() -> None:
 
 def test_prompts_are_put_together_by_domain() -> None:
     group = [made("a/0", "1", domain="math"), made("b/0", "0", domain="code"), made("c/0", "1", domain="math")]
-    assert {name: [prompt.uid for prompt in part] for name, part in by(group, lambda prompt: prompt.domain).items()} == {
+    assert {
+        name: [prompt.uid for prompt in part] for name, part in by(group, lambda prompt: prompt.domain).items()
+    } == {
         "code": ["b/0"],
         "math": ["a/0", "c/0"],
     }

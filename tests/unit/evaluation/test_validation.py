@@ -5,18 +5,22 @@ from dataclasses import replace
 import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.console import Console, format_table
+from nemo_brorl.core.console import Console, format_table
 from nemo_brorl.evaluation.validation import Evaluator, best_constant_answer, result_header, result_rows
-from nemo_brorl.report_tables import change_rows
-from nemo_brorl.sampling import Sampler
-from tests.fakes import FakeGenerator, FakeVerifier, make_group, make_prompt
+from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.training.tables import change_rows
+from tests.support.fakes import FakeGenerator, FakeVerifier, make_group, make_prompt
 
 
 def test_pass_at_1_is_the_mean_over_prompts_and_tasks_are_apart() -> None:
     config = BroRLConfig()
     config.evaluation.samples_per_prompt = 6
     sampler = Sampler(FakeGenerator(), FakeVerifier(), Console(), 4, 0)
-    prompts = [make_prompt("held_out/0", task="easy"), make_prompt("held_out/1", task="hard"), make_prompt("held_out/2", task="hard")]
+    prompts = [
+        make_prompt("held_out/0", task="easy"),
+        make_prompt("held_out/1", task="hard"),
+        make_prompt("held_out/2", task="hard"),
+    ]
     result = Evaluator(config, prompts, sampler).evaluate()
     # rollouts 0..5: all right, every second, every third
     assert result.tasks["easy"].pass_at_1 == 1.0
@@ -30,9 +34,13 @@ def test_the_best_constant_answer_is_taken_task_by_task() -> None:
     tasks = ["easy", "easy", "easy", "hard", "hard"]
     answers = ["1", "1", "2", "3", "4"]
     prompts = [
-        replace(group.prompt, task=task, payload={"answer": answer}) for group, task, answer in zip(groups, tasks, answers, strict=True)
+        replace(group.prompt, task=task, payload={"answer": answer})
+        for group, task, answer in zip(groups, tasks, answers, strict=True)
     ]
-    groups = [replace(scored, group=replace(scored.group, prompt=prompt)) for scored, prompt in zip(groups, prompts, strict=True)]
+    groups = [
+        replace(scored, group=replace(scored.group, prompt=prompt))
+        for scored, prompt in zip(groups, prompts, strict=True)
+    ]
     assert best_constant_answer(groups) == pytest.approx((2 + 1) / 5)
 
 
@@ -46,6 +54,8 @@ def test_tables_line_up() -> None:
 
 
 def test_result_tables_have_a_row_per_task_and_one_for_all() -> None:
-    result = Evaluator(BroRLConfig(), [make_prompt("held_out/1")], Sampler(FakeGenerator(), FakeVerifier(), Console(), 4, 0)).evaluate()
+    result = Evaluator(
+        BroRLConfig(), [make_prompt("held_out/1")], Sampler(FakeGenerator(), FakeVerifier(), Console(), 4, 0)
+    ).evaluate()
     assert [row[0] for row in result_rows(result)] == ["toy", "all tasks"]
     assert len(result_header(result)) == len(result_rows(result)[0])

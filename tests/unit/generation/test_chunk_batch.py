@@ -12,8 +12,17 @@ import pytest
 
 from nemo_brorl.generation import chunk_batch
 from nemo_brorl.generation.chunk_batch import ChunkBatch
-from nemo_brorl.generation.chunk_work import ChunkFailure, ChunkMeta, ChunkProgress, ChunkWork, Continuation, Reply, RolloutTask, Withdrawn
-from nemo_brorl.generation.reports import News
+from nemo_brorl.generation.chunk_task import (
+    ChunkFailure,
+    ChunkMeta,
+    ChunkProgress,
+    ChunkWork,
+    Continuation,
+    Reply,
+    RolloutTask,
+    Withdrawn,
+)
+from nemo_brorl.generation.progress_report import News
 from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Sampling
 
 REQUEST = RolloutRequest(Prompt("a", "task", "verifier", (7, 8), {}), 0, 2, 100, Sampling(1.0, 1.0, 3))

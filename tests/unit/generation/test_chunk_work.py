@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nemo_brorl.generation.chunk_work import (
+from nemo_brorl.generation.chunk_task import (
     ChunkFailure,
     ChunkMeta,
     ChunkWork,
@@ -22,7 +22,9 @@ from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutReques
 
 PROMPT = Prompt("a", "task", "verifier", (7, 8), {})
 REQUEST = RolloutRequest(PROMPT, 4, 3, 100, Sampling(1.0, 1.0, 5))
-BEGINNINGS = ChunkArrays(np.array([1, 2, 3], np.int32), np.array([-0.1, -0.2, -0.3], np.float32), np.array([0, 2, 2, 3]))
+BEGINNINGS = ChunkArrays(
+    np.array([1, 2, 3], np.int32), np.array([-0.1, -0.2, -0.3], np.float32), np.array([0, 2, 2, 3])
+)
 PARTIAL = PartialRollouts(np.array([1, 5, 9], np.int32), np.array([2, 0, 1], np.int32), version=3, data=None)
 RESUMED = replace(REQUEST, first_index=1, resumed=PARTIAL)
 
@@ -112,7 +114,14 @@ def test_a_rollout_cut_twice_keeps_its_first_tokens_and_their_version() -> None:
 
 
 def test_what_makes_no_sense_is_a_failure_of_the_engine() -> None:
-    for tokens, log_probs in (([11], [-1.0]), ([-1], [-1.0]), ([1], [float("nan")]), ([1], [float("-inf")]), ([1], [0.1]), ([], [])):
+    for tokens, log_probs in (
+        ([11], [-1.0]),
+        ([-1], [-1.0]),
+        ([1], [float("nan")]),
+        ([1], [float("-inf")]),
+        ([1], [0.1]),
+        ([], []),
+    ):
         work = work_of(replace(REQUEST, num_rollouts=1))
         work.put(0, Continuation(tokens, log_probs, [6], has_ended=True, is_stopped=True))
         failure, arrays, _ = work.reply(6, vocab_size=10)
@@ -133,7 +142,9 @@ def test_an_answer_to_another_question_is_found_out() -> None:
     assert "answered as flight 12" in str(find_mismatch(good, 13, REQUEST, {0, 2}))
     assert "of prompt b" in str(find_mismatch(replace(good, uid="b"), 12, REQUEST, {0, 2}))
     assert "never published" in str(find_mismatch(good, 12, REQUEST, {0}))
-    assert "rollouts [5, 6] came for [4, 5, 6]" in str(find_mismatch(replace(good, indices=good.indices[1:]), 12, REQUEST, {0, 2}))
+    assert "rollouts [5, 6] came for [4, 5, 6]" in str(
+        find_mismatch(replace(good, indices=good.indices[1:]), 12, REQUEST, {0, 2})
+    )
     assert "lengths" in str(find_mismatch(replace(good, lengths=good.lengths[1:]), 12, REQUEST, {0, 2}))
 
 

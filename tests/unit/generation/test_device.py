@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.generation import device
 
 
@@ -68,7 +68,9 @@ def test_workers_that_vllm_starts_through_ray_learn_their_bundles(monkeypatch: p
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
-@pytest.mark.parametrize(("version", "sleeps", "runner"), [("0.26.0", True, "0"), ("0.26.0", False, None), ("0.32.0", True, None)])
+@pytest.mark.parametrize(
+    ("version", "sleeps", "runner"), [("0.26.0", True, "0"), ("0.26.0", False, None), ("0.32.0", True, None)]
+)
 def test_an_older_vllm_sleeps_with_its_first_model_runner(
     version: str, sleeps: bool, runner: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nemo_brorl.config.generation_schema import GenerationConfig
-from nemo_brorl.errors import GenerationError
+from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.generation import staged_sleep
 from nemo_brorl.generation.sleep_mode import SleepMode
 from nemo_brorl.generation.staged_sleep import StagedSleep
@@ -105,10 +105,17 @@ def test_an_engine_that_does_not_fall_asleep_is_lost() -> None:
 def test_stages_come_in_order() -> None:
     slot = FakeSlot(0, GIB)
     stages = sleeping(slot)
-    with pytest.raises(GenerationError, match="engines are awake and can only be made weights awake when they are asleep"):
+    with pytest.raises(
+        GenerationError, match="engines are awake and can only be made weights awake when they are asleep"
+    ):
         stages.wake_weights()
     stages.sleep()
-    for call in (lambda: stages.check_awake("open_session"), stages.check_has_room_for_weights, stages.sleep, stages.wake_cache):
+    for call in (
+        lambda: stages.check_awake("open_session"),
+        stages.check_has_room_for_weights,
+        stages.sleep,
+        stages.wake_cache,
+    ):
         with pytest.raises(GenerationError):
             call()
     stages.wake_weights()
@@ -118,7 +125,9 @@ def test_stages_come_in_order() -> None:
     stages.check_awake("open_session")
 
 
-@pytest.mark.parametrize(("mode", "has_copy"), [("discard", True), ("offload", False)], ids=["discarded", "replaced without a copy"])
+@pytest.mark.parametrize(
+    ("mode", "has_copy"), [("discard", True), ("offload", False)], ids=["discarded", "replaced without a copy"]
+)
 def test_engines_without_weights_wait_for_a_publication(mode: str, has_copy: bool) -> None:
     stages = sleeping(FakeSlot(0, 3 * GIB, has_copy=has_copy), sleep=mode, max_residual_gib=1.0)
     stages.sleep()

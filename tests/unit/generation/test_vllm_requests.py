@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.generation.chunk_work import RolloutTask
+from nemo_brorl.generation.chunk_task import RolloutTask
 from nemo_brorl.generation.vllm_requests import VllmRequests
 from nemo_brorl.types import Sampling
 
@@ -52,7 +52,9 @@ class FakeEngine:
 
 
 def output_of(name: str, tokens: list[int], reason: str) -> Any:
-    completion = SimpleNamespace(finish_reason=reason, token_ids=list(tokens), logprobs=SimpleNamespace(logprobs=[-1.0] * len(tokens)))
+    completion = SimpleNamespace(
+        finish_reason=reason, token_ids=list(tokens), logprobs=SimpleNamespace(logprobs=[-1.0] * len(tokens))
+    )
     return SimpleNamespace(finished=True, request_id=name, outputs=[completion])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_slurm import FakeSlurm
+from tests.support.fake_slurm import FakeSlurm
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher import attach
-from launcher.attach import grow, last_lines
-from launcher.code_snapshot import code_root
-from launcher.frozen import Folders, note_job
-from nemo_brorl.errors import ConfigError, ResourceError
-from tests.fake_slurm import FakeSlurm
+from nemo_brorl.core.errors import ConfigError, ResourceError
+from nemo_brorl.launcher import attach
+from nemo_brorl.launcher.attach import grow, last_lines
+from nemo_brorl.launcher.code_snapshot import code_root
+from nemo_brorl.launcher.frozen import Folders, note_job
+from tests.support.fake_slurm import FakeSlurm
 
 
 @pytest.fixture
@@ -74,14 +74,15 @@ def test_a_run_that_has_no_log_yet_says_what_its_job_waits_for(run: Path, slurm:
 
 def open_shell(run: Path, slurm: FakeSlurm, *more: str) -> list[str]:
     """Arguments of srun; in a process of its own, which becomes srun."""
-    command = [sys.executable, "-m", "launcher", "attach", str(run), "--shell", *more]
+    command = [sys.executable, "-m", "nemo_brorl", "attach", str(run), "--shell", *more]
     subprocess.run(command, check=True, capture_output=True, cwd=code_root(), env={**os.environ, "PATH": slurm.path})
     return slurm.srun
 
 
 def test_a_shell_opens_on_the_driver_s_node_beside_what_runs_there(run: Path, slurm: FakeSlurm) -> None:
     assert open_shell(run, slurm) == [
-        "--overlap", "--jobid=101", "--nodes=1", "--ntasks=1", "--nodelist=node2", "--cpu-bind=none", "--pty", "bash", "-i",
+        "--overlap", "--jobid=101", "--nodes=1", "--ntasks=1", "--nodelist=node2", "--cpu-bind=none", "--pty", "bash",
+        "-i",
     ]  # fmt: skip
 
 
@@ -94,7 +95,9 @@ def test_a_shell_opens_in_the_job_s_container_unless_told_otherwise(run: Path, s
 
 def test_a_node_that_the_job_does_not_have_is_refused_with_those_it_has(run: Path) -> None:
     for wrong in ("node9", "3"):
-        with pytest.raises(ConfigError, match=r"job 101 has node2, node3, node4: write one of these, or a number from 0 to 2"):
+        with pytest.raises(
+            ConfigError, match=r"job 101 has node2, node3, node4: write one of these, or a number from 0 to 2"
+        ):
             attach.main([str(run), "--shell", "--node", wrong])
 
 

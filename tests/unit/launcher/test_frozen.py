@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from launcher.code_snapshot import CodeSnapshot, Revision, code_root
-from launcher.frozen import Folders, absolute_paths, check_yaml, freeze, note_job, read_jobs, shell_command
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig, DomainConfig
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.launcher.code_snapshot import CodeSnapshot, Revision, code_root
+from nemo_brorl.launcher.frozen import Folders, absolute_paths, check_yaml, freeze, note_job, read_jobs, shell_command
 
 ODD = 'It\'s "five" $HOME `x` $(w) {a: 1}, # not a comment\nnext: line \\ ä'
 
 
 def git(folder: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    return subprocess.run(["git", "-C", str(folder), *identity, *arguments], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["git", "-C", str(folder), *identity, *arguments], capture_output=True, text=True, check=True
+    ).stdout
 
 
 @pytest.fixture
@@ -41,12 +43,14 @@ def checkout(tmp_path: Path) -> Path:
 def freeze_run(run: Path, config: BroRLConfig, root: Path) -> Folders:
     folders = Folders(run)
     with CodeSnapshot(root, leave_out=run) as code:
-        freeze(folders, config, code, "#!/bin/bash\n", "python -m launcher render")
+        freeze(folders, config, code, "#!/bin/bash\n", "brorl render")
     return folders
 
 
 def test_settings_come_back_from_the_frozen_yaml(tmp_path: Path, checkout: Path) -> None:
-    config = load_config("brorl_64gpu", ["rollouts.num_per_prompt=256", "data.tasks=[{name: gcd, config: {max_value: 60}}]"])
+    config = load_config(
+        "brorl_64gpu", ["rollouts.num_per_prompt=256", "data.tasks=[{name: gcd, config: {max_value: 60}}]"]
+    )
     config.data.system_prompt = ODD
     folders = freeze_run(tmp_path / "run", config, checkout)
     assert load_config("config", [], folders.launch) == config
@@ -86,7 +90,10 @@ def test_changes_that_are_not_committed_are_frozen_and_named(tmp_path: Path, che
     found = sorted(str(path.relative_to(folders.code)) for path in folders.code.rglob("*") if path.is_file())
     assert found == [".gitignore", "REVISION", "nemo_brorl/a.py", "new file.py"]
     assert (folders.code / "nemo_brorl" / "a.py").read_text() == "a = 2\n"
-    assert "with uncommitted changes in b.py, nemo_brorl/a.py, new file.py" in (folders.launch / "revision.txt").read_text()
+    assert (
+        "with uncommitted changes in b.py, nemo_brorl/a.py, new file.py"
+        in (folders.launch / "revision.txt").read_text()
+    )
     assert git(checkout, "status", "--porcelain") == before  # git's index is as it was
 
 
@@ -143,7 +150,11 @@ def test_a_half_written_row_of_jobs_is_left_out(tmp_path: Path) -> None:
 def test_relative_paths_are_those_of_the_folder_it_was_called_in(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     config = BroRLConfig()
-    config.policy.model, config.data.path, config.exp_manager.explicit_log_dir = "model", "../data/*.parquet", "runs/first"
+    config.policy.model, config.data.path, config.exp_manager.explicit_log_dir = (
+        "model",
+        "../data/*.parquet",
+        "runs/first",
+    )
     config.data.domains = [DomainConfig(name="maths", path="maths.jsonl")]
     absolute = absolute_paths(config, tmp_path)
     assert absolute.policy.model == f"{tmp_path}/model"
@@ -163,21 +174,31 @@ def test_the_command_can_be_pasted_into_a_shell() -> None:
     arguments = ["submit", "data.system_prompt='a $b'", "x=[1, 2]"]
     command = shell_command(arguments, Path("/shared/my checkout"))
     said = subprocess.run(
-        ["bash", "-c", f'cd() {{ echo "$1"; }}; python() {{ printf \'%s\\n\' "$@"; }}; {command}'],
+        ["bash", "-c", f'cd() {{ echo "$1"; }}; brorl() {{ printf \'%s\\n\' "$@"; }}; {command}'],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert said.stdout.splitlines() == ["/shared/my checkout", "-m", "launcher", *arguments]
+    assert said.stdout.splitlines() == ["/shared/my checkout", *arguments]
 
 
 def test_python_takes_the_frozen_code_and_its_revision(tmp_path: Path) -> None:
-    """As the job does: PYTHONPATH names it, and a checkout of the same packages is installed, or is the current folder."""
+    """As the job does: PYTHONPATH names it, and a checkout of the same packages is installed, or is the current
+    folder."""
     folders = Folders(tmp_path / "run")
     with CodeSnapshot(code_root(), leave_out=folders.run) as code:
         code.write(folders.code)
         revision = str(code.revision)
-    script = "import nemo_brorl.run_folder as a, launcher.slurm as b; print(a.__file__); print(b.__file__); print(a.code_revision())"
+    script = (
+        "import nemo_brorl.training.run_folder as a, nemo_brorl.launcher.slurm as b; print(a.__file__); "
+        "print(b.__file__); print(a.code_revision())"
+    )
     environment = {**os.environ, "PYTHONPATH": str(folders.code), "PYTHONSAFEPATH": "1"}
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=code_root(), env=environment)
-    assert said.stdout.splitlines() == [f"{folders.code}/nemo_brorl/run_folder.py", f"{folders.code}/launcher/slurm.py", revision]
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=code_root(), env=environment
+    )
+    assert said.stdout.splitlines() == [
+        f"{folders.code}/nemo_brorl/training/run_folder.py",
+        f"{folders.code}/nemo_brorl/launcher/slurm.py",
+        revision,
+    ]

@@ -9,29 +9,42 @@ from typing import Any
 
 import pytest
 
-from launcher import job_settings
-from launcher.addresses import interface_address, own_address
-from launcher.ray_ports import NUM_PORTS, RayPorts, check_ports
-from launcher.ray_watch import complaint, missing_nodes, obituary
+from nemo_brorl.launcher.job import settings
+from nemo_brorl.launcher.job.addresses import interface_address, own_address
+from nemo_brorl.launcher.job.ray_ports import NUM_PORTS, RayPorts, check_ports
+from nemo_brorl.launcher.job.ray_watch import complaint, missing_nodes, obituary
 
 
 def node(name: str, address: str, gpus: float = 8.0, alive: bool = True, **more: Any) -> dict[str, Any]:
     """As `ray.nodes()` shows it."""
-    return {"NodeManagerHostname": name, "NodeManagerAddress": address, "Alive": alive, "Resources": {"GPU": gpus}, **more}
+    return {
+        "NodeManagerHostname": name,
+        "NodeManagerAddress": address,
+        "Alive": alive,
+        "Resources": {"GPU": gpus},
+        **more,
+    }
 
 
 def test_settings_are_written_for_the_shell(tmp_path: Path) -> None:
     output = tmp_path / "settings.sh"
     run = tmp_path / "a run; 'quoted'"
     quoted = str(run).replace("'", "\\'")
-    command = ["--output", str(output), "--", "--config-name", "brorl_64gpu", f"exp_manager.explicit_log_dir='{quoted}'"]
-    assert job_settings.main(command) == 0
+    command = [
+        "--output",
+        str(output),
+        "--",
+        "--config-name",
+        "brorl_64gpu",
+        f"exp_manager.explicit_log_dir='{quoted}'",
+    ]
+    assert settings.main(command) == 0
     assert shlex.split(output.read_text()) == ["num_nodes=8", "gpus_per_node=8", f"run_folder={run}"]
 
 
 def test_a_wrong_setting_is_one_message_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "settings.sh"
-    assert job_settings.main(["--output", str(output), "--", "rollouts.num_per_promt=4"]) == 2
+    assert settings.main(["--output", str(output), "--", "rollouts.num_per_promt=4"]) == 2
     assert "num_per_prompt" in capsys.readouterr().err
     assert not output.exists()
 
@@ -41,7 +54,9 @@ def test_ports_are_distinct_and_within_their_thousand() -> None:
     services = list(ports.services(is_head=True).values())
     assert len(set(services)) == len(services) == 9
     assert all(20000 <= port < 20100 for port in services)
-    assert "--min-worker-port=20100" in ports.options() and f"--max-worker-port={20000 + NUM_PORTS - 1}" in ports.options()
+    assert (
+        "--min-worker-port=20100" in ports.options() and f"--max-worker-port={20000 + NUM_PORTS - 1}" in ports.options()
+    )
     assert sorted(ports.head_options()) == ["--dashboard-port=20002", "--port=20000", "--ray-client-server-port=20001"]
 
 
@@ -49,7 +64,10 @@ def test_a_port_that_is_taken_is_named() -> None:
     base = 21000
     with socket.create_server(("", base + 11)):
         check_ports(RayPorts(base + NUM_PORTS), is_head=True)
-        with pytest.raises(OSError, match=r"port 21011 \(Ray's object-manager-port\) cannot be used.*another job's Ray.*BRORL_PORT_BASE"):
+        with pytest.raises(
+            OSError,
+            match=r"port 21011 \(Ray's object-manager-port\) cannot be used.*another job's Ray.*BRORL_PORT_BASE",
+        ):
             check_ports(RayPorts(base), is_head=False)
 
 
@@ -78,7 +96,9 @@ def test_hosts_under_other_names_count_as_nodes() -> None:
 def test_nodes_need_addresses_and_gpus_of_their_own() -> None:
     two = [node("node0", "10.0.0.1"), node("node1", "10.0.0.2")]
     assert complaint(two, 2, 8) == ""
-    assert "addresses of their own, they have 10.0.0.1, 10.0.0.1" in complaint([two[0], node("node1", "10.0.0.1")], 2, 8)
+    assert "addresses of their own, they have 10.0.0.1, 10.0.0.1" in complaint(
+        [two[0], node("node1", "10.0.0.1")], 2, 8
+    )
     assert complaint([two[0], node("node1", "10.0.0.2", gpus=7)], 2, 8) == "trainer.gpus_per_node=8, but node1 has 7"
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.code_snapshot import Revision
-from launcher.frozen import Folders
-from launcher.job_script import JobPlan, job_script
-from launcher.site import Site
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.launcher.code_snapshot import Revision
+from nemo_brorl.launcher.frozen import Folders
+from nemo_brorl.launcher.job.script import JobPlan, job_script
+from nemo_brorl.launcher.site import Site
 
 
 def make_job(run: Path, site: Site, nodes: int = 8, gpus: int = 8) -> JobPlan:
@@ -27,7 +27,15 @@ def options(script: str) -> list[str]:
 
 
 def test_what_slurm_is_asked_for() -> None:
-    site = Site(partition="gpu", account="me", time="1-00:00:00", gpu_type="h100", spares=1, constraint="h100&ib", mail_user="me@x.org")
+    site = Site(
+        partition="gpu",
+        account="me",
+        time="1-00:00:00",
+        gpu_type="h100",
+        spares=1,
+        constraint="h100&ib",
+        mail_user="me@x.org",
+    )
     assert options(job_script(make_job(Path("/shared/first"), site))) == [
         "--job-name=first",
         "--partition=gpu",
@@ -51,7 +59,9 @@ def test_what_slurm_is_asked_for() -> None:
 
 def test_gpus_are_asked_for_as_the_site_wants() -> None:
     asked = {
-        request: [option for option in options(job_script(make_job(Path("/r"), Site(gpu_request=request)))) if "gpu" in option]
+        request: [
+            option for option in options(job_script(make_job(Path("/r"), Site(gpu_request=request)))) if "gpu" in option
+        ]
         for request in ("gres", "gpus_per_node", "none")
     }
     assert asked == {"gres": ["--gres=gpu:8"], "gpus_per_node": ["--gpus-per-node=8"], "none": []}
@@ -77,8 +87,8 @@ def test_a_run_folder_that_would_be_misread_is_refused(name: str) -> None:
 VALUES = {"A": "$HOME `x` \"y\" 'z' $(w) \\ #", "B": "", "C": "ä*?[1]"}
 PRINTING_JOB = r"""
 [[ $- == *e* ]] && echo "errexit is on"
-for name in BRORL_ROOT BRORL_CONFIG BRORL_RUN BRORL_PYTHON BRORL_CONTAINER BRORL_MOUNTS BRORL_SPARES BRORL_MAX_RESTARTS BRORL_GRACE_S \
-  BRORL_JOB_FOLDER A B C FROM_SETUP; do printf '%s=%s\0' "$name" "${!name-unset}"; done
+for name in BRORL_ROOT BRORL_CONFIG BRORL_RUN BRORL_PYTHON BRORL_CONTAINER BRORL_MOUNTS BRORL_SPARES \
+  BRORL_MAX_RESTARTS BRORL_GRACE_S BRORL_JOB_FOLDER A B C FROM_SETUP; do printf '%s=%s\0' "$name" "${!name-unset}"; done
 for argument in "$@"; do printf 'argument=%s\0' "$argument"; done
 exit "${CODE:-0}"
 """
@@ -86,11 +96,16 @@ exit "${CODE:-0}"
 
 def run_job(job: JobPlan, *arguments: str, **variables: str) -> tuple[int, list[str]]:
     """Run the script with a job.sh that prints what it is given."""
-    (job.folders.code / "launcher").mkdir(parents=True, exist_ok=True)
-    (job.folders.code / "launcher" / "job.sh").write_text(PRINTING_JOB)
+    (job.folders.code / "launcher" / "job").mkdir(parents=True, exist_ok=True)
+    (job.folders.code / "launcher" / "job" / "job.sh").write_text(PRINTING_JOB)
     environment = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "17", **variables}
     done = subprocess.run(
-        ["bash", "-s", "--", *arguments], input=job_script(job), capture_output=True, text=True, check=False, env=environment
+        ["bash", "-s", "--", *arguments],
+        input=job_script(job),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
     assert done.stderr == ""
     return done.returncode, done.stdout.split("\0")[:-1] or [done.stdout]
@@ -98,10 +113,16 @@ def run_job(job: JobPlan, *arguments: str, **variables: str) -> tuple[int, list[
 
 def test_bash_hands_on_every_value_as_it_is(tmp_path: Path) -> None:
     site = Site(
-        container="image.sqsh", mounts=["/data", "/a:/b"], spares=2, max_restarts=5, signal_s=600, setup=["export FROM_SETUP=$((1 + 1))"],
+        container="image.sqsh", mounts=["/data", "/a:/b"], spares=2, max_restarts=5, signal_s=600,
+        setup=["export FROM_SETUP=$((1 + 1))"],
         environment=VALUES,
     )  # fmt: skip
-    arguments = ["data.system_prompt='say \"$HOME\" and `x`'", "data.tasks=[{name: gcd}, {name: leg_counting}]", "a=b c", ""]
+    arguments = [
+        "data.system_prompt='say \"$HOME\" and `x`'",
+        "data.tasks=[{name: gcd}, {name: leg_counting}]",
+        "a=b c",
+        "",
+    ]
     code, said = run_job(make_job(tmp_path, site), *arguments)
     assert code == 0
     assert said == [
@@ -126,7 +147,9 @@ def test_shellcheck_finds_nothing() -> None:
         pytest.skip("shellcheck is not installed")
     site = Site(container="image.sqsh", mounts=["/data"], setup=["module load cuda"], environment={"A": "1 2"})
     script = job_script(make_job(Path("/shared/first"), site))
-    done = subprocess.run(["shellcheck", "-e", "SC1091", "-"], input=script, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["shellcheck", "-e", "SC1091", "-"], input=script, capture_output=True, text=True, check=False
+    )
     assert done.stdout == ""
 
 

@@ -1,4 +1,4 @@
-"""`python -m launcher`: its commands, its help, its exit codes."""
+"""The commands of the launcher, its help, its exit codes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from launcher.__main__ import COMMANDS, main
+from nemo_brorl.__main__ import COMMANDS, main
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["launcher", *arguments])
+    monkeypatch.setattr(sys, "argv", ["brorl", *arguments])
     return main()
 
 
 @pytest.mark.parametrize("command", ["render", "submit", "status", "attach"])
-def test_every_command_has_help_with_examples(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help_with_examples(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         call(monkeypatch, command, "--help")
     assert caught.value.code == 0
     said = capsys.readouterr().out
-    assert f"usage: python -m launcher {command}" in said
-    assert f"examples:\n  python -m launcher {command} " in said
+    assert f"usage: brorl {command}" in said
+    assert f"examples:\n  brorl {command} " in said
 
 
 def test_the_commands_are_listed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +50,11 @@ def test_an_unknown_command_exits_with_2(monkeypatch: pytest.MonkeyPatch, capsys
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(
-    arguments: list[str], no_slurm: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    arguments: list[str],
+    no_slurm: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, *arguments) == 2
@@ -60,7 +66,10 @@ def test_a_mistake_is_one_message_and_exit_code_2(
 
 def test_help_loads_neither_torch_nor_ray() -> None:
     script = (
-        "import sys, launcher.render, launcher.submit, launcher.status, launcher.attach; print({'torch', 'ray', 'vllm'} & set(sys.modules))"
+        "import sys, nemo_brorl.launcher.render, nemo_brorl.launcher.submit, nemo_brorl.launcher.status, "
+        "nemo_brorl.launcher.attach; print({'torch', 'ray', 'vllm'} & set(sys.modules))"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
+    )
     assert said.stdout == "set()\n"

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.hardware import configured_hardware, gpu_hardware
-from launcher.host_memory import checkpoint_gib
-from launcher.known_models import SHAPES
-from launcher.memory_plan import GIB, activation_bytes, policy_bytes
-from launcher.model_cost import Cut
-from launcher.plan import Plan, make_plan
 from nemo_brorl.config.load import load_config
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.launcher.planner.hardware import configured_hardware, gpu_hardware
+from nemo_brorl.launcher.planner.host_memory import checkpoint_gib
+from nemo_brorl.launcher.planner.known_models import SHAPES
+from nemo_brorl.launcher.planner.memory_plan import GIB, activation_bytes, policy_bytes
+from nemo_brorl.launcher.planner.model_cost import Cut
+from nemo_brorl.launcher.planner.plan import Plan, make_plan
 
 SMALL = SHAPES["qwen2.5-1.5b"]
 NUM_SMALL = 1_543_714_304
-GPU_RECIPES = ("brorl_64gpu", "brorl_7b", "brorl_32b", "brorl_qwen3_30b_a3b", "prorl_v2", "prorl_v1", "brorl_on_plateau", "brorl_1gpu")
+GPU_RECIPES = (
+    "brorl_64gpu",
+    "brorl_7b",
+    "brorl_32b",
+    "brorl_qwen3_30b_a3b",
+    "prorl_v2",
+    "prorl_v1",
+    "brorl_on_plateau",
+    "brorl_1gpu",
+)
 
 
 def planned(name: str, *overrides: str, kind: str = "h100") -> Plan:
@@ -23,9 +32,14 @@ def planned(name: str, *overrides: str, kind: str = "h100") -> Plan:
     return make_plan(config, configured_hardware(config, kind))
 
 
-@pytest.mark.parametrize(("precision", "data", "bytes_of_each"), [("bf16", 1, 18.0), ("bf16", 8, 6 + 12 / 8), ("fp32", 8, 8 + 8 / 8)])
-def test_weights_gradients_and_optimizer_are_megatrons_bytes_per_parameter(precision: str, data: int, bytes_of_each: float) -> None:
-    """Megatron-core's table for the distributed optimizer: 18 and 6 + 12 / d with bf16 weights, 8 + 8 / d with fp32 ones."""
+@pytest.mark.parametrize(
+    ("precision", "data", "bytes_of_each"), [("bf16", 1, 18.0), ("bf16", 8, 6 + 12 / 8), ("fp32", 8, 8 + 8 / 8)]
+)
+def test_weights_gradients_and_optimizer_are_megatrons_bytes_per_parameter(
+    precision: str, data: int, bytes_of_each: float
+) -> None:
+    """Megatron-core's table for the distributed optimizer: 18 and 6 + 12 / d with bf16 weights, 8 + 8 / d with fp32
+    ones."""
     config = load_config("brorl_64gpu", [f"policy.precision={precision}"])
     held = policy_bytes(config, SMALL, Cut(data=data), 0)
     assert (held.weights + held.gradients + held.optimizer) / NUM_SMALL == pytest.approx(bytes_of_each)
@@ -38,7 +52,9 @@ def test_experts_are_spread_over_fewer_replicas_than_the_rest() -> None:
     held = policy_bytes(config, shape, Cut(tensor=4, pipeline=2, expert=8, data=8, has_sequence_parallel=True), 0)
     experts = 24 * 128 * 3 * 768 * 2048 // 8  # of 24 layers, a rank has an eighth
     assert held.parameters.experts == experts
-    assert held.optimizer == pytest.approx(12 * (held.parameters.dense / 8 + experts / 4))  # 4 × 8 ranks hold each expert 4 times
+    assert held.optimizer == pytest.approx(
+        12 * (held.parameters.dense / 8 + experts / 4)
+    )  # 4 × 8 ranks hold each expert 4 times
 
 
 def test_full_recomputation_keeps_a_layers_input_and_one_layer() -> None:
@@ -49,7 +65,9 @@ def test_full_recomputation_keeps_a_layers_input_and_one_layer() -> None:
 
 def test_the_first_stage_of_a_pipeline_holds_a_row_for_every_stage() -> None:
     config = load_config("brorl_64gpu", ["policy.recompute=null"])
-    whole, *stages = (activation_bytes(config, SMALL, Cut(pipeline=size), stage, 1) for size, stage in ((1, 0), (4, 0), (4, 3)))
+    whole, *stages = (
+        activation_bytes(config, SMALL, Cut(pipeline=size), stage, 1) for size, stage in ((1, 0), (4, 0), (4, 3))
+    )
     assert stages == [pytest.approx(whole), pytest.approx(whole / 4)]
 
 
@@ -87,7 +105,9 @@ def test_offload_makes_room_for_engines_but_not_at_the_start() -> None:
 
 
 def test_roles_with_devices_of_their_own_are_planned_apart() -> None:
-    plan = planned("brorl_64gpu", "generation.placement=disaggregated", "generation.num_engines=32", "generation.sleep=off")
+    plan = planned(
+        "brorl_64gpu", "generation.placement=disaggregated", "generation.num_engines=32", "generation.sleep=off"
+    )
     policy, engine = plan.devices
     assert (policy.role, policy.moments) == ("policy GPU", ("update",))
     assert (engine.role, engine.moments) == ("engine GPU", ("generate",))

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.known_models import SHAPES, find_shape
-from launcher.model_cost import (
+from nemo_brorl.config.hf_shapes import num_parameters
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ModelError
+from nemo_brorl.launcher.planner.known_models import SHAPES, find_shape
+from nemo_brorl.launcher.planner.model_cost import (
     GPT,
     Cut,
     active_parameters,
@@ -16,9 +19,6 @@ from launcher.model_cost import (
     layer_activations,
     rank_parameters,
 )
-from nemo_brorl.config.hf_shapes import num_parameters
-from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ModelError
 
 # Billions of parameters on the models' cards: all, and without embeddings where the card says it.
 CARDS = {
@@ -54,7 +54,9 @@ def test_one_rank_holds_every_tensor_of_the_checkpoint(name: str) -> None:
     assert rank_parameters(SHAPES[name], Cut(), 0).total == num_parameters(SHAPES[name])
 
 
-@pytest.mark.parametrize("cut", [Cut(tensor=4), Cut(tensor=4, expert=8, data=8), Cut(pipeline=4), Cut(pipeline=2, virtual=2, tensor=2)])
+@pytest.mark.parametrize(
+    "cut", [Cut(tensor=4), Cut(tensor=4, expert=8, data=8), Cut(pipeline=4), Cut(pipeline=2, virtual=2, tensor=2)]
+)
 def test_ranks_together_hold_the_model_once_but_for_norms_and_routers(cut: Cut) -> None:
     shape = SHAPES["qwen3-30b-a3b"]
     stages = [rank_parameters(shape, cut, stage) for stage in range(cut.pipeline)]
@@ -80,9 +82,12 @@ def test_gpt_layers_keep_what_korthikanti_et_al_count() -> None:
 
 
 def test_tensor_and_sequence_parallel_gpt_layers_keep_a_share() -> None:
-    """The same paper, equations 2 and 4: h (10 + 24 / t + 5 a s / (h t)) without sequence parallelism, all over t with it."""
+    """The same paper, equations 2 and 4: h (10 + 24 / t + 5 a s / (h t)) without sequence parallelism, all over t with
+    it."""
     shape = replace(SHAPES["llama-3.1-8b"], num_key_value_heads=32, ffn_size=4 * 4096)
-    assert layer_activations(shape, 2, Cut(tensor=8), GPT, sequence=2048) == 4096 * (10 + 24 / 8 + 5 * 32 * 2048 / (4096 * 8))
+    assert layer_activations(shape, 2, Cut(tensor=8), GPT, sequence=2048) == 4096 * (
+        10 + 24 / 8 + 5 * 32 * 2048 / (4096 * 8)
+    )
     cut = Cut(tensor=8, has_sequence_parallel=True)
     assert layer_activations(shape, 2, cut, GPT, sequence=2048) == 4096 * (34 + 5 * 32 * 2048 / 4096) / 8
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cpu_probe import CpuSpeed, ProbeSize, measure_cpu, read_speed, write_speed
-from launcher.plan import main
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.memory import cpu_memory, needed_gib
 from nemo_brorl.config.model_shape import read_model_shape
 from nemo_brorl.config.schema import SftConfig
-from nemo_brorl.errors import ResourceError
-from nemo_brorl.warm_up.initial_model import write_initial_model
+from nemo_brorl.core.errors import BroRLError, ResourceError
+from nemo_brorl.launcher.planner.command import main
+from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed, ProbeSize, measure_cpu, read_speed, write_speed
+from nemo_brorl.training.warm_up.initial_model import write_initial_model
 
 SPEED = CpuSpeed(2e-5, 5e-5, 3e-6, 1e-5, 1e11, 3e10, 4e-8)
 
@@ -28,7 +28,15 @@ def model(tmp_path: Path) -> Path:
 def test_a_plan_that_fits_prints_its_tables_and_ends_with_0(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["--config-name", "brorl_64gpu", "--propose", "0", "--json", str(tmp_path / "plan.json")]) == 0
     printed = capsys.readouterr().out
-    for text in ("GiB of a GPU", "master weights, Adam", "KV cache", "GiB of the first node", "log_prob", "GPU-hours", "assumed:"):
+    for text in (
+        "GiB of a GPU",
+        "master weights, Adam",
+        "KV cache",
+        "GiB of the first node",
+        "log_prob",
+        "GPU-hours",
+        "assumed:",
+    ):
         assert text in printed
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["fits"]
@@ -39,7 +47,9 @@ def test_a_plan_that_fits_prints_its_tables_and_ends_with_0(capsys: pytest.Captu
 def test_a_plan_that_does_not_fit_ends_with_2_and_says_what_would(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--config-name", "brorl_64gpu", "--propose", "0", "policy.tokens_per_micro_batch=32768"]) == 2
     printed = capsys.readouterr()
-    assert "does not fit: a GPU has 79.6 GiB and needs 82.2 at the moment 'update', most of it activations" in printed.err
+    assert (
+        "does not fit: a GPU has 79.6 GiB and needs 82.2 at the moment 'update', most of it activations" in printed.err
+    )
     assert "policy.tokens_per_micro_batch=16384" in printed.out
 
 
@@ -54,7 +64,20 @@ def test_hardware_and_lengths_are_taken_from_the_command_line(capsys: pytest.Cap
 
 def test_an_engine_without_room_never_ends_in_json_too(tmp_path: Path) -> None:
     found = tmp_path / "plan.json"
-    assert main(["--config-name", "brorl_64gpu", "--propose", "0", "generation.gpu_memory_utilization=0.02", "--json", str(found)]) == 2
+    assert (
+        main(
+            [
+                "--config-name",
+                "brorl_64gpu",
+                "--propose",
+                "0",
+                "generation.gpu_memory_utilization=0.02",
+                "--json",
+                str(found),
+            ]
+        )
+        == 2
+    )
     assert json.loads(found.read_text())["step_s"] is None
 
 
@@ -63,19 +86,32 @@ def test_an_engine_without_room_never_ends_in_json_too(tmp_path: Path) -> None:
     [
         (["--keep-rate", "1.5"], "--keep-rate 1.5: must be above 0 and at most 1"),
         (["--response-tokens", "0"], "--response-tokens 0: must be more than 0"),
-        (["--response-tokens", "20000"], "--response-tokens 20000: a mean cannot be above rollouts.max_response_tokens=14336"),
+        (
+            ["--response-tokens", "20000"],
+            "--response-tokens 20000: a mean cannot be above rollouts.max_response_tokens=14336",
+        ),
         (["--propose", "-1"], "--propose -1: must be 0 or more"),
-        (["--kind", "cpu"], "--kind cpu and trainer.gpus_per_node > 0 plans for GPUs: leave --kind out, or add --gpus-per-node 0"),
-        (["policy.tensor_model_parallel_size=128"], "a policy replica needs TP × PP × CP = 128 GPUs and the run has 64"),
+        (
+            ["--kind", "cpu"],
+            "--kind cpu and trainer.gpus_per_node > 0 plans for GPUs: leave --kind out, or add --gpus-per-node 0",
+        ),
+        (
+            ["policy.tensor_model_parallel_size=128"],
+            "a policy replica needs TP × PP × CP = 128 GPUs and the run has 64",
+        ),
         (["policy.model=nobody/knows"], "policy.model=nobody/knows is not downloaded"),
     ],
 )
-def test_wrong_input_is_one_message(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--config-name", "brorl_64gpu", *arguments]) == 2
-    assert message in capsys.readouterr().err
+def test_wrong_input_is_one_message(arguments: list[str], message: str) -> None:
+    with pytest.raises(BroRLError) as caught:
+        main(["--config-name", "brorl_64gpu", *arguments])
+    assert caught.value.exit_code == 2
+    assert message in str(caught.value)
 
 
-def test_a_cpu_run_is_planned_from_a_probe_that_was_kept(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cpu_run_is_planned_from_a_probe_that_was_kept(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_speed(SPEED, tmp_path / "speed.json")
     arguments = [f"policy.model={model}", "--probe-json", str(tmp_path / "speed.json")]
     assert main([*arguments, "--host-memory", "20", "--response-tokens", "4"]) == 0
@@ -94,7 +130,9 @@ def test_the_start_up_check_and_the_planner_count_alike(model: Path) -> None:
 
 
 def test_the_probe_measures_this_machine() -> None:
-    speed = measure_cpu(ProbeSize(hidden=64, heads=2, groups=1, head_size=32, ffn=128, vocab=256, tokens=128, length=32), copies=1)
+    speed = measure_cpu(
+        ProbeSize(hidden=64, heads=2, groups=1, head_size=32, ffn=128, vocab=256, tokens=128, length=32), copies=1
+    )
     assert 0 < speed.forward_s < speed.train_s
     assert speed.head_forward_s > 0
     assert speed.matrix_flops > 1e8

@@ -25,7 +25,9 @@ def page_writer() -> ModuleType:
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_page_has_todays_plan_of_a_recipe(page_writer: ModuleType, name: str) -> None:
     assert name in page_writer.RECIPES
-    block = (ROOT / "docs" / "planner.md").read_text(encoding="utf-8").split(f"<!-- {name} -->\n```\n")[1].split("\n```")[0]
+    block = (
+        (ROOT / "docs" / "planner.md").read_text(encoding="utf-8").split(f"<!-- {name} -->\n```\n")[1].split("\n```")[0]
+    )
     shown, separator, proposals = block.partition("\n\nlayouts of these")
     assert separator  # proposals are written by the same script; making them again would take seconds
     assert proposals

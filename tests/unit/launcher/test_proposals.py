@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.hardware import configured_hardware
-from launcher.plan import Plan, make_plan
-from launcher.proposals import HEADROOM_GIB, MOST_UTILIZATION, advice, fewest_nodes, propose, remedies, with_changes, written
-from launcher.workload import ASSUMED
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.rules import check_rules
+from nemo_brorl.launcher.planner.hardware import configured_hardware
+from nemo_brorl.launcher.planner.plan import Plan, make_plan
+from nemo_brorl.launcher.planner.proposals import (
+    HEADROOM_GIB,
+    MOST_UTILIZATION,
+    advice,
+    fewest_nodes,
+    propose,
+    remedies,
+    with_changes,
+    written,
+)
+from nemo_brorl.launcher.planner.workload import ASSUMED
 
 
 def planned(*overrides: str) -> Plan:
@@ -40,13 +49,18 @@ def test_proposals_keep_all_rules_fit_with_room_to_spare_and_are_no_slower() -> 
         assert proposal.plan.fits
         assert proposal.plan.devices[0].peak("start") <= plan.hardware.memory_gib - HEADROOM_GIB
         assert config.generation.gpu_memory_utilization <= MOST_UTILIZATION
-        assert load_config("brorl_64gpu", ["policy.model=qwen2.5-7b", "trainer.num_nodes=2", *proposal.overrides.split()]) == config
+        assert (
+            load_config("brorl_64gpu", ["policy.model=qwen2.5-7b", "trainer.num_nodes=2", *proposal.overrides.split()])
+            == config
+        )
     times = [proposal.plan.time.seconds for proposal in found]
     assert times[0] <= 1.02 * min(times)
 
 
 def test_layouts_of_disaggregated_roles_keep_the_engines_devices() -> None:
-    plan = planned("generation.placement=disaggregated", "generation.num_engines=32", "generation.sleep=off", "trainer.num_nodes=8")
+    plan = planned(
+        "generation.placement=disaggregated", "generation.num_engines=32", "generation.sleep=off", "trainer.num_nodes=8"
+    )
     found = propose(plan.config, plan.hardware, ASSUMED, plan.shape, 2)
     assert found
     for proposal in found:
@@ -59,14 +73,20 @@ def test_single_changes_that_help_are_listed_and_only_those() -> None:
     found = [proposal.overrides for proposal in remedies(plan, ASSUMED)]
     assert "policy.tokens_per_micro_batch=16384" in found
     assert "policy.recompute=full" in found
-    assert all("gpu_memory_utilization" not in overrides for overrides in found)  # the engines are asleep when memory is short
+    assert all(
+        "gpu_memory_utilization" not in overrides for overrides in found
+    )  # the engines are asleep when memory is short
     assert advice(plan).startswith("what would fit: policy.tokens_per_micro_batch=16384; or ")
 
 
 def test_too_large_a_share_for_engines_is_told_the_largest_that_fits() -> None:
     plan = planned("generation.gpu_memory_utilization=0.95")
     assert "at the moment 'start', most of it KV cache" in plan.refusal
-    [share] = [one.changes["generation.gpu_memory_utilization"] for one in remedies(plan, ASSUMED) if "generation" in one.overrides]
+    [share] = [
+        one.changes["generation.gpu_memory_utilization"]
+        for one in remedies(plan, ASSUMED)
+        if "generation" in one.overrides
+    ]
     assert 0.7 < share < 0.85
 
 

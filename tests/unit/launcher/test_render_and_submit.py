@@ -1,4 +1,5 @@
-"""From the command line to a job in the queue: what is written, what is refused before anything is, chains, second tries."""
+"""From the command line to a job in the queue: what is written, what is refused before anything is, chains, second
+tries."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import render, submit
 from nemo_brorl.config.load import load_config
-from nemo_brorl.errors import CheckpointError, ConfigError, ResourceError
-from tests.fake_slurm import FakeSlurm
+from nemo_brorl.core.errors import CheckpointError, ConfigError, ResourceError
+from nemo_brorl.launcher import render, submit
+from tests.support.fake_slurm import FakeSlurm
 
 MODEL = "policy.model=Qwen/Qwen2.5-1.5B"
 
@@ -24,7 +25,9 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-def test_a_dry_run_prints_the_job_and_writes_nothing(tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_the_job_and_writes_nothing(
+    tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert render.main(arguments(tmp_path / "run", "--dry-run", "--partition", "batch")) == 0
     said = capsys.readouterr()
     assert said.out.startswith("#!/bin/bash\n")
@@ -45,8 +48,8 @@ def test_render_freezes_what_the_job_needs(tmp_path: Path, no_slurm: None, capsy
     config = load_config("config", [], run / "launch")
     assert (config.data.system_prompt, config.rollouts.num_per_prompt) == ('say "$HOME", `x`', 64)
     assert config.exp_manager.explicit_log_dir == str(run)
-    assert "python -m launcher render" in (run / "launch" / "command.txt").read_text()
-    assert (run / "launch" / "code" / "launcher" / "job.sh").is_file()
+    assert "brorl render" in (run / "launch" / "command.txt").read_text()
+    assert (run / "launch" / "code" / "launcher" / "job" / "job.sh").is_file()
 
 
 def test_submit_says_where_to_look(tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,8 +59,8 @@ def test_submit_says_where_to_look(tmp_path: Path, slurm: FakeSlurm, capsys: pyt
         "job        101",
         f"run folder {run}",
         f"log        {run}/logs/slurm-101.log",
-        f"status     python -m launcher status {run}",
-        f"attach     python -m launcher attach {run}",
+        f"status     brorl status {run}",
+        f"attach     brorl attach {run}",
         "cancel     scancel 101",
     ]
     assert slurm.submitted(101) == ["--parsable", f"{run}/launch/job.sbatch", "after="]
@@ -65,7 +68,9 @@ def test_submit_says_where_to_look(tmp_path: Path, slurm: FakeSlurm, capsys: pyt
     assert (row["job"], row["after"]) == ("101", None)
 
 
-def test_the_jobs_of_a_chain_come_after_each_other(tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_jobs_of_a_chain_come_after_each_other(
+    tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     assert submit.main(arguments(run, "--chain", "3")) == 0
     assert "job        101, then 102, 103" in capsys.readouterr().out
@@ -131,7 +136,9 @@ def test_a_finished_run_is_not_submitted_again(tmp_path: Path, slurm: FakeSlurm)
 
 
 def test_a_job_that_slurm_would_not_take_is_not_written(tmp_path: Path, slurm: FakeSlurm) -> None:
-    slurm.refuse("sbatch: error: Node count specification invalid\nallocation failure: Node count specification invalid")
+    slurm.refuse(
+        "sbatch: error: Node count specification invalid\nallocation failure: Node count specification invalid"
+    )
     with pytest.raises(ResourceError, match=r"would not take this job: Node count specification invalid"):
         render.main(arguments(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
@@ -155,13 +162,15 @@ def test_a_partition_that_the_cluster_lacks_is_named_with_those_there_are(tmp_pa
 
 
 def test_without_slurm_only_render_works(tmp_path: Path, no_slurm: None) -> None:
-    with pytest.raises(ResourceError, match=r"sbatch is not there.*launcher render"):
+    with pytest.raises(ResourceError, match=r"sbatch is not there.*brorl render"):
         submit.main(arguments(tmp_path / "run"))
 
 
 def test_a_run_that_does_not_fit_is_refused_unless_it_is_insisted_on(tmp_path: Path, no_slurm: None) -> None:
     small = ["--config-name", "brorl_64gpu", "--run", str(tmp_path / "run"), "--gpu-memory-gib", "10"]
-    with pytest.raises(ResourceError, match=r"this run does not fit: .*10\.0 GiB.*launcher plan --config-name brorl_64gpu"):
+    with pytest.raises(
+        ResourceError, match=r"this run does not fit: .*10\.0 GiB.*brorl plan --config-name brorl_64gpu"
+    ):
         render.main(small)
     assert not (tmp_path / "run").exists()
     assert render.main([*small, "--no-plan", "--dry-run"]) == 0
@@ -187,14 +196,18 @@ def test_settings_of_another_run_are_refused_before_the_queue(tmp_path: Path, no
         (["--env", "NAME"], "--env NAME=VALUE"),
     ],
 )
-def test_what_is_wrong_is_refused_before_anything_is_written(tmp_path: Path, no_slurm: None, more: list[str], message: str) -> None:
+def test_what_is_wrong_is_refused_before_anything_is_written(
+    tmp_path: Path, no_slurm: None, more: list[str], message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         render.main(arguments(tmp_path / "run", *more))
     assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_container_that_does_not_see_the_model_is_pointed_out(tmp_path: Path, no_slurm: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_container_that_does_not_see_the_model_is_pointed_out(
+    tmp_path: Path, no_slurm: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = [
         "--run",
         str(tmp_path / "run"),

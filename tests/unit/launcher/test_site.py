@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.command_line import site_comments
-from launcher.site import Site, load_site, seconds_of, wrong_values
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.launcher.command_line import site_comments
+from nemo_brorl.launcher.site import Site, load_site, seconds_of, wrong_values
 
 
 def write(folder: Path, text: str) -> str:
@@ -97,7 +97,9 @@ def test_mounts_without_a_container_are_refused() -> None:
     ]
 
 
-@pytest.mark.parametrize(("time", "seconds"), [("01:02:03", 3723), ("2-00:00:00", 172_800), ("1-6", 108_000), ("100:00:00", 360_000)])
+@pytest.mark.parametrize(
+    ("time", "seconds"), [("01:02:03", 3723), ("2-00:00:00", 172_800), ("1-6", 108_000), ("100:00:00", 360_000)]
+)
 def test_times_in_seconds(time: str, seconds: int) -> None:
     assert seconds_of(time) == seconds
 

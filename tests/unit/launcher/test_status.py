@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from launcher import status
-from launcher.find_run import Target, find_target, run_of_script
-from launcher.frozen import Folders, note_job
-from launcher.run_state import MARKER, last_rows, read_run
-from launcher.slurm import Job
-from launcher.status import age, job_text, shares
-from nemo_brorl import checkpoint
-from nemo_brorl.errors import ConfigError
-from nemo_brorl.heartbeat import Heartbeat, StallWatch
-from tests.fake_slurm import FakeSlurm
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
+from nemo_brorl.launcher import status
+from nemo_brorl.launcher.find_run import Target, find_target, run_of_script
+from nemo_brorl.launcher.frozen import Folders, note_job
+from nemo_brorl.launcher.run_state import MARKER, last_rows, read_run
+from nemo_brorl.launcher.slurm import Job
+from nemo_brorl.launcher.status import age, job_text, shares
+from nemo_brorl.training import checkpoint
+from tests.support.fake_slurm import FakeSlurm
 
 TIMES = {
     "time/collect_s": 6.0,
@@ -33,7 +33,14 @@ TIMES = {
 
 
 def make_row(step: int, **more: float) -> dict[str, Any]:
-    return {"step": step, "reward/mean": 0.4, "dynamic_sampling/keep_rate": 0.75, "generation/samples_per_s": 1234.0, **TIMES, **more}
+    return {
+        "step": step,
+        "reward/mean": 0.4,
+        "dynamic_sampling/keep_rate": 0.75,
+        "generation/samples_per_s": 1234.0,
+        **TIMES,
+        **more,
+    }
 
 
 def make_run(folder: Path, rows: Sequence[dict[str, Any]] = (), saved: Sequence[int] = (), max_steps: int = 20) -> Path:
@@ -49,9 +56,19 @@ def make_run(folder: Path, rows: Sequence[dict[str, Any]] = (), saved: Sequence[
     return folder
 
 
-def beat(folder: Path, state: str = "running", silent_s: float = 1.0, late: Sequence[str] = (), ago: float = 0.0) -> None:
-    row = {"state": state, "stage": "generate", "detail": "1,024 of 4,096 rollouts", "stage_s": 32.0, "silent_s": silent_s}
-    (folder / "heartbeat.json").write_text(json.dumps({**row, "written_at": time.time() - ago, "late": list(late), "process": 1}))
+def beat(
+    folder: Path, state: str = "running", silent_s: float = 1.0, late: Sequence[str] = (), ago: float = 0.0
+) -> None:
+    row = {
+        "state": state,
+        "stage": "generate",
+        "detail": "1,024 of 4,096 rollouts",
+        "stage_s": 32.0,
+        "silent_s": silent_s,
+    }
+    (folder / "heartbeat.json").write_text(
+        json.dumps({**row, "written_at": time.time() - ago, "late": list(late), "process": 1})
+    )
 
 
 def shown(name: Path | str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -94,7 +111,9 @@ def test_a_stall_and_a_silence_are_said(tmp_path: Path, no_slurm: None, capsys: 
     assert "the driver ended 2 min ago" in shown(run, capsys)
 
 
-def test_a_finished_run_has_nothing_remaining(tmp_path: Path, no_slurm: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_has_nothing_remaining(
+    tmp_path: Path, no_slurm: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = shown(make_run(tmp_path / "run", [make_row(20)], saved=[20]), capsys)
     assert "now        finished: step 20 has its checkpoint" in text
     assert "remaining" not in text
@@ -123,7 +142,9 @@ def test_an_empty_run_folder_is_no_error(tmp_path: Path, no_slurm: None, capsys:
     assert "checkpoint none yet" in text
 
 
-def test_the_jobs_of_a_run_with_slurm_s_reasons_in_words(tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_jobs_of_a_run_with_slurm_s_reasons_in_words(
+    tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = make_run(tmp_path / "run")
     for job, after in (("101", None), ("102", "101")):
         note_job(Folders(run), job, after, [])
@@ -141,12 +162,16 @@ def test_the_jobs_of_a_run_with_slurm_s_reasons_in_words(tmp_path: Path, slurm: 
     assert "999" not in text
 
 
-def test_jobs_that_have_ended_are_asked_for_one_by_one(tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_that_have_ended_are_asked_for_one_by_one(
+    tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = make_run(tmp_path / "run")
     note_job(Folders(run), "101", None, [])
     assert "slurm      remembers nothing of 101" in shown(run, capsys)
     slurm.remember(
-        101, "JobId=101 JobState=FAILED Reason=NonZeroExitCode RunTime=00:01:02 TimeLimit=04:00:00 ExitCode=2:0 NodeList=node0 Restarts=0"
+        101,
+        "JobId=101 JobState=FAILED Reason=NonZeroExitCode RunTime=00:01:02 TimeLimit=04:00:00 ExitCode=2:0 "
+        "NodeList=node0 Restarts=0",
     )
     assert "job        101 FAILED after 00:01:02 (exit code 2:0, NonZeroExitCode)" in shown(run, capsys)
 
@@ -155,7 +180,9 @@ def test_a_job_s_number_leads_to_its_run(tmp_path: Path, slurm: FakeSlurm) -> No
     run = make_run(tmp_path / "my runs" / "first")
     slurm.remember(7, f"JobId=7 JobState=RUNNING Command={run}/launch/job.sbatch trainer.seed=1 WorkDir=/x")
     slurm.remember(
-        8, "JobId=8 JobState=RUNNING RunTime=0:01 TimeLimit=1:00 StartTime=x NumNodes=1 NodeList=n Command=/x/other.sh WorkDir=/x"
+        8,
+        "JobId=8 JobState=RUNNING RunTime=0:01 TimeLimit=1:00 StartTime=x NumNodes=1 NodeList=n Command=/x/other.sh "
+        "WorkDir=/x",
     )
     assert run_of_script(f"{run}/launch_2/job.sbatch") == run
     assert run_of_script("/x/slurm/brorl_64gpu.sh") is None
@@ -224,11 +251,21 @@ def test_how_a_job_is_said() -> None:
     assert job_text(Job("1", "PENDING", start="2030-01-01T10:00:00", reason="(Priority)"), 1) == (
         "1 PENDING (Priority: other jobs go first), expected to start 2030-01-01T10:00:00, requeued once"
     )
-    assert job_text(Job("1", "PENDING", start="N/A", reason="QOSMaxCpuPerUserLimit"), 0) == "1 PENDING (QOSMaxCpuPerUserLimit)"
+    assert (
+        job_text(Job("1", "PENDING", start="N/A", reason="QOSMaxCpuPerUserLimit"), 0)
+        == "1 PENDING (QOSMaxCpuPerUserLimit)"
+    )
 
 
 def test_durations_as_people_say_them() -> None:
-    assert [age(seconds) for seconds in (-3, 2.34, 59, 95, 3_700, 90_000)] == ["0.0 s", "2.3 s", "59 s", "1 min", "1 h 1 min", "1 d 1 h"]
+    assert [age(seconds) for seconds in (-3, 2.34, 59, 95, 3_700, 90_000)] == [
+        "0.0 s",
+        "2.3 s",
+        "59 s",
+        "1 min",
+        "1 h 1 min",
+        "1 d 1 h",
+    ]
 
 
 def test_shares_without_timed_steps_are_empty() -> None:

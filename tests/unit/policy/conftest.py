@@ -18,18 +18,18 @@ _DEVICE = open_device(on_gpu=False, num_threads=1)  # before test modules import
 @pytest.fixture(scope="session")
 def device() -> Iterator[Device]:
     """With process groups of a single rank open."""
-    from nemo_brorl.policy import parallel
+    from nemo_brorl.policy import process_groups
     from nemo_brorl.policy.layout import ParallelLayout
 
-    parallel.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), _DEVICE, seed=1)
+    process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), _DEVICE, seed=1)
     yield _DEVICE
-    parallel.close_groups()
+    process_groups.close_groups()
 
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Qwen2, tied."""
-    from tests.model_factory import make_model
+    from tests.support.model_factory import make_model
 
     return make_model(tmp_path_factory.mktemp("qwen2"))
 

@@ -1,4 +1,5 @@
-"""Every attention backend against a mask written down from first principles, on one rank and cut over context-parallel ranks."""
+"""Every attention backend against a mask written down from first principles, on one rank and cut over context-parallel
+ranks."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_brorl.policy.attention_cpu import attend_on_cpu
-from nemo_brorl.policy.attention_flex import attend_with_flex, mask_mod
-from nemo_brorl.policy.attention_sdpa import attend_by_blocks
-from nemo_brorl.policy.packed_rows import PackedSegment, Response, Row
-from nemo_brorl.policy.row_builder import RowSettings, build_row
+from nemo_brorl.policy.cpu.attention import attend_on_cpu
+from nemo_brorl.policy.model.attention_flex import attend_with_flex, mask_mod
+from nemo_brorl.policy.model.attention_sdpa import attend_by_blocks
+from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
+from nemo_brorl.policy.rows.row_builder import RowSettings, build_row
 
 CPU = torch.device("cpu")
 PROMPTS = (7, 5, 3, 4)
@@ -41,7 +42,9 @@ def make_segments() -> tuple[list[PackedSegment], dict[int, Token]]:
             tokens |= {int(token_id): Token(number, response - 1, place) for place, token_id in enumerate(ids)}
             next_id += length
             parts.append(ids)
-        responses = tuple(Response(number, i, ids, np.zeros(len(ids), np.float32), 0.0, True) for i, ids in enumerate(parts[1:]))
+        responses = tuple(
+            Response(number, i, ids, np.zeros(len(ids), np.float32), 0.0, True) for i, ids in enumerate(parts[1:])
+        )
         segments.append(PackedSegment(parts[0], responses))
     return segments, tokens
 
@@ -56,7 +59,10 @@ def sees(query: Token, key: Token) -> bool:
 
 def rows_of(context_size: int) -> list[Row]:
     segments, _ = make_segments()
-    return [build_row(segments, 1.0, RowSettings(CPU, 4, rank, context_size, with_sight=True)) for rank in range(context_size)]
+    return [
+        build_row(segments, 1.0, RowSettings(CPU, 4, rank, context_size, with_sight=True))
+        for rank in range(context_size)
+    ]
 
 
 def context_ids(rows: list[Row], row: Row) -> Tensor:
@@ -136,7 +142,9 @@ def test_outputs_and_gradients_are_those_of_the_dense_softmax(backend: object, c
 @pytest.mark.parametrize("context_size", [1, 2])
 def test_flex_attention_forward_is_that_of_the_dense_softmax(context_size: int) -> None:
     with torch.no_grad():
-        torch.testing.assert_close(attend(attend_with_flex, context_size, heads()), reference(*heads())[1:], atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            attend(attend_with_flex, context_size, heads()), reference(*heads())[1:], atol=2e-6, rtol=1e-5
+        )
 
 
 def test_bf16_goes_through_fp32_on_cpu() -> None:

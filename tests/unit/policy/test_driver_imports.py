@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.policy import group
+from nemo_brorl.policy import megatron_policy
 
 CODE = """
 import sys
-from nemo_brorl.policy import group, rank, rank_report
+from nemo_brorl.policy import megatron_policy, rank_report, worker
 heavy = {"torch", "megatron", "transformers"} & set(sys.modules)
 assert not heavy, heavy
 """
@@ -24,8 +24,10 @@ def test_the_driver_side_of_the_policy_imports_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_rank_that_shares_memory_with_an_engine_has_no_expandable_segments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_rank_that_shares_memory_with_an_engine_has_no_expandable_segments(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:True")
-    shared = group._environment(load_config("brorl_1gpu"), tmp_path)
+    shared = megatron_policy._environment(load_config("brorl_1gpu"), tmp_path)
     assert shared["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64"
-    assert "PYTORCH_CUDA_ALLOC_CONF" not in group._environment(load_config("brorl_cpu"), tmp_path)
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in megatron_policy._environment(load_config("brorl_cpu"), tmp_path)

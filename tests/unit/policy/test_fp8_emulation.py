@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nemo_brorl.policy.fp8_emulation import ChunkEmulation
-from nemo_brorl.policy.fp8_recipes import Phase, make_recipe
-from nemo_brorl.policy.quantise import E4M3, E5M2, TILE, Fp8Format, per_tile
-from tests.fp8_ranks import emulated_linear
-from tests.model_factory import make_config
-from tests.policy_ranks import run_ranks
+from nemo_brorl.policy.numerics.fp8_emulation import ChunkEmulation
+from nemo_brorl.policy.numerics.fp8_recipes import Phase, make_recipe
+from nemo_brorl.policy.numerics.quantise import E4M3, E5M2, TILE, Fp8Format, per_tile
+from tests.support.fp8_ranks import emulated_linear
+from tests.support.model_factory import make_config
+from tests.support.policy_ranks import run_ranks
 
 T, IN, OUT = 48, 160, 144  # no multiples of a tile
 
@@ -46,7 +46,9 @@ def tilewise(to: Fp8Format, rows: int, columns: int) -> Rounding:
     return rounding
 
 
-def reference(x: Tensor, w: Tensor, g: Tensor, x_row: Rounding, x_col: Rounding, w_: Rounding, g_row: Rounding, g_col: Rounding) -> tuple:
+def reference(
+    x: Tensor, w: Tensor, g: Tensor, x_row: Rounding, x_col: Rounding, w_: Rounding, g_row: Rounding, g_col: Rounding
+) -> tuple:
     """y, dx, dw in fp32."""
     return x_row(x) @ w_(w).t(), g_row(g) @ w_(w), g_col(g).t() @ x_col(x)
 
@@ -66,7 +68,12 @@ def test_forward_and_both_gradients_are_those_of_quantised_operands(precision: s
     if recipe == "tensorwise":
         roundings = [tensorwise(E4M3)] * 3 + [tensorwise(back)] * 2
     else:
-        roundings = [tilewise(E4M3, 1, TILE), tilewise(E4M3, TILE, 1), tilewise(E4M3, TILE, TILE), tilewise(back, 1, TILE)]
+        roundings = [
+            tilewise(E4M3, 1, TILE),
+            tilewise(E4M3, TILE, 1),
+            tilewise(E4M3, TILE, TILE),
+            tilewise(back, 1, TILE),
+        ]
         roundings.append(tilewise(back, TILE, 1))
     expected = reference(x.float(), w.float(), g.float(), *roundings)
     config = make_config(fp8=fp8, fp8_recipe=recipe, precision=precision)
@@ -79,8 +86,11 @@ def test_forward_and_both_gradients_are_those_of_quantised_operands(precision: s
 
 @pytest.mark.parametrize("sequence_parallel", [False, True], ids=["TP2", "TP2 with sequence parallelism"])
 @pytest.mark.parametrize("kind", ["column", "row"])
-def test_tensor_parallel_ranks_together_are_one_rank_except_for_scales_of_slices(kind: str, sequence_parallel: bool) -> None:
-    """Blockwise scales do not see the cut, where it lies between tiles. Tensorwise, a slice has its own largest number."""
+def test_tensor_parallel_ranks_together_are_one_rank_except_for_scales_of_slices(
+    kind: str, sequence_parallel: bool
+) -> None:
+    """Blockwise scales do not see the cut, where it lies between tiles. Tensorwise, a slice has its own largest
+    number."""
     x, w, g = (tensor.repeat(1, 2)[:, :256] for tensor in tensors(torch.float32))
     w = torch.cat([w, w])[:256]
     layout = {"tensor_model_parallel_size": 2, "sequence_parallel": sequence_parallel}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nemo_brorl.policy import fused_tiles
-from nemo_brorl.policy.log_probs import TokenScores, _add_tile, _ChunkGradient
+from nemo_brorl.policy.model import fused_tiles
+from nemo_brorl.policy.model.log_probs import TokenScores, _add_tile, _ChunkGradient
 
 TOKENS, COLUMNS = 7, 20
 
@@ -32,11 +32,18 @@ def test_the_gradient_of_a_tile_is_the_same(has_more: bool) -> None:
     """Targets before, in and behind the tile, which begins at token 100."""
     generator = torch.Generator().manual_seed(1)
     targets = torch.tensor([99, 100, 101, 110, 119, 120, 5])
-    grads = torch.randn(3, TOKENS, 1, generator=generator) * torch.tensor([1.0, float(has_more), float(has_more)])[:, None, None]
+    grads = (
+        torch.randn(3, TOKENS, 1, generator=generator)
+        * torch.tensor([1.0, float(has_more), float(has_more)])[:, None, None]
+    )
     per_token = [torch.rand(TOKENS, 1, generator=generator) + offset for offset in (4.0, 1.0, 0.0)]
     state = _ChunkGradient(targets, TokenScores(*grads), per_token)
     expected = state.of_products(products(torch.float32), 0.7, 100, has_more)
-    mine = fused_tiles.tile_gradient(products(torch.float32), 0.7, (targets - 100)[:, None], tuple(grads), tuple(per_token), has_more)
+    mine = fused_tiles.tile_gradient(
+        products(torch.float32), 0.7, (targets - 100)[:, None], tuple(grads), tuple(per_token), has_more
+    )
     torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-6)
-    rounded = fused_tiles.tile_gradient(products(torch.bfloat16), 0.7, (targets - 100)[:, None], tuple(grads), tuple(per_token), has_more)
+    rounded = fused_tiles.tile_gradient(
+        products(torch.bfloat16), 0.7, (targets - 100)[:, None], tuple(grads), tuple(per_token), has_more
+    )
     assert rounded.dtype == torch.bfloat16

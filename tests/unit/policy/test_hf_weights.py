@@ -13,13 +13,13 @@ from safetensors.torch import load_file, save_file
 
 from nemo_brorl.config.hf_shapes import hf_shapes
 from nemo_brorl.config.model_shape import ModelShape, Rope, read_model_shape
-from nemo_brorl.errors import ModelError
+from nemo_brorl.core.errors import ModelError
 from nemo_brorl.policy.device import Device
-from nemo_brorl.policy.hf_layout import Slot, layer_slot, pack, share_of, unpack
-from nemo_brorl.policy.hf_weights import HfExport, load_hf
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.model import build_model
-from tests.model_factory import make_config, make_model
+from nemo_brorl.policy.model.model import build_model
+from nemo_brorl.policy.weights.hf_layout import Slot, layer_slot, pack, share_of, unpack
+from nemo_brorl.policy.weights.hf_weights import HfExport, load_hf
+from tests.support.model_factory import make_config, make_model
 
 MODELS: dict[str, dict[str, Any]] = {
     "qwen2 tied": {"architecture": "qwen2"},
@@ -54,7 +54,9 @@ def shape_of(**sizes: int) -> ModelShape:
     return ModelShape(**(numbers | sizes), norm_epsilon=1e-6, rope=Rope(1e4), has_qkv_bias=True, is_tied=True)
 
 
-def packed(kind: str, tensors: list[torch.Tensor], local_size: tuple[int, ...], shape: ModelShape, ranks: int, rank: int) -> torch.Tensor:
+def packed(
+    kind: str, tensors: list[torch.Tensor], local_size: tuple[int, ...], shape: ModelShape, ranks: int, rank: int
+) -> torch.Tensor:
     local = torch.full(local_size, torch.nan)
     pack(kind, [tensor[share_of(kind, tensor.shape, ranks, rank)] for tensor in tensors], local, shape)
     return local
@@ -70,7 +72,9 @@ def packed(kind: str, tensors: list[torch.Tensor], local_size: tuple[int, ...], 
         ("qkv", [(16, 8), (8, 8), (8, 8)], (16, 8)),
     ],
 )
-def test_unpacking_the_shares_of_two_ranks_undoes_packing(kind: str, sizes: list[tuple[int, int]], local_size: tuple[int, int]) -> None:
+def test_unpacking_the_shares_of_two_ranks_undoes_packing(
+    kind: str, sizes: list[tuple[int, int]], local_size: tuple[int, int]
+) -> None:
     shape = shape_of()
     tensors = [torch.randn(size) for size in sizes]
     locals_ = [packed(kind, tensors, local_size, shape, 2, rank) for rank in range(2)]
@@ -80,7 +84,12 @@ def test_unpacking_the_shares_of_two_ranks_undoes_packing(kind: str, sizes: list
 
 
 def test_a_vocabulary_smaller_than_the_ranks_leaves_the_last_ones_padding() -> None:
-    assert [share_of("vocab", (5, 8), 4, rank)[0] for rank in range(4)] == [slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 5)]
+    assert [share_of("vocab", (5, 8), 4, rank)[0] for rank in range(4)] == [
+        slice(0, 2),
+        slice(2, 4),
+        slice(4, 5),
+        slice(5, 5),
+    ]
 
 
 def test_a_query_group_is_its_queries_then_its_key_then_its_value() -> None:
@@ -169,6 +178,9 @@ def test_a_missing_expert_and_one_too_many_are_named(tmp_path: Path, device: Dev
     tensors = load_file(folder / "model.safetensors")
     tensors["model.layers.1.mlp.experts.2.up_proj.weight"] = tensors.pop("model.layers.1.mlp.experts.1.up_proj.weight")
     save_file(tensors, folder / "model.safetensors")
-    names = r"missing model\.layers\.1\.mlp\.experts\.1\.up_proj\.weight; left over model\.layers\.1\.mlp\.experts\.2\.up_proj\.weight"
+    names = (
+        r"missing model\.layers\.1\.mlp\.experts\.1\.up_proj\.weight; left over "
+        r"model\.layers\.1\.mlp\.experts\.2\.up_proj\.weight"
+    )
     with pytest.raises(ModelError, match=names):
         round_trip(folder, device)

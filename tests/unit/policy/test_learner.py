@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import CheckpointError
-from nemo_brorl.policy.hf_log_probs import hf_log_probs
-from tests.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.policy.weights.hf_log_probs import hf_log_probs
+from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
 
 NewLearner = Callable[[Path, BroRLConfig], Any]
 
@@ -51,7 +51,9 @@ def test_sharing_a_prompt_changes_neither_loss_nor_weights(new_learner: NewLearn
     assert largest_difference(weights(shared), weights(unshared)) < 1e-5
 
 
-def test_the_cut_into_micro_batches_changes_neither_loss_nor_weights(new_learner: NewLearner, model_folder: Path) -> None:
+def test_the_cut_into_micro_batches_changes_neither_loss_nor_weights(
+    new_learner: NewLearner, model_folder: Path
+) -> None:
     one, many = (new_learner(model_folder, make_config()) for _ in range(2))
     first, second = one.update(make_plan(micro_batches=1)), many.update(make_plan(micro_batches=5))
     assert second.metrics == pytest.approx(first.metrics, rel=1e-5)
@@ -103,7 +105,10 @@ def test_the_learning_rate_is_the_plans(new_learner: NewLearner, model_folder: P
 def test_mismatch_compares_sampled_and_trained_log_probs(new_learner: NewLearner, model_folder: Path) -> None:
     learner, plan = new_learner(model_folder, make_config()), make_plan()
     shifted = tuple(
-        replace(group, chunks=tuple(replace(chunk, log_probs=_exact(learner, group, chunk) - 0.25) for chunk in group.chunks))
+        replace(
+            group,
+            chunks=tuple(replace(chunk, log_probs=_exact(learner, group, chunk) - 0.25) for chunk in group.chunks),
+        )
         for group in plan.groups
     )
     metrics = learner.update(replace(plan, groups=shifted)).metrics
@@ -134,7 +139,9 @@ def test_without_a_kl_term_there_is_no_reference(new_learner: NewLearner, model_
 
 
 @pytest.mark.parametrize("num_updates", [0, 1])
-def test_a_loaded_checkpoint_continues_bit_for_bit(num_updates: int, new_learner: NewLearner, model_folder: Path, tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_continues_bit_for_bit(
+    num_updates: int, new_learner: NewLearner, model_folder: Path, tmp_path: Path
+) -> None:
     learner = new_learner(model_folder, make_config())
     for _ in range(num_updates):
         learner.update(make_plan(seed=1))
@@ -147,7 +154,9 @@ def test_a_loaded_checkpoint_continues_bit_for_bit(num_updates: int, new_learner
 
 
 @pytest.mark.parametrize("file", ["metadata.json", "common.pt", ".metadata", "__0_0.distcp"])
-def test_a_checkpoint_with_a_damaged_file_is_refused(file: str, new_learner: NewLearner, model_folder: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_with_a_damaged_file_is_refused(
+    file: str, new_learner: NewLearner, model_folder: Path, tmp_path: Path
+) -> None:
     learner = new_learner(model_folder, make_config())
     learner.save(tmp_path)
     (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:20])
@@ -160,7 +169,9 @@ def test_an_empty_folder_is_no_checkpoint(new_learner: NewLearner, model_folder:
         new_learner(model_folder, make_config()).load(tmp_path)
 
 
-def test_an_export_can_be_trained_on_and_bf16_is_kept(new_learner: NewLearner, model_folder: Path, tmp_path: Path) -> None:
+def test_an_export_can_be_trained_on_and_bf16_is_kept(
+    new_learner: NewLearner, model_folder: Path, tmp_path: Path
+) -> None:
     learner = new_learner(model_folder, make_config(precision="bf16"))
     learner.update(make_plan())
     learner.export(tmp_path / "hf")

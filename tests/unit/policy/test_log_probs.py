@@ -1,4 +1,5 @@
-"""Log-prob, entropy and collision mass equal torch's in float64, in value and gradient, whatever the padding, tiles and ranks."""
+"""Log-prob, entropy and collision mass equal torch's in float64, in value and gradient, whatever the padding, tiles and
+ranks."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_brorl.policy import log_probs
-from nemo_brorl.policy.log_probs import TokenScores, token_scores, vocab_slice
-from tests.model_factory import make_config
-from tests.policy_ranks import run_ranks, score_a_vocab_slice
+from nemo_brorl.policy.model import log_probs
+from nemo_brorl.policy.model.log_probs import TokenScores, token_scores, vocab_slice
+from tests.support.model_factory import make_config
+from tests.support.policy_ranks import run_ranks, score_a_vocab_slice
 
 VOCAB, ROWS, TOKENS, WIDTH, TEMPERATURE = 133, 136, 10, 6, 0.7  # three rows of padding
 CLOSE = {"atol": 2e-6, "rtol": 1e-5}
@@ -20,22 +21,31 @@ Results = tuple[Tensor, Tensor, Tensor]  # scores [3, n], gradient of hidden, gr
 def inputs(scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """hidden, weight with padding rows that would win, targets, gradient of each score [3, n]."""
     generator = torch.Generator().manual_seed(0)
-    hidden, weight = scale * torch.randn(TOKENS, WIDTH, generator=generator), torch.randn(ROWS, WIDTH, generator=generator)
+    hidden, weight = (
+        scale * torch.randn(TOKENS, WIDTH, generator=generator),
+        torch.randn(ROWS, WIDTH, generator=generator),
+    )
     weight[VOCAB:] = 50.0
     return hidden, weight, 13 * torch.arange(TOKENS) + 12, torch.randn(3, TOKENS, generator=generator)
 
 
-def expected(hidden: Tensor, weight: Tensor, targets: Tensor, grad: Tensor, temperature: float = TEMPERATURE) -> Results:
+def expected(
+    hidden: Tensor, weight: Tensor, targets: Tensor, grad: Tensor, temperature: float = TEMPERATURE
+) -> Results:
     """By torch's log_softmax over the whole vocabulary, in float64."""
     hidden, weight = hidden.double().requires_grad_(), weight.double().requires_grad_()
     log_p = (hidden @ weight[:VOCAB].T / temperature).log_softmax(-1)
-    scores = torch.stack([log_p.gather(1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(1), log_p.exp().square().sum(1)])
+    scores = torch.stack(
+        [log_p.gather(1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(1), log_p.exp().square().sum(1)]
+    )
     scores.backward(grad.double())
     assert hidden.grad is not None and weight.grad is not None
     return scores.detach().float(), hidden.grad.float(), weight.grad.float()
 
 
-def computed(hidden: Tensor, weight: Tensor, targets: Tensor, grad: Tensor, temperature: float = TEMPERATURE, chunk: int = 4) -> Results:
+def computed(
+    hidden: Tensor, weight: Tensor, targets: Tensor, grad: Tensor, temperature: float = TEMPERATURE, chunk: int = 4
+) -> Results:
     """By `token_scores` on one rank."""
     hidden, weight = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
     scores = token_scores(hidden, weight, targets, vocab_slice(VOCAB, ROWS, None), temperature, chunk)
@@ -79,7 +89,16 @@ def test_a_vocabulary_cut_over_ranks_equals_torch(ranks: int) -> None:
 def test_a_rank_of_padding_only_changes_nothing() -> None:
     hidden, weight, targets, grad = inputs()
     padded = torch.cat([weight, torch.full_like(weight, 50.0)])  # the second rank's slice
-    results = run_ranks(make_config(tensor_model_parallel_size=2), score_a_vocab_slice, hidden, padded, targets, grad, VOCAB, TEMPERATURE)
+    results = run_ranks(
+        make_config(tensor_model_parallel_size=2),
+        score_a_vocab_slice,
+        hidden,
+        padded,
+        targets,
+        grad,
+        VOCAB,
+        TEMPERATURE,
+    )
     assert_same((results[1][0], results[0][1], results[0][2]), expected(*inputs()))
     assert results[1][1].abs().max() == 0 and results[1][2].abs().max() == 0
 
@@ -89,7 +108,9 @@ def test_no_tokens_have_no_scores(ranks: int) -> None:
     hidden, weight, _, grad = inputs()
     none = torch.empty(0, dtype=torch.int64)
     config = make_config(tensor_model_parallel_size=ranks)
-    for scores, hidden_grad, weight_grad in run_ranks(config, score_a_vocab_slice, hidden[:0], weight, none, grad[:, :0], VOCAB, 1.0):
+    for scores, hidden_grad, weight_grad in run_ranks(
+        config, score_a_vocab_slice, hidden[:0], weight, none, grad[:, :0], VOCAB, 1.0
+    ):
         assert scores.shape == (3, 0) and hidden_grad.shape == (0, WIDTH) and weight_grad.abs().max() == 0
 
 

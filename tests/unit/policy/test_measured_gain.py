@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nemo_brorl.losses import Sequences, TokenBatch
+from nemo_brorl.algorithm.losses import Sequences, TokenBatch
 from nemo_brorl.policy.measured_gain import MeasuredGain
 
 
@@ -39,7 +39,9 @@ def test_it_is_the_true_change_of_the_expected_advantage() -> None:
         gain.add(token_batch(old.log()[part], new.log()[part], advantage[part], 1))
     true = float((new - old) @ advantage)
     metrics = gain.metrics()
-    assert metrics["mass_balance/measured_gain"] == pytest.approx(true, abs=3 * metrics["mass_balance/measured_gain_error"])
+    assert metrics["mass_balance/measured_gain"] == pytest.approx(
+        true, abs=3 * metrics["mass_balance/measured_gain_error"]
+    )
     assert metrics["mass_balance/signal_to_noise"] > 10
 
 

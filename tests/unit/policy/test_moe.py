@@ -1,4 +1,5 @@
-"""Mixture-of-experts layers: gradients of transformers, a balancing loss worked by hand, routers that stay as they are."""
+"""Mixture-of-experts layers: gradients of transformers, a balancing loss worked by hand, routers that stay as they
+are."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.hf_layout import unpack
-from tests.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
+from nemo_brorl.policy.weights.hf_layout import unpack
+from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
 
 TOKENS = np.random.default_rng(2).integers(0, VOCAB_SIZE, 20).astype(np.int32)
 NUM_PROMPT = 8
@@ -28,9 +29,9 @@ def moe_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 def gradients(learner: Any, weight: float) -> dict[str, Tensor]:
     """Of the mean of -weight * log-prob over the response tokens, by Hugging Face name."""
-    from nemo_brorl.policy.hf_weights import local_slots
-    from nemo_brorl.policy.packed_rows import PackedSegment, Response
-    from nemo_brorl.policy.schedule import train_rows
+    from nemo_brorl.policy.pipeline import train_rows
+    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
+    from nemo_brorl.policy.weights.hf_weights import local_slots
 
     response = Response(0, 0, TOKENS[NUM_PROMPT:], np.zeros(len(TOKENS) - NUM_PROMPT, np.float32), 0.0, is_fresh=True)
     row = learner.row([PackedSegment(TOKENS[:NUM_PROMPT], (response,))], 1.0)
@@ -46,7 +47,9 @@ def hf_gradients(folder: Path) -> dict[str, Tensor]:
     """The same from transformers, whose experts are stacked: gate and up rows [E, 2f, h], down [E, h, f]."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     token_ids = torch.tensor(TOKENS[None].astype(np.int64))
-    log_probs = model(token_ids).logits[0, NUM_PROMPT - 1 : -1].log_softmax(-1).gather(1, token_ids[0, NUM_PROMPT:, None])
+    log_probs = (
+        model(token_ids).logits[0, NUM_PROMPT - 1 : -1].log_softmax(-1).gather(1, token_ids[0, NUM_PROMPT:, None])
+    )
     (-log_probs.mean()).backward()
     found: dict[str, Tensor] = {}
     for name, param in model.named_parameters():
@@ -56,7 +59,11 @@ def hf_gradients(folder: Path) -> dict[str, Tensor]:
             found[name] = param.grad
             continue
         for expert, grad in enumerate(param.grad):
-            parts = {"gate_proj": grad.chunk(2)[0], "up_proj": grad.chunk(2)[1]} if part == "gate_up_proj" else {"down_proj": grad}
+            parts = (
+                {"gate_proj": grad.chunk(2)[0], "up_proj": grad.chunk(2)[1]}
+                if part == "gate_up_proj"
+                else {"down_proj": grad}
+            )
             found |= {f"{stem}.{expert}.{key}.weight": value for key, value in parts.items()}
     return found
 
@@ -71,8 +78,8 @@ def test_gradients_are_those_of_transformers(moe_folder: Path, new_learner: Call
 def router_gradient_of_balancing(folder: Path, coefficient: float) -> Tensor:
     """Of the last layer's router: coefficient · E · Σ f_e P_e, times the row's tokens over the response tokens.
 
-    Switch Transformer (arXiv 2101.03961), equation 4: f the share of (token, choice) pairs that went to an expert, P its mean
-    probability. Nothing after the last router depends on its weights but the balancing loss itself.
+    Switch Transformer (arXiv 2101.03961), equation 4: f the share of (token, choice) pairs that went to an expert, P
+    its mean probability. Nothing after the last router depends on its weights but the balancing loss itself.
     """
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     gate = model.model.layers[-1].mlp.gate
@@ -111,4 +118,6 @@ def test_a_frozen_router_is_exported_as_it_was_while_experts_learn(
     learner.update(make_plan())
     after = dict(learner.hf_export.stream())
     assert torch.equal(before["model.layers.0.mlp.gate.weight"], after["model.layers.0.mlp.gate.weight"]) == is_frozen
-    assert not torch.equal(before["model.layers.0.mlp.experts.0.down_proj.weight"], after["model.layers.0.mlp.experts.0.down_proj.weight"])
+    assert not torch.equal(
+        before["model.layers.0.mlp.experts.0.down_proj.weight"], after["model.layers.0.mlp.experts.0.down_proj.weight"]
+    )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nemo_brorl.config.schema import BroRLConfig
-from tests.model_factory import make_config, make_model, make_plan
+from tests.support.model_factory import make_config, make_model, make_plan
 
 NewLearner = Callable[[Path, BroRLConfig], Any]
 
@@ -25,7 +25,12 @@ def moments(learner: Any) -> list[torch.Tensor]:
 
 
 def masters(learner: Any) -> list[torch.Tensor]:
-    return [param for part in learner.optimizer.chained_optimizers for group in part.optimizer.param_groups for param in group["params"]]
+    return [
+        param
+        for part in learner.optimizer.chained_optimizers
+        for group in part.optimizer.param_groups
+        for param in group["params"]
+    ]
 
 
 def gradients(learner: Any) -> list[torch.Tensor]:

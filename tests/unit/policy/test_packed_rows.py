@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_brorl.policy.packed_rows import GroupArrays, PackedSegment, Response, Row
-from nemo_brorl.policy.row_builder import RowSettings, build_row
-from nemo_brorl.policy.row_layout import Block, Span
+from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedSegment, Response, Row
+from nemo_brorl.policy.rows.row_builder import RowSettings, build_row
+from nemo_brorl.policy.rows.row_layout import Block, Span
 from nemo_brorl.types import ChunkArrays
 
 CPU = torch.device("cpu")
@@ -16,7 +16,9 @@ CPU = torch.device("cpu")
 
 def segment(number: int, prompt: list[int], responses: list[list[int]]) -> PackedSegment:
     made = tuple(
-        Response(number, index, np.array(tokens, np.int32), np.array(tokens, np.float32) / -10, index + 0.5, is_fresh=True)
+        Response(
+            number, index, np.array(tokens, np.int32), np.array(tokens, np.float32) / -10, index + 0.5, is_fresh=True
+        )
         for index, tokens in enumerate(responses)
     )
     return PackedSegment(np.array(prompt, np.int32), made)
@@ -113,7 +115,8 @@ def test_ranks_together_have_every_response_token_once(num: int) -> None:
     for laid in ranks(*segments, num=num, multiple=4):
         assert laid.token_ids.size(1) % 4 == 0
         seen += [
-            (laid.responses[i].segment, laid.responses[i].index, t) for i, t in zip(laid.response_index, laid.token_index, strict=True)
+            (laid.responses[i].segment, laid.responses[i].index, t)
+            for i, t in zip(laid.response_index, laid.token_index, strict=True)
         ]
     expected = [(r.segment, r.index, t) for part in segments for r in part.responses for t in range(len(r.token_ids))]
     assert sorted(seen) == sorted(expected)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.precision import fill, plain, precision_settings, row_multiple
-from tests.model_factory import make_config
+from nemo_brorl.policy.numerics.precision import fill, plain, precision_settings, row_multiple
+from tests.support.model_factory import make_config
 
 
 @pytest.mark.parametrize("recipe", ["delayed", "tensorwise", "blockwise"])
@@ -16,8 +16,15 @@ def test_megatron_accepts_the_settings_of_every_recipe_on_gpus(recipe: str) -> N
     from megatron.core.transformer.transformer_config import TransformerConfig
 
     policy = make_config(fp8="hybrid", fp8_recipe=recipe, precision="bf16", fp8_amax_history=7, fp8_params=True).policy
-    config = TransformerConfig(num_layers=2, hidden_size=16, num_attention_heads=1, **precision_settings(policy, on_gpu=True))
-    assert (config.fp8, config.fp8_recipe, config.fp8_param, config.params_dtype) == ("hybrid", recipe, True, torch.bfloat16)
+    config = TransformerConfig(
+        num_layers=2, hidden_size=16, num_attention_heads=1, **precision_settings(policy, on_gpu=True)
+    )
+    assert (config.fp8, config.fp8_recipe, config.fp8_param, config.params_dtype) == (
+        "hybrid",
+        recipe,
+        True,
+        torch.bfloat16,
+    )
     assert (config.fp8_amax_history_len, config.fp8_amax_compute_algo) == (7, "max")
     assert not config.first_last_layers_bf16
 
@@ -40,13 +47,19 @@ def test_an_unknown_number_format_is_refused() -> None:
 
 def test_rows_are_whole_multiples_on_every_sequence_parallel_rank() -> None:
     plain_layout, cut = ParallelLayout(4, 1, 1), ParallelLayout(4, 1, 1, sequence_parallel=True)
-    for policy, alone, gathered in (({}, 1, 4), ({"fp8": "hybrid"}, 16, 64), ({"fp8": "e4m3", "fp8_recipe": "blockwise"}, 16, 512)):
+    for policy, alone, gathered in (
+        ({}, 1, 4),
+        ({"fp8": "hybrid"}, 16, 64),
+        ({"fp8": "e4m3", "fp8_recipe": "blockwise"}, 16, 512),
+    ):
         config = make_config(**policy).policy
         assert (row_multiple(config, plain_layout), row_multiple(config, cut)) == (alone, gathered)
 
 
 def test_the_first_values_of_an_fp8_parameter_are_kept_for_the_master_weights() -> None:
     param = torch.nn.Parameter(torch.zeros(2))
-    param.get_high_precision_init_val = lambda: param._high_precision_init_val  # as Transformer Engine's parameters have it
+    param.get_high_precision_init_val = lambda: (
+        param._high_precision_init_val
+    )  # as Transformer Engine's parameters have it
     fill(param, torch.tensor([1.0, 2.0]))
     assert param.get_high_precision_init_val().tolist() == plain(param).tolist() == [1.0, 2.0]

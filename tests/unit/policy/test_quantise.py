@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import torch
 
-from nemo_brorl.policy.quantise import E4M3, E5M2, AmaxHistory, largest_absolute, per_tensor, per_tile, product, round_to, scale_for
+from nemo_brorl.policy.numerics.quantise import (
+    E4M3,
+    E5M2,
+    AmaxHistory,
+    largest_absolute,
+    per_tensor,
+    per_tile,
+    product,
+    round_to,
+    scale_for,
+)
 
 INF, NAN = float("inf"), float("nan")
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import ConfigError
-from nemo_brorl.policy.reference import ReferenceWeights
-from tests.model_factory import make_config, make_plan
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.policy.state.reference import ReferenceWeights
+from tests.support.model_factory import make_config, make_plan
 
 NewLearner = Callable[[Path, BroRLConfig], Any]
 
@@ -26,7 +26,9 @@ def are_equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_inside_are_the_reference_weights_and_outside_the_current_ones(precision: str, new_learner: NewLearner, model_folder: Path) -> None:
+def test_inside_are_the_reference_weights_and_outside_the_current_ones(
+    precision: str, new_learner: NewLearner, model_folder: Path
+) -> None:
     learner = new_learner(model_folder, make_config(precision=precision))
     initial = params(learner)
     learner.update(make_plan())
@@ -49,7 +51,9 @@ def test_weights_come_back_when_scoring_fails(new_learner: NewLearner, model_fol
         assert are_equal(params(learner), initial)
 
 
-def test_a_reset_that_clears_the_optimizer_leaves_one_as_freshly_built(new_learner: NewLearner, model_folder: Path, tmp_path: Path) -> None:
+def test_a_reset_that_clears_the_optimizer_leaves_one_as_freshly_built(
+    new_learner: NewLearner, model_folder: Path, tmp_path: Path
+) -> None:
     learner = new_learner(model_folder, make_config())
     learner.update(make_plan(seed=1))
     learner.export(tmp_path)
@@ -82,7 +86,9 @@ def test_without_a_kl_term_a_reset_can_still_clear_the_optimizer(new_learner: Ne
     learner = new_learner(model_folder, config)
     learner.update(make_plan())
     learner.reset_reference(clear_optimizer=True)
-    moments = [state["exp_avg"] for part in learner.optimizer.chained_optimizers for state in part.optimizer.state.values()]
+    moments = [
+        state["exp_avg"] for part in learner.optimizer.chained_optimizers for state in part.optimizer.state.values()
+    ]
     assert moments and not any(moment.any() for moment in moments)
 
 

@@ -10,7 +10,7 @@ from nemo_brorl.policy.device import open_device
 
 open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
 
-from nemo_brorl.policy.rms_norm import rms_norm  # noqa: E402
+from nemo_brorl.policy.cpu.rms_norm import rms_norm  # noqa: E402
 
 
 def test_three_and_four_by_hand() -> None:
@@ -23,7 +23,10 @@ def test_value_and_gradients_are_those_of_torch(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(0)
     hidden, grad = torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
     weight = torch.randn(8, generator=generator)
-    own = [hidden.transpose(0, -2).contiguous().transpose(0, -2).requires_grad_(), weight.clone().requires_grad_()]  # strided
+    own = [
+        hidden.transpose(0, -2).contiguous().transpose(0, -2).requires_grad_(),
+        weight.clone().requires_grad_(),
+    ]  # strided
     theirs = [hidden.double().requires_grad_(), weight.double().requires_grad_()]
     mine, expected = rms_norm(own[0], own[1], 1e-5), F.rms_norm(theirs[0], (8,), theirs[1], 1e-5)
     mine.backward(grad)

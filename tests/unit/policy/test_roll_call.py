@@ -10,8 +10,12 @@ from nemo_brorl.policy.whereabouts import Track, Whereabouts
 NOW = 1000.0
 
 
-def answer(place: str, num_marks: int, seconds: float, collective: str | None = None, heard_s_ago: float = 1.0) -> Answer:
-    return Answer(Whereabouts(place, num_marks, seconds, is_idle=False, collective=collective, process=1), NOW - heard_s_ago)
+def answer(
+    place: str, num_marks: int, seconds: float, collective: str | None = None, heard_s_ago: float = 1.0
+) -> Answer:
+    return Answer(
+        Whereabouts(place, num_marks, seconds, is_idle=False, collective=collective, process=1), NOW - heard_s_ago
+    )
 
 
 def test_a_rank_that_does_not_answer_comes_before_one_that_computes_and_those_that_wait() -> None:

@@ -7,13 +7,15 @@ import math
 import pytest
 import torch
 
-from nemo_brorl.policy.rotary import rotate
+from nemo_brorl.policy.model.rotary import rotate
 
 
 def test_a_quarter_turn_swaps_the_halves_of_a_head() -> None:
     heads = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
     angle = torch.full((1, 1, 2), math.pi / 2)
-    assert rotate(heads, (angle.cos(), angle.sin())).flatten().tolist() == pytest.approx([-3.0, -4.0, 1.0, 2.0], abs=1e-6)
+    assert rotate(heads, (angle.cos(), angle.sin())).flatten().tolist() == pytest.approx(
+        [-3.0, -4.0, 1.0, 2.0], abs=1e-6
+    )
 
 
 def test_it_is_x_cos_plus_rotated_half_x_sin_with_its_gradient() -> None:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.errors import CheckpointError
-from nemo_brorl.policy.background_save import FileSystemWriterAsync
-from tests.model_factory import make_config, make_model, make_plan
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.policy.state.background_save import FileSystemWriterAsync
+from tests.support.model_factory import make_config, make_model, make_plan
 
 NewLearner = Callable[[Path, BroRLConfig], Any]
 
@@ -34,10 +34,13 @@ def held_writer(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 def state_of(learner: Any) -> list[torch.Tensor]:
     """Weights, master weights, moments and reference."""
-    from nemo_brorl.policy.optimizer import state_tensors
+    from nemo_brorl.policy.state.optimizer import state_tensors
 
     weights = [param for model in learner.models for param in model.parameters()]
-    return [tensor.detach().clone() for tensor in (*weights, *state_tensors(learner.optimizer), *learner.reference.copies.values())]
+    return [
+        tensor.detach().clone()
+        for tensor in (*weights, *state_tensors(learner.optimizer), *learner.reference.copies.values())
+    ]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -59,7 +62,7 @@ def test_training_that_goes_on_does_not_leak_into_the_files(
 
 
 def test_the_optimizers_state_is_what_megatron_would_gather(new_learner: NewLearner, model_folder: Path) -> None:
-    from nemo_brorl.policy import saving
+    from nemo_brorl.policy.state import saving
 
     learner = new_learner(model_folder, make_config())
     learner.update(make_plan())

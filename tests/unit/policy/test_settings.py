@@ -11,10 +11,10 @@ import torch
 
 from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.model_shape import read_model_shape
-from nemo_brorl.errors import ConfigError, ModelError, ResourceError
+from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
 from nemo_brorl.policy.device import open_device
 from nemo_brorl.policy.layout import ParallelLayout, layout_of
-from tests.model_factory import make_config
+from tests.support.model_factory import make_config
 
 
 def test_ranks_are_the_product_of_the_degrees() -> None:
@@ -31,7 +31,11 @@ def test_on_gpus_replicas_fill_what_engines_leave() -> None:
     config = make_config(tensor_model_parallel_size=2)
     config.trainer.num_nodes, config.trainer.gpus_per_node = 2, 8
     assert layout_of(config).data == 8
-    config.generation.placement, config.generation.num_engines, config.generation.tensor_parallel_size = "disaggregated", 2, 4
+    config.generation.placement, config.generation.num_engines, config.generation.tensor_parallel_size = (
+        "disaggregated",
+        2,
+        4,
+    )
     assert layout_of(config).data == 4
 
 
@@ -53,7 +57,9 @@ def test_heads_and_layers_must_divide(model_folder: Path) -> None:
         ({"attention_bias": True, "model_type": "llama"}, "attention_bias=true is not supported for llama"),
     ],
 )
-def test_models_of_another_kind_are_refused(change: dict[str, Any], message: str, model_folder: Path, tmp_path: Path) -> None:
+def test_models_of_another_kind_are_refused(
+    change: dict[str, Any], message: str, model_folder: Path, tmp_path: Path
+) -> None:
     config = json.loads((model_folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(ModelError, match=message):

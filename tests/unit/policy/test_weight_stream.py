@@ -1,4 +1,5 @@
-"""Buckets cover the stream in order and carry exactly its bytes; an exported folder holds them under the right names."""
+"""Buckets cover the stream in order and carry exactly its bytes; an exported folder holds them under the right
+names."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from nemo_brorl.policy.hf_folder import write_hf_folder
-from nemo_brorl.policy.weight_stream import buckets
+from nemo_brorl.policy.weights.hf_folder import write_hf_folder
+from nemo_brorl.policy.weights.weight_stream import buckets
 from nemo_brorl.types import TensorInfo
 
 TENSORS = [("a", torch.arange(4.0)), ("b", torch.ones(2, 3)), ("c", torch.zeros(10)), ("d", torch.full((1,), 2.0))]

@@ -26,7 +26,8 @@ def alarms(curve: np.ndarray, noise: float) -> list[int | None]:
 
 
 def test_a_line_worked_by_hand() -> None:
-    # 0, 1, 2, 5: x = −1.5 … 1.5, Σx² = 5, Σxy = −.5 + 1 + 7.5 = 8 → 1.6; residuals .4, −.2, −.8, .6 → Σ = 1.2; √(1.2 / 2 / 5)
+    # 0, 1, 2, 5: x = −1.5 … 1.5, Σx² = 5, Σxy = −.5 + 1 + 7.5 = 8 → 1.6; residuals .4, −.2, −.8, .6 → Σ = 1.2; √(1.2 /
+    # 2 / 5)
     found = trend([0, 1, 2, 5], PlateauConfig(confidence=0.5))
     assert (found.slope, found.error) == (pytest.approx(1.6), pytest.approx(np.sqrt(0.12)))
     assert found.threshold == pytest.approx(0)  # half confidence asks for no margin

@@ -2,7 +2,7 @@
 
 from nemo_brorl.rollouts.assemble import close_group
 from nemo_brorl.rollouts.requests import group_seed, requests_for
-from tests.fakes import SAMPLING, FakeGenerator, FakeVerifier, make_prompt
+from tests.support.fakes import SAMPLING, FakeGenerator, FakeVerifier, make_prompt
 
 
 def test_a_group_is_cut_into_chunks_that_cover_it_once() -> None:
@@ -19,7 +19,10 @@ def test_seeds_depend_on_run_and_prompt_alone() -> None:
 
 def test_further_rollouts_of_a_group_go_on_where_the_first_ended() -> None:
     requests = requests_for([make_prompt()], 6, 4, SAMPLING, run_seed=1, start=10, deadline_s=2.5)
-    assert [(request.first_index, request.num_rollouts, request.deadline_s) for request in requests] == [(10, 4, 2.5), (14, 2, 2.5)]
+    assert [(request.first_index, request.num_rollouts, request.deadline_s) for request in requests] == [
+        (10, 4, 2.5),
+        (14, 2, 2.5),
+    ]
 
 
 def test_groups_are_put_together_in_the_order_of_their_rollouts() -> None:

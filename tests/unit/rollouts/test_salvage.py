@@ -9,7 +9,7 @@ import pytest
 
 from nemo_brorl.rollouts.salvage import Salvage
 from nemo_brorl.types import PartialRollouts, RolloutRequest, Sampling, ScoredChunk
-from tests.fakes import make_arrays, make_chunk, make_prompt, score_chunk
+from tests.support.fakes import make_arrays, make_chunk, make_prompt, score_chunk
 
 SAMPLING = Sampling(1.0, 1.0, 8)
 REQUEST = RolloutRequest(make_prompt("train/0"), first_index=4, num_rollouts=2, seed=7, sampling=SAMPLING)
@@ -20,7 +20,9 @@ def scored(request: RolloutRequest) -> ScoredChunk:
 
 
 def begun(*lengths: int, version: int = 0) -> PartialRollouts:
-    return PartialRollouts(np.array([4, 5], np.int32), np.array(lengths, np.int32), version, make_arrays([4, 5], lengths))
+    return PartialRollouts(
+        np.array([4, 5], np.int32), np.array(lengths, np.int32), version, make_arrays([4, 5], lengths)
+    )
 
 
 def test_a_request_for_the_same_rollouts_is_answered_once() -> None:

@@ -6,11 +6,13 @@ import pytest
 
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig, StageConfig, TaskConfig
-from nemo_brorl.errors import ConfigError
+from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.rollouts.schedule import RolloutSchedule
 
 
-def config(kind: str, *stages: StageConfig, num: int = 16, prompts: int = 512, budget: int | None = None) -> BroRLConfig:
+def config(
+    kind: str, *stages: StageConfig, num: int = 16, prompts: int = 512, budget: int | None = None
+) -> BroRLConfig:
     made = BroRLConfig()
     made.rollouts.num_per_prompt, made.rollouts.prompts_per_step = num, prompts
     schedule = made.rollouts.schedule
@@ -80,7 +82,10 @@ def test_a_resumed_run_is_in_the_same_stage() -> None:
             config("staged", StageConfig(32, 5), StageConfig(64)),
             "rollouts.num_per_prompt=16 and the first stage's num_per_prompt=32 differ",
         ),
-        (config("staged", StageConfig(16, 5), StageConfig(33), prompts=1), r"does not divide rollouts.num_per_prompt × .* = 33 × 1"),
+        (
+            config("staged", StageConfig(16, 5), StageConfig(33), prompts=1),
+            r"does not divide rollouts.num_per_prompt × .* = 33 × 1",
+        ),
     ],
 )
 def test_a_schedule_that_cannot_be_is_refused(made: BroRLConfig, message: str) -> None:

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from nemo_brorl.algorithm.theory.rollout_size import SuccessPrior, fit_success_prior
 from nemo_brorl.config.schema import PosteriorConfig
-from nemo_brorl.errors import CheckpointError
-from nemo_brorl.rollouts.success_posterior import SuccessPosterior, beta_of, prompt_key
-from nemo_brorl.theory.rollout_size import SuccessPrior, fit_success_prior
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior, beta_of, prompt_key
 from nemo_brorl.types import ScoredGroup, Wave
-from tests.fakes import make_group, make_prompt
+from tests.support.fakes import make_group, make_prompt
 
 
 def beliefs(memory: float = 1.0, prior_groups: float = 1e-6, max_prompts: int = 100) -> SuccessPosterior:

@@ -1,4 +1,5 @@
-"""Waves: sizes, decisions and weights by hand; the estimate is unbiased, by enumeration of every outcome and by sampling."""
+"""Waves: sizes, decisions and weights by hand; the estimate is unbiased, by enumeration of every outcome and by
+sampling."""
 
 from __future__ import annotations
 
@@ -9,17 +10,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from nemo_brorl.algorithm.train_batch import learning_batch
 from nemo_brorl.config.schema import BroRLConfig, PosteriorConfig, RolloutsConfig, WavesConfig
-from nemo_brorl.learning_batch import learning_batch
-from nemo_brorl.rollouts.success_posterior import SuccessPosterior
-from nemo_brorl.rollouts.waves import Draw, FixedAllocation, WaveAllocation, coin, make_allocation, shares, wave_sizes, wave_weights
+from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
+from nemo_brorl.rollouts.group_size.waves import (
+    Draw,
+    FixedAllocation,
+    WaveAllocation,
+    coin,
+    make_allocation,
+    shares,
+    wave_sizes,
+    wave_weights,
+)
 from nemo_brorl.types import Float32, Int32, Prompt, ScoredGroup
-from tests.fakes import make_group, make_prompt
+from tests.support.fakes import make_group, make_prompt
 
 
 def allocation(num: int = 20, seed: int = 0, **settings: float) -> WaveAllocation:
     """A group of 20 in waves of 4, 4, 8 and 4."""
-    config = WavesConfig(**{"first_wave": 4, "growth": 2.0, "half_signal": 16.0, "min_probability": 0.2, "reach": 0.5, **settings})
+    config = WavesConfig(
+        **{"first_wave": 4, "growth": 2.0, "half_signal": 16.0, "min_probability": 0.2, "reach": 0.5, **settings}
+    )
     return WaveAllocation(config, num, SuccessPosterior(PosteriorConfig()), seed)
 
 
@@ -44,7 +56,10 @@ def test_a_small_remainder_joins_the_wave_before() -> None:
 def test_a_group_that_was_held_while_n_changed_goes_on_under_the_new_plan() -> None:
     draws = [Draw(4, 1.0), Draw(4, 0.5)]
     assert allocation(20).sizes_after(draws) == [8, 4]
-    assert allocation(64).sizes_after([*draws, Draw(8, 0.5), Draw(4, 0.5)]) == [12, 32]  # 20 so far; waves up to 8, 16, 32 and 64
+    assert allocation(64).sizes_after([*draws, Draw(8, 0.5), Draw(4, 0.5)]) == [
+        12,
+        32,
+    ]  # 20 so far; waves up to 8, 16, 32 and 64
     assert allocation(8).sizes_after([*draws, Draw(8, 0.5)]) == []
 
 
@@ -56,7 +71,8 @@ def test_fixed_asks_once_and_leaves_groups_as_they_are() -> None:
 
 
 def test_worth_and_price_by_hand() -> None:
-    # Nothing was seen: Beta(½, ½), variance 1/8. A first wave of 4 is worth 1/8 · 4/20 for 3 prompt tokens and 4 · 2 response tokens.
+    # Nothing was seen: Beta(½, ½), variance 1/8. A first wave of 4 is worth 1/8 · 4/20 for 3 prompt tokens and 4 · 2
+    # response tokens.
     waves = allocation()
     price = 1 / 8 * (4 / 20) / (3 + 4 * 2)
     assert waves.price(make_prompt(), 2.0) == pytest.approx(price)
@@ -80,7 +96,10 @@ def test_coins_are_uniform_and_the_same_after_a_restart() -> None:
     coins = np.array([coin(1, f"train/{index}", 1) for index in range(2000)])
     assert coins.mean() == pytest.approx(0.5, abs=4 / math.sqrt(12 * 2000))
     assert coin(1, "train/0", 1) != coin(1, "train/0", 2) != coin(2, "train/0", 2)
-    first, again = ([allocation(seed=3).extend(make_prompt(f"train/{i}"), [Draw(4, 1.0)], *so_far(0, 4)) for i in range(40)] for _ in "ab")
+    first, again = (
+        [allocation(seed=3).extend(make_prompt(f"train/{i}"), [Draw(4, 1.0)], *so_far(0, 4)) for i in range(40)]
+        for _ in "ab"
+    )
     assert first == again
     assert None in first
     assert any(draw is not None for draw in first)
@@ -88,7 +107,9 @@ def test_coins_are_uniform_and_the_same_after_a_restart() -> None:
 
 def test_a_group_that_is_sure_to_be_full_is_averaged_by_shares() -> None:
     sizes = [4, 4, 8, 4]
-    assert wave_weights([Draw(size, 1.0) for size in sizes], shares(sizes, 1.0), 16.0) == pytest.approx([0.2, 0.2, 0.4, 0.2])
+    assert wave_weights([Draw(size, 1.0) for size in sizes], shares(sizes, 1.0), 16.0) == pytest.approx(
+        [0.2, 0.2, 0.4, 0.2]
+    )
     assert shares([4, 4, 8], 0.5) == pytest.approx([4 / 8, 2 / 8, 2 / 8])
 
 
@@ -121,12 +142,14 @@ class Outcome:
 
 
 def outcomes(waves: WaveAllocation, rate: float) -> list[Outcome]:
-    """All of them. Of two answers with the logit z of the right one, the score function is r − p and dp/dz = p (1 − p); an RLOO
-    estimate from k of n right ones is k (n − k) / (n (n − 1))."""
+    """All of them. Of two answers with the logit z of the right one, the score function is r − p and dp/dz = p (1 − p);
+    an RLOO estimate from k of n right ones is k (n − k) / (n (n − 1))."""
     return list(_branches(waves, rate, [waves.first(make_prompt())], [], 1.0))
 
 
-def _branches(waves: WaveAllocation, rate: float, draws: Sequence[Draw], before: Sequence[int], chance: float) -> Iterator[Outcome]:
+def _branches(
+    waves: WaveAllocation, rate: float, draws: Sequence[Draw], before: Sequence[int], chance: float
+) -> Iterator[Outcome]:
     size, total = draws[-1].num_rollouts, sum(draw.num_rollouts for draw in draws)
     for k in range(size + 1):
         right = [*before, k]
@@ -145,7 +168,9 @@ def rloo(k: int, n: int) -> float:
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.9])
-@pytest.mark.parametrize("settings", [{}, {"reach": 1.0}, {"half_signal": 1e-6}, {"half_signal": 1e4, "min_probability": 0.05}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"reach": 1.0}, {"half_signal": 1e-6}, {"half_signal": 1e4, "min_probability": 0.05}]
+)
 def test_over_all_outcomes_the_estimate_is_the_gradient_exactly(rate: float, settings: dict[str, float]) -> None:
     found = outcomes(allocation(**settings), rate)
     assert sum(outcome.chance for outcome in found) == pytest.approx(1, abs=1e-12)
@@ -156,8 +181,9 @@ def test_the_same_decisions_without_weights_are_biased() -> None:
     found = outcomes(allocation(), 0.05)
     plain = sum(outcome.chance * outcome.plain for outcome in found)
     assert plain == pytest.approx(0.0351, abs=1e-4)  # the gradient is 0.0475: a quarter of it is lost on a hard prompt
-    # Pooled over the rollouts of all groups, as a mean over tokens does, it is the gradient but for the baseline (Wald's identity), with a
-    # prompt's weight its expected size: then prompts are weighed wrongly, by how large their groups grow.
+    # Pooled over the rollouts of all groups, as a mean over tokens does, it is the gradient but for the baseline
+    # (Wald's identity), with a prompt's weight its expected size: then prompts are weighed wrongly, by how large their
+    # groups grow.
     size = sum(outcome.chance * outcome.num_rollouts for outcome in found)
     pooled = sum(outcome.chance * outcome.num_rollouts * outcome.plain for outcome in found) / size
     assert pooled == pytest.approx(0.0473, abs=1e-4)
@@ -176,8 +202,8 @@ def grow(waves: WaveAllocation, prompt: Prompt, rewards: Float32, lengths: Int32
 
 
 def test_through_coins_and_advantages_a_bandits_gradient_is_met_within_its_error() -> None:
-    """Four answers, softmax logits, two of them right; the sum of advantages times score functions over a batch of all groups,
-    divided by its rollouts, is the mean of their estimates."""
+    """Four answers, softmax logits, two of them right; the sum of advantages times score functions over a batch of all
+    groups, divided by its rollouts, is the mean of their estimates."""
     p, values, num_groups = np.array([0.01, 0.05, 0.54, 0.4]), np.array([1.0, 1.0, 0.0, 0.0]), 4000
     gradient = p * (values - p @ values)
     random, waves, config = np.random.default_rng(0), allocation(), BroRLConfig()

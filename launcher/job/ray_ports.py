@@ -1,0 +1,67 @@
+"""The ports of Ray on a node of a job: fixed, below those that the system gives to outgoing connections, and free."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+NUM_PORTS = 1000
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+@dataclass(frozen=True)
+class RayPorts:
+    """`base` and the 999 after it, the same on all nodes. Head and node services first, then one for every process that
+    Ray starts."""
+
+    base: int
+
+    def services(self, is_head: bool) -> dict[str, int]:
+        """Option of `ray start` to port."""
+        names = ["node-manager-port", "object-manager-port", "runtime-env-agent-port", "dashboard-agent-grpc-port"]
+        names += ["dashboard-agent-listen-port", "metrics-export-port"]
+        head = (
+            {"port": self.base, "ray-client-server-port": self.base + 1, "dashboard-port": self.base + 2}
+            if is_head
+            else {}
+        )
+        return head | {name: self.base + 10 + number for number, name in enumerate(names)}
+
+    def options(self) -> list[str]:
+        """For every node."""
+        own = [f"--{name}={port}" for name, port in self.services(is_head=False).items()]
+        return [*own, f"--min-worker-port={self.base + 100}", f"--max-worker-port={self.base + NUM_PORTS - 1}"]
+
+    def head_options(self) -> list[str]:
+        """For the head besides."""
+        return [
+            f"--{name}={port}"
+            for name, port in self.services(is_head=True).items()
+            if name not in self.services(is_head=False)
+        ]
+
+
+def check_ports(ports: RayPorts, is_head: bool) -> None:
+    """Raise OSError that names the port which is taken, or says that the range is no good."""
+    lowest = int(EPHEMERAL.read_text().split()[0]) if EPHEMERAL.exists() else 1 << 16
+    last = ports.base + NUM_PORTS - 1
+    if ports.base < 1024 or last >= lowest:
+        raise OSError(
+            f"ports {ports.base} to {last} are not between 1024 and {lowest}, where those of the system begin: set "
+            f"BRORL_PORT_BASE"
+        )
+    for name, port in ports.services(is_head).items():
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # as servers do: one that has just ended is no hindrance
+            try:
+                probe.bind(("", port))
+                probe.listen()
+            except OSError as error:
+                whose = "is another job's Ray on this node? " if error.errno == errno.EADDRINUSE else ""
+                raise OSError(
+                    f"port {port} (Ray's {name}) cannot be used ({error.strerror}): {whose}set BRORL_PORT_BASE"
+                ) from error

@@ -1,0 +1,126 @@
+"""`python -m nemo_brorl.launcher.job.ray_watch --address HOST:PORT --gpus N --nodes NAME …`: wait until all nodes have
+joined Ray, then watch them.
+
+Runs as a job step beside Ray's head. Standard output is the job's queue of events: `ready watch …` once every node is
+counted, with its own address and all its GPUs; then `lost NODE reason` for one that does not answer any more, or `dead
+NODE reason` where only its Ray is gone. SIGUSR1 ends it.
+The job's own deadline ends a wait that is in vain; meanwhile standard error says who is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import ray
+
+LOOK_S = 0.25  # while nodes join
+WATCH_S = 1.0  # later: Ray itself notices within seconds
+SAY_S = 15.0
+PROBE_S = 3.0
+WRONG = 2
+
+Nodes = Iterable[Mapping[str, Any]]  # as `ray.nodes()` gives them
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code: 0 asked to end, 1 a node is gone, 2 what joined is not what was asked for."""
+    signal.signal(signal.SIGUSR1, lambda number, frame: os._exit(0))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--gpus", type=int, required=True, help="of every node")
+    parser.add_argument("--nodes", nargs="+", required=True)
+    options = parser.parse_args(argv)
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever libraries print is no event
+    connect(options.address)
+    wait_for(options.nodes)
+    if wrong := complaint(ray.nodes(), len(options.nodes), options.gpus):
+        sys.stderr.write(wrong + "\n")
+        return WRONG
+    events.write(f"ready watch {len(options.nodes)} nodes\n")
+    events.write(watch() + "\n")
+    return 1
+
+
+def connect(address: str) -> None:
+    """To the head, which may only just be starting."""
+    while True:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", namespace="brorl_watch")
+            return
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            sys.stderr.write(f"Ray's head is not up yet: {error}\n")
+            time.sleep(LOOK_S)
+
+
+def wait_for(names: Sequence[str]) -> None:
+    """Until as many nodes as these are there."""
+    said_at = time.monotonic()
+    while missing := missing_nodes(ray.nodes(), names):
+        if time.monotonic() - said_at > SAY_S:
+            said_at = time.monotonic()
+            sys.stderr.write(
+                f"{len(names) - len(missing)} of {len(names)} nodes have joined Ray; missing: {', '.join(missing)}\n"
+            )
+        time.sleep(LOOK_S)
+
+
+def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:
+    """Those that have not joined. Nodes whose host has another name than Slurm gives it are taken for any of the
+    others."""
+    hosts = [short(node["NodeManagerHostname"]) for node in nodes if node["Alive"]]
+    absent = [name for name in names if short(name) not in hosts]
+    strangers = len(hosts) - (len(names) - len(absent))
+    return absent[max(strangers, 0) :]
+
+
+def complaint(nodes: Nodes, num_nodes: int, num_gpus: int) -> str:
+    """What is wrong with a cluster that is complete; nothing: ""."""
+    alive = [node for node in nodes if node["Alive"]]
+    addresses = sorted(node["NodeManagerAddress"] for node in alive)
+    if len(set(addresses)) < num_nodes:
+        return (
+            f"{num_nodes} nodes need addresses of their own, they have {', '.join(addresses)}: set "
+            f"BRORL_INTERFACE to their network"
+        )
+    found = {node["NodeManagerHostname"]: node["Resources"].get("GPU", 0) for node in alive}
+    too_few = [f"{name} has {num:g}" for name, num in found.items() if num < num_gpus]
+    return f"trainer.gpus_per_node={num_gpus}, but {', '.join(too_few)}" if too_few else ""
+
+
+def watch() -> str:
+    """Until a node is gone; the event that says so."""
+    while True:
+        gone = [node for node in ray.nodes() if not node["Alive"]]
+        if gone:
+            return obituary(gone[0])
+        time.sleep(WATCH_S)
+
+
+def obituary(node: Mapping[str, Any]) -> str:
+    """`lost`: the host does not answer; `dead`: it does, and only Ray is gone there."""
+    name, address = short(node["NodeManagerHostname"]), node["NodeManagerAddress"]
+    reason = node.get("DeathReasonMessage") or "Ray says that it is dead"
+    try:
+        socket.create_connection((address, node["NodeManagerPort"]), timeout=PROBE_S).close()
+    except ConnectionRefusedError:
+        return f"dead {name} ({address}) has no Ray any more: {reason}"
+    except OSError as error:
+        return f"lost {name} ({address}) does not answer ({error}): {reason}"
+    return f"dead {name} ({address}): {reason}"
+
+
+def short(name: str) -> str:
+    """A host's name without its domain."""
+    return name.partition(".")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

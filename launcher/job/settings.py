@@ -1,0 +1,46 @@
+"""`python -m nemo_brorl.launcher.job.settings --output FILE -- COMMAND LINE`: what the job script must know of the
+configuration, for bash to source.
+
+Runs as the job's first step, so a wrong setting ends the job before anything is started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nemo_brorl.config.load import load_config, parse_command_line
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import USER_ERROR, BroRLError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code: 0 written, 2 a mistake in the settings."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    split = argv.index("--") if "--" in argv else len(argv)
+    options = parser.parse_args(argv[:split])
+    try:
+        config = load_config(*parse_command_line(argv[split + 1 :]))
+    except BroRLError as error:
+        sys.stderr.write(f"\nerror: {error}\n")
+        return USER_ERROR
+    options.output.write_text(as_shell(config))
+    return 0
+
+
+def as_shell(config: BroRLConfig) -> str:
+    """Assignments of shell variables, quoted."""
+    values = {
+        "num_nodes": config.trainer.num_nodes,
+        "gpus_per_node": config.trainer.gpus_per_node,
+        "run_folder": Path(config.exp_manager.explicit_log_dir).absolute(),
+    }
+    return "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in values.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,203 @@
+"""A run on CPU: memory by the start-up check's own estimate (`config/memory.py`), seconds from what `cpu_probe.py`
+measures here."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from nemo_brorl.config.derived import num_engines, num_policy_ranks
+from nemo_brorl.config.hf_shapes import hf_shapes, num_parameters
+from nemo_brorl.config.memory import GIB, CpuMemory, available_gib, cpu_memory
+from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed
+from nemo_brorl.launcher.planner.generation_time import (
+    EngineSpeed,
+    GenerationTime,
+    decode_seconds,
+    prompt_tokens_computed,
+)
+from nemo_brorl.launcher.planner.hardware import Hardware
+from nemo_brorl.launcher.planner.host_memory import NodeMemory, NodeTerm, checkpoint_gib
+from nemo_brorl.launcher.planner.memory_plan import NUMBER_BYTES, DeviceMemory, EnginePlan, Term
+from nemo_brorl.launcher.planner.model_cost import Cut, rank_parameters
+from nemo_brorl.launcher.planner.model_cost import key_value_bytes as token_bytes
+from nemo_brorl.launcher.planner.step_time import StageTime, StepTime
+from nemo_brorl.launcher.planner.workload import MicroBatches, Workload
+
+
+@dataclass(frozen=True)
+class CpuShares:
+    """How the parts of a run relate to what the probe measures. Dimensionless, so that they can be carried to another
+    machine; fitted to one run of conf/brorl_cpu.yaml by bench/planner.py."""
+
+    score: float = 1.2  # seconds of the policy's forward passes over those of the probe's layers
+    train: float = 1.33  # the same forward and backward
+    # of an engine's passes over prompts, and over one token of every rollout; its kernels are fused
+    engine: float = 0.75
+    rollout: float = 4300.0  # turns of the probe's Python loop: an engine takes in a rollout and hands it back
+    token: float = 1900.0  # … samples one token of one rollout
+    step: float = 80_000.0  # … makes a step, whatever its batch
+
+    def scaled(self, score: float, train: float, engine: float) -> CpuShares:
+        """With seconds of scoring, training and generation multiplied."""
+        return replace(
+            self,
+            score=score * self.score,
+            train=train * self.train,
+            engine=engine * self.engine,
+            rollout=engine * self.rollout,
+            token=engine * self.token,
+            step=engine * self.step,
+        )
+
+
+SHARES = CpuShares()
+TENSOR_S = 1e-3  # of a publication, for each tensor
+GLOO_SHARE = 0.25  # of the memory bandwidth that ranks exchange gradients with
+
+
+def cpu_hardware(speed: CpuSpeed, memory_gib: float | None = None) -> Hardware:
+    """This machine. Raises ResourceError where its free memory is not known and not given."""
+    free = available_gib() if memory_gib is None else memory_gib
+    if free is None:
+        raise ResourceError("the free memory of this machine cannot be read: give it with --host-memory GIB")
+    cores = len(os.sched_getaffinity(0))
+    rate = speed.matrix_flops
+    return Hardware(
+        "cpu", 1, cores, free, free, rate, 0.0, speed.copy_bytes_per_s, math.inf, math.inf, math.inf, cpu=speed
+    )
+
+
+def cpu_devices(memory: CpuMemory, hardware: Hardware) -> tuple[DeviceMemory, ...]:
+    """A policy rank and an engine as if each had a device, which is the machine."""
+    rank = tuple(Term(name, MappingProxyType({"update": gib}), "") for name, gib in memory.rank.items())
+    engine = tuple(Term(name, MappingProxyType({"generate": gib}), "", "engine") for name, gib in memory.engine.items())
+    return (
+        DeviceMemory("policy rank", rank, hardware.memory_gib),
+        DeviceMemory("engine", engine, hardware.memory_gib),
+    )
+
+
+def cpu_engine(config: BroRLConfig, shape: ModelShape, memory: CpuMemory, work: Workload) -> EnginePlan:
+    """One engine: its cache has a size of its own."""
+    token = token_bytes(shape, NUMBER_BYTES[config.generation.precision])
+    cache = config.generation.kv_cache_gib
+    live = work.response_tokens * (1 + work.response_spread**2) / 2 + work.prompt_tokens / config.rollouts.chunk_size
+    concurrency = min(config.generation.max_num_seqs, int(cache * GIB / token / max(1.0, live)))
+    return EnginePlan(
+        memory.engine["weights"], memory.engine["batch"], cache, memory.engine["process"], cache, token, concurrency
+    )
+
+
+def cpu_node(config: BroRLConfig, shape: ModelShape, memory: CpuMemory, hardware: Hardware) -> NodeMemory:
+    """The whole machine."""
+    terms = (
+        NodeTerm(
+            "policy ranks",
+            memory.num_ranks * sum(memory.rank.values()),
+            f"{memory.num_ranks} of {sum(memory.rank.values()):.2f}",
+        ),
+        NodeTerm(
+            "engines",
+            memory.num_engines * sum(memory.engine.values()),
+            f"{memory.num_engines} of {sum(memory.engine.values()):.2f}",
+        ),
+        *(NodeTerm(name, gib, "") for name, gib in memory.others.items()),
+    )
+    checkpoint, disk = checkpoint_gib(config, shape)
+    return NodeMemory(terms, hardware.memory_gib, memory.others["object store"], checkpoint, disk)
+
+
+def cpu_memory_of(config: BroRLConfig, shape: ModelShape, micro: MicroBatches) -> CpuMemory:
+    """With micro-batches as full as the work fills them."""
+    return cpu_memory(config, shape, min(micro.tokens, micro.budget) / config.policy.context_parallel_size)
+
+
+def cpu_step_time(
+    config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload, cut: Cut, micro: MicroBatches,
+    engine: EnginePlan,
+    shares: CpuShares = SHARES,
+) -> StepTime:  # fmt: skip
+    """Seconds of a step whose processes have the cores to themselves; more processes than cores take turns."""
+    speed = hardware.cpu
+    assert speed is not None, "hardware of kind cpu has a measured speed"
+    turns = [max(1.0, number / hardware.per_node) for number in (num_policy_ranks(config), num_engines(config))]
+    generation = _generation_time(config, shape, work, engine, speed, shares)
+    scoring, training, rest = _learning_s(config, shape, work, cut, micro, speed, shares)
+    size = NUMBER_BYTES[config.policy.precision] * num_parameters(shape)
+    sync = TENSOR_S * len(hf_shapes(shape)) + 12 * size / speed.copy_bytes_per_s
+    saved = (2 * NUMBER_BYTES[config.policy.precision] + 12) * num_parameters(shape)
+    interval = config.trainer.save_interval
+    handled = f"{generation.rollouts_per_engine:,} rollouts an engine, {generation.batch} at a time"
+    stages = (
+        StageTime(
+            "generate",
+            turns[1] * (generation.prefill_s + generation.decode_s),
+            f"{handled}; prefill {generation.prefill_s:.1f} s",
+        ),
+        StageTime("log_prob", turns[0] * scoring, f"{micro.num} micro-batches of {micro.tokens:,.0f} tokens"),
+        StageTime("update", turns[0] * training, f"{rest:.2f} s of it the optimizer and the exchange of gradients"),
+        StageTime("sync", sync, f"{len(hf_shapes(shape))} tensors"),
+        StageTime(
+            "save", 2 * saved / speed.copy_bytes_per_s / interval if interval else 0.0, f"a copy every {interval} steps"
+        ),
+    )
+    tokens = work.sampled * work.response_tokens
+    return StepTime(stages, tokens, work.trained * work.response_tokens, generation)
+
+
+def _learning_s(
+    config: BroRLConfig,
+    shape: ModelShape,
+    work: Workload,
+    cut: Cut,
+    micro: MicroBatches,
+    speed: CpuSpeed,
+    shares: CpuShares,
+) -> tuple[float, float, float]:
+    """(scoring, training, of training what does not depend on tokens) of one rank."""
+    num = config.algorithm.num_mini_batches
+    ranks = cut.tensor * cut.pipeline * cut.context
+    tokens, answers = (num * micro.num * part / ranks for part in (micro.tokens, micro.response_tokens))
+    forward = shares.score * (tokens * shape.num_layers * speed.forward_s + answers * speed.head_forward_s)
+    train = shares.train * (tokens * shape.num_layers * speed.train_s + answers * speed.head_train_s)
+    if config.policy.recompute == "full":
+        train += forward
+    parameters = rank_parameters(shape, cut, 0).total
+    has_reference = config.algorithm.kl.coefficient > 0
+    swap = (
+        48.0 * parameters / speed.copy_bytes_per_s if has_reference else 0.0
+    )  # two exchanges of three copies, each read and written
+    exchanged = 8.0 * parameters * (cut.replicas - 1) / cut.replicas / (GLOO_SHARE * speed.copy_bytes_per_s)
+    step = (
+        (4.0 + 32.0 / cut.replicas) * parameters / speed.copy_bytes_per_s
+    )  # gradients cleared and read, Adam's state read and written
+    scored = (num - 1) / num + has_reference
+    return scored * forward + swap, train + num * (step + exchanged), num * (step + exchanged)
+
+
+def _generation_time(
+    config: BroRLConfig, shape: ModelShape, work: Workload, engine: EnginePlan, speed: CpuSpeed, shares: CpuShares
+) -> GenerationTime:
+    """Of one engine on a core of its own."""
+    num = num_engines(config)
+    rollouts = max(1, math.ceil(work.sampled / num))
+    batch = min(engine.concurrency, rollouts)
+    if batch < 1:
+        return GenerationTime(math.inf, math.inf, 0.0, rollouts, 0, math.inf)
+    token = shares.engine * (shape.num_layers * speed.forward_s + speed.head_forward_s)
+    decoding = EngineSpeed(
+        weight_bytes=0.0, expert_bytes=0.0, expert_share=1.0, token_bytes=0.0, flops=token, context_flops=0.0,
+        bandwidth=math.inf,
+        matrix_flops=1.0, step_s=shares.step * speed.python_s, rollout_s=shares.token * speed.python_s,
+    )  # fmt: skip
+    decode, tail = decode_seconds(decoding, rollouts, batch, work)
+    handling = rollouts * shares.rollout * speed.python_s
+    prompts = prompt_tokens_computed(config, work, num) / num
+    prefill = shares.engine * prompts * shape.num_layers * speed.forward_s + handling
+    return GenerationTime(prefill, decode, tail, rollouts, batch, decoding.step(batch, work.attended_tokens))

@@ -1,0 +1,295 @@
+"""Memory of one GPU at the moments when it is fullest, term by term; docs/planner.md has the formulas and where they
+are from.
+
+Moments of colocated roles (`training/device_handover.py`): *start*, when both roles are on the device and nothing is
+offloaded yet (parity gate, resume); *generate*; *update*; *publish*. Disaggregated, a GPU has one role: *update* for
+the policy's, *generate* for the engines'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from nemo_brorl.config.memory import GIB
+from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.launcher.planner.hardware import Hardware
+from nemo_brorl.launcher.planner.model_cost import Cut, Parameters, key_value_bytes, layer_activations, rank_parameters
+from nemo_brorl.launcher.planner.workload import Engines, MicroBatches, Workload
+
+MOMENTS = ("start", "generate", "update", "publish")
+
+# Assumed, GiB: what processes take of a GPU beside tensors. Not measured by this project.
+POLICY_CONTEXT = 1.2  # CUDA context, cuBLAS and Transformer Engine workspaces
+COMMUNICATOR = 0.25  # buffers of one NCCL communicator
+ENGINE_CONTEXT = 0.8  # CUDA context and workspaces of an engine, beyond its share
+CUDA_GRAPHS = 1.0  # of an engine, beyond its share, unless generation.enforce_eager
+SLEEP_RESIDUAL = 0.5  # of a sleeping engine, beside its context and graphs
+FRAGMENTATION = 0.05  # of activations and log-probs, that the allocator cannot use
+
+_TILE_LOGITS = 1 << 24  # of policy/model/log_probs.py on a GPU
+_TILE_COPIES = 3  # logits, their gradient, and one of them in bf16 beside fp32
+_ENGINE_BATCH_TOKENS = 8192  # vLLM's max_num_batched_tokens, for which it keeps room
+NUMBER_BYTES = {"fp32": 4, "bf16": 2}
+
+
+@dataclass(frozen=True)
+class Term:
+    """One use of memory."""
+
+    name: str
+    gib: Mapping[str, float]  # by moment; those that are not there: 0
+    note: str
+    role: str = "policy"  # whose it is: policy, engine
+
+    def at(self, moment: str) -> float:
+        return self.gib.get(moment, 0.0)
+
+
+def term(name: str, note: str, **gib: float) -> Term:
+    """One of the policy's terms by its moments."""
+    return Term(name, MappingProxyType(dict(gib)), note)
+
+
+def engine_term(name: str, note: str, **gib: float) -> Term:
+    """One of an engine's."""
+    return Term(name, MappingProxyType(dict(gib)), note, role="engine")
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """What a GPU holds."""
+
+    role: str  # "GPU", or with roles on devices of their own "policy GPU", "engine GPU"
+    terms: tuple[Term, ...]
+    capacity_gib: float
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        return tuple(moment for moment in MOMENTS if self.peak(moment) > 0)
+
+    def peak(self, moment: str, role: str | None = None) -> float:
+        """GiB at a moment, of everything or of one role."""
+        return sum(term.at(moment) for term in self.terms if role in (None, term.role))
+
+    @property
+    def worst(self) -> str:
+        """The moment that needs most."""
+        return max(MOMENTS, key=self.peak)
+
+    @property
+    def fits(self) -> bool:
+        return self.peak(self.worst) <= self.capacity_gib
+
+    def largest(self, moment: str) -> Term:
+        return max(self.terms, key=lambda term: term.at(moment))
+
+
+@dataclass(frozen=True)
+class PolicyBytes:
+    """Of one rank, in bytes; shared by the plans of GPU, host and disk."""
+
+    weights: float
+    fp8_copies: float
+    gradients: float
+    optimizer: float  # this rank's share
+    reference: float
+    parameters: Parameters
+
+
+def policy_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, stage: int) -> PolicyBytes:
+    """Megatron's distributed optimizer: weights in the precision, fp32 gradients, and 12 bytes (fp32: 8, weights are
+    their own masters) a parameter over the replicas. Transformer Engine keeps an FP8 copy of a weight for each
+    direction."""
+    policy = config.policy
+    parameters = rank_parameters(shape, cut, stage)
+    number = NUMBER_BYTES[policy.precision]
+    weights, copies = float(number * parameters.total), 0.0
+    if policy.fp8 is not None:
+        copies = 2.0 * parameters.linear
+        weights -= number * parameters.linear if policy.fp8_params else 0
+    state = 12 if policy.precision == "bf16" else 8
+    optimizer = state * (parameters.dense / cut.replicas + parameters.experts / cut.expert_replicas)
+    reference = float(number * parameters.total) if config.algorithm.kl.coefficient > 0 else 0.0
+    return PolicyBytes(weights, copies, 4.0 * parameters.total, optimizer, reference, parameters)
+
+
+def activation_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, stage: int, tokens: float) -> float:
+    """Kept for the backward passes of the micro-batches that are under way in this stage, of `tokens` tokens on this
+    rank each."""
+    number = NUMBER_BYTES[config.policy.precision]
+    kinds = shape.moe.is_moe_layer if shape.moe else (False,) * shape.num_layers
+    per_layer = [layer_activations(shape, number, cut, is_moe=is_moe) for is_moe in kinds]
+    mean, most = sum(per_layer) / len(per_layer), max(per_layer)
+    spread = cut.tensor if cut.has_sequence_parallel else 1
+    layers = shape.num_layers / cut.pipeline
+    under_way = float(max(1, cut.pipeline - stage))
+    if cut.virtual > 1:
+        under_way = cut.pipeline * (1 + (cut.pipeline - 1) / (cut.pipeline * cut.virtual))
+    if config.policy.recompute == "full":
+        kept = layers * under_way * number * shape.hidden_size / spread + most
+    else:
+        # Selective recomputes attention inside a layer, which flash attention has nothing of to keep but rotated copies
+        # and sums.
+        saved = 0.0
+        if config.policy.recompute == "selective":
+            heads = (shape.num_heads + shape.num_key_value_heads) * shape.head_size
+            saved = (heads * number + 4 * shape.num_heads) / cut.tensor
+        kept = layers * under_way * (mean - saved)
+    return tokens * kept
+
+
+def log_prob_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, tokens: float) -> float:
+    """Tiles of logits, the output layer's gradient in fp32 and in the precision, and gathered hidden states with their
+    gradient."""
+    number = NUMBER_BYTES[config.policy.precision]
+    rows = shape.padded_vocab_size(cut.tensor) // cut.tensor
+    chunk = config.policy.log_prob_chunk_tokens
+    tiles = _TILE_COPIES * 4 * min(_TILE_LOGITS, chunk * rows)
+    return tiles + (4 + number) * rows * shape.hidden_size + 3 * number * tokens * shape.hidden_size
+
+
+def num_communicators(cut: Cut) -> int:
+    """NCCL communicators of a policy rank: the world's and one for each way of cutting that is used."""
+    used = (cut.tensor, cut.pipeline, cut.context, cut.expert, cut.data)
+    return 1 + sum(degree > 1 for degree in used)
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """One engine, per GPU in GiB, and what fits into its cache."""
+
+    weights_gib: float
+    working_gib: float  # activations and logits that vLLM keeps room for
+    cache_gib: float  # what is left of its share for keys and values
+    beyond_gib: float  # context and graphs, beyond its share
+    share_gib: float  # generation.gpu_memory_utilization of the device
+    token_bytes: float  # keys and values of one token, on one GPU
+    concurrency: int  # rollouts of mean length that are sampled together
+
+    @property
+    def cache_tokens(self) -> int:
+        return int(max(0.0, self.cache_gib) * GIB / self.token_bytes)
+
+
+def engine_plan(config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload) -> EnginePlan:
+    """What vLLM makes of its share of a GPU: weights, room for a batch, the rest for keys and values."""
+    generation = config.generation
+    number, tensor = NUMBER_BYTES[generation.precision], generation.tensor_parallel_size
+    parameters = rank_parameters(shape, Cut(tensor=tensor), 0)
+    weights = number * parameters.total / GIB
+    rows = shape.padded_vocab_size(tensor)  # logits are gathered
+    ffn = shape.ffn_size if shape.moe is None else shape.moe.experts_per_token * shape.moe.ffn_size
+    batch = _ENGINE_BATCH_TOKENS * number * (4 * shape.hidden_size + 3 * ffn / tensor)
+    logits = 2 * 4 * generation.max_num_seqs * rows
+    working = (batch + logits) / GIB
+    share = generation.gpu_memory_utilization * hardware.memory_gib
+    token = key_value_bytes(shape, number) / min(tensor, shape.num_key_value_heads)
+    cache = share - weights - working
+    live = work.response_tokens * (1 + work.response_spread**2) / 2 + work.prompt_tokens / min(
+        work.num_per_prompt, _sharers(config)
+    )
+    concurrency = int(max(0.0, cache) * GIB / token / max(1.0, live))
+    beyond = ENGINE_CONTEXT + (0.0 if generation.enforce_eager else CUDA_GRAPHS)
+    return EnginePlan(weights, working, cache, beyond, share, token, min(concurrency, generation.max_num_seqs))
+
+
+def _sharers(config: BroRLConfig) -> int:
+    """Rollouts on one engine that share the blocks of their prompt: at least those of a chunk."""
+    return config.rollouts.chunk_size
+
+
+def gpu_memory(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    cut: Cut,
+    engines: Engines,
+    micro: MicroBatches,
+    engine: EnginePlan,
+) -> tuple[DeviceMemory, ...]:
+    """The fullest GPU of each role: the pipeline stage that needs most."""
+    stages = sorted({0, cut.pipeline - 1})
+    policies = [_policy_terms(config, shape, cut, micro, stage) for stage in stages]
+    if not engines.is_colocated:
+        alone = [DeviceMemory("policy GPU", tuple(_only(terms, "update")), hardware.memory_gib) for terms in policies]
+        generating = DeviceMemory(
+            "engine GPU", tuple(_only(_engine_terms(config, engine), "generate")), hardware.memory_gib
+        )
+        return (max(alone, key=lambda memory: memory.peak("update")), generating)
+    whole = [DeviceMemory("GPU", (*terms, *_engine_terms(config, engine)), hardware.memory_gib) for terms in policies]
+    return (max(whole, key=lambda memory: memory.peak(memory.worst)),)
+
+
+def _only(terms: list[Term], moment: str) -> list[Term]:
+    return [replace(part, gib=MappingProxyType({moment: part.at(moment)})) for part in terms]
+
+
+def _policy_terms(config: BroRLConfig, shape: ModelShape, cut: Cut, micro: MicroBatches, stage: int) -> list[Term]:
+    held = policy_bytes(config, shape, cut, stage)
+    offload = config.policy.offload
+    tokens = micro.budget / cut.context if micro.num > 1 else min(micro.tokens, micro.budget) / cut.context
+    weights, copies = held.weights / GIB, held.fp8_copies / GIB
+    gradients, optimizer = held.gradients / GIB, held.optimizer / GIB
+    away, weights_away = offload != "none", offload == "all"
+    activations = activation_bytes(config, shape, cut, stage, tokens) / GIB
+    is_last = stage == cut.pipeline - 1
+    log_probs = log_prob_bytes(config, shape, cut, tokens) / GIB if is_last else 0.0
+    contexts = POLICY_CONTEXT + COMMUNICATOR * num_communicators(cut)
+    buckets = 4 * config.generation.weight_bucket_mib / 1024
+    largest = (
+        max(shape.padded_vocab_size(cut.tensor) // cut.tensor * shape.hidden_size, 1)
+        * NUMBER_BYTES[config.policy.precision]
+        / GIB
+    )
+    million = held.parameters.total / 1e6
+
+    def moments(size: float, is_away: bool) -> dict[str, float]:
+        return {moment: size for moment in MOMENTS if not (is_away and moment == "generate")}
+
+    found = [
+        term("weights", f"{million:,.0f} M parameters in {config.policy.precision}", **moments(weights, weights_away)),
+        term("gradients", "fp32", **moments(gradients, away)),
+        term("master weights, Adam", f"over {cut.replicas} replicas", **moments(optimizer, away)),
+        term(
+            "activations",
+            f"{tokens:,.0f} tokens a micro-batch, recompute {config.policy.recompute or 'none'}",
+            update=activations,
+        ),
+        term("log-probs", "tiles of logits, gradient of the output layer", update=log_probs),
+        term(
+            "fragmentation", f"{FRAGMENTATION:.0%} of the two above", update=FRAGMENTATION * (activations + log_probs)
+        ),
+        term("contexts, NCCL", f"{num_communicators(cut)} communicators", **moments(contexts, False)),
+        term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", publish=buckets),
+    ]
+    if copies:
+        found.insert(1, term("FP8 weights", "a copy for each direction", update=copies))
+    if held.reference:
+        found.append(term("reference", "in host memory; one tensor at a time here", update=largest))
+    return found
+
+
+def _engine_terms(config: BroRLConfig, engine: EnginePlan) -> list[Term]:
+    generation = config.generation
+    awake = ("start", "generate")
+    keeps_weights, keeps_cache = generation.sleep in ("off", "cache"), generation.sleep == "off"
+    kept = (*awake, *(("update",) if keeps_weights else ()), "publish")
+    cache = MOMENTS if keeps_cache else awake
+    share = f"of {generation.gpu_memory_utilization:g} of the GPU"
+    residual = 0.0 if keeps_cache else SLEEP_RESIDUAL
+    return [
+        engine_term(
+            "engine weights",
+            f"{generation.precision}, over {generation.tensor_parallel_size}",
+            **dict.fromkeys(kept, engine.weights_gib),
+        ),
+        engine_term("engine batch", "activations and logits", **dict.fromkeys(cache, engine.working_gib)),
+        engine_term(
+            "KV cache", f"{share}: {engine.cache_tokens:,} tokens", **dict.fromkeys(cache, max(0.0, engine.cache_gib))
+        ),
+        engine_term("engine context", "CUDA context and graphs", **dict.fromkeys(MOMENTS, engine.beyond_gib)),
+        engine_term("sleep residual", f"generation.sleep={generation.sleep}", update=residual, publish=residual),
+    ]

@@ -1,0 +1,166 @@
+"""What a model costs from its shape alone: parameters of a rank, bytes kept for the backward pass, operations, keys and
+values.
+
+Legend: h hidden size, a heads of d numbers, k key-value heads, f MLP size, V vocabulary, b bytes of a number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from nemo_brorl.config.model_shape import ModelShape
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the policy is cut over ranks, and what it keeps."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    virtual: int = 1
+    context: int = 1
+    expert: int = 1
+    data: int = 1
+    has_sequence_parallel: bool = False
+
+    @property
+    def expert_tensor(self) -> int:
+        """Ranks that share one expert: the tensor-parallel ones where experts are not spread."""
+        return self.tensor if self.expert == 1 else 1
+
+    @property
+    def replicas(self) -> int:
+        """Ranks over which the optimizer's state of dense parameters is spread."""
+        return self.data * self.context
+
+    @property
+    def expert_replicas(self) -> int:
+        """The same, of experts' parameters."""
+        return max(1, self.tensor * self.context * self.data // (self.expert * self.expert_tensor))
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Of one rank."""
+
+    dense: int  # replicated over Cut.replicas
+    experts: int  # replicated over Cut.expert_replicas
+    linear: int  # of both, those of matrix products inside layers, which FP8 concerns
+
+    @property
+    def total(self) -> int:
+        return self.dense + self.experts
+
+
+def attention_size(shape: ModelShape) -> int:
+    """Parameters of the four projections of a layer, without biases: (2 a d + 2 k d) h."""
+    return 2 * shape.hidden_size * (shape.num_heads + shape.num_key_value_heads) * shape.head_size
+
+
+@lru_cache(maxsize=1024)
+def rank_parameters(shape: ModelShape, cut: Cut, stage: int) -> Parameters:
+    """Of a rank of a pipeline stage; with interleaved stages, of all its pieces."""
+    width, tensor = shape.hidden_size, cut.tensor
+    per_layer = shape.num_layers // (cut.pipeline * cut.virtual)
+    layers = [
+        layer
+        for piece in range(cut.virtual)
+        for layer in range((piece * cut.pipeline + stage) * per_layer, (piece * cut.pipeline + stage + 1) * per_layer)
+    ]
+    bias = (shape.num_heads + 2 * shape.num_key_value_heads) * shape.head_size if shape.has_qkv_bias else 0
+    norms = 2 * width + (2 * shape.head_size if shape.has_qk_norm else 0)
+    attention = attention_size(shape) // tensor
+    dense = experts = linear = 0
+    for layer in layers:
+        dense += attention + bias // tensor + norms
+        linear += attention
+        if shape.moe is not None and shape.moe.is_moe_layer[layer]:
+            dense += shape.moe.num_experts * width
+            mine = 3 * shape.moe.ffn_size * width * shape.moe.num_experts // (cut.expert * cut.expert_tensor)
+            experts += mine
+            linear += mine
+        else:
+            dense += 3 * shape.ffn_size * width // tensor
+            linear += 3 * shape.ffn_size * width // tensor
+    rows = shape.padded_vocab_size(tensor) // tensor
+    is_first, is_last = stage == 0, stage == cut.pipeline - 1
+    if is_first:
+        dense += rows * width
+    if is_last:
+        dense += width + (0 if shape.is_tied and is_first else rows * width)
+    return Parameters(dense, experts, linear)
+
+
+@lru_cache(maxsize=64)
+def active_parameters(shape: ModelShape) -> int:
+    """Of the matrix products that one token takes part in, the output layer included, the embedding not."""
+    total = shape.vocab_size * shape.hidden_size
+    for layer in range(shape.num_layers):
+        total += attention_size(shape)
+        if shape.moe is not None and shape.moe.is_moe_layer[layer]:
+            total += (3 * shape.moe.experts_per_token * shape.moe.ffn_size + shape.moe.num_experts) * shape.hidden_size
+        else:
+            total += 3 * shape.ffn_size * shape.hidden_size
+    return total
+
+
+def forward_flops(shape: ModelShape, context: float) -> float:
+    """Of one token that attends to `context` tokens: 2 per parameter, and 4 a d per layer and token attended to."""
+    return 2.0 * active_parameters(shape) + 4.0 * shape.num_layers * shape.num_heads * shape.head_size * context
+
+
+def key_value_bytes(shape: ModelShape, number_bytes: int) -> int:
+    """Of one token in all layers: 2 layers k d b."""
+    return 2 * shape.num_layers * shape.num_key_value_heads * shape.head_size * number_bytes
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """What of a layer's forward pass is kept."""
+
+    is_gated: bool = True  # SwiGLU keeps gate and up; GELU one input of f numbers
+    is_flash: bool = True  # no matrix of attention probabilities is kept
+    has_dropout: bool = False  # three masks of a byte per number
+    keeps_rotated: bool = True  # rotated queries and keys beside what they were made of
+
+
+# The layer of Korthikanti et al. (arXiv 2205.05198, section 4.1): s b h (34 + 5 a s / h) bytes with h = a d = k d, f =
+# 4 h, b = 2.
+GPT = LayerKind(is_gated=False, is_flash=False, has_dropout=True, keeps_rotated=False)
+
+
+def layer_activations(
+    shape: ModelShape,
+    number_bytes: int,
+    cut: Cut,
+    kind: LayerKind = LayerKind(),
+    is_moe: bool = False,
+    sequence: int = 0,
+) -> float:
+    """Bytes per token that one layer keeps for its backward pass on one rank. `sequence`: tokens attended to, where not
+    flash.
+
+    Inputs and outputs of both norms (4 h), queries, keys, values, the attention's output, the MLP's inside;
+    tensor-parallel ranks share all but the first, which is cut over them by sequence parallelism only.
+    """
+    width, queries = shape.hidden_size, shape.num_heads * shape.head_size
+    groups = shape.num_key_value_heads * shape.head_size
+    whole = 4.0 * width * number_bytes + (2 * width if kind.has_dropout else 0)
+    split = (2.0 * queries + 2.0 * groups) * number_bytes
+    if kind.keeps_rotated:
+        split += (queries + groups) * number_bytes
+    if kind.is_flash:
+        split += 4.0 * shape.num_heads  # the log-sum-exps
+    else:
+        split += 5.0 * shape.num_heads * sequence
+    mlp = (3.0 if kind.is_gated else 2.0) * number_bytes
+    if is_moe and shape.moe is not None:
+        # Tokens sent to their experts and what comes back, the experts' inside, the router's probabilities in fp32.
+        chosen = shape.moe.experts_per_token
+        spread = cut.tensor if cut.has_sequence_parallel else 1
+        experts = chosen * (2.0 * width * number_bytes + mlp * shape.moe.ffn_size / cut.expert_tensor)
+        inside = (experts + 8.0 * shape.moe.num_experts) / spread
+    else:
+        inside = mlp * shape.ffn_size / cut.tensor
+    return whole / (cut.tensor if cut.has_sequence_parallel else 1) + split / cut.tensor + inside

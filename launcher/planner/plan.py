@@ -1,0 +1,128 @@
+"""`brorl plan`, `python -m nemo_brorl plan`: does a run fit, how long does a step take, and which layout would be
+better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nemo_brorl.config.model_rules import misfits
+from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.launcher.planner.cpu_plan import cpu_devices, cpu_engine, cpu_memory_of, cpu_node, cpu_step_time
+from nemo_brorl.launcher.planner.hardware import Hardware, configured_hardware
+from nemo_brorl.launcher.planner.host_memory import NodeMemory, node_memory
+from nemo_brorl.launcher.planner.known_models import find_shape
+from nemo_brorl.launcher.planner.memory_plan import DeviceMemory, EnginePlan, engine_plan, gpu_memory, policy_bytes
+from nemo_brorl.launcher.planner.model_cost import Cut
+from nemo_brorl.launcher.planner.step_time import StepTime, step_time
+from nemo_brorl.launcher.planner.workload import (
+    ASSUMED,
+    Engines,
+    Lengths,
+    MicroBatches,
+    Workload,
+    cut_of,
+    engines_of,
+    micro_batches,
+    workload_of,
+)
+
+__all__ = ["Hardware", "Lengths", "Plan", "configured_hardware", "make_plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run needs of what there is."""
+
+    config: BroRLConfig
+    shape: ModelShape
+    hardware: Hardware
+    work: Workload
+    cut: Cut
+    engines: Engines
+    micro: MicroBatches
+    engine: EnginePlan
+    devices: tuple[DeviceMemory, ...]
+    node: NodeMemory
+    time: StepTime
+    refusal: str  # why it does not fit; "": it does
+
+    @property
+    def fits(self) -> bool:
+        return not self.refusal
+
+    @property
+    def gpu_hours(self) -> float:
+        """Of all steps of the config."""
+        return self.time.seconds * self.config.trainer.max_steps * self.hardware.num_devices / 3600
+
+    def summary(self) -> str:
+        """One line, for who is about to submit."""
+        if not self.fits:
+            return f"does not fit: {self.refusal}"
+        peaks = ", ".join(
+            f"{memory.role} {memory.peak(memory.worst):.1f} of {memory.capacity_gib:.1f} GiB" for memory in self.devices
+        )
+        return (
+            f"fits: {peaks} at worst; node {self.node.peak:.0f} of {self.node.capacity_gib:.0f} GiB; a step about "
+            f"{self.time.seconds:,.0f} s, {self.config.trainer.max_steps} steps "
+            f"{self.gpu_hours:,.0f} GPU-hours (estimated, see docs/planner.md)"
+        )
+
+
+def make_plan(
+    config: BroRLConfig, hardware: Hardware, lengths: Lengths = ASSUMED, shape: ModelShape | None = None
+) -> Plan:
+    """Plan a run whose settings have passed their own rules. Raises ModelError when nothing tells the model's shape."""
+    shape = shape or find_shape(config)
+    work, cut, engines = workload_of(config, lengths), cut_of(config), engines_of(config)
+    micro = micro_batches(config, work, cut)
+    if not hardware.is_gpu:
+        return _cpu_plan(config, shape, hardware, work, micro)
+    engine = engine_plan(config, shape, hardware, work)
+    devices = gpu_memory(config, shape, hardware, cut, engines, micro, engine)
+    node = node_memory(config, shape, hardware, policy_bytes(config, shape, cut, 0), cut, engines, work)
+    time = step_time(config, shape, hardware, work, cut, engines, micro, engine)
+    refusal = refusal_of(config, shape, devices, node, engine)
+    return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal)
+
+
+def _cpu_plan(config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload, micro: MicroBatches) -> Plan:
+    cut, engines, memory = cut_of(config), engines_of(config), cpu_memory_of(config, shape, micro)
+    engine = cpu_engine(config, shape, memory, work)
+    devices, node = cpu_devices(memory, hardware), cpu_node(config, shape, memory, hardware)
+    time = cpu_step_time(config, shape, hardware, work, cut, micro, engine)
+    refusal = refusal_of(config, shape, devices, node, engine)
+    return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal)
+
+
+def refusal_of(
+    config: BroRLConfig, shape: ModelShape, devices: Sequence[DeviceMemory], node: NodeMemory, engine: EnginePlan
+) -> str:
+    """What does not fit and which term is largest; "" when all does."""
+    found = list(misfits(config, shape))
+    for memory in devices:
+        if not memory.fits:
+            moment = memory.worst
+            largest = memory.largest(moment)
+            found.append(
+                f"a {memory.role} has {memory.capacity_gib:.1f} GiB and needs {memory.peak(moment):.1f} at the "
+                f"moment '{moment}', "
+                f"most of it {largest.name} ({largest.at(moment):.1f} GiB, {largest.note})"
+            )
+    if engine.cache_tokens < config.generation.max_model_len:
+        found.append(
+            f"an engine's cache holds {engine.cache_tokens:,} tokens, less than one sequence of "
+            f"generation.max_model_len="
+            f"{config.generation.max_model_len}: its share of {engine.share_gib:.1f} GiB has "
+            f"{engine.weights_gib:.1f} GiB of weights and "
+            f"{engine.working_gib:.1f} GiB of activations"
+        )
+    if not node.fits:
+        found.append(
+            f"a node has {node.capacity_gib:,.0f} GiB of memory and needs {node.peak:,.0f}, most of it "
+            f"{node.largest.name} "
+            f"({node.largest.gib:,.0f} GiB)"
+        )
+    return "; ".join(found)

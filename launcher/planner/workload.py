@@ -1,0 +1,165 @@
+"""What a step is made of: rollouts and their lengths, micro-batches, and how the config cuts the model. All from config
+and assumptions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from nemo_brorl.config.derived import data_parallel_size, num_engines, num_gpus, stage_sizes
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.launcher.planner.model_cost import Cut
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens of prompts and responses, as far as they are known before a run; None: assumed, see `lengths_of`."""
+
+    prompt: float | None = None  # mean
+    response: float | None = None  # mean
+    spread: float = 0.7  # standard deviation of a response over the mean, of a log-normal cut at the limit
+    keep_rate: float | None = None  # share of groups that are informative
+
+
+ASSUMED = Lengths()
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One step."""
+
+    num_per_prompt: int  # N
+    prompts: int  # groups that are learnt from
+    keep_rate: float
+    prompt_tokens: float  # mean
+    response_tokens: float  # mean
+    response_limit: int
+    response_spread: float
+
+    @property
+    def trained(self) -> int:
+        """Rollouts that are learnt from."""
+        return self.num_per_prompt * self.prompts
+
+    @property
+    def sampled_groups(self) -> float:
+        """Groups sampled for a full batch; surplus is carried over, so none is wasted in the mean."""
+        return self.prompts / self.keep_rate
+
+    @property
+    def sampled(self) -> float:
+        """Rollouts sampled."""
+        return self.num_per_prompt * self.sampled_groups
+
+    @property
+    def attended_tokens(self) -> float:
+        """Tokens that a response token attends to, in the mean: the prompt, and E[R²] / 2 E[R] of its own response."""
+        return self.prompt_tokens + self.response_tokens * (1 + self.response_spread**2) / 2
+
+    def response_quantiles(self, num: int) -> list[int]:
+        """Lengths of `num` typical responses, shortest first: the distribution's quantiles, cut at the limit, scaled to
+        its mean."""
+        if self.response_spread == 0:
+            return [max(1, round(self.response_tokens))] * num
+        sigma = math.sqrt(math.log(1 + self.response_spread**2))
+        normal = NormalDist(0.0, sigma)
+        shape = [math.exp(normal.inv_cdf((index + 0.5) / num)) for index in range(num)]
+        scale = _scale_to_mean(shape, min(self.response_tokens, 0.98 * self.response_limit), self.response_limit)
+        return [max(1, min(self.response_limit, round(scale * value))) for value in shape]
+
+
+def _scale_to_mean(shape: list[float], mean: float, limit: float) -> float:
+    """The factor under which values, cut at the limit, have this mean."""
+    low, high = 0.0, 1e6 * mean
+    for _ in range(100):
+        middle = (low + high) / 2
+        if sum(min(limit, middle * value) for value in shape) < mean * len(shape):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def workload_of(config: BroRLConfig, lengths: Lengths) -> Workload:
+    """The step of the stage with the most rollouts. What `lengths` leaves open is assumed: prompts an eighth of the
+    longest, responses
+    0.45 of it, and the paper's keep rates (0.41 at N = 16, 0.62 at N = 512, arXiv 2510.01180) with a straight line over
+    log N."""
+    num, prompts = max(stage_sizes(config), key=lambda size: (size[0] * size[1], size[0]))
+    limit = config.rollouts.max_response_tokens
+    rate = 1.0
+    if config.dynamic_sampling.enabled:
+        between = (math.log2(num) - 4) / 5
+        rate = min(0.9, max(0.2, 0.41 + 0.21 * between)) if lengths.keep_rate is None else lengths.keep_rate
+    return Workload(
+        num_per_prompt=num,
+        prompts=prompts,
+        keep_rate=rate,
+        prompt_tokens=max(1.0, config.data.max_prompt_tokens / 8) if lengths.prompt is None else lengths.prompt,
+        response_tokens=max(1.0, 0.45 * limit) if lengths.response is None else lengths.response,
+        response_limit=limit,
+        response_spread=lengths.spread,
+    )
+
+
+@dataclass(frozen=True)
+class Engines:
+    """How generation is laid out."""
+
+    num: int
+    tensor: int
+    is_colocated: bool
+
+
+def cut_of(config: BroRLConfig) -> Cut:
+    """How the config cuts the policy."""
+    policy = config.policy
+    return Cut(
+        tensor=policy.tensor_model_parallel_size,
+        pipeline=policy.pipeline_model_parallel_size,
+        virtual=policy.virtual_pipeline_model_parallel_size or 1,
+        context=policy.context_parallel_size,
+        expert=policy.expert_model_parallel_size,
+        data=data_parallel_size(config),
+        has_sequence_parallel=policy.sequence_parallel,
+    )
+
+
+def engines_of(config: BroRLConfig) -> Engines:
+    """How the config lays out generation."""
+    colocated = num_gpus(config) > 0 and config.generation.placement == "colocated"
+    return Engines(num_engines(config), config.generation.tensor_parallel_size, colocated)
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """What one data-parallel rank works through for a mini-batch."""
+
+    num: int
+    tokens: float  # of each, over its context-parallel ranks, copies of prompts included
+    response_tokens: float  # of each
+    budget: int  # that none exceeds
+
+
+def micro_batches(config: BroRLConfig, work: Workload, cut: Cut) -> MicroBatches:
+    """As `packing.py` cuts: as few micro-batches as hold the responses, with a copy of a prompt for each that has some
+    of its group."""
+    budget = config.policy.tokens_per_micro_batch * cut.context
+    rollouts = work.trained / config.algorithm.num_mini_batches / cut.data
+    if config.algorithm.train_rollouts is not None:
+        rollouts *= min(1.0, config.algorithm.train_rollouts / work.num_per_prompt)
+    responses = rollouts * work.response_tokens
+    num = max(1, math.ceil(responses / budget))
+    while num < rollouts and _tokens(config, work, rollouts / num) > budget:
+        num += max(1, num // 50)
+    return MicroBatches(num, _tokens(config, work, rollouts / num), responses / num, budget)
+
+
+def _tokens(config: BroRLConfig, work: Workload, rollouts: float) -> float:
+    """Of a row of so many rollouts in order of their groups. Every mini-batch has an equal share of every group."""
+    if not config.policy.shared_prompt:
+        return rollouts * (work.prompt_tokens + work.response_tokens)
+    of_a_group = max(1.0, work.num_per_prompt / config.algorithm.num_mini_batches)
+    copies = min(rollouts, 1 + (rollouts - 1) / of_a_group if rollouts > 1 else 1.0)
+    return rollouts * work.response_tokens + copies * work.prompt_tokens

@@ -1,0 +1,167 @@
+"""Packing: which rollouts are trained together, on which data-parallel rank, in which micro-batch.
+
+A micro-batch is a row of tokens: for each group in it, one copy of the prompt and then the responses that share it. The
+cost of a cut is one more copy of a prompt, so cuts are contiguous within groups. Balance is by tokens; pipeline
+parallelism needs the same number of micro-batches on every data-parallel rank, which the plan guarantees.
+
+Every mini-batch takes an equal share of every group (stratified, seeded): with few prompts and a large N, a mini-batch
+of whole groups would step on one prompt after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby, pairwise
+
+import numpy as np
+
+from nemo_brorl.types import Bool, Int32, Int64, MicroBatch, PlannedGroup, Segment, TrainBatch, UpdatePlan
+
+Item = tuple[int, int]  # (group, rollout)
+
+
+def plan_update(
+    batch: TrainBatch, *, num_mini_batches: int, data_parallel_size: int, token_budget: int, shared_prompt: bool,
+    version: int, learning_rate: float, objective: str, seed: int,
+) -> UpdatePlan:  # fmt: skip
+    """Lay out a whole update. `token_budget` bounds the tokens of a micro-batch; the same seed gives the same plan."""
+    groups = tuple(
+        PlannedGroup(
+            prompt_ids=np.asarray(scored.prompt.token_ids, np.int32),
+            chunks=tuple(chunk.data for chunk in scored.group.chunks),
+            advantages=advantages,
+            staleness=version - 1 - scored.group.version,
+        )
+        for scored, advantages in zip(batch.groups, batch.advantages, strict=True)
+    )
+    lengths = [scored.group.lengths for scored in batch.groups]
+    packer = Packer([len(group.prompt_ids) for group in groups], lengths, token_budget, shared_prompt)
+    mini_batches = tuple(
+        packer.pack(items, data_parallel_size) for items in stratify(batch.rollouts, num_mini_batches, seed)
+    )
+    return UpdatePlan(version, objective, learning_rate, groups, mini_batches)
+
+
+def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: int) -> list[list[Item]]:
+    """Split every group's rollouts, shuffled, into `num_parts` parts of nearly equal size.
+
+    The remainders of different groups go to different parts, so the parts stay balanced.
+    """
+    parts: list[list[Item]] = [[] for _ in range(num_parts)]
+    random = np.random.default_rng(seed)
+    start = 0
+    for group, members in enumerate(rollouts):
+        for position, index in enumerate(random.permutation(len(members)).tolist()):
+            parts[(start + position) % num_parts].append((group, int(members[index])))
+        start += len(members)
+    return [sorted(part) for part in parts]
+
+
+class Packer:
+    """Cuts a mini-batch into micro-batches, given the prompt length of each group and the response lengths [N]."""
+
+    def __init__(
+        self, prompt_lengths: Sequence[int], response_lengths: Sequence[Int32], token_budget: int, shared_prompt: bool
+    ) -> None:
+        self.prompt_lengths = prompt_lengths
+        self.response_lengths = [lengths.tolist() for lengths in response_lengths]
+        self.token_budget = token_budget
+        self.shared_prompt = shared_prompt
+
+    def pack(self, items: Sequence[Item], data_parallel_size: int) -> tuple[tuple[MicroBatch, ...], ...]:
+        """[rank][micro-batch] of one mini-batch, equally many for every rank, none above the budget unless a single
+        rollout is.
+
+        Parts of equal cost if the fewest of them are within the budget. Else, with a long tail of lengths, as few as
+        hold all rollouts in order, each as full as the fullest must be.
+        """
+        whole = self._run(items)
+        shares = [self._run(items[low:high]) for low, high in pairwise(whole.bounds(data_parallel_size))]
+        most = min(len(share.items) for share in shares)
+        fewest = min(most, max(1, -(-max(share.num_response_tokens for share in shares) // self.token_budget)))
+        cuts = [share.bounds(fewest) for share in shares]
+        if any(share.tokens(fewest).max() > self.token_budget for share in shares):
+            num = max(len(share.filled(self.token_budget)) - 1 for share in shares)
+            cuts = [share.filled_evenly(min(num, most)) for share in shares]
+        return tuple(
+            tuple(self._micro_batch(share.items[low:high]) for low, high in pairwise(bounds))
+            for share, bounds in zip(shares, cuts, strict=True)
+        )
+
+    def _run(self, items: Sequence[Item]) -> Run:
+        """Of items in order of their groups."""
+        groups = np.array([group for group, _ in items])
+        lengths = np.array([self.response_lengths[group][rollout] for group, rollout in items], np.int64)
+        prompts = np.asarray(self.prompt_lengths, np.int64)[groups]
+        is_first = np.append(True, groups[1:] != groups[:-1]) if self.shared_prompt else np.ones(len(items), bool)
+        sharers = np.diff(np.append(np.flatnonzero(is_first), len(items)))
+        return Run(items, lengths, prompts, is_first, np.repeat(sharers, sharers))
+
+    def _micro_batch(self, items: Sequence[Item]) -> MicroBatch:
+        if self.shared_prompt:
+            segments = tuple(
+                Segment(group, tuple(rollout for _, rollout in members))
+                for group, members in groupby(items, key=lambda item: item[0])
+            )
+        else:
+            segments = tuple(Segment(group, (rollout,)) for group, rollout in items)
+        num_loss_tokens = sum(self.response_lengths[group][rollout] for group, rollout in items)
+        num_prompt_tokens = sum(self.prompt_lengths[segment.group] for segment in segments)
+        return MicroBatch(segments, num_prompt_tokens + num_loss_tokens, num_loss_tokens)
+
+
+class Run:
+    """Rollouts in order of their groups, to be cut into contiguous parts. Cutting one into many sizes costs little:
+    with long tails of lengths, hundreds are tried before every part is within the budget."""
+
+    def __init__(self, items: Sequence[Item], lengths: Int64, prompts: Int64, is_first: Bool, sharers: Int64) -> None:
+        """Of each item, [n]: tokens of the response and of the prompt; whether it is the first that shares a copy of
+        the prompt, and how many do."""
+        self.items = items
+        self.num_response_tokens = int(lengths.sum())
+        self.largest = int((lengths + prompts).max())
+        self._costs = np.cumsum(lengths + prompts / sharers)
+        self._lengths = np.concatenate([[0], np.cumsum(lengths)])
+        self._prompts = prompts
+        self._first_prompts = np.cumsum(prompts * is_first)  # up to and with each item, every copy once
+        self._ends = np.append(0, self._lengths[1:] + self._first_prompts)  # tokens up to each bound, every copy once
+
+    def bounds(self, num_parts: int) -> list[int]:
+        """Where non-empty parts of nearly equal cost begin and end, [num_parts + 1]."""
+        return [0, *self._marks(num_parts).tolist(), len(self.items)]
+
+    def tokens(self, num_parts: int) -> Int64:
+        """Of each part, its copies of prompts included."""
+        ends = np.append(self._marks(num_parts), len(self.items))
+        starts = np.append(0, ends[:-1])
+        prompts = self._prompts[starts] + self._first_prompts[ends - 1] - self._first_prompts[starts]
+        return self._lengths[ends] - self._lengths[starts] + prompts
+
+    def filled(self, limit: int) -> list[int]:
+        """Bounds of the fewest contiguous parts of at most `limit` tokens; a rollout above it is alone."""
+        bounds, num = [0], len(self.items)
+        while (start := bounds[-1]) < num:
+            room = limit + self._lengths[start] - self._prompts[start] + self._first_prompts[start]
+            bounds.append(max(start + 1, int(np.searchsorted(self._ends, room, side="right")) - 1))
+        return bounds
+
+    def filled_evenly(self, num_parts: int) -> list[int]:
+        """Bounds of exactly so many contiguous parts, the fullest as empty as can be."""
+        low, high = 1, int(self._ends[-1])
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if len(self.filled(middle)) - 1 <= num_parts else (middle + 1, high)
+        bounds = self.filled(high)
+        while len(bounds) - 1 < num_parts:  # halve the part with the most rollouts
+            place = int(np.argmax(np.diff(bounds)))
+            bounds.insert(place + 1, (bounds[place] + bounds[place + 1]) // 2)
+        return bounds
+
+    def _marks(self, num_parts: int) -> Int64:
+        """Bounds between parts; every part keeps at least one rollout."""
+        num = len(self.items)
+        assert num >= num_parts, f"{num} rollouts cannot fill {num_parts} parts"
+        marks = np.searchsorted(self._costs, self._costs[-1] * np.arange(1, num_parts) / num_parts, side="left") + 1
+        order = np.arange(num_parts - 1)
+        free = np.maximum.accumulate(np.maximum(marks - order, 1))
+        return np.minimum(free, num - num_parts + 1) + order

@@ -1,0 +1,118 @@
+"""What a rollout size N is worth: unsampled mass, signal-to-noise, pass@k, and the share of prompts that dynamic
+sampling keeps.
+
+Sources: Lemma 2 and Corollary 3 of BroRL (arXiv 2510.01180) for the unsampled second moment; the rest is textbook
+probability, given here so that a user can ask about their own run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import betaln, gammaln
+
+from nemo_brorl.algorithm.theory.mass_balance import BoolMask, Float64, Rewards, mass_balance
+
+_SHAPE_BOUNDS = (np.log(1e-3), np.log(1e3))  # of log a, log b: beyond, the likelihood is flat in one direction
+
+
+def unsampled_second_moment(p: Float64, num_draws: int) -> float:
+    """E[Σ p² over tokens not drawn] = Σ p² (1 − p)^N (Lemma 2). It falls in N for every p (Corollary 3)."""
+    return float((p**2 * (1 - p) ** num_draws).sum())
+
+
+def unsampled_mass(p: Float64, num_draws: int) -> float:
+    """E[probability of the tokens not drawn] = Σ p (1 − p)^N."""
+    return float((p * (1 - p) ** num_draws).sum())
+
+
+def pass_at_k(q_pos: float, k: int) -> float:
+    """1 − (1 − Q_pos)^k: at least one of k answers is correct."""
+    return 1.0 - (1.0 - q_pos) ** k
+
+
+@dataclass(frozen=True)
+class SignalToNoise:
+    """Of the first-order ΔQ_pos per η over draws of N."""
+
+    mean: float
+    deviation: float
+
+    @property
+    def ratio(self) -> float:
+        """Mean over standard deviation; infinite without noise."""
+        return self.mean / self.deviation if self.deviation > 0 else float("inf")
+
+
+def signal_to_noise(
+    p: Float64, is_correct: BoolMask, num_draws: int, rewards: Rewards, rule: str, num_trials: int, seed: int
+) -> SignalToNoise:
+    """By simulation: the mean and standard deviation of one step's ΔQ_pos / η over `num_trials` groups of N draws."""
+    random = np.random.default_rng(seed)
+    draws = random.multinomial(num_draws, p, size=num_trials)
+    changes = np.array([mass_balance(p, is_correct, counts, rewards, rule).total for counts in draws])
+    return SignalToNoise(float(changes.mean()), float(changes.std(ddof=1)))
+
+
+@dataclass(frozen=True)
+class SuccessPrior:
+    """Beta(a, b) over the success probability of a prompt."""
+
+    a: float
+    b: float
+
+    @property
+    def mean(self) -> float:
+        return self.a / (self.a + self.b)
+
+    @property
+    def reward_variance(self) -> float:
+        """Expected variance of a 0/1 reward, E[x (1 − x)]: what one rollout of the prompt has to teach."""
+        total = self.a + self.b
+        return self.a * self.b / (total * (total + 1))
+
+    def after(self, successes: float, failures: float) -> SuccessPrior:
+        """What is believed after more rollouts: the posterior of these is the prior of the next."""
+        return SuccessPrior(self.a + successes, self.b + failures)
+
+    def keep_rate(self, num_rollouts: int) -> float:
+        """Share of prompts with 0 < successes < N: 1 − E[x^N] − E[(1 − x)^N]. Grows with N, towards 1 for a proper
+        prior."""
+        log_norm = betaln(self.a, self.b)
+        all_right = np.exp(betaln(self.a + num_rollouts, self.b) - log_norm)
+        all_wrong = np.exp(betaln(self.a, self.b + num_rollouts) - log_norm)
+        return float(1.0 - all_right - all_wrong)
+
+    def pass_at_k(self, k: int) -> float:
+        """Expected pass@k of a prompt: 1 − E[(1 − x)^k]."""
+        return float(1.0 - np.exp(betaln(self.a, self.b + k) - betaln(self.a, self.b)))
+
+
+def fit_success_prior(
+    successes: Sequence[int] | NDArray[np.int64], num_rollouts: Sequence[int] | NDArray[np.int64]
+) -> SuccessPrior:
+    """The Beta prior under which a run's groups (k of N right, N may differ) are most likely: beta-binomial maximum
+    likelihood.
+
+    Groups of all prompts sampled belong here, those that dynamic sampling dropped included: without them the prior
+    believes that every prompt is of middling difficulty. Raises ValueError for less than two groups or counts out of
+    range.
+    """
+    k, n = np.asarray(successes, float), np.asarray(num_rollouts, float)
+    if k.shape != n.shape or k.size < 2:
+        raise ValueError(f"{k.size} success counts and {n.size} group sizes: give one of each for at least two groups")
+    if (k < 0).any() or (k > n).any() or (n < 1).any():
+        raise ValueError("success counts must be between 0 and their group's size")
+
+    def negative_log_likelihood(log_shape: Float64) -> float:
+        a, b = np.exp(log_shape)
+        choose = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
+        return -float((choose + betaln(k + a, n - k + b) - betaln(a, b)).sum())
+
+    best = minimize(negative_log_likelihood, np.zeros(2), method="L-BFGS-B", bounds=[_SHAPE_BOUNDS] * 2)
+    a, b = np.exp(best.x)
+    return SuccessPrior(float(a), float(b))

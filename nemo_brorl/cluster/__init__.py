@@ -1,0 +1,1 @@
+"""The machines: Ray, which process runs where, and the doctor that examines them."""

@@ -1,0 +1,190 @@
+"""An all-reduce in processes of its own: between the GPUs (or two CPU processes) of a node, and over all nodes of a
+job.
+
+As a program (`probe.py`): one rank. Ranks first say in a store on rank 0 that they are there, so that a late one is
+known by its number.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from nemo_brorl.cluster.doctor.node_rank import Place
+from nemo_brorl.cluster.doctor.probe import Answer, Probe, answer
+from nemo_brorl.cluster.doctor.report import FAIL, OK, Check, named
+
+LOCAL, GLOBAL = "all-reduce, node", "all-reduce, job"
+# of a process with torch, with all nodes asking one file server; added to what the all-reduce itself may take
+START_S = 120.0
+KILL_S = 10.0  # after its own deadline a rank is killed
+CPU_MIB, GPU_MIB = 4, 256
+NUM_REPEATS = 4
+CPU_RANKS = 2
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Ranks that take part: `per_node` on every one of `nodes`."""
+
+    nodes: Sequence[str]
+    per_node: int
+    address: str
+    port: int
+    has_gpus: bool
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes) * self.per_node
+
+    @property
+    def backend(self) -> str:
+        return "nccl" if self.has_gpus else "gloo"
+
+
+def longest_s(seconds: float) -> float:
+    """What a check takes at most when the all-reduce itself may take so long."""
+    return START_S + seconds + KILL_S
+
+
+def check_node(place: Place, num_gpus: int, seconds: float) -> Check:
+    """Between the processes of this node alone: what fails here is this node's fault."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ring = Ring((place.node,), num_gpus or CPU_RANKS, "127.0.0.1", port, num_gpus > 0)
+    return _judge(LOCAL, ring, _run(ring, 0, seconds))
+
+
+def check_job(place: Place, nodes: Sequence[str], num_gpus: int, seconds: float) -> Check:
+    """Between all processes of `nodes`, of which this is one."""
+    ring = Ring(nodes, num_gpus or 1, place.address, place.port + 1, num_gpus > 0)
+    return _judge(GLOBAL, ring, _run(ring, list(nodes).index(place.node), seconds))
+
+
+def check_pair(between: Place, pair: Sequence[str], num_gpus: int, seconds: float) -> Check:
+    """Between the processes of two nodes, of which `between` says which this is, and where they meet."""
+    ring = Ring(pair, num_gpus or 1, between.address, between.port, num_gpus > 0)
+    return _judge(GLOBAL, ring, _run(ring, between.rank, seconds))
+
+
+def _run(ring: Ring, node: int, seconds: float) -> list[Answer]:
+    """The answers of this node's ranks."""
+    shared = {
+        "size": ring.size,
+        "address": ring.address,
+        "port": ring.port,
+        "backend": ring.backend,
+        "seconds": START_S + seconds,
+    }
+    ranks = range(node * ring.per_node, (node + 1) * ring.per_node)
+    environment = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    probes = [
+        Probe("collective", "rank", {**shared, "rank": rank, "device": local}, environment)
+        for local, rank in enumerate(ranks)
+    ]
+    ends_at = time.monotonic() + longest_s(seconds)
+    return [probe.wait(max(ends_at - time.monotonic(), 1.0)) for probe in probes]
+
+
+def _judge(name: str, ring: Ring, answers: Sequence[Answer]) -> Check:
+    """One verdict from a node's ranks."""
+    advice = (
+        "run it again with NCCL_DEBUG=INFO"
+        if ring.has_gpus
+        else "is GLOO_SOCKET_IFNAME an interface that the nodes share?"
+    )
+    said = [item.data for item in answers if item.data is not None]
+    is_mine = len(ring.nodes) == 1 or len(said) < len(answers) or any(item.get("is_mine") for item in said)
+    absent = sorted({rank for item in said for rank in item.get("absent", ())})
+    reason = next(filter(None, (item.reason or str((item.data or {}).get("error", "")) for item in answers)), "")
+    if absent and not (reason and is_mine):
+        who = list(dict.fromkeys(ring.nodes[rank // ring.per_node] for rank in absent))
+        return Check(
+            name,
+            FAIL,
+            f"{named(who)} did not come ({len(absent)} of {ring.size} ranks)",
+            "look there first",
+            not is_mine,
+        )
+    if reason:
+        return Check(name, FAIL, f"{ring.backend} over {ring.size} ranks: {reason}", advice, not is_mine)
+    speed = min(float(item["gib_per_s"]) for item in said)
+    return Check(name, OK, f"{ring.backend} over {ring.size} ranks, {speed:.1f} GiB/s")
+
+
+def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
+    """One rank: `absent` ranks, or an `error`, which `is_mine` when it came before the others could matter, or the
+    all-reduce's bandwidth `gib_per_s`."""
+    from torch import distributed
+
+    rank, size, ends_at = wanted["rank"], wanted["size"], time.monotonic() + wanted["seconds"]
+    limit, is_mine = timedelta(seconds=wanted["seconds"]), True
+    try:
+        store = distributed.TCPStore(
+            wanted["address"], wanted["port"], size, rank == 0, timeout=limit, wait_for_workers=False
+        )
+        store.set(f"here/{rank}", "1")
+        if absent := _absent(store, "here", size, ends_at):
+            return {"absent": absent}
+        is_mine = False
+        device = _device(wanted)
+        left = timedelta(seconds=max(ends_at - time.monotonic(), 1.0))
+        group_store = distributed.PrefixStore("group", store)
+        distributed.init_process_group(wanted["backend"], store=group_store, rank=rank, world_size=size, timeout=left)
+        speed = _all_reduce(rank, size, device)
+        store.set(f"done/{rank}", "1")
+        if rank == 0:
+            _absent(store, "done", size, ends_at)  # the store lives here: it must be the last to go
+    except (RuntimeError, ValueError) as error:
+        return {"error": str(error).splitlines()[0], "is_mine": is_mine}
+    return {"gib_per_s": speed}
+
+
+def _device(wanted: dict[str, Any]) -> Any:
+    import torch
+
+    if wanted["backend"] != "nccl":
+        return torch.device("cpu")
+    device = torch.device("cuda", wanted["device"])
+    torch.cuda.set_device(device)
+    return device
+
+
+def _all_reduce(rank: int, size: int, device: Any) -> float:
+    """GiB/s that pass each rank (NCCL's bus bandwidth). Raises ValueError for a wrong sum."""
+    import torch
+    from torch import distributed
+
+    mib = GPU_MIB if device.type == "cuda" else CPU_MIB
+    numbers = torch.empty(mib << 18, dtype=torch.float32, device=device)
+    seconds = []
+    for _ in range(NUM_REPEATS):
+        numbers.fill_(rank + 1.0)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        distributed.all_reduce(numbers)
+        sums = (float(numbers.min()), float(numbers.max()))
+        seconds.append(time.perf_counter() - start)
+        if sums != (size * (size + 1) / 2,) * 2:
+            raise ValueError(f"the sum of 1 to {size} came out as {sums[0]:g} to {sums[1]:g}")
+    return 2 * (size - 1) / size * mib / 1024 / min(seconds)
+
+
+def _absent(store: Any, word: str, size: int, ends_at: float) -> list[int]:
+    """Ranks that have not said `word` by then."""
+    missing = list(range(size))
+    while missing:
+        missing = [rank for rank in missing if not store.check([f"{word}/{rank}"])]
+        if missing and time.monotonic() > ends_at - KILL_S / 2:
+            return missing
+        time.sleep(0.02)
+    return []
+
+
+if __name__ == "__main__":
+    answer({"rank": run_rank})

@@ -1,0 +1,171 @@
+"""The GPUs of a node: how many, how much memory is free, who else is on them, does the driver serve torch's CUDA.
+
+Asked of nvidia-smi and of torch, both in processes that may hang. As a program (`probe.py`) what torch sees.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nemo_brorl.cluster.doctor.probe import answer, ask
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.config.memory import GIB
+from nemo_brorl.config.schema import BroRLConfig
+
+SMI_S, TORCH_S = 30.0, 120.0
+FIELDS = (
+    "index",
+    "name",
+    "memory.total",
+    "memory.used",
+    "ecc.errors.uncorrected.volatile.total",
+    "clocks_event_reasons.hw_slowdown",
+)
+PROCESSES = ("pid", "process_name", "used_gpu_memory")
+_CUDA = re.compile(r"CUDA Version:\s*(\d+)\.(\d+)")
+ADVICE_BUSY = "end them, or ask for the nodes with --exclusive"
+
+
+def check_gpus(config: BroRLConfig) -> Iterator[Check]:
+    """All there is to say of this node's GPUs."""
+    wanted = config.trainer.gpus_per_node
+    overview = _run_smi([])
+    if isinstance(overview, str):
+        rows, users = _run_smi(_query("gpu", FIELDS)), _run_smi(_query("compute-apps", PROCESSES))
+        yield from judge_smi(rows or "", users or "")
+    seen = ask("gpus", "torch", {}, TORCH_S)
+    if seen.data is None:
+        yield Check(
+            "gpus",
+            FAIL,
+            f"torch did not say what it sees: {seen.reason}",
+            "does python -c 'import torch; torch.cuda.init()' work here?",
+        )
+        return
+    yield judge_count(wanted, seen.data)
+    if seen.data["devices"]:
+        yield judge_memory(config.generation.gpu_memory_utilization, seen.data["devices"])
+    if overview is None:
+        yield Check(
+            "gpu driver",
+            WARN,
+            "nvidia-smi is not here or does not answer: driver, errors and other processes were not looked at",
+        )
+    else:
+        yield judge_driver(overview, seen.data)
+
+
+def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
+    """Enough GPUs, of one kind, that torch can use."""
+    devices: Sequence[Mapping[str, Any]] = seen["devices"]
+    names = list(dict.fromkeys(device["name"] for device in devices))
+    found = f"{len(devices)} × {' and '.join(names) or 'no GPU'}, torch for CUDA {seen['cuda']}, NCCL {seen['nccl']}"
+    if len(devices) < wanted:
+        advice = (
+            f"trainer.gpus_per_node={wanted}: write the number there is, or ask Slurm for them "
+            f"(--gpus-per-node), see CUDA_VISIBLE_DEVICES"
+        )
+        return Check("gpus", FAIL, f"{found}; {seen['error']}" if seen["error"] else found, advice)
+    if len(names) > 1:
+        return Check("gpus", WARN, found, "the slowest kind sets the pace of all")
+    if len(devices) > wanted:
+        return Check("gpus", WARN, found, f"trainer.gpus_per_node={wanted} leaves {len(devices) - wanted} idle")
+    return Check("gpus", OK, found)
+
+
+def judge_memory(share: float, devices: Sequence[Mapping[str, Any]]) -> Check:
+    """Whether the engines' share of each GPU's memory is free."""
+    short = [device for device in devices if device["free"] < share * device["total"]]
+    if short:
+        poorest = min(short, key=lambda device: device["free"] / device["total"])
+        found = f"GPU {poorest['index']} has {poorest['free'] / GIB:.1f} of {poorest['total'] / GIB:.1f} GiB free"
+        return Check(
+            "gpu memory",
+            FAIL,
+            found,
+            f"generation.gpu_memory_utilization={share:g} does not fit: {ADVICE_BUSY}, or lower it",
+        )
+    least = min(device["free"] / GIB for device in devices)
+    return Check("gpu memory", OK, f"{least:.1f} GiB and more free on each")
+
+
+def judge_smi(rows: str, users: str) -> Iterator[Check]:
+    """Errors and other processes, from nvidia-smi's tables without heads and units."""
+    table = [dict(zip(FIELDS, cells, strict=True)) for cells in _cells(rows, len(FIELDS))]
+    if errors := [
+        row["index"] for row in table if row["ecc.errors.uncorrected.volatile.total"] not in ("0", "[N/A]", "N/A")
+    ]:
+        yield Check(
+            "gpu health",
+            FAIL,
+            f"uncorrected memory errors on GPU {', '.join(errors)}",
+            "reset or replace it; drain the node until then",
+        )
+    elif slow := [row["index"] for row in table if row["clocks_event_reasons.hw_slowdown"] == "Active"]:
+        yield Check(
+            "gpu health",
+            WARN,
+            f"the hardware slows down GPU {', '.join(slow)}",
+            "heat or power: nvidia-smi -q -d PERFORMANCE",
+        )
+    elif table:
+        yield Check("gpu health", OK, "no uncorrected errors, not slowed down")
+    others = [f"{name} (pid {pid}, {used} MiB)" for pid, name, used in _cells(users, len(PROCESSES))]
+    if others:
+        yield Check("gpu users", WARN, f"{len(others)} other processes: {', '.join(others[:4])}", ADVICE_BUSY)
+
+
+def judge_driver(overview: str, seen: Mapping[str, Any]) -> Check:
+    """CUDA's rule: a driver serves every release of its own major version and older ones."""
+    match, cuda = _CUDA.search(overview), str(seen["cuda"] or "")
+    if match is None or not cuda:
+        return Check("gpu driver", WARN, "its CUDA version is not known")
+    found = f"serves CUDA {match[1]}.{match[2]}, torch was built for {cuda}"
+    if int(match[1]) < int(cuda.partition(".")[0]):
+        return Check("gpu driver", FAIL, found, "install a newer driver, or a torch for this CUDA")
+    return Check("gpu driver", OK, found)
+
+
+def _query(what: str, fields: Sequence[str]) -> list[str]:
+    return [f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"]
+
+
+def _run_smi(arguments: Sequence[str]) -> str | None:
+    try:
+        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=SMI_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _cells(text: str, num: int) -> Iterator[list[str]]:
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == num:
+            yield cells
+
+
+def see_with_torch(_: dict[str, Any]) -> dict[str, Any]:
+    """What torch sees: `cuda`, `nccl`, `devices` with index, name, total and free bytes, and an `error` that kept it
+    from looking."""
+    import torch
+
+    seen: dict[str, Any] = {"cuda": torch.version.cuda, "nccl": None, "devices": [], "error": ""}
+    try:
+        torch.cuda.init()
+        seen["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        for index in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(index)
+            seen["devices"].append(
+                {"index": index, "name": torch.cuda.get_device_name(index), "free": free, "total": total}
+            )
+    except (RuntimeError, AssertionError) as error:
+        seen["error"] = str(error).splitlines()[0]
+    return seen
+
+
+if __name__ == "__main__":
+    answer({"torch": see_with_torch})

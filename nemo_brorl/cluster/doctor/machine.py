@@ -1,0 +1,210 @@
+"""Checks of a machine that need nothing but the standard library: Python, disk, limits of processes, memory, ports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nemo_brorl.cluster.doctor.probe import within
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.config.derived import num_engines, num_gpus, num_policy_ranks, stage_samples
+from nemo_brorl.config.hf_shapes import num_parameters
+from nemo_brorl.config.memory import GIB, available_gib, needed_gib
+from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.config.schema import BroRLConfig
+
+PYTHONS = ((3, 11), (3, 12))
+CHECKPOINT_BYTES = 18  # for each parameter: weights, fp32 master weights, two moments, the reference
+EXPORT_BYTES = 4  # for each parameter, of a folder in Hugging Face's format
+TMP_GIB = 2.0  # Ray's session: logs, sockets
+RAY_FULL = 0.95  # of a disk: above it Ray refuses to put objects aside
+SHM_GIB = 1.0  # of Ray's object store on CPU (cluster.py); with less there is none
+TOKEN_BYTES = 8  # id and log-prob
+FILES_AT_LEAST, FILES_PER_PROCESS = 4096, 16  # of one process: Ray's head holds connections to all of the run
+THREADS_PER_PROCESS = 128  # of an actor with torch, Ray and their pools
+HANG_S = 20.0
+
+
+def check_python() -> Check:
+    """Whether the project runs on this interpreter."""
+    found = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    if sys.version_info[:2] in PYTHONS:
+        return Check("python", OK, found)
+    return Check("python", FAIL, found, "use Python 3.11 or 3.12: scripts/install.sh makes an environment")
+
+
+def check_nodes(config: BroRLConfig, num_nodes: int) -> Iterator[Check]:
+    """Whether the job has the nodes that the settings speak of; nothing where the doctor looks at one machine alone."""
+    wanted = config.trainer.num_nodes
+    if num_nodes < wanted and num_nodes > 1:
+        yield Check(
+            "nodes",
+            FAIL,
+            f"{num_nodes}, trainer.num_nodes={wanted}",
+            f"ask Slurm for {wanted} (--nodes), or write trainer.num_nodes={num_nodes}",
+        )
+    elif num_nodes > wanted:
+        yield Check(
+            "nodes",
+            WARN,
+            f"{num_nodes}, trainer.num_nodes={wanted}",
+            f"{num_nodes - wanted} are spare; write trainer.num_nodes={num_nodes} to use them",
+        )
+
+
+def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check]:
+    """Room in the run folder, in /tmp and in /dev/shm against what the settings need."""
+    run_folder = Path(config.exp_manager.explicit_log_dir)
+    size = num_parameters(shape) if shape else 0
+    kept = size * (CHECKPOINT_BYTES * (config.trainer.keep_checkpoints + 1) + 2 * EXPORT_BYTES) / GIB
+    yield check_room(
+        "disk, run", run_folder, kept + 1.0, "move exp_manager.explicit_log_dir, or lower trainer.keep_checkpoints"
+    )
+    scratch = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
+    yield check_room(
+        "disk, tmp", scratch, TMP_GIB, "empty it, or set RAY_TMPDIR to a local disk with room", is_for_ray=True
+    )
+    tokens = (
+        max(stage_samples(config)) * (config.data.max_prompt_tokens + config.rollouts.max_response_tokens) * TOKEN_BYTES
+    )
+    item = 2 if config.generation.precision == "bf16" else 4
+    weights = item * size if config.generation.keep_published else 0
+    shm = SHM_GIB + (2 * tokens / max(config.trainer.num_nodes, 1) + weights) / GIB
+    advice = (
+        "mount a larger one (docker: --shm-size, enroot: a tmpfs on /dev/shm): what has no room there goes "
+        "through the disk"
+    )
+    yield check_room("disk, shm", Path("/dev/shm"), shm, advice, least_gib=SHM_GIB)
+
+
+def check_room(
+    name: str, folder: Path, needed_gib: float, advice: str, is_for_ray: bool = False, least_gib: float | None = None
+) -> Check:
+    """Free space where `folder` is, or will be. Below `least_gib` (by default `needed_gib`) it refuses, below twice the
+    need it warns."""
+    usage = within(HANG_S, lambda: _usage(folder), None)
+    if usage is None:
+        return Check(name, FAIL, f"{folder} has not answered for {HANG_S:.0f} s", "is its file server up?")
+    if isinstance(usage, OSError):
+        return Check(name, FAIL, f"{folder} cannot be used: {usage}", advice)
+    total, free = usage
+    found = f"{folder}: {free / GIB:,.1f} GiB free, {needed_gib:,.1f} needed"
+    if free < (needed_gib if least_gib is None else least_gib) * GIB:
+        return Check(name, FAIL, found, advice)
+    if is_for_ray and free < (1 - RAY_FULL) * total:
+        return Check(
+            name,
+            FAIL,
+            f"{found}, and it is {1 - free / total:.0%} full: above {RAY_FULL:.0%} Ray puts nothing aside",
+            advice,
+        )
+    return Check(
+        name, WARN if free < 2 * needed_gib * GIB else OK, found, advice if free < 2 * needed_gib * GIB else ""
+    )
+
+
+def check_limits(config: BroRLConfig) -> Iterator[Check]:
+    """File descriptors, processes and, for InfiniBand, locked memory."""
+    processes = _processes(config)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Ray raises the soft limit to the hard one
+    wanted = max(FILES_AT_LEAST, FILES_PER_PROCESS * processes * config.trainer.num_nodes)
+    advice = f"raise it to {wanted} or more (ulimit -Hn, LimitNOFILE of slurmd, --ulimit of the container)"
+    yield _limit("open files", files, FILES_AT_LEAST // 4, wanted, advice)
+    threads = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    group = _pids_limit()
+    least = min(
+        [limit for limit in (threads, group) if limit is not None and limit >= 0], default=resource.RLIM_INFINITY
+    )
+    wanted = THREADS_PER_PROCESS * processes
+    advice = f"raise it to {wanted} or more (ulimit -u, TasksMax, pids.max of the container)"
+    yield _limit("processes", least, wanted // 4, wanted, advice)
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if config.trainer.num_nodes > 1 and Path("/sys/class/infiniband").is_dir():
+        advice = (
+            "InfiniBand pins memory: write `ulimit -l unlimited`, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+        )
+        yield (
+            Check("locked memory", OK, "unlimited")
+            if locked == resource.RLIM_INFINITY
+            else Check("locked memory", WARN, f"{locked >> 10} KiB", advice)
+        )
+
+
+def check_memory(config: BroRLConfig, shape: ModelShape | None) -> Check:
+    """Whether the run fits into the host's memory; on GPUs what is free is said."""
+    free = available_gib()
+    if free is None:
+        return Check("memory", WARN, "unknown: neither /proc/meminfo nor the container's limit can be read")
+    if num_gpus(config) > 0 or shape is None:
+        return Check("memory", OK, f"{free:,.1f} GiB free")
+    needed = needed_gib(config, shape)
+    found = f"{free:,.1f} GiB free, about {needed:.1f} needed"
+    advice = "lower generation.num_engines, generation.kv_cache_gib or policy.tokens_per_micro_batch"
+    return Check(
+        "memory",
+        FAIL if needed > free else WARN if needed > 0.85 * free else OK,
+        found,
+        advice if needed > 0.85 * free else "",
+    )
+
+
+def check_ports(ports: Sequence[int]) -> Check:
+    """Whether nobody listens on the ports that the job is going to use."""
+    taken = [port for port in ports if not _is_free(port)]
+    if not taken:
+        return Check("ports", OK, f"{len(ports)} of the job are free")
+    named = ", ".join(map(str, taken[:8])) + (" …" if len(taken) > 8 else "")
+    advice = (
+        f"who listens there: ss -ltnp 'sport = :{taken[0]}'. A Ray that another job left behind? End it, or "
+        f"choose other ports"
+    )
+    return Check("ports", FAIL, f"{len(taken)} of {len(ports)} are taken: {named}", advice)
+
+
+def _usage(folder: Path) -> tuple[int, int] | OSError:
+    """(bytes in all, bytes free) where a folder is, or would be made."""
+    there = folder.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    try:
+        if not os.access(there, os.W_OK):
+            return PermissionError(f"{there} cannot be written")
+        usage = shutil.disk_usage(there)
+    except OSError as error:
+        return error
+    return usage.total, usage.free
+
+
+def _processes(config: BroRLConfig) -> int:
+    """Of one node, about: ranks, engines and their workers, verifiers, Ray's own."""
+    nodes = max(config.trainer.num_nodes, 1)
+    return 16 + 2 * config.rewards.num_workers + (num_policy_ranks(config) + 2 * num_engines(config)) // nodes
+
+
+def _limit(name: str, limit: int, least: int, wanted: int, advice: str) -> Check:
+    if limit == resource.RLIM_INFINITY or limit >= wanted:
+        return Check(name, OK, "unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}")
+    return Check(name, FAIL if limit < least else WARN, f"{limit:,}, {wanted:,} may be needed", advice)
+
+
+def _pids_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int((cgroup / "pids.max").read_text(encoding="ascii"))
+    return None
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections do not count, listeners do
+        try:
+            one.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,126 @@
+"""The folder of policy.model: everything there, no file cut short, and the settings fit it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from nemo_brorl.cluster.doctor.probe import within
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.config.hf_shapes import hf_shapes
+from nemo_brorl.config.memory import GIB
+from nemo_brorl.config.model_rules import local_model, misfits
+from nemo_brorl.config.model_shape import ModelShape, read_model_shape
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import BroRLError
+
+DEADLINE_S = 60.0
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+MAX_NAMED = 4
+MAX_HEADER = 1 << 28  # bytes of a safetensors header
+
+
+def check_model(config: BroRLConfig) -> tuple[Check, ModelShape | None]:
+    """The verdict on policy.model, and its shape where it could be read."""
+    late = (
+        Check(
+            "model", FAIL, f"{config.policy.model} has not answered for {DEADLINE_S:.0f} s", "is its file server up?"
+        ),
+        None,
+    )
+    found: tuple[Check, ModelShape | None] = within(DEADLINE_S, lambda: _judge_model(config), late)
+    return found
+
+
+def _judge_model(config: BroRLConfig) -> tuple[Check, ModelShape | None]:
+    name = config.policy.model
+    try:
+        folder = local_model(config) or cached_model(name)
+        if folder is None:
+            return _not_here(name), None
+        shape = read_model_shape(folder)
+    except BroRLError as error:
+        if name == config.sft.output and not Path(name).exists():
+            return Check(
+                "model",
+                WARN,
+                f"{name} has not been made yet",
+                "`make train` makes it first, or python -m nemo_brorl sft",
+            ), None
+        return Check("model", FAIL, str(error)), None
+    faults = [*misfits(config, shape), *folder_faults(folder, shape)]
+    if faults:
+        more = f" (and {len(faults) - MAX_NAMED} more)" if len(faults) > MAX_NAMED else ""
+        return Check(
+            "model", FAIL, f"{folder}: {'; '.join(faults[:MAX_NAMED])}{more}", "download or export it again"
+        ), shape
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    return Check("model", OK, f"{folder}: {shape.num_layers} layers, {size / GIB:,.2f} GiB, complete"), shape
+
+
+def cached_model(name: str) -> Path | None:
+    """The snapshot of a Hugging Face name in the hub's cache, if there is one."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
+    head = cache / "refs" / "main"
+    folder = cache / "snapshots" / (head.read_text(encoding="ascii").strip() if head.is_file() else "")
+    return folder if head.is_file() and folder.is_dir() else None
+
+
+def _not_here(name: str) -> Check:
+    advice = (
+        f"`hf download {name} --local-dir FOLDER` on a machine with a network, FOLDER where all nodes see it; "
+        f"then policy.model=FOLDER"
+    )
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        return Check(
+            "model", FAIL, f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it", advice
+        )
+    return Check("model", WARN, f"{name} is not in the hub's cache: every node downloads it at the start", advice)
+
+
+def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
+    """What is missing or cut short in a model's folder."""
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        yield "there is no tokenizer (tokenizer.json)"
+    index = folder / "model.safetensors.index.json"
+    shards = sorted(folder.glob("*.safetensors"))
+    if index.is_file():
+        try:
+            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, AttributeError) as error:
+            yield f"{index.name} cannot be read ({error})"
+            return
+        yield from (f"{name} is missing" for name in sorted(named - {path.name for path in shards}))
+        shards = [path for path in shards if path.name in named]
+    elif not shards:
+        yield "there are no weights (*.safetensors)"
+        return
+    tensors: set[str] = set()
+    for path in shards:
+        names, fault = read_shard(path)
+        tensors |= names
+        if fault:
+            yield f"{path.name} {fault}"
+            return
+    lacking = [name for name in hf_shapes(shape) if name not in tensors]
+    if lacking:
+        yield f"{len(lacking)} tensors are missing, {lacking[0]} for one"
+
+
+def read_shard(path: Path) -> tuple[set[str], str]:
+    """(names of its tensors, what is wrong with the file). Reads the header alone, and compares the length."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length)) if length <= MAX_HEADER else None
+        size = path.stat().st_size
+    except (OSError, ValueError) as error:
+        return set(), f"cannot be read ({error})"
+    if not isinstance(header, dict):
+        return set(), "is no safetensors file"
+    header.pop("__metadata__", None)
+    end = 8 + length + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
+    return set(header), "" if size == end else f"has {size:,} bytes and its header speaks of {end:,}: it was cut short"

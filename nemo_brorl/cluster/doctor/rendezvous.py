@@ -1,0 +1,168 @@
+"""Where the nodes of a job meet before anything else works: plain TCP to the first one, with a deadline for everything.
+
+The first node listens; the others come, say who they are, and have their clocks compared. Then all of them may
+`exchange` something, as often as they like, in step: everyone sends, the first collects and sends everything to
+everyone. Who is late or goes away is left out from then on; nobody waits for him again. A message is its length in
+eight bytes and JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from nemo_brorl.cluster.doctor.node_rank import Place
+from nemo_brorl.core.errors import ResourceError
+
+NUM_PINGS = 9
+HELLO_S = 5.0  # for one who has come to say who he is
+RETRY_S = 0.2
+SLACK_S = 10.0  # that the others wait for the first node longer than it waits for them
+MAX_BYTES = 1 << 24
+
+
+@dataclass
+class Meeting:
+    """Those who have come. A context: inside it the connections are open. On the first node `offsets` says by how many
+    seconds each one's clock is ahead of its own."""
+
+    place: Place
+    links: dict[int, socket.socket] = field(default_factory=dict)  # by rank; on other nodes that to rank 0 alone
+    offsets: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def own_address(self) -> str:
+        """Of this node's interface towards the first one."""
+        if self.place.is_first:
+            return self.place.address
+        return str(self.links[0].getsockname()[0])
+
+    def __enter__(self) -> Meeting:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for link in self.links.values():
+            link.close()
+
+    def exchange(self, data: Any, seconds: float) -> dict[int, Any]:
+        """Everyone's `data` by rank, of those who sent it in time. Raises ResourceError when the first node is gone."""
+        if self.place.is_first:
+            return self._collect(data, seconds)
+        try:
+            link = self.links[0]
+            _send(link, data, seconds)
+            return {int(rank): item for rank, item in _receive(link, seconds + SLACK_S).items()}
+        except (OSError, ValueError) as error:
+            raise ResourceError(
+                f"the first node, {self.place.nodes[0]}, went away in the middle of the checks ({error})"
+            ) from error
+
+    def _collect(self, data: Any, seconds: float) -> dict[int, Any]:
+        everything, ends_at = {0: data}, time.monotonic() + seconds
+        for rank, link in sorted(self.links.items()):
+            try:
+                everything[rank] = _receive(link, max(ends_at - time.monotonic(), 0.1))
+            except (OSError, ValueError):
+                self._leave_out(rank)
+        for rank, link in sorted(self.links.items()):
+            try:
+                _send(link, everything, HELLO_S)
+            except OSError:
+                self._leave_out(rank)
+        return everything
+
+    def _leave_out(self, rank: int) -> None:
+        self.links.pop(rank).close()
+
+
+def meet(place: Place, seconds: float) -> Meeting:
+    """Come together, for at most so long. Raises ResourceError when this is not the first node and it cannot be
+    reached, or when the first node's port is taken."""
+    if place.size == 1:
+        return Meeting(place)
+    return _host(place, seconds) if place.is_first else _come(place, seconds)
+
+
+def _host(place: Place, seconds: float) -> Meeting:
+    meeting, ends_at = Meeting(place), time.monotonic() + seconds
+    try:
+        listener = socket.create_server(("", place.port), backlog=place.size)
+    except OSError as error:
+        raise ResourceError(
+            f"port {place.port} of {place.node}, where the nodes meet, is not free ({error}): give another by --address"
+        ) from error
+    with listener:
+        while len(meeting.links) < place.size - 1 and (left := ends_at - time.monotonic()) > 0:
+            listener.settimeout(left)
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                _welcome(meeting, listener.accept()[0])
+    return meeting
+
+
+def _welcome(meeting: Meeting, link: socket.socket) -> None:
+    """Hear who it is and compare clocks; one who does not speak like us is sent away by the exception."""
+    try:
+        rank = int(_receive(link, HELLO_S)["rank"])
+        offsets = []
+        for _ in range(NUM_PINGS):
+            before = time.time()
+            _send(link, {"ping": True}, HELLO_S)
+            theirs = float(_receive(link, HELLO_S)["time"])
+            offsets.append(theirs - (before + time.time()) / 2)
+        _send(link, {"ping": False}, HELLO_S)
+    except BaseException:  # whatever it was, Ctrl-C too: the link is not left open
+        link.close()
+        raise
+    meeting.links[rank], meeting.offsets[rank] = link, statistics.median(offsets)
+
+
+def _come(place: Place, seconds: float) -> Meeting:
+    ends_at, reason = time.monotonic() + seconds, "no time"
+    while (left := ends_at - time.monotonic()) > 0:
+        try:
+            link = socket.create_connection((place.address, place.port), timeout=min(left, HELLO_S))
+            _send(link, {"rank": place.rank}, HELLO_S)
+            while _receive(link, max(left, HELLO_S))["ping"]:
+                _send(link, {"time": time.time()}, HELLO_S)
+            return Meeting(place, {0: link})
+        except (OSError, ValueError) as error:
+            reason = str(error)
+            time.sleep(RETRY_S)
+    raise ResourceError(
+        f"{place.node} did not reach {place.nodes[0]} at {place.address}:{place.port} within {seconds:.0f} s "
+        f"({reason}): is it up, does"
+        " a firewall close the port, is the address one that other nodes can reach (--address HOST:PORT)?"
+    )
+
+
+def _send(link: socket.socket, data: Any, seconds: float) -> None:
+    body = json.dumps(data).encode()
+    link.settimeout(seconds)
+    link.sendall(len(body).to_bytes(8, "big") + body)
+
+
+def _receive(link: socket.socket, seconds: float) -> Any:
+    """Raises OSError when it does not come whole within `seconds`, ValueError when it is no message."""
+    ends_at = time.monotonic() + seconds
+    size = int.from_bytes(_read(link, 8, ends_at), "big")
+    if size > MAX_BYTES:
+        raise ValueError(f"a message of {size} bytes")
+    return json.loads(_read(link, size, ends_at))
+
+
+def _read(link: socket.socket, size: int, ends_at: float) -> bytes:
+    body = b""
+    while len(body) < size:
+        left = ends_at - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        link.settimeout(left)
+        if not (part := link.recv(size - len(body))):
+            raise ConnectionError("the connection was closed")
+        body += part
+    return body

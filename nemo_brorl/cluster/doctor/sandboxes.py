@@ -1,0 +1,64 @@
+"""Whether programs that a policy writes would be held, where the settings may have them run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nemo_brorl.cluster.doctor.probe import answer, ask
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.config.data_rules import sources
+from nemo_brorl.config.schema import BroRLConfig, SourceConfig
+from nemo_brorl.tasks.questions.presets import row_formats
+from nemo_brorl.tasks.verifiers.registry import names_in
+
+NAME = "sandbox"
+DEADLINE_S = 90.0
+ADVICE = "docs/sandbox.md says how to get one: bubblewrap, or user namespaces, or another container"
+
+
+def verifiers(source: SourceConfig) -> set[str]:
+    """Those that may score the answers of a source, as far as its settings tell: a row may name another."""
+    if source.source == "reasoning_gym":
+        return {"reasoning_gym"}
+    named = {layout.verifier for layout in row_formats(source)}
+    return {part for name in named for part in names_in(name, source.verifier_options)}
+
+
+def runs_programs(config: BroRLConfig) -> bool:
+    """Whether the verifier `code` may be needed."""
+    return any("code" in verifiers(source) for _, source in sources(config))
+
+
+def check_sandbox(config: BroRLConfig) -> Iterator[Check]:
+    """Start one and ask what holds; nothing where no program is run."""
+    if not runs_programs(config):
+        return
+    found = ask("sandboxes", "layers", {}, DEADLINE_S)
+    if found.data is None:
+        yield Check(NAME, FAIL, f"the sandbox did not start: {found.reason}", ADVICE)
+        return
+    gaps, layers = found.data["gaps"], found.data["layers"].removeprefix("sandbox: ")
+    if not gaps:
+        yield Check(NAME, OK, layers)
+    elif config.rewards.code.allow_unsandboxed:
+        yield Check(
+            NAME, WARN, f"programs could {'; '.join(gaps)}: rewards.code.allow_unsandboxed=true runs them all the same"
+        )
+    else:
+        yield Check(NAME, FAIL, f"programs could {'; '.join(gaps)} ({layers})", ADVICE)
+
+
+def layers(_: dict[str, Any]) -> dict[str, Any]:
+    """What holds a program on this machine."""
+    from nemo_brorl.tasks.sandbox.sandbox import Sandbox
+
+    sandbox = Sandbox(is_bare_allowed=True)
+    try:
+        return {"layers": str(sandbox.layers), "gaps": sandbox.layers.gaps()}
+    finally:
+        sandbox.close()
+
+
+if __name__ == "__main__":
+    answer({"layers": layers})

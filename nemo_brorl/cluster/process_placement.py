@@ -1,0 +1,116 @@
+"""The plan of roles made real: Ray placement groups, one for each node, and the options that put a process into its
+bundle. On CPU there are no bundles: nodes take ranks and engines in equal shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from nemo_brorl.config.derived import num_engines, num_policy_ranks
+from nemo_brorl.config.device_plan import Place, RolePlan, plan_roles
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ResourceError
+
+_CPUS_PER_GPU = 2  # an engine reserves one, a policy rank a tenth
+_TIMEOUT_S = 300.0
+
+
+class Places:
+    """Where a run's processes go. Without a plan (on CPU) anywhere: no options, no groups.
+
+    Needs an initialised Ray; raises ResourceError when the cluster cannot give the GPUs. `close` gives them back.
+    """
+
+    def __init__(self, plan: RolePlan | None) -> None:
+        self._plan = plan
+        self._groups: list[PlacementGroup] = []
+        if plan is None:
+            return
+        for gpus in plan.nodes:
+            bundles = [{"GPU": float(num), "CPU": float(_CPUS_PER_GPU * num)} for num in gpus]
+            self._groups.append(placement_group(bundles, strategy="STRICT_PACK"))
+        ready = [group.ready() for group in self._groups]
+        if waiting := ray.wait(ready, num_returns=len(ready), timeout=_TIMEOUT_S)[1]:
+            self.close()
+            raise ResourceError(
+                f"{len(waiting)} of {len(ready)} nodes with {sum(plan.nodes[0])} free GPUs and {_CPUS_PER_GPU} CPU "
+                f"cores for each of them "
+                f"were not found within {_TIMEOUT_S:.0f} s: is another run on them?"
+            )
+
+    def policy_options(self, rank: int) -> dict[str, Any]:
+        """Ray options of a policy rank's actor."""
+        if self._plan is None:
+            return {}
+        return {"num_gpus": self._plan.share, "scheduling_strategy": self._at(self._plan.policy[rank])}
+
+    def engine_options(self, engine: int) -> dict[str, Any]:
+        """Ray options of an engine's actor. One whose workers are in several bundles has no GPU itself: it starts them
+        there."""
+        if self._plan is None:
+            return {}
+        places = self._plan.engines[engine]
+        num_gpus = self._plan.share * self._plan.nodes[places[0].node][places[0].bundle] if len(places) == 1 else 0
+        return {"num_gpus": num_gpus, "scheduling_strategy": self._at(places[0])}
+
+    def worker_environment(self, engine: int) -> dict[str, str]:
+        """For vLLM: the bundles and the share of a GPU of workers that it starts through Ray."""
+        if self._plan is None or len(self._plan.engines[engine]) == 1:
+            return {}
+        bundles = ",".join(str(place.bundle) for place in self._plan.engines[engine])
+        return {"VLLM_RAY_BUNDLE_INDICES": bundles, "VLLM_RAY_PER_WORKER_GPUS": str(self._plan.share)}
+
+    def close(self) -> None:
+        """Give the bundles back. May be called twice."""
+        for group in self._groups:
+            remove_placement_group(group)
+        self._groups = []
+
+    def _at(self, place: Place) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(
+            self._groups[place.node], place.bundle, placement_group_capture_child_tasks=True
+        )
+
+
+class CpuPlaces(Places):
+    """Several nodes without GPUs: ranks and engines in blocks, the first ones on the node that the driver is on."""
+
+    def __init__(self, num_nodes: int, num_ranks: int, num_engines: int) -> None:
+        """Raises ResourceError when the cluster has fewer nodes."""
+        super().__init__(None)
+        here = ray.get_runtime_context().get_node_id()
+        alive = sorted(
+            (node["NodeID"] != here, node["NodeManagerAddress"], node["NodeID"])
+            for node in ray.nodes()
+            if node["Alive"]
+        )
+        if len(alive) < num_nodes:
+            raise ResourceError(
+                f"the Ray cluster has {len(alive)} nodes, trainer.num_nodes={num_nodes}: on one machine write 1, on "
+                f"several start them as a"
+                " job (slurm/brorl_cpu.sh)"
+            )
+        self._nodes = [node for *_, node in alive[:num_nodes]]
+        self._num_ranks, self._num_engines = num_ranks, num_engines
+
+    def policy_options(self, rank: int) -> dict[str, Any]:
+        """Ray options of a policy rank's actor."""
+        return self._on(rank, self._num_ranks)
+
+    def engine_options(self, engine: int) -> dict[str, Any]:
+        """Ray options of an engine's actor."""
+        return self._on(engine, self._num_engines)
+
+    def _on(self, number: int, total: int) -> dict[str, Any]:
+        node = self._nodes[number * len(self._nodes) // total]
+        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+
+
+def places_of(config: BroRLConfig) -> Places:
+    """Where this run's processes go. Needs an initialised Ray; raises ResourceError."""
+    if config.trainer.gpus_per_node == 0 and config.trainer.num_nodes > 1:
+        return CpuPlaces(config.trainer.num_nodes, num_policy_ranks(config), num_engines(config))
+    return Places(plan_roles(config))

@@ -1,0 +1,140 @@
+"""All contact with NeMo, in the driver only: its `exp_manager` for loggers and records of the run, its `hydra_runner`
+as entry.
+
+Importing NeMo takes about six seconds of CPU (it brings Lightning), so settings are checked before this module is
+imported, and the actors, which never import it, start meanwhile.
+
+`exp_manager` gets a folder of its own below the run folder. It moves every plain file of its folder into `run_K/` when
+a run continues (`check_resume` in nemo/utils/exp_manager.py, whatever `resume_if_exists` says), which would take
+`metrics.jsonl` and `config.yaml` away; here it rotates its own records only: command line, git state, NeMo's and
+Lightning's logs. Resuming is ours (`checkpoint.py`), since its search knows Lightning's checkpoints only.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_brorl.config.load import CommandLine, hydra_arguments, to_config, typed
+from nemo_brorl.config.rules import check_rules
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import BroRLError
+from nemo_brorl.core.logs import setup_logging
+
+LIBRARY_LOG_LEVEL = (
+    logging.ERROR
+)  # of NeMo and Lightning on the console; their notes concern a loop that is not used here
+
+logging.getLogger("nv_one_logger").setLevel(LIBRARY_LOG_LEVEL)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # while importing, about optional libraries that the driver does not need
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.loggers import Logger
+    from lightning.pytorch.plugins.environments import LightningEnvironment
+    from nemo.core.config import hydra_runner
+    from nemo.utils import logging as nemo_logging
+    from nemo.utils.exp_manager import exp_manager
+
+Result = TypeVar("Result")
+
+NEMO_FOLDER = "nemo"  # inside the run folder
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run as NeMo sees it."""
+
+    log_dir: Path  # the run folder
+    loggers: list[Logger]  # TensorBoard, W&B: `log_metrics(metrics, step)`, then `finalize("success")`
+
+
+def open_experiment(config: BroRLConfig) -> Experiment:
+    """Let exp_manager set up the loggers and its records in `RUN_FOLDER/nemo`. Takes about 0.1 s; touches nothing else
+    there.
+
+    Lightning's Trainer is built because exp_manager hangs the loggers on it; its loop never runs.
+    """
+    quieten()
+    run_folder = Path(config.exp_manager.explicit_log_dir)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        plugins=[LightningEnvironment()],  # in a Slurm job Lightning would otherwise demand one task per device
+    )
+    exp_manager(trainer, OmegaConf.create(exp_manager_settings(config, run_folder / NEMO_FOLDER)))
+    quieten()
+    return Experiment(run_folder, list(trainer.loggers))
+
+
+def exp_manager_settings(config: BroRLConfig, folder: Path) -> dict[str, object]:
+    """What exp_manager is told."""
+    chosen = config.exp_manager
+    return {
+        "explicit_log_dir": str(folder),
+        "use_datetime_version": False,
+        "resume_if_exists": False,  # ours, see above
+        "create_tensorboard_logger": chosen.create_tensorboard_logger,
+        "create_wandb_logger": chosen.create_wandb_logger,
+        "wandb_logger_kwargs": dict(chosen.wandb_logger_kwargs),
+        "create_checkpoint_callback": False,
+        "create_preemption_callback": False,  # it asks for the current CUDA device
+        "log_step_timing": False,
+    }
+
+
+def run_with_nemo(line: CommandLine, main: Callable[[BroRLConfig], Result]) -> Result:
+    """Call `main` with the settings of a command line, composed and entered through NeMo's `hydra_runner`.
+
+    The settings pass the same schema and rules as in `load_config`. A BroRLError of `main` comes out as it is; Hydra
+    would print a traceback and exit. Adds about 0.2 s to what importing NeMo costs. `run_with_nemo(line,
+    open_experiment)` gives the experiment and nothing else.
+    """
+    folder, name, overrides = hydra_arguments(*line)
+    outcome: list[Result | BroRLError] = []
+    root_handlers = list(logging.getLogger().handlers)
+
+    def entered(composed: DictConfig) -> None:
+        logging.getLogger().handlers[:] = root_handlers  # Hydra has just put its own there
+        quieten()
+        setup_logging()
+        try:
+            config = to_config(typed(composed))
+            check_rules(config)
+            outcome.append(main(config))
+        except BroRLError as error:
+            outcome.append(error)
+
+    argv, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = [argv[0], *overrides, "hydra.job.chdir=false"]  # hydra_runner reads the command line itself
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions leave Hydra as they are
+    try:
+        hydra_runner(config_path=str(folder), config_name=name)(entered)()
+    finally:
+        sys.argv = argv
+        if full_error is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+    [result] = outcome
+    if isinstance(result, BroRLError):
+        raise result
+    return result
+
+
+def quieten() -> None:
+    """Keep NeMo, Lightning and Hydra off the console below errors, and Python's warnings with Python."""
+    nemo_logging.setLevel(LIBRARY_LOG_LEVEL)
+    nemo_logging.captureWarnings(False)
+    for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "nv_one_logger"):
+        logging.getLogger(name).setLevel(LIBRARY_LOG_LEVEL)
+    logging.getLogger().setLevel(logging.WARNING)

@@ -1,0 +1,1 @@
+"""The foundation that everything may import: errors, logs, files, clocks, the object store."""

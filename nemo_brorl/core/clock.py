@@ -1,0 +1,101 @@
+"""Where the time of a step goes, and when a run should stop."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from types import FrameType
+
+from nemo_brorl.core.logs import get_logger
+
+log = get_logger(__name__)
+
+SAVED = 75  # exit code (EX_TEMPFAIL) of a run that was saved before its end, by the wish of who will start it again
+
+
+class Stopwatch:
+    """Adds up seconds by name: `with watch.measure("sync"): …`."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    @contextlib.contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Add the time spent inside to `name`."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.monotonic() - start
+
+
+def grace_s(environment: Mapping[str, str]) -> float | None:
+    """Seconds that a job (launcher/job/job.sh) leaves a run from SIGUSR1 on; None outside of one."""
+    return float(environment["BRORL_GRACE_S"]) if environment.get("BRORL_GRACE_S") else None
+
+
+class StepCut(Exception):
+    """Raised inside a step that is given up, so that the run can be saved in time."""
+
+
+class StopRequest:
+    """Set by Ctrl-C, SIGTERM, SIGUSR1 or the time limit; the loop looks at it between steps. A second Ctrl-C interrupts
+    at once.
+
+    SIGUSR1 is a batch system's: the run is to be saved, to go on later. With `grace_s`, the seconds it leaves from then
+    on, half of them are for saving: a step that will not be through by then is given up.
+    """
+
+    def __init__(self, time_limit_s: float | None, grace_s: float | None = None) -> None:
+        self.deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
+        self.grace_s = grace_s
+        self.reason: str | None = None
+        self.goes_on_later = False  # whether who asked to stop will start the run again
+        self.save_by: float | None = None  # time.monotonic()
+        self.step_began = 0.0
+        self.longest_step_s = 0.0
+
+    def install(self) -> None:
+        """Take over SIGINT, SIGTERM and SIGUSR1 in the main thread."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._on_signal)
+
+    def step_begins(self) -> None:
+        """A step is expected to take as long as the longest one so far."""
+        self.step_began = time.monotonic()
+
+    def step_ended(self) -> None:
+        """With all that belongs to it."""
+        self.longest_step_s = max(self.longest_step_s, time.monotonic() - self.step_began)
+
+    def should_stop(self) -> bool:
+        """Whether to stop now, before another step."""
+        if self.reason is None and self.deadline is not None and time.monotonic() + self.longest_step_s > self.deadline:
+            self.reason, self.goes_on_later = "the time limit is near", True
+        return self.reason is not None
+
+    def check(self) -> None:
+        """Raise StepCut when the step under way would leave too little time to save."""
+        if self.save_by is not None and max(time.monotonic(), self.step_began + self.longest_step_s) > self.save_by:
+            raise StepCut
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            self._save_soon()
+        elif self.reason is not None and (number == signal.SIGINT or not self.goes_on_later):
+            # a SIGTERM behind a SIGUSR1 is the end of its time: what is being saved may still be complete
+            raise KeyboardInterrupt
+        elif self.reason is None:
+            self.reason = signal.Signals(number).name
+            log.warning("%s: finishing this step, then saving; once more to stop at once", self.reason)
+
+    def _save_soon(self) -> None:
+        if self.save_by is not None:
+            return
+        self.reason, self.goes_on_later = "SIGUSR1", True
+        if self.grace_s is not None:
+            self.save_by = time.monotonic() + self.grace_s / 2
+        log.warning("SIGUSR1: saving soon, to go on later")

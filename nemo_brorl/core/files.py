@@ -1,0 +1,32 @@
+"""Files that a reader, or a program that is started again, finds whole or as they were before."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what takes a file's place at the end: a name beside it, with its suffix. Nothing is left there.
+    Raises OSError."""
+    aside = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        yield aside
+        aside.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str, is_synced: bool = False) -> Path:
+    """Replace a file's text, in UTF-8. `is_synced`: it is on the disk afterwards, even if the machine loses power.
+    Raises OSError."""
+    with replacing(path) as aside, aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        if is_synced:
+            file.flush()
+            os.fsync(file.fileno())
+    return path

@@ -1,0 +1,109 @@
+"""Where metrics go: a JSON-lines file always, TensorBoard and W&B through the loggers of NeMo's exp_manager. And rare
+events."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.core.files import write_whole
+from nemo_brorl.core.logs import get_logger
+from nemo_brorl.ports import MetricSink
+
+log = get_logger(__name__)
+
+
+class JsonlSink:
+    """One flat object per step in `metrics.jsonl`. Rows after `resume_step` are removed: a resumed run writes them
+    again."""
+
+    def __init__(self, path: Path, resume_step: int | None) -> None:
+        self.path = path
+        _drop_after(path, resume_step)
+        self.file = path.open("a", buffering=1)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append a row; NaN and infinity become null, which JSON can hold."""
+        row = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        self.file.write(json.dumps({"step": step, **row}) + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+class EventLog:
+    """What happens rarely, one {"step", "event", "reason", "value"} a line in `events.jsonl`; no file before the first
+    event."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, step: int, event: str, reason: str, value: float) -> None:
+        """Append an event."""
+        with self.path.open("a") as file:
+            file.write(json.dumps({"step": step, "event": event, "reason": reason, "value": value}) + "\n")
+
+    def drop_after(self, step: int | None) -> None:
+        """Remove events of later steps, which a resumed run comes to again; all of them for a run that starts anew
+        (None)."""
+        _drop_after(self.path, step)
+
+
+class LoggerSink:
+    """A logger made by exp_manager (TensorBoard, W&B)."""
+
+    def __init__(self, logger: Any) -> None:
+        self.logger = logger
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Hand the metrics on."""
+        self.logger.log_metrics(dict(metrics), step=step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        self.logger.finalize("success")
+
+
+class MetricFan:
+    """Writes to every sink. A sink that breaks while training runs is dropped with a warning: metrics never stop a
+    run."""
+
+    def __init__(self, sinks: Sequence[MetricSink]) -> None:
+        self.sinks = list(sinks)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write to all."""
+        for sink in list(self.sinks):
+            try:
+                sink.write(step, metrics)
+            except (OSError, RuntimeError, ValueError) as error:
+                log.warning("metrics no longer go to %s: %s", type(sink).__name__, error)
+                self.sinks.remove(sink)
+
+    def close(self) -> None:
+        """Close all."""
+        for sink in self.sinks:
+            sink.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Rows of a metrics file; a half-written last line (the process was killed) is left out."""
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            log.warning("%s: left out a half-written row", path)
+    return rows
+
+
+def _drop_after(path: Path, step: int | None) -> None:
+    """Rewrite a file of rows without those of later steps; None: without any."""
+    if not path.exists():
+        return
+    rows = [] if step is None else [row for row in read_metrics(path) if row["step"] <= step]
+    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,231 @@
+"""The tokenizer of a model folder, without transformers: `tokenizers` and `jinja2` load in 0.1 s, AutoTokenizer in 5 s.
+
+Driver, verifier children and warm-up all read it from here. A folder that has no `tokenizer.json` (an old SentencePiece
+model) is converted by transformers instead. A model without a chat template gets plain text; see
+`ChatTokenizer.prompt_ids`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.logs import get_logger
+
+if TYPE_CHECKING:
+    import jinja2
+    import tokenizers
+
+log = get_logger(__name__)
+
+Messages = Sequence[Mapping[str, str]]  # each with role and content
+
+SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+@dataclass(frozen=True)
+class ChatTokenizer:
+    """Text to token ids and back, with the model's chat template.
+
+    `special_tokens` maps bos_token, eos_token, pad_token and unk_token (those the model has) to their text; templates
+    use them.
+    """
+
+    backend: tokenizers.Tokenizer
+    chat_template: str | None
+    special_tokens: Mapping[str, str]
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest token id, added tokens included."""
+        return max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
+
+    @property
+    def eos_token_id(self) -> int:
+        """The token that ends a response."""
+        return self._special_id("eos_token")
+
+    @property
+    def pad_token_id(self) -> int:
+        """The padding token; models without one pad with the end token."""
+        return self._special_id("pad_token" if "pad_token" in self.special_tokens else "eos_token")
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text` as it stands: nothing is added."""
+        return self.backend.encode(text, add_special_tokens=False).ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of a response, without special tokens."""
+        return self.backend.decode(list(token_ids), skip_special_tokens=True)
+
+    def prompt_ids(self, question: str | Messages, system_prompt: str | None = None) -> list[int]:
+        """Ids of a conversation that ends where the assistant's answer begins. `question` is the user's text, or whole
+        messages.
+
+        A system prompt takes the place of one in the messages, and an empty one removes it. Without a chat template:
+        the messages with blank lines between them, a line break, after the model's own beginning-of-text token.
+        """
+        if self.chat_template is None:
+            text = "\n\n".join(message["content"] for message in _conversation(question, system_prompt))
+            return self.backend.encode(f"{text}\n", add_special_tokens=True).ids
+        return self.encode(self.render(question, system_prompt))
+
+    def render(self, question: str | Messages, system_prompt: str | None = None) -> str:
+        """The conversation as text. Raises ModelError when the template refuses it (some know no system role)."""
+        import jinja2
+
+        messages = _conversation(question, system_prompt)
+        try:
+            return self._template.render(messages=messages, add_generation_prompt=True, **self.special_tokens)
+        except jinja2.TemplateError as error:
+            hint = (
+                "; set data.system_prompt=null"
+                if system_prompt
+                else '; set data.system_prompt=""'
+                if len(messages) > 1
+                else ""
+            )
+            raise ModelError(f"the model's chat template refuses the prompt: {error}{hint}") from error
+
+    @cached_property
+    def _template(self) -> jinja2.Template:
+        import jinja2
+
+        assert self.chat_template is not None, "prompt_ids renders only models that have a template"
+        try:
+            return _template_environment().from_string(_without_generation_tags(self.chat_template))
+        except jinja2.TemplateSyntaxError as error:
+            raise ModelError(
+                f"the model's chat template cannot be read: line {error.lineno}: {error.message}"
+            ) from error
+
+    def _special_id(self, name: str) -> int:
+        token = self.special_tokens.get(name)
+        token_id = None if token is None else self.backend.token_to_id(token)
+        if token_id is None:
+            raise ModelError(f"the tokenizer has no {name} (found {token!r}); set it in tokenizer_config.json")
+        return token_id
+
+
+def _conversation(question: str | Messages, system_prompt: str | None) -> list[dict[str, str]]:
+    messages = (
+        [{"role": "user", "content": question}]
+        if isinstance(question, str)
+        else [dict(message) for message in question]
+    )
+    if system_prompt is not None:
+        messages = [message for message in messages if message["role"] != "system"]
+    return [{"role": "system", "content": system_prompt}, *messages] if system_prompt else messages
+
+
+def load_tokenizer(folder: Path | str) -> ChatTokenizer:
+    """The tokenizer of a Hugging Face model folder.
+
+    Raises ModelError when the folder or its tokenizer is missing, unreadable, or has more tokens than the model.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ModelError(
+            f"model folder {str(folder)!r} does not exist; set policy.model to a Hugging Face model folder"
+        )
+    settings = _read_json(folder / "tokenizer_config.json")
+    tokenizer = ChatTokenizer(
+        _load_backend(folder), _chat_template(folder, settings), _special_tokens(folder, settings)
+    )
+    if tokenizer.chat_template is None:
+        log.warning("%s has no chat template: prompts are plain text", folder)
+    _check_fits_model(tokenizer, folder)
+    return tokenizer
+
+
+def _load_backend(folder: Path) -> tokenizers.Tokenizer:
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        return _convert_backend(folder)
+    from tokenizers import Tokenizer
+
+    if "model" not in _read_json(path):  # the library raises a bare Exception for this, and for what is not JSON
+        raise ModelError(f"{path} is not a tokenizer: it has no 'model' entry")
+    return Tokenizer.from_file(str(path))
+
+
+def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
+    """For models that ship only their SentencePiece or vocabulary files: slow, but right."""
+    if not any((folder / name).exists() for name in ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")):
+        found = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
+        raise ModelError(
+            f"model folder {str(folder)!r} has no tokenizer (tokenizer.json, tokenizer.model); it holds {found}"
+        )
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder).backend_tokenizer
+
+
+def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """Newer models keep it in its own file, older ones inside tokenizer_config.json, some as a list of named
+    templates."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {item["name"]: item["template"] for item in template}
+        return named.get("default")
+    return template
+
+
+def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    merged = {**_read_json(folder / "special_tokens_map.json"), **settings}
+    found = {name: merged[name] for name in SPECIAL_TOKEN_NAMES if merged.get(name) is not None}
+    return {name: token["content"] if isinstance(token, dict) else token for name, token in found.items()}
+
+
+def _check_fits_model(tokenizer: ChatTokenizer, folder: Path) -> None:
+    model = _read_json(folder / "config.json")
+    model_vocab = model.get("vocab_size", model.get("text_config", {}).get("vocab_size"))
+    if model_vocab is not None and tokenizer.vocab_size > model_vocab:
+        raise ModelError(
+            f"the tokenizer in {str(folder)!r} does not fit its model: it has {tokenizer.vocab_size} tokens, the "
+            f"model's "
+            f"vocab_size is {model_vocab}; use the tokenizer the model was trained with"
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ModelError(f"{path} is not JSON: {error}") from error
+
+
+def _template_environment() -> jinja2.Environment:
+    """Jinja as chat templates expect it: sandboxed, trimmed blocks, `raise_exception` and `strftime_now`."""
+    import jinja2
+    import jinja2.sandbox
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda pattern: datetime.datetime.now().strftime(pattern)
+    return environment
+
+
+def _without_generation_tags(template: str) -> str:
+    """`{% generation %}` marks the assistant's text for loss masks; for prompts it is a block that is always
+    rendered."""
+    opened = re.sub(r"(\{%-?)\s*generation\s*(-?%\})", r"\1 if true \2", template)
+    return re.sub(r"(\{%-?)\s*endgeneration\s*(-?%\})", r"\1 endif \2", opened)

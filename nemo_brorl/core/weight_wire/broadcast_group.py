@@ -1,0 +1,115 @@
+"""A process group of its own between policy rank 0, which sends, and every engine's workers, which receive.
+
+Life: rank 0 serves a store; receivers sign in there; when all have, rank 0 says so and everybody builds the group; if
+some are late, rank 0 writes down who, and everybody who came raises that. Afterwards each bucket is one broadcast of a
+flat tensor, whose size both sides know from its notice. Gloo between CPU processes, NCCL between GPUs.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
+from nemo_brorl.types import WeightLink
+
+_POLL_S = 0.01
+_VERDICT_S = 5.0  # that receivers wait longer than rank 0 does, to hear who is late
+_GROUP_TIMEOUT_FACTOR = 4  # of torch's own limit: the driver notices first and can say more
+_COMPLETE, _LATE = "complete", "late"
+
+
+class WeightGroup:
+    """One end of the broadcast."""
+
+    def __init__(self, link: WeightLink, store: Any, rank: int) -> None:
+        """Waits for everybody; `open_store` and `join` come before."""
+        timeout = timedelta(seconds=link.timeout_s * _GROUP_TIMEOUT_FACTOR)
+        meeting = dist.PrefixStore("broadcast", store)
+        self._store = store  # lives as long as the group
+        self._group: Any
+        if link.backend == "nccl":
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = timeout
+            self._group = dist.ProcessGroupNCCL(meeting, rank, link.world_size, options)
+        else:
+            gloo = dist.ProcessGroupGloo._Options()
+            gloo._timeout = timeout
+            gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(link))]
+            self._group = dist.ProcessGroupGloo(meeting, rank, link.world_size, gloo)
+
+    def broadcast(self, flat: Tensor) -> None:
+        """Fill `flat`, of the same size everywhere, with rank 0's bytes; returns when they are there. Raises
+        RuntimeError."""
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        options.rootTensor = 0
+        self._group.broadcast([flat], options).wait()
+        if flat.is_cuda:
+            torch.cuda.synchronize(flat.device)
+
+
+def open_store(host: str) -> Any:
+    """The meeting point, served by this process on a port the system picks (`store.port`)."""
+    return dist.TCPStore(host, 0, None, is_master=True, wait_for_workers=False)
+
+
+def wait_for_receivers(link: WeightLink, store: Any) -> WeightGroup:
+    """Rank 0's side. Raises ReceiverLostError that names the receivers who did not come in time."""
+    late = _late(store, sign_in_names(link), link.timeout_s)
+    if late:
+        message = f"{', '.join(late)} did not join the weight group within {link.timeout_s:g} s"
+        store.set(_LATE, message)
+        raise ReceiverLostError(message)
+    store.set(_COMPLETE, "")
+    return WeightGroup(link, store, 0)
+
+
+def join(link: WeightLink, receiver: int, worker: int) -> WeightGroup:
+    """A worker's side. Raises ReceiverLostError when others are late, WeightSyncError when rank 0 does not answer."""
+    number = receiver * link.workers_per_receiver + worker
+    silent = f"policy rank 0 did not open the weight group within {link.timeout_s:g} s"
+    try:
+        store = dist.TCPStore(link.host, link.port, None, is_master=False, timeout=timedelta(seconds=link.timeout_s))
+        store.set(sign_in_names(link)[number], "")
+        deadline = time.monotonic() + link.timeout_s + _VERDICT_S
+        while not store.check([_COMPLETE]):
+            if store.check([_LATE]):
+                raise ReceiverLostError(store.get(_LATE).decode())
+            if time.monotonic() > deadline:
+                raise WeightSyncError(silent)
+            time.sleep(_POLL_S)
+    except dist.DistError as cause:
+        raise WeightSyncError(f"{silent}: {cause}") from cause
+    return WeightGroup(link, store, number + 1)
+
+
+def sign_in_names(link: WeightLink) -> list[str]:
+    """Of all receiving workers, in rank order."""
+    if link.workers_per_receiver == 1:
+        return list(link.receivers)
+    return [f"{receiver} worker {worker}" for receiver in link.receivers for worker in range(link.workers_per_receiver)]
+
+
+def _own_address(link: WeightLink) -> str:
+    """The one that this process has on the way to rank 0; receivers may be on other nodes."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((link.host, link.port))
+        return str(probe.getsockname()[0])
+
+
+def _late(store: Any, names: Sequence[str], timeout_s: float) -> list[str]:
+    """Those who have not signed in when the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while missing := [name for name in names if not store.check([name])]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_S)
+    return missing

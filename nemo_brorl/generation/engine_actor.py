@@ -1,0 +1,240 @@
+"""The Ray actor around one vLLM engine.
+
+All calls into vLLM happen on one thread, in turns: a step of the batch, then whatever was asked for meanwhile (new
+rollouts, an abort, a bucket of weights, counters), then the next step. The actor's coroutines only wait. The driver
+imports this module to start actors, so vllm and torch are imported inside the constructor, in the actor's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+
+from nemo_brorl.core.errors import GenerationError, WeightSyncError
+from nemo_brorl.core.logs import get_logger, setup_logging
+from nemo_brorl.generation.chunk_batch import ChunkBatch
+from nemo_brorl.generation.chunk_task import ChunkFailure, ChunkWork, Reply
+from nemo_brorl.generation.device import EngineSettings, prepare_process
+from nemo_brorl.generation.progress_report import News
+from nemo_brorl.generation.sleep_mode import SleepMode
+from nemo_brorl.generation.vllm_requests import VllmRequests
+from nemo_brorl.generation.weights.incoming import (
+    IncomingWeights,
+    LoadReport,
+    check_manifest,
+    has_tied_head,
+    read_shapes,
+)
+from nemo_brorl.types import (
+    BucketNotice,
+    ChunkArrays,
+    EngineStats,
+    RolloutRequest,
+    TensorInfo,
+    WeightBucket,
+    WeightLink,
+)
+
+T = TypeVar("T")
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class EngineReady:
+    """An engine that can be used, and how long it took."""
+
+    engine: int
+    process: int
+    import_s: float
+    load_s: float
+
+
+class RolloutEngine:
+    """One vLLM engine: rollouts in chunks, weight updates, counters.
+
+    `generate` puts a chunk into the batch and answers when the batch lets it go. While weights change no step is made;
+    what is in flight goes on under the new ones.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        setup_logging(f"engine {settings.index}")
+        prepare_process(settings.on_cpu, settings.worker_environment, sleeps=settings.sleep != "off")
+        self._settings = settings
+        start = time.perf_counter()
+        gc.disable()  # collections during the import cost a CPU-second ...
+        from vllm import EngineArgs, LLMEngine
+
+        gc.freeze()  # ... and the five that vLLM asks for while loading cost two more, without this
+        gc.enable()
+        imported = time.perf_counter()
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**settings.arguments))
+        self._workers("apply_device_fixes")
+        self._batch = ChunkBatch(VllmRequests(self._engine))
+        self._sleep_mode = SleepMode(self._engine, settings.sleep, settings.on_cpu)
+        self._ready = EngineReady(settings.index, os.getpid(), imported - start, time.perf_counter() - imported)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
+        self._is_stepping = False
+        self._is_held = False  # no step now: the weights are half old, half new
+        self._incoming: IncomingWeights | None = None
+
+    async def ready(self) -> EngineReady:
+        """Answers once the engine is built."""
+        return self._ready
+
+    @ray.method(num_returns=3)
+    async def generate(self, flight: int, request: RolloutRequest, beginnings: ChunkArrays | None) -> Reply:
+        """The rollouts of the request as three Ray returns: what to know, the ended ones, and the unfinished ones if it
+        was cut.
+
+        `flight` is a number of the caller's that was not used before; `beginnings` are those of `request.resumed`.
+        """
+        answer: Future[Reply] = Future()
+        await self._on_thread(lambda: self._add(ChunkWork(flight, request, beginnings, answer)))
+        return await asyncio.wrap_future(answer)
+
+    async def cut(self, flights: Collection[int]) -> None:
+        """End these chunks with what they have; those that are not here yet, as soon as they come."""
+        await self._on_thread(lambda: self._batch.cut(flights))
+
+    async def withdraw(self, flight: int) -> bool:
+        """Give a chunk back unless a token of it was sampled; whether it was. Its `generate` then answers Withdrawn."""
+        return await self._on_thread(lambda: self._batch.withdraw(flight))
+
+    async def abort(self, flights: Collection[int]) -> None:
+        """Drop these chunks, which is all there are, also those that are not here yet."""
+        await self._on_thread(lambda: self._batch.abort(flights))
+
+    async def news(self, every: int, within_s: float) -> News:
+        """How far the chunks here are, once `every` more rollouts have ended or a busy engine has told nothing for
+        `within_s`, see `Reports`. An engine without chunks does not answer before it has some."""
+        answer: Future[News] = Future()
+        await self._on_thread(lambda: self._batch.report(every, within_s, answer))
+        return await asyncio.wrap_future(answer)
+
+    async def stats(self) -> EngineStats:
+        """Counters since the engine was started."""
+        return await self._on_thread(self._stats)
+
+    async def begin_weights(self, manifest: Sequence[TensorInfo]) -> None:
+        """Check an announced update against the model's folder. Raises WeightSyncError; nothing was touched then."""
+        folder = Path(self._settings.model_folder)
+        check_manifest(manifest, read_shapes(folder), has_tied_head(folder))
+        self._incoming = IncomingWeights(manifest)
+
+    async def receive_weights(self, bucket: WeightBucket | BucketNotice) -> None:
+        """Load the next bucket. Raises WeightSyncError; after an error the actor must be replaced."""
+        await self._on_thread(lambda: self._receive(bucket))
+
+    async def finish_weights(self, version: int) -> LoadReport:
+        """Complete the update: what was computed under the old weights is forgotten, later tokens carry `version`."""
+        return await self._on_thread(lambda: self._finish(version))
+
+    async def restore(self, manifest: Sequence[TensorInfo], version: int, *buckets: WeightBucket) -> EngineReady:
+        """A whole update in one call, for an engine that replaces a dead one."""
+        await self.begin_weights(manifest)
+        for bucket in buckets:
+            await self.receive_weights(bucket)
+        await self.finish_weights(version)
+        return self._ready
+
+    async def join_weight_link(self, link: WeightLink, number: int) -> None:
+        """Bring the workers into a weight broadcast, as receiver `number`. Raises ReceiverLostError."""
+        await self._on_thread(lambda: self._workers("join_weight_link", link, number))
+
+    async def sleep(self) -> int:
+        """Give up what `generation.sleep` says. Bytes that are still held."""
+        return await self._on_thread(self._sleep)
+
+    async def wake(self, tag: str) -> None:
+        """Make room for "weights" or for the "kv_cache" again."""
+        await self._on_thread(lambda: self._sleep_mode.wake(tag))
+
+    async def _on_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def _workers(self, method: str, *args: Any) -> None:
+        self._engine.model_executor.collective_rpc(method, args=args)
+
+    # ---- below: on the vLLM thread only ----
+
+    def _add(self, chunk: ChunkWork) -> None:
+        self._batch.add(chunk)
+        self._step_if_needed()
+
+    def _step_if_needed(self) -> None:
+        if not self._is_stepping and not self._is_held and not self._batch.is_idle:
+            self._is_stepping = True
+            self._thread.submit(self._step).add_done_callback(self._note_failure)
+
+    def _step(self) -> None:
+        self._is_stepping = False
+        if not self._is_held:
+            self._batch.step()
+            self._step_if_needed()
+
+    def _note_failure(self, step: Future[None]) -> None:
+        """A failed step leaves the batch in an unknown state: everything in flight fails, and so does what comes
+        later."""
+        cause = step.exception()
+        if cause is not None:
+            logger.error("a step failed", exc_info=cause)
+            self._batch.fail(ChunkFailure(f"{type(cause).__name__}: {cause}"))
+
+    def _hold(self) -> None:
+        """No step until `_release`; what is in flight waits."""
+        self._is_held = True
+
+    def _release(self) -> None:
+        self._is_held = False
+        self._step_if_needed()
+
+    def _sleep(self) -> int:
+        if not self._batch.is_idle:
+            raise GenerationError("an engine was told to sleep while chunks are in flight; close the session first")
+        return self._sleep_mode.sleep()
+
+    def _receive(self, bucket: WeightBucket | BucketNotice) -> None:
+        if self._incoming is None:
+            raise WeightSyncError("a bucket arrived before its manifest")
+        is_first = not self._incoming.has_started
+        self._incoming.accept(bucket)
+        if is_first:
+            self._hold()  # from here on the model is half old, half new
+            self._workers("start_load")
+        self._workers("load_bucket", bucket)
+
+    def _finish(self, version: int) -> LoadReport:
+        if self._incoming is None:
+            raise WeightSyncError("an update was finished before its manifest arrived")
+        report = self._incoming.finish(version)
+        self._incoming = None
+        self._workers("finish_load")
+        # Keys and values of the old weights are wrong under the new ones; vLLM would reuse them silently. Those of
+        # rollouts in flight are computed again.
+        if not self._engine.reset_prefix_cache(reset_running_requests=True):
+            raise WeightSyncError("the prefix cache could not be reset")
+        self._batch.set_version(version)
+        self._release()
+        return report
+
+    def _stats(self) -> EngineStats:
+        counters = {metric.name: int(metric.value) for metric in self._engine.get_metrics() if hasattr(metric, "value")}
+        return EngineStats(
+            engine=self._settings.index,
+            version=self._batch.version,
+            prefix_cache_queries=counters["vllm:prefix_cache_queries"],
+            prefix_cache_hits=counters["vllm:prefix_cache_hits"],
+            num_preemptions=counters["vllm:num_preemptions"],
+            generated_tokens=self._batch.num_tokens,
+            generated_samples=self._batch.num_samples,
+        )

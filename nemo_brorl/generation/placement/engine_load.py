@@ -1,0 +1,140 @@
+"""What the placement believes about one engine: the chunks it holds, the work they still are, the prompts in its prefix
+cache."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass
+class HeldChunk:
+    """A chunk that an engine was given and has not finished."""
+
+    uid: str  # of its prompt
+    num_rollouts: int
+    work_of_one: float  # still to come of a rollout that has not ended, in decoded tokens
+    prefill_work: float  # 0 where the engine had the prompt already
+    num_begun: int = 0
+    num_ended: int = 0
+    is_claimed: bool = False  # a thief has been proposed, the victim has not answered
+
+    @property
+    def num_left(self) -> int:
+        """Rollouts that hold a slot of the batch, or wait for one."""
+        return self.num_rollouts - self.num_ended
+
+    @property
+    def work(self) -> float:
+        """What is left of it, in decoded tokens."""
+        return self.num_left * self.work_of_one + (0.0 if self.num_begun else self.prefill_work)
+
+
+class PrefixCache:
+    """Prompts an engine is believed to hold: the last used ones, up to `capacity` tokens.
+
+    The engine's own cache also holds responses and forgets blocks under pressure, so this is a guess. A wrong guess
+    costs one prefill.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._prompts: OrderedDict[str, int] = OrderedDict()  # prompt uid → tokens, least recently used first
+        self._num_tokens = 0
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._prompts
+
+    def use(self, uid: str, num_tokens: int) -> list[str]:
+        """A prompt is computed or read. Returns the prompts that had to go for it."""
+        if uid in self._prompts:
+            self._prompts.move_to_end(uid)
+            return []
+        self._prompts[uid] = num_tokens
+        self._num_tokens += num_tokens
+        gone = []
+        while self._num_tokens > self._capacity and len(self._prompts) > 1:
+            oldest, freed = self._prompts.popitem(last=False)
+            self._num_tokens -= freed
+            gone.append(oldest)
+        return gone
+
+    def uids(self) -> list[str]:
+        """All prompts, least recently used first."""
+        return list(self._prompts)
+
+
+class EngineLoad:
+    """One available engine: chunks in the order they were given, their rollouts and their work."""
+
+    def __init__(self, cache_tokens: int) -> None:
+        self.chunks: dict[int, HeldChunk] = {}
+        self.cache = PrefixCache(cache_tokens)
+        self.own: dict[str, None] = {}  # prompts it holds that had waiting chunks when last looked at
+        self.num_chunks_of: Counter[str] = Counter()  # by prompt
+        self.num_rollouts = 0  # that have not ended
+        self.work = 0.0  # decoded tokens that are expected to be left
+        self.counted_work = 0.0  # of it in the placement's sum over engines
+        self.is_promised = False  # a chunk of another engine, which has not answered
+        self.stamp = 0  # of its newest place in the placement's heaps
+
+    def add(self, chunk: int, held: HeldChunk) -> None:
+        """Charge the engine with a chunk."""
+        self.chunks[chunk] = held
+        self.num_chunks_of[held.uid] += 1
+        self._charge(held.num_left, held.work)
+
+    def remove(self, chunk: int) -> HeldChunk:
+        """Free what a chunk was charged with."""
+        held = self.chunks.pop(chunk)
+        self.num_chunks_of[held.uid] -= 1
+        if not self.num_chunks_of[held.uid]:
+            del self.num_chunks_of[held.uid]
+        self._charge(-held.num_left, -held.work)
+        return held
+
+    def advance(self, chunk: int, num_begun: int, num_ended: int, work_of_one: float) -> None:
+        """More rollouts of a chunk have begun or ended; news may arrive out of order, numbers never fall."""
+        held = self.chunks[chunk]
+        left, work = held.num_left, held.work
+        held.num_ended = max(held.num_ended, num_ended)
+        held.num_begun = max(held.num_begun, num_begun, held.num_ended)
+        held.work_of_one = work_of_one
+        self._charge(held.num_left - left, held.work - work)
+
+    def stealable(self) -> int | None:
+        """The last chunk given that has not begun and that nobody has asked for."""
+        for chunk in reversed(self.chunks):
+            held = self.chunks[chunk]
+            if held.num_begun == 0 and not held.is_claimed:
+                return chunk
+        return None
+
+    def _charge(self, num_rollouts: int, work: float) -> None:
+        self.num_rollouts += num_rollouts
+        self.work = self.work + work if self.chunks else 0.0  # no rounding is left behind when all is done
+
+
+class EngineOrder:
+    """Engines by work, lowest number first of equals. A heap with lazy deletion: an entry with an old stamp is void."""
+
+    def __init__(self, loads: Mapping[int, EngineLoad], most_first: bool = False) -> None:
+        self._loads = loads
+        self._sign = -1 if most_first else 1
+        self._heap: list[tuple[float, int, int]] = []  # (work, engine, stamp)
+
+    def push(self, engine: int) -> None:
+        """An engine takes its place."""
+        load = self._loads[engine]
+        heapq.heappush(self._heap, (self._sign * load.work, engine, load.stamp))
+
+    def first(self) -> int | None:
+        """Whose turn it is; the engine keeps its place until its stamp changes."""
+        while self._heap:
+            _, engine, stamp = self._heap[0]
+            if engine in self._loads and self._loads[engine].stamp == stamp:
+                return engine
+            heapq.heappop(self._heap)
+        return None

@@ -1,0 +1,186 @@
+"""How long responses will be, from how long they were and how far those under way have come. Pure: no clock, no
+randomness."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_brorl.generation.placement.log_normal import expected, log_survival, quantile
+from nemo_brorl.types import Bool, Int32, RolloutRequest
+
+_PRIOR_SPREAD = 0.7  # of prompts, and of rollouts of a prompt, before anything was seen; a factor of 2 up or down
+_PRIOR_MEDIAN = 1 / 3  # of max_tokens
+_MIN_SPREAD = 0.05  # equal lengths are luck
+_GRID = np.linspace(-5.0, 5.0, 41)  # where a prompt may lie among its task's, in standard deviations
+_FAR = 4  # times its length, a response that was cut would not have become longer
+
+
+@dataclass(frozen=True)
+class LengthForecast:
+    """Response tokens of one rollout."""
+
+    expected: float
+    upper: float  # exceeded with the probability that was asked for
+
+
+@dataclass
+class _Task:
+    """Faded sums over the logarithms of lengths."""
+
+    num: float = 0.0
+    total: float = 0.0
+    squares: float = 0.0
+    num_within: float = 0.0  # degrees of freedom of the squares below
+    squares_within: float = 0.0  # around the mean of their prompt
+
+    def add(self, logs: NDArray[np.float64], fading: float) -> None:
+        """Take in the ln lengths of one prompt."""
+        self.num = self.num * fading + len(logs)
+        self.total = self.total * fading + float(logs.sum())
+        self.squares = self.squares * fading + float((logs**2).sum())
+        self.num_within = self.num_within * fading + len(logs) - 1
+        self.squares_within = self.squares_within * fading + float(((logs - logs.mean()) ** 2).sum())
+
+    def law(self, max_tokens: int) -> tuple[float, float, float]:
+        """(mean, spread of prompts, spread of a prompt's rollouts), all of ln length."""
+        if self.num == 0:
+            return math.log(max(1.0, _PRIOR_MEDIAN * max_tokens)), _PRIOR_SPREAD, _PRIOR_SPREAD
+        mean = self.total / self.num
+        within = (self.squares_within + _PRIOR_SPREAD**2) / (self.num_within + 1)
+        between = self.squares / self.num - mean**2 - within
+        return mean, math.sqrt(max(between, _MIN_SPREAD**2)), math.sqrt(max(within, _MIN_SPREAD**2))
+
+
+@dataclass
+class _Prompt:
+    """What is known about one prompt under way: sums over ln length of what ended, and by chunk (ended, running, age)
+    of the rest."""
+
+    num: float = 0.0
+    total: float = 0.0
+    num_at_limit: int = 0  # ended at max_tokens
+    limit: int = 1
+    running: dict[int, tuple[int, int, float]] = field(default_factory=dict)
+    location: float | None = None  # believed mean of ln length; None: to be worked out
+
+
+class FullLength:
+    """The forecast of someone who knows nothing: every response takes all tokens it may have."""
+
+    def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
+        """All that are left."""
+        return max(0.0, request.sampling.max_tokens - age)
+
+    def watch(self, request: RolloutRequest, num_ended: int, num_running: int, age: float) -> None:
+        """Nothing is learnt."""
+
+    def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
+        """Nothing is learnt."""
+
+
+class LengthHistory:
+    """Lengths are taken for log-normal, with a mean of ln length for each prompt that is drawn from its task's. A task
+    shows its mean, how far its prompts lie apart, and how far the rollouts of one prompt do. Old rollouts fade: each
+    counts half after `half_life` more of its task. The `max_prompts` prompts seen last are kept.
+
+    Where a prompt lies is the posterior mean over a grid, given the responses that ended and how far the others have
+    come without ending; so a prompt shows that it is long while all of its responses are still running.
+    """
+
+    def __init__(self, half_life: float = 16_384, max_prompts: int = 4096) -> None:
+        self._half_life = half_life
+        self._max_prompts = max_prompts
+        self._tasks: dict[str, _Task] = {}
+        self._prompts: OrderedDict[str, _Prompt] = OrderedDict()  # last seen last
+
+    def observe(self, task: str, prompt: str, lengths: Int32, is_cut: Bool | None = None) -> None:
+        """A group is closed: its task has these lengths, and its prompt is forgotten, which is never sampled again
+        under this uid.
+
+        is_cut: [n] the ones that ended before they had to. They count as long as they were expected to become.
+        """
+        tokens = np.maximum(lengths, 1).astype(np.float64)
+        if is_cut is not None and is_cut.any():
+            location, spread = self._law(task, prompt, int(tokens.max()) * _FAR)
+            tokens[is_cut] = [length + expected(location, spread, length * _FAR, length) for length in tokens[is_cut]]
+        self._prompts.pop(prompt, None)
+        if len(tokens):
+            self._tasks.setdefault(task, _Task()).add(np.log(tokens), 0.5 ** (len(tokens) / self._half_life))
+
+    def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
+        """A chunk is done: [m] lengths of its responses that ended."""
+        prompt = self._touch(request.prompt.uid)
+        prompt.running.pop(request.first_index, None)
+        is_free = lengths < request.sampling.max_tokens
+        prompt.num += int(is_free.sum())
+        prompt.total += float(np.log(np.maximum(lengths[is_free], 1)).sum())
+        prompt.num_at_limit += int((~is_free).sum())
+        prompt.limit = request.sampling.max_tokens
+
+    def watch(self, request: RolloutRequest, num_ended: int, num_running: int, age: float) -> None:
+        """Of a chunk under way, so many responses have ended and so many have `age` tokens, on average, and go on."""
+        prompt = self._touch(request.prompt.uid)
+        prompt.running[request.first_index] = (num_ended, num_running, age)
+
+    def predict(self, task: str, prompt: str, max_tokens: int, quantile_of_upper: float = 0.95) -> LengthForecast:
+        """Of a whole response that may take `max_tokens`."""
+        location, spread = self._law(task, prompt, max_tokens)
+        upper = quantile(quantile_of_upper, location, spread)
+        return LengthForecast(expected(location, spread, max_tokens), min(upper, max_tokens))
+
+    def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
+        """Tokens still to be sampled for one rollout of a request that has `age` now, on average. Those to be resumed
+        begin at their lengths."""
+        limit = request.sampling.max_tokens
+        location, spread = self._law(request.prompt.task, request.prompt.uid, limit)
+        if request.resumed is None or age:
+            return expected(location, spread, limit, age)
+        return float(np.mean([expected(location, spread, limit, float(length)) for length in request.resumed.lengths]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able: the tasks. What is known about prompts serves the step in which they are sampled."""
+        return {"tasks": {name: asdict(task) for name, task in self._tasks.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken."""
+        self._tasks = {name: _Task(**sums) for name, sums in state["tasks"].items()}
+        self._prompts.clear()
+
+    def _touch(self, uid: str) -> _Prompt:
+        prompt = self._prompts.setdefault(uid, _Prompt())
+        prompt.location = None
+        self._prompts.move_to_end(uid)
+        while len(self._prompts) > self._max_prompts:
+            self._prompts.popitem(last=False)
+        return prompt
+
+    def _law(self, task: str, uid: str, max_tokens: int) -> tuple[float, float]:
+        """(mean, spread) of a prompt's ln length, the uncertainty of the mean for one that was never seen included."""
+        mean, between, within = self._tasks.get(task, _Task()).law(max_tokens)
+        prompt = self._prompts.get(uid)
+        if prompt is None:
+            return mean, math.hypot(between, within)
+        if prompt.location is None:
+            prompt.location = _posterior_mean(prompt, mean, between, within)
+        return prompt.location, within
+
+
+def _posterior_mean(prompt: _Prompt, mean: float, between: float, within: float) -> float:
+    """Where a prompt lies: what ended as Normal(location, within²), the rest by survival. The prior is Student's t with
+    two degrees of freedom, so that a prompt unlike all before is believed in time."""
+    locations = mean + between * _GRID
+    log_weights = -1.5 * np.log1p(_GRID**2 / 2)
+    if prompt.num:
+        log_weights -= prompt.num * (prompt.total / prompt.num - locations) ** 2 / (2 * within**2)
+    ended, running, ages = np.array([(0, prompt.num_at_limit, prompt.limit), *prompt.running.values()], np.float64).T
+    deviations = (np.log(np.maximum(ages, 1.0))[:, None] - locations) / within
+    log_weights += running @ log_survival(deviations) + ended @ log_survival(-deviations)
+    weights = np.exp(log_weights - log_weights.max())
+    return float((weights * locations).sum() / weights.sum())

@@ -1,0 +1,1 @@
+"""The receiving end of new weights, in vLLM's workers."""

@@ -1,0 +1,143 @@
+"""Bookkeeping of one weight update in an engine: is the announced stream the model's, and did every byte arrive in
+order.
+
+Pure Python: nothing here touches the model, so everything that can be refused is refused while the engine still works.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from nemo_brorl.core.errors import ModelError, WeightSyncError
+from nemo_brorl.types import WEIGHT_ITEM_BYTES, BucketNotice, TensorInfo, WeightBucket
+
+_TIED_HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What an engine received in one update."""
+
+    version: int
+    num_tensors: int
+    num_bytes: int
+    checksum: int  # crc32 over the buckets' checksums, in order: equal in all engines
+
+
+def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor in the folder's safetensors files, from their headers. Raises ModelError."""
+    files = sorted(model_folder.glob("*.safetensors"))
+    if not files or not (model_folder / "config.json").is_file():
+        raise ModelError(
+            f"{model_folder} is not a model folder: it needs config.json and *.safetensors; write a Hugging Face folder"
+        )
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        with file.open("rb") as stream:
+            start = stream.read(8)
+            if len(start) < 8:
+                raise ModelError(f"{file} is cut short ({len(start)} bytes); export the model again")
+            header = stream.read(struct.unpack("<Q", start)[0])
+        try:
+            entries = json.loads(header)
+        except ValueError as cause:
+            raise ModelError(f"{file} has no safetensors header; export the model again") from cause
+        shapes |= {name: tuple(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
+    return shapes
+
+
+def has_tied_head(model_folder: Path) -> bool:
+    """Whether the model's output head is its embedding."""
+    return bool(json.loads((model_folder / "config.json").read_text()).get("tie_word_embeddings", False))
+
+
+def check_manifest(manifest: Sequence[TensorInfo], expected: Mapping[str, tuple[int, ...]], is_tied: bool) -> None:
+    """Raise WeightSyncError unless the manifest names each expected tensor once, in its shape and a dtype that can be
+    read.
+
+    A tied head may be listed or left out on either side: it is the embedding.
+    """
+    optional = {_TIED_HEAD} if is_tied else set()
+    announced = {info.name: info for info in manifest}
+    if len(announced) != len(manifest):
+        name, times = Counter(info.name for info in manifest).most_common(1)[0]
+        raise WeightSyncError(f"weight stream names {name} {times} times")
+    if missing := sorted(expected.keys() - announced.keys() - optional):
+        raise WeightSyncError(f"weight stream lacks {missing[0]} ({len(missing)} tensors missing of {len(expected)})")
+    if unknown := sorted(announced.keys() - expected.keys() - optional):
+        raise WeightSyncError(
+            f"weight stream has {unknown[0]}, which the engine's model does not have ({len(unknown)} such tensors)"
+        )
+    for info in manifest:
+        if info.dtype not in WEIGHT_ITEM_BYTES:
+            raise WeightSyncError(
+                f"weight stream has {info.name} as {info.dtype}; write one of {', '.join(WEIGHT_ITEM_BYTES)}"
+            )
+        if info.name in expected and info.shape != expected[info.name]:
+            raise WeightSyncError(
+                f"weight stream has {info.name} in shape {info.shape}; the engine's model has {expected[info.name]}"
+            )
+
+
+class IncomingWeights:
+    """One update, from its manifest to its last bucket.
+
+    announced ──first bucket──► loading ──last bucket──► whole. `accept` is asked before a bucket touches the model; a
+    refusal while loading means the model is half old and half new.
+    """
+
+    def __init__(self, manifest: Sequence[TensorInfo]) -> None:
+        self._manifest = tuple(manifest)
+        self._num_tensors = 0
+        self._num_bytes = 0
+        self._checksum = 0
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a bucket was accepted."""
+        return self._num_tensors > 0
+
+    def accept(self, bucket: WeightBucket | BucketNotice) -> None:
+        """Count a bucket in. Raises WeightSyncError when it is not the next part of the manifest or its bytes changed.
+
+        Of a notice there are no bytes here: the workers, who get them, compare them with its checksum.
+        """
+        expected = self._manifest[self._num_tensors : self._num_tensors + len(bucket.tensors)]
+        if tuple(bucket.tensors) != expected:
+            got, due = next((got, due) for got, due in zip_longest(bucket.tensors, expected) if got != due)
+            raise WeightSyncError(
+                f"weight stream is out of order: got {got}, the manifest says {due or 'the stream is over'}"
+            )
+        if isinstance(bucket, WeightBucket):
+            _check_bytes(bucket)
+        self._num_tensors += len(bucket.tensors)
+        self._num_bytes += sum(info.num_bytes for info in bucket.tensors)
+        self._checksum = zlib.crc32(struct.pack("<Q", bucket.checksum), self._checksum)
+
+    def finish(self, version: int) -> LoadReport:
+        """What arrived. Raises WeightSyncError when the stream ended early."""
+        if self._num_tensors < len(self._manifest):
+            raise WeightSyncError(
+                f"weight stream ended after {self._num_tensors} of {len(self._manifest)} tensors; "
+                f"{self._manifest[self._num_tensors].name} is missing"
+            )
+        return LoadReport(version, self._num_tensors, self._num_bytes, self._checksum)
+
+
+def _check_bytes(bucket: WeightBucket) -> None:
+    num_bytes = sum(info.num_bytes for info in bucket.tensors)
+    names = f"{bucket.tensors[0].name} to {bucket.tensors[-1].name}" if bucket.tensors else "no tensors"
+    if bucket.data.nbytes != num_bytes:
+        raise WeightSyncError(f"bucket {names} has {bucket.data.nbytes} bytes, its tensors need {num_bytes}")
+    checksum = zlib.crc32(bucket.data.data)
+    if checksum != bucket.checksum:
+        raise WeightSyncError(
+            f"bucket {names} arrived with checksum {checksum:08x}, it left with {bucket.checksum:08x}"
+        )

@@ -1,0 +1,85 @@
+"""The engines of a pool as receivers of published weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nemo_brorl.core.errors import ReceiverLostError
+from nemo_brorl.generation.engine_handle import EngineSlot, PublishedWeights
+from nemo_brorl.generation.weights.broadcast import WeightBroadcast
+from nemo_brorl.types import TensorInfo, WeightLink
+
+
+class WeightReceivers:
+    """Publication after publication: `join` when there is a link to join, then `load`. Engines that fail are replaced.
+
+    The copy that is kept for engines started later (`generation.keep_published`) takes the size of the weights in the
+    object store, and during a publication twice that: the old one goes when the new one is whole in all engines. Ray
+    moves what does not fit to files. Without it a few buckets are alive at once and no more.
+    """
+
+    def __init__(self, slots: Sequence[EngineSlot], timeout_s: float, num_workers: int, is_collective: bool) -> None:
+        self._slots = slots
+        self._timeout_s = timeout_s
+        self._num_workers = num_workers  # of all engines together
+        self._is_collective = is_collective
+
+    def names(self) -> tuple[str, ...]:
+        """Of the engines, all alive; one that was replaced has another."""
+        self._wait_ready()
+        return tuple(slot.name for slot in self._slots)
+
+    def join(self, link: WeightLink) -> None:
+        """Bring all engines into a broadcast. Raises ReceiverLostError that names those that do not come in time, after
+        they have been given up and replaced."""
+        if (names := self.names()) != link.receivers:
+            raise ReceiverLostError(
+                f"the weight group was opened for {', '.join(link.receivers)}; now there are {', '.join(names)}"
+            )
+        broadcast = self._new_broadcast()
+        try:
+            broadcast.join(link)
+        finally:
+            for engine, cause in broadcast.lost.items():
+                self._slots[engine].replace(cause)
+
+    def load(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
+        """Load a stream of StreamedBucket (or of references to WeightBucket) into every engine; prefix caches are
+        dropped.
+
+        The next bucket is taken from the stream while the engines load the one before. Returns the most bytes that were
+        alive beside the models. Raises WeightSyncError naming the engine: before an engine is touched when the manifest
+        does not fit, else after all engines were given up, to be replaced with the weights published before.
+        """
+        self._wait_ready()
+        broadcast = self._new_broadcast()
+        broadcast.announce(manifest)
+        is_whole = False
+        try:
+            copies = broadcast.send(buckets)
+            broadcast.finish(version)
+            is_whole = True
+        finally:
+            if not is_whole:
+                for slot in self._slots:
+                    slot.replace(f"weights of version {version} arrived in part")
+        return self._note_published(PublishedWeights.of(manifest, copies, version), broadcast)
+
+    def _note_published(self, published: PublishedWeights, broadcast: WeightBroadcast) -> int:
+        before = self._slots[0].published
+        for slot in self._slots:
+            slot.published = published
+            slot.lacks_weights = False
+            slot.touch()  # loading was no silence
+        for engine, cause in broadcast.lost.items():
+            self._slots[engine].replace(cause)
+        copies = published.num_bytes + (before.num_bytes if before is not None else 0)
+        return copies + broadcast.bytes_alive(self._num_workers)
+
+    def _wait_ready(self) -> None:
+        for slot in self._slots:
+            slot.wait_or_replace()
+
+    def _new_broadcast(self) -> WeightBroadcast:
+        return WeightBroadcast(self._slots, self._timeout_s, self._is_collective)

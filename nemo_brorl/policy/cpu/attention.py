@@ -1,0 +1,168 @@
+"""Block attention on CPU, forward and backward by hand, around torch's flash kernel for CPU.
+
+Softmax over several sets of keys is the merge of the softmaxes over each set (the log-sum-exps say with what weights;
+Milakov and Gimelshein, arXiv 1805.02867), and flash attention's backward of one set only needs the merged output and
+log-sum-exp. So all responses of a prompt are one batch of queries against one copy of its keys, however long each is;
+only the causal part is done per length. Against concatenating the prompt's keys to each response's this saves the
+copies and their gradients' sums.
+
+Legend: T tokens of the row, B stretches of a block, L their length, R queries that see a span, P keys of a span, H
+heads, K key-value heads, G = H / K, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nemo_brorl.policy.rows.row_layout import Block, Packing, Span
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+
+def attend_on_cpu(
+    query: Tensor, key: Tensor, value: Tensor, context: tuple[Tensor, Tensor] | None, packing: Packing, scale: float
+) -> Tensor:
+    """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None where it is the row itself; [T,
+    H, D].
+
+    The kernel's backward is four times slower in bf16 than in fp32, so bf16 goes through fp32.
+    """
+    keys, values = context if context is not None else (None, None)
+    if "cpu" not in packing.caches:
+        packing.caches["cpu"] = _plan(packing)
+    parts = [part if part is None else part.float() for part in (query, key, value, keys, values)]
+    return _Attention.apply(*parts, packing.caches["cpu"], scale).to(query.dtype)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The blocks sorted by what is done with them."""
+
+    blocks: tuple[Block, ...]
+    shared: list[tuple[slice, Span]]  # rows whose queries all see the same span
+    past: list[tuple[slice, Block, Span]]  # every stretch its own
+
+
+def _plan(packing: Packing) -> _Plan:
+    past, start = [], 0
+    shared: list[tuple[slice, Span]] = []
+    for block in packing.blocks:
+        rows = slice(start, start + block.num_tokens)
+        for span in block.sees:
+            if span.stride:
+                past.append((rows, block, span))
+            elif shared and shared[-1] == (
+                slice(shared[-1][0].start, start),
+                span,
+            ):  # goes on where the block before it ended
+                shared[-1] = (slice(shared[-1][0].start, rows.stop), span)
+            else:
+                shared.append((rows, span))
+        start = rows.stop
+    return _Plan(packing.blocks, shared, past)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        keys: Tensor | None,
+        values: Tensor | None,
+        plan: _Plan,
+        scale: float,
+    ) -> Tensor:
+        context = (key, value) if keys is None or values is None else (keys, values)
+        output, log_sums = torch.empty_like(query), query.new_empty(query.shape[:2])
+        for *heads, to_output, to_sums in _by_block(plan, query, key, value, output, log_sums):
+            part, part_sums = _flash(*heads, 0.0, True, scale=scale)
+            to_output.copy_(part)
+            to_sums.copy_(part_sums)
+        for rows, span in plan.shared:
+            heads = [_queries(query, rows, key.size(1)), *(_span(part, span, query.size(1)) for part in context)]
+            part, part_sums = _flash(*heads, 0.0, False, scale=scale)
+            _merge(_queries(output, rows, key.size(1)), _queries(log_sums, rows, key.size(1)), part, part_sums)
+        for rows, block, span in plan.past:
+            heads = [_stretches(query, rows, block), *(_spans(part, span, block) for part in context)]
+            part, part_sums = _flash(*heads, 0.0, False, scale=scale)
+            _merge(_stretches(output, rows, block), _stretches(log_sums, rows, block), part, part_sums)
+        ctx.save_for_backward(query, key, value, keys, values, output, log_sums)
+        ctx.settings = (plan, scale)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, keys, values, output, log_sums = ctx.saved_tensors
+        plan, scale = ctx.settings
+        grad = grad.contiguous()
+        grads = [torch.empty_like(part) for part in (query, key, value)]
+        for *whole, to_query, to_key, to_value in _by_block(plan, grad, query, key, value, output, log_sums, *grads):
+            part = _flash_backward(*whole, 0.0, True, scale=scale)
+            to_query.copy_(part[0])
+            to_key.copy_(part[1])
+            to_value.copy_(part[2])
+        context, context_grads = (key, value), grads[1:]
+        if keys is not None:
+            context, context_grads = (keys, values), [torch.zeros_like(keys), torch.zeros_like(values)]
+        num_kv = key.size(1)
+        for rows, span in plan.shared:
+            whole_query, heads = _queries(query, rows, num_kv), [_span(part, span, query.size(1)) for part in context]
+            ends = (_queries(output, rows, num_kv), _queries(log_sums, rows, num_kv))
+            parts = _flash_backward(_queries(grad, rows, num_kv), whole_query, *heads, *ends, 0.0, False, scale=scale)
+            _queries(grads[0], rows, num_kv).add_(parts[0])
+            for total, part in zip(context_grads, parts[1:], strict=True):
+                total[span.start : span.start + span.length].transpose(0, 1).add_(part.sum(0))
+        for rows, block, span in plan.past:
+            heads = [_spans(part, span, block) for part in context]
+            ends = (_stretches(output, rows, block), _stretches(log_sums, rows, block))
+            parts = _flash_backward(
+                _stretches(grad, rows, block), _stretches(query, rows, block), *heads, *ends, 0.0, False, scale=scale
+            )
+            _stretches(grads[0], rows, block).add_(parts[0])
+            for total, part in zip(context_grads, parts[1:], strict=True):
+                _spans(total, span, block).add_(part)
+        own_context = (None, None) if keys is None else context_grads
+        return (*grads, *own_context, None, None)
+
+
+def _by_block(plan: _Plan, *tensors: Tensor) -> Iterator[list[Tensor]]:
+    """Per block the views [B, H, L, ...] of tensors [T, H, ...]; one split of each, because there are many blocks."""
+    sizes = [block.num_tokens for block in plan.blocks]
+    for block, *parts in zip(plan.blocks, *(tensor.split(sizes) for tensor in tensors), strict=True):
+        yield [part.view(block.num, block.length, *part.shape[1:]).transpose(1, 2) for part in parts]
+
+
+def _stretches(heads: Tensor, rows: slice, block: Block) -> Tensor:
+    """[T, H, ...] to a view [B, H, L, ...] of a block."""
+    return heads[rows].unflatten(0, (block.num, block.length)).transpose(1, 2)
+
+
+def _queries(heads: Tensor, rows: slice, num_kv: int) -> Tensor:
+    """[T, H, ...] to a view [G, K, R, ...]: every group of heads is one of a batch that shares the keys."""
+    return heads[rows].unflatten(1, (num_kv, -1)).transpose(0, 2)
+
+
+def _span(heads: Tensor, span: Span, num_heads: int) -> Tensor:
+    """[C, K, D] to a view [G, K, P, D] of a span."""
+    part = heads[span.start : span.start + span.length].transpose(0, 1)
+    return part.expand(num_heads // part.size(0), -1, -1, -1)
+
+
+def _spans(heads: Tensor, span: Span, block: Block) -> Tensor:
+    """[C, K, D] to a view [B, K, P, D]: the span of every stretch."""
+    part = heads[span.start : span.start + block.num * span.stride]
+    return part.unflatten(0, (block.num, span.stride))[:, : span.length].transpose(1, 2)
+
+
+def _merge(output: Tensor, log_sums: Tensor, part: Tensor, part_sums: Tensor) -> None:
+    """Add the attention over more keys to `output` and its log-sum-exps, in place."""
+    output.lerp_(part, (part_sums - log_sums).sigmoid_()[..., None])
+    torch.logaddexp(log_sums, part_sums, out=log_sums)

@@ -1,0 +1,269 @@
+"""All policy ranks as one object: the `Policy` port. Driver side: imports neither torch nor megatron."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+
+from nemo_brorl.cluster.process_placement import Places
+from nemo_brorl.config.derived import shares_gpus, weight_transport
+from nemo_brorl.config.model_rules import check_policy_fits
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import BroRLError, RankLostError
+from nemo_brorl.core.logs import get_logger
+from nemo_brorl.core.stall_watch import Heartbeat
+from nemo_brorl.policy.layout import layout_of
+from nemo_brorl.policy.rank_report import RankReport
+from nemo_brorl.policy.roll_call import ASK, RollCall
+from nemo_brorl.policy.weights.weight_source import SLICE_S, WeightSource
+from nemo_brorl.policy.worker import PolicyRank
+from nemo_brorl.types import Float32, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
+
+_CPUS_PER_RANK = 0.1  # ranks and engines take turns, so Ray must not keep them apart
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_CLOSE_TIMEOUT_S = 30.0
+_DEATH_TIMEOUT_S = 5.0  # to learn which rank is gone once one call has failed
+_log = get_logger(__name__)
+
+
+class _Call(NamedTuple):
+    """A method that ranks are at."""
+
+    method: str
+    calls: list[tuple[int, Any]]  # (rank, reference)
+
+
+class MegatronPolicy:
+    """The trained model on all its ranks. Life cycle: the constructor starts the ranks and returns at once;
+    `wait_ready` waits for their model; then any method, one at a time; `close`.
+
+    Where engines share its GPUs (`loads_last`) the model is loaded in `wait_ready`, to be called once they are ready:
+    vLLM counts what is taken from the GPU while it starts as its own, and asks for its whole share to be free.
+    """
+
+    def __init__(
+        self, config: BroRLConfig, model_folder: Path, heartbeat: Heartbeat | None = None, places: Places | None = None
+    ) -> None:
+        """`heartbeat` hears where the ranks are; `places` on a machine with GPUs. Raises ConfigError or ModelError
+        where the folder alone shows that it cannot work."""
+        self.layout = layout_of(config)
+        self.heartbeat = heartbeat or Heartbeat()
+        self.model_folder = model_folder
+        self.is_offloaded_between_updates = config.policy.offload != "none"
+        check_policy_fits(config, model_folder)
+        options: dict[str, Any] = {
+            "num_cpus": _CPUS_PER_RANK,
+            "runtime_env": {"env_vars": _environment(config, model_folder)},
+        }
+        places = places or Places(None)
+        # `where` must answer while another method computes or hangs.
+        actor: Any = ray.remote(**options, concurrency_groups={ASK: 1})(PolicyRank)
+        self.ranks = [
+            actor.options(**places.policy_options(rank)).remote(config, self.layout, model_folder, rank)
+            for rank in range(self.layout.world_size)
+        ]
+        self.weights = WeightSource(self.ranks, config, self._wait)
+        self.roll_call = RollCall({})  # of the call under way
+        self._updating: tuple[int, _Call] | None = None  # version it makes
+        address = self.ranks[0].open_store.remote()
+        prepared = [(number, rank.prepare.remote()) for number, rank in enumerate(self.ranks)]
+        self._starting = prepared
+        self._address: Any = address  # where ranks that have not been told to load shall meet
+        self.loads_last = shares_gpus(config)
+        if not self.loads_last:
+            self._begin_loading()
+
+    def wait_ready(self) -> None:
+        """Return when every rank holds the model. Raises ModelError, ConfigError, ResourceError or TrainingError."""
+        self._begin_loading()
+        self._wait(self._starting, "start")
+
+    def _begin_loading(self) -> None:
+        if self._address is not None:
+            self._starting += [(number, rank.start.remote(self._address)) for number, rank in enumerate(self.ranks)]
+        self._address = None
+
+    @property
+    def data_parallel_size(self) -> int:
+        return self.layout.data
+
+    @property
+    def weight_transport(self) -> str:
+        return self.weights.transport
+
+    def update(self, plan: UpdatePlan) -> UpdateReport:
+        self.begin_update(plan)
+        with self.heartbeat.stage("policy update", self.late):
+            report = self.finish_update()
+        assert report is not None, "a wait without a timeout ended without a report"
+        return report
+
+    def begin_update(self, plan: UpdatePlan) -> None:
+        reference = ray.put(plan)
+        calls = [(number, rank.update.remote(reference)) for number, rank in enumerate(self.ranks)]
+        self._updating = (plan.version, self._begin(calls, "update"))
+
+    def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
+        """Called while something else goes on, it leaves the stage to the caller; `late` names the ranks."""
+        assert self._updating is not None, "no update was begun"
+        version, call = self._updating
+        reports: list[RankReport] | None = self._results(call, timeout_s)
+        if reports is None:
+            return None
+        self._updating = None
+        chosen = reports[self.layout.report_rank]
+        seconds = {name: max(report.seconds[name] for report in reports) for name in chosen.seconds}
+        return UpdateReport(version, chosen.metrics, seconds, chosen.num_updates, chosen.num_skipped)
+
+    def late(self, seconds: float) -> list[str]:
+        """Ranks that have not moved for longer than this in the call under way, as a message names them. From any
+        thread."""
+        return self.roll_call.late(seconds)
+
+    def log_probs(
+        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
+    ) -> list[Float32]:
+        """At the rollouts' temperature, as vLLM's are."""
+        return self._on_all("log_probs", prompt_ids, response_ids, with_fp8)[self.layout.report_rank]
+
+    def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+        """Of the weights in the model folder, at the rollouts' temperature."""
+        return self._wait([(0, self.ranks[0].hf_log_probs.remote(prompt_ids, response_ids))], "hf_log_probs")[0]
+
+    def weight_manifest(self) -> list[TensorInfo]:
+        return self.weights.manifest()
+
+    def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
+        return self.weights.open_link(receivers)
+
+    def weight_stream(self) -> Iterator[StreamedBucket]:
+        self.roll_call = RollCall(dict(enumerate(self.ranks)))
+        with self.heartbeat.stage("policy weight_stream", self.late):
+            for bucket in self.weights.stream(self._ask):
+                self.heartbeat.beat()
+                yield bucket
+
+    def begin_save(self, folder: Path) -> None:
+        self._on_all("begin_save", folder.absolute())
+
+    def finish_save(self, wait: bool) -> float | None:
+        if not wait and not all(self._on_all("is_save_written")):
+            return None
+        return max(self._on_all("finish_save"))
+
+    def load(self, folder: Path) -> None:
+        self._on_all("load", folder.absolute())
+
+    def export(self, folder: Path) -> None:
+        self._on_all("export", folder.absolute())
+
+    def reset_reference(self, clear_optimizer: bool) -> None:
+        self._on_all("reset_reference", clear_optimizer)
+
+    def offload(self) -> None:
+        if self.is_offloaded_between_updates:
+            self._on_all("offload")
+
+    def onload(self) -> None:
+        if self.is_offloaded_between_updates:
+            self._on_all("onload")
+
+    def close(self) -> None:
+        """End the ranks in order; one that does not answer is killed. Calling it again does nothing."""
+        closing = [rank.close.remote() for rank in self.ranks]
+        ended = [rank.__ray_terminate__.remote() for rank in self.ranks]
+        calls = [*closing, *ended]
+        if calls and ray.wait(calls, num_returns=len(calls), timeout=_CLOSE_TIMEOUT_S)[1]:
+            _log.warning("a policy rank did not end within %.0f s and is killed", _CLOSE_TIMEOUT_S)
+        for rank in self.ranks:
+            ray.kill(rank)
+        self.ranks = []
+
+    def _on_all(self, method: str, *arguments: Any) -> list[Any]:
+        return self._wait(
+            [(number, getattr(rank, method).remote(*arguments)) for number, rank in enumerate(self.ranks)], method
+        )
+
+    def _wait(self, calls: list[tuple[int, Any]], method: str) -> list[Any]:
+        """The results of calls, given as (rank, reference). Raises StallError when the run was given up meanwhile."""
+        before = self.roll_call
+        call = self._begin(calls, method)
+        with self.heartbeat.stage(f"policy {method}", self.late):
+            results = self._results(call, timeout_s=None)
+        self.roll_call = before
+        assert results is not None, "a wait without a timeout ended without results"
+        return results
+
+    def _begin(self, calls: list[tuple[int, Any]], method: str) -> _Call:
+        self.roll_call = RollCall({number: self.ranks[number] for number, _ in calls})
+        return _Call(method, calls)
+
+    def _results(self, call: _Call, timeout_s: float | None) -> list[Any] | None:
+        """None: they are not all there within the time."""
+        ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            try:
+                return ray.get(
+                    [reference for _, reference in call.calls],
+                    timeout=min(SLICE_S, max(ends_at - time.monotonic(), 0.0)),
+                )
+            except GetTimeoutError:
+                self._ask()
+            except RayError as error:
+                raise self._explain(call.calls, call.method, error) from error
+            if time.monotonic() >= ends_at:
+                return None
+
+    def _ask(self) -> None:
+        """Look how far the ranks are, unless that was just done."""
+        self.heartbeat.check()
+        if self.roll_call.ask():
+            self.heartbeat.beat(self.roll_call.progress())
+
+    def _explain(self, calls: list[tuple[int, Any]], method: str, error: RayError) -> Exception:
+        """What to tell the user: a rank's own message, or which rank is gone (its peers then fail with lost
+        connections)."""
+        if isinstance(error, RayTaskError) and isinstance(error.cause, BroRLError):
+            return error.cause
+        for number, reference in calls:
+            try:
+                ray.get(reference, timeout=_DEATH_TIMEOUT_S)
+            except RayActorError as death:
+                return RankLostError(
+                    f"policy rank {number} of {len(self.ranks)} is gone, lost during {method}: {death}"
+                )
+            except (GetTimeoutError, RayTaskError):
+                continue
+        return error
+
+
+def _environment(config: BroRLConfig, model_folder: Path) -> dict[str, str]:
+    """Environment variables of a rank's process."""
+    variables = {
+        "OMP_NUM_THREADS": str(config.policy.num_threads),
+        "PYTHONDONTWRITEBYTECODE": "",  # without byte code, imports take several times as long
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron asks for it under tensor parallelism
+    }
+    if weight_transport(config) == "cuda_ipc":
+        variables |= {name: without_expandable_segments(os.environ[name]) for name in _ALLOCATOR if name in os.environ}
+    if config.trainer.gpus_per_node == 0:
+        # one heap: with several, each keeps the holes of other micro-batches, 0.2 GiB of 1.7
+        variables["MALLOC_ARENA_MAX"] = "1"
+        if config.trainer.num_nodes == 1:
+            variables["GLOO_SOCKET_IFNAME"] = "lo"
+    if model_folder.exists():
+        variables["HF_HUB_OFFLINE"] = "1"
+    return variables
+
+
+def without_expandable_segments(settings: str) -> str:
+    """Of torch's allocator: memory in such segments is shared with other processes by a system call that containers
+    forbid (pytorch issue 165685)."""
+    return ",".join(part for part in settings.split(",") if not part.strip().startswith("expandable_segments"))

@@ -1,0 +1,1 @@
+"""The model that Megatron builds: layers, attention, rotary embedding, log-probs."""

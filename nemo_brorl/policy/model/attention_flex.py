@@ -1,0 +1,75 @@
+"""Attention over the whole row by one FlexAttention kernel (arXiv 2412.05496), which skips the blocks of the mask that
+are empty.
+
+For GPUs: FlexAttention has no backward on CPU. Kernel and mask are compiled with dynamic shapes, and rows padded to a
+multiple of ROW_MULTIPLE tokens, so that rows of any length share what is compiled.
+
+Legend: T tokens of the row, S keys (context, then row), H heads, K key-value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.policy.rows.row_layout import Packing, Sight
+
+ROW_MULTIPLE = 256  # tokens: two of FlexAttention's blocks, because a row of a single one is compiled apart
+
+
+def uses_flex(policy: PolicyConfig, layout: ParallelLayout) -> bool:
+    """Whether rows are attended to with FlexAttention: `auto` is flex on GPU."""
+    return policy.attention == "flex" or (policy.attention == "auto" and layout.on_gpu)
+
+
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def attend_with_flex(
+    query: Tensor, key: Tensor, value: Tensor, context: tuple[Tensor, Tensor] | None, packing: Packing, scale: float
+) -> Tensor:
+    """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None; [T, H, D]."""
+    if context is not None:
+        key, value = torch.cat([context[0], key]), torch.cat([context[1], value])
+    query, key, value = (heads.transpose(0, 1)[None] for heads in (query, key, value))
+    attend = _compiled(flex_attention, query.device.type)
+    mask = block_mask(packing, query.device)
+    return attend(query, key, value, block_mask=mask, scale=scale, enable_gqa=query.size(1) != key.size(1))[
+        0
+    ].transpose(0, 1)
+
+
+def block_mask(packing: Packing, device: torch.device) -> BlockMask:
+    """Built once per row, for all layers and passes."""
+    if "flex" not in packing.caches:
+        sight = packing.sight
+        assert sight is not None, "the row was built for FlexAttention"
+        create, sizes = _compiled(create_block_mask, device.type), (len(sight.query_stretch), len(sight.key_stretch))
+        packing.caches["flex"] = create(mask_mod(sight), None, None, *sizes, device=str(device))
+    return packing.caches["flex"]
+
+
+def mask_mod(sight: Sight) -> MaskMod:
+    """Whether query `q` sees key `k`: its own stretch up to itself, and all of its prompt."""
+    query_stretch, query_prompt, query_position = sight.query_stretch, sight.query_prompt, sight.query_position
+    key_stretch, key_position = sight.key_stretch, sight.key_position
+
+    def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        is_past = (key_stretch[k] == query_stretch[q]) & (key_position[k] <= query_position[q])
+        return is_past | (key_stretch[k] == query_prompt[q])
+
+    return sees
+
+
+@cache
+def _compiled(function: Any, device_type: str) -> Any:
+    """Compiled on GPU, where the mask would else be written down for all pairs of tokens; as it is on CPU, for tests of
+    the mask."""
+    return function if device_type == "cpu" else torch.compile(function, dynamic=True)

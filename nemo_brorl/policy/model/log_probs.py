@@ -1,0 +1,216 @@
+"""Log-prob, entropy and collision mass of each response token from vocab-parallel logits, which never exist as a whole.
+
+Own code because Megatron's cross entropies (0.16.1) count the padded vocabulary in the normaliser, and one overwrites
+the logits while the other rounds its gradient to bf16. The output layer is part of the function: forward walks over
+tiles of `chunk` tokens by some columns of the vocabulary and keeps a few numbers per token (the online softmax of arXiv
+1805.02867, with two more sums), backward computes the logits of each tile again. A tile is small enough for the
+processor's cache, which makes this faster than whole rows of logits, and the memory independent of the vocabulary.
+
+Legend: n tokens, h hidden size, v vocabulary rows of this tensor-parallel rank (padding included), c tokens of a chunk,
+w columns of a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from nemo_brorl.policy.model import fused_tiles
+
+_TILE_LOGITS = {
+    "cpu": 1 << 20,
+    "cuda": 1 << 24,
+}  # c * w: 4 MiB for a core's cache, 64 MiB to keep a GPU's kernels large
+_LOWEST = torch.finfo(torch.float32).min
+
+
+class TokenScores(NamedTuple):
+    """What softmax(logits / temperature) says of each response token, [n] float32 each.
+
+    The model hands them on as one tensor [3, n] in this order, which Megatron's schedules can carry;
+    `TokenScores(*output)`.
+    """
+
+    log_probs: Tensor  # of the token
+    entropies: Tensor  # −Σ p log p over the vocabulary, nats
+    collisions: Tensor  # Σ p²: the chance that two draws agree
+
+
+@dataclass(frozen=True)
+class VocabSlice:
+    """Which rows of the vocabulary this rank holds: [first, first + num_valid), then padding."""
+
+    first: int
+    num_valid: int
+    group: dist.ProcessGroup | None  # None: this rank has all of it
+
+
+def vocab_slice(vocab_size: int, num_rows: int, group: dist.ProcessGroup | None) -> VocabSlice:
+    """The slice of a rank that holds `num_rows` rows of a vocabulary padded to num_rows * group size."""
+    if group is None or group.size() == 1:
+        return VocabSlice(0, min(vocab_size, num_rows), None)
+    first = group.rank() * num_rows
+    return VocabSlice(first, max(0, min(num_rows, vocab_size - first)), group)
+
+
+def token_scores(
+    hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int
+) -> Tensor:
+    """`TokenScores` [3, n] float32 under softmax(hidden @ weight.T / temperature), the same on every tensor-parallel
+    rank.
+
+    `hidden` [n, h] is the same on all ranks and its gradient is this rank's share only (Megatron's
+    `copy_to_tensor_model_parallel_region` sums it); `weight` [v, h]; `targets` [n] int64. All three rows have a
+    gradient.
+    """
+    return _TokenScores.apply(hidden, weight, targets, vocab, temperature, chunk)
+
+
+class _TokenScores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int
+    ) -> Tensor:
+        sums = hidden.new_empty(5, len(targets), dtype=torch.float32)
+        for rows in _chunks(len(targets), chunk):
+            sums[:, rows] = _sums(hidden[rows], weight, targets[rows], vocab, temperature)
+        if vocab.group is not None:
+            sums = _over_ranks(sums, vocab.group)
+        largest, total, weighted, squared, target = sums
+        normaliser = largest + total.log()
+        entropies, collisions = total.log() - weighted / total, squared / total.square()
+        ctx.save_for_backward(hidden, weight, targets, normaliser, entropies, collisions)
+        ctx.settings = (vocab, temperature, chunk)
+        return torch.stack(TokenScores(target - normaliser, entropies, collisions))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets, *per_token = ctx.saved_tensors
+        vocab, temperature, chunk = ctx.settings
+        grad = grad / temperature
+        has_more = bool(grad[1:].any())  # a loss of log-probs alone is spared the other two terms
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        for rows in _chunks(len(targets), chunk):
+            state = _ChunkGradient(
+                targets[rows], TokenScores(*grad[:, rows, None]), [kept[rows, None] for kept in per_token]
+            )
+            total = torch.zeros_like(hidden[rows], dtype=torch.float32)
+            for columns in _tiles(len(total), vocab, hidden.device):
+                share = state.of_products(
+                    hidden[rows] @ weight[columns].T, temperature, vocab.first + columns.start, has_more
+                )
+                _add_product(total, share, weight[columns])
+                _add_product(grad_weight[columns], share.T, hidden[rows])
+            grad_hidden[rows] = total.to(hidden.dtype)
+        return grad_hidden, grad_weight.to(weight.dtype), None, None, None, None
+
+
+class _ChunkGradient(NamedTuple):
+    """What the gradient of a chunk's logits is made of."""
+
+    targets: Tensor  # [c]
+    grad: TokenScores  # [c, 1] each, divided by the temperature
+    per_token: list[Tensor]  # normaliser, entropy, collision mass, [c, 1] each
+
+    def of_products(self, products: Tensor, temperature: float, first: int, has_more: bool) -> Tensor:
+        """[c, w] for hidden @ weight.T [c, w] of the tokens from `first` on, which may be overwritten."""
+        if not products.is_cuda:
+            return self.of_logits(_logits(products, temperature), first, has_more)
+        column = (self.targets - first)[:, None]
+        gradient = fused_tiles.compiled(fused_tiles.tile_gradient)
+        return gradient(products, temperature, column, tuple(self.grad), tuple(self.per_token), has_more)
+
+    def of_logits(self, logits: Tensor, first: int, has_more: bool) -> Tensor:
+        """[c, w] for logits [c, w] of the tokens from `first` on, which are overwritten.
+
+        d log p(t) = 1[t] − p;  d H = −p (log p + H);  d Σp² = 2 p (p − Σp²).
+        """
+        normaliser, entropy, collision = self.per_token
+        log_p = logits.sub_(normaliser)
+        if has_more:
+            p = log_p.exp()
+            share = log_p.add_(entropy).mul_(self.grad.entropies).add_(self.grad.log_probs)
+            share.addcmul_(p - collision, self.grad.collisions, value=-2).mul_(p).neg_()
+        else:
+            share = log_p.exp_().mul_(-self.grad.log_probs)
+        is_here, column = _find(self.targets, first, share.size(1))
+        return share.scatter_add_(1, column, self.grad.log_probs * is_here)
+
+
+def _chunks(num: int, chunk: int) -> Iterator[slice]:
+    return (slice(start, min(start + chunk, num)) for start in range(0, num, chunk))
+
+
+def _tiles(num_tokens: int, vocab: VocabSlice, device: torch.device) -> Iterator[slice]:
+    """Columns of the tiles for a chunk; padding is in none of them."""
+    return _chunks(vocab.num_valid, max(64, _TILE_LOGITS[device.type] // num_tokens))
+
+
+def _logits(products: Tensor, temperature: float) -> Tensor:
+    """[c, w] float32, after temperature, in the place of the products if they are in that format."""
+    logits = products.float()
+    return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _find(targets: Tensor, first: int, num: int) -> tuple[Tensor, Tensor]:
+    """Whether each target is among the `num` tokens from `first` on, and its column there (any if it is not), [c,
+    1]."""
+    column = (targets - first)[:, None]
+    return (column >= 0) & (column < num), column.clamp(0, num - 1)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, the product in the format of `right`, the sum in float32."""
+    if right.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left.to(right.dtype) @ right
+
+
+def _sums(hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float) -> Tensor:
+    """Of one chunk and this rank's logits z, [5, c]: the largest m; Σ e, Σ (z − m) e, Σ e² with e = exp(z − m); the
+    target's z or 0."""
+    num = len(targets)
+    target = hidden.new_zeros(num, dtype=torch.float32)
+    largest = torch.full_like(target, _LOWEST)  # of no logits at all: any finite number keeps the sums at zero
+    sums = target.new_zeros(3, num)
+    for columns in _tiles(num, vocab, hidden.device):
+        products = hidden @ weight[columns].T
+        is_here, column = _find(targets, vocab.first + columns.start, products.size(1))
+        target += torch.where(is_here, products.gather(1, column).float() / temperature, 0.0)[:, 0]
+        add_tile = fused_tiles.compiled(fused_tiles.add_tile) if products.is_cuda else _add_tile
+        largest, sums = add_tile(products, temperature, largest, sums)
+    return torch.stack([largest, *sums, target])
+
+
+def _add_tile(products: Tensor, temperature: float, largest: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest logit and the three sums with another tile taken in, which is overwritten."""
+    logits = _logits(products, temperature)
+    larger = torch.maximum(largest, logits.amax(1))
+    shifted = logits.sub_(larger[:, None])
+    exps = shifted.exp()
+    mine = torch.stack([exps.sum(1), torch.linalg.vecdot(shifted, exps), torch.linalg.vecdot(exps, exps)])
+    return larger, _relative_to(larger, largest, sums).add_(mine)
+
+
+def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
+    """The three sums [3, n] taken relative to `old`, as if they had been taken relative to `new` >= `old`."""
+    shift = (old - new).clamp(min=-1e4)  # exp() is zero long before, and zero times infinity would be NaN
+    scale = shift.exp()
+    total, weighted, squared = sums
+    return torch.stack([total * scale, (weighted + shift * total) * scale, squared * scale.square()])
+
+
+def _over_ranks(sums: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The sums [5, n] over the whole vocabulary: one MAX of [n] and one SUM of [4, n]."""
+    largest = sums[0].clone()
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group)
+    rest = torch.cat([_relative_to(largest, sums[0], sums[1:4]), sums[4:]])
+    dist.all_reduce(rest, group=group)
+    return torch.cat([largest[None], rest])

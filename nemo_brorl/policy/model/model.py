@@ -1,0 +1,151 @@
+"""The model of one rank: Megatron's GPTModel that reads packed rows and answers with log-probs of the response
+tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.tensor_parallel.mappings import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+)
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+
+from nemo_brorl.config.model_shape import ModelShape, Rope
+from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.policy.model.layer_specs import layer_specs
+from nemo_brorl.policy.model.log_probs import token_scores, vocab_slice
+from nemo_brorl.policy.model.moe import moe_settings, prepare_experts
+from nemo_brorl.policy.model.rope import inverse_frequencies
+from nemo_brorl.policy.model.rotary import PackedRotary
+from nemo_brorl.policy.numerics.precision import follow_forwards, precision_settings, with_fp8_emulated
+from nemo_brorl.policy.rows.row_layout import Packing
+
+_RECOMPUTE: dict[str | None, dict[str, Any]] = {
+    None: {},
+    "selective": {"recompute_granularity": "selective"},
+    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+}
+
+
+class PolicyModel(GPTModel):
+    """GPTModel whose last stage returns `log_probs.TokenScores` [3, n] instead of logits [T, V].
+
+    Call it as `model(token_ids [1, T], positions [1, T], None, packed_seq_params=packing)`.
+    """
+
+    def __init__(self, *args: Any, true_vocab_size: int, log_prob_chunk: int, rope: Rope, **kwargs: Any) -> None:
+        super().__init__(*args, position_embedding_type="rope", rotary_base=rope.base, **kwargs)
+        self.true_vocab_size = true_vocab_size
+        self.log_prob_chunk = log_prob_chunk
+        self.rotary_pos_emb = PackedRotary(
+            kv_channels=self.config.kv_channels,
+            rotary_percent=1.0,
+            rotary_base=rope.base,
+            use_cpu_initialization=self.config.use_cpu_initialization,
+            cp_group=self.pg_collection.cp,
+        )
+        self.rotary_pos_emb.inv_freq = inverse_frequencies(rope, self.config.kv_channels)
+
+    def _postprocess(self, hidden_states: Tensor, packed_seq_params: Packing, **others: Any) -> Tensor:
+        """Replaces GPTModel's: hidden states [T, 1, h] (cut over ranks under sequence parallelism) to scores [3, n]."""
+        if not self.post_process:
+            return hidden_states
+        if self.config.sequence_parallel:
+            hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
+        group = parallel_state.get_tensor_model_parallel_group()
+        rows = hidden_states.squeeze(1).index_select(0, packed_seq_params.source_rows)
+        weight = (
+            self.shared_embedding_or_output_weight()
+            if self.share_embeddings_and_output_weights
+            else self.output_layer.weight
+        )
+        return token_scores(
+            copy_to_tensor_model_parallel_region(rows),
+            weight,
+            packed_seq_params.targets,
+            vocab_slice(self.true_vocab_size, weight.size(0), group),
+            packed_seq_params.temperature,
+            self.log_prob_chunk,
+        )
+
+
+def transformer_config(policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout) -> TransformerConfig:
+    """Megatron's view of the settings. Fused kernels are left to Transformer Engine; on CPU all but SwiGLU are off."""
+    return TransformerConfig(
+        num_layers=shape.num_layers,
+        hidden_size=shape.hidden_size,
+        num_attention_heads=shape.num_heads,
+        num_query_groups=shape.num_key_value_heads,
+        kv_channels=shape.head_size,
+        softmax_scale=shape.rope.attention_factor**2 / shape.head_size**0.5,  # the factor is on queries and keys
+        ffn_hidden_size=shape.ffn_size,
+        tensor_model_parallel_size=layout.tensor,
+        pipeline_model_parallel_size=layout.pipeline,
+        virtual_pipeline_model_parallel_size=layout.virtual_pipeline,
+        context_parallel_size=layout.context,
+        sequence_parallel=layout.sequence_parallel,
+        variable_seq_lengths=layout.pipeline > 1
+        and layout.virtual_pipeline is None,  # rows differ in length (schedule._row_length)
+        # batched, two messages to the same rank are swapped without a word: over Gloo, and where two stages are
+        # interleaved
+        batch_p2p_comm=layout.on_gpu and layout.virtual_pipeline is None,
+        normalization="RMSNorm",
+        layernorm_epsilon=shape.norm_epsilon,
+        qk_layernorm=shape.has_qk_norm,
+        gated_linear_unit=True,
+        activation_func=F.silu,
+        add_bias_linear=False,
+        add_qkv_bias=shape.has_qkv_bias,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        use_cpu_initialization=not layout.on_gpu,
+        masked_softmax_fusion=False,
+        bias_activation_fusion=True,
+        bias_dropout_fusion=False,
+        gradient_accumulation_fusion=False,
+        apply_rope_fusion=False,
+        persist_layer_norm=False,
+        calculate_per_token_loss=True,  # gradients are divided once, by the tokens of the whole mini-batch
+        finalize_model_grads_func=finalize_model_grads,
+        **moe_settings(policy.moe, shape, layout),
+        **_RECOMPUTE[policy.recompute],
+        **precision_settings(policy, layout.on_gpu),
+    )
+
+
+def build_model(policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout) -> list[PolicyModel]:
+    """This rank's model chunks: one, or `virtual_pipeline` many, with random weights (only initialising marks the
+    parameters that are split over tensor-parallel ranks, which the gradient norm depends on)."""
+    config = transformer_config(policy, shape, layout)
+    stages = range(layout.virtual_pipeline) if layout.virtual_pipeline else [None]
+    models = [_build_chunk(policy, shape, layout, config, stage) for stage in stages]
+    prepare_experts(policy.moe, models)
+    return models
+
+
+def _build_chunk(
+    policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout, config: TransformerConfig, stage: int | None
+) -> PolicyModel:
+    model = PolicyModel(
+        config,
+        with_fp8_emulated(layer_specs(config, layout.on_gpu, stage), policy, layout, config, stage),
+        vocab_size=shape.padded_vocab_size(layout.tensor),
+        max_sequence_length=shape.max_positions,
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+        share_embeddings_and_output_weights=shape.is_tied,
+        parallel_output=True,
+        vp_stage=stage,
+        true_vocab_size=shape.vocab_size,
+        log_prob_chunk=policy.log_prob_chunk_tokens,
+        rope=shape.rope,
+    )
+    follow_forwards(model)
+    return model.cuda() if layout.on_gpu else model

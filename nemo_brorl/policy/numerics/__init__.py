@@ -1,0 +1,1 @@
+"""Number formats: precision, FP8 recipes and their emulation on CPU."""

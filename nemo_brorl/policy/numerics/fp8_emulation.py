@@ -1,0 +1,218 @@
+"""FP8 training without FP8 hardware: Megatron's parallel linears with the rounding of Transformer Engine's.
+
+What Transformer Engine would multiply in FP8 is quantised here (linear_qkv, linear_proj, linear_fc1, linear_fc2, those
+of experts and shared experts), forward and backward. Attention, embedding, output layer, norms and router stay as they
+are. Nothing is faster or smaller for it: this measures what a recipe does to log-probs and to learning.
+
+Where it departs from Transformer Engine: under full recomputation the gradient's history takes one step for a
+micro-batch, there one for a layer; with virtual pipeline stages a chunk's history moves with its own forwards only,
+there with every chunk's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.tensor_parallel.mappings import _gather_along_first_dim, _reduce_scatter_along_first_dim
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlock, TransformerBlockSubmodules
+from torch import Tensor
+
+from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.policy.numerics.fp8_recipes import Delayed, LinearRecipe, Operands, Phase, make_recipe
+from nemo_brorl.policy.numerics.quantise import AmaxHistory, Quantised, product
+
+
+class ChunkEmulation:
+    """What the emulated linears of one model chunk share: the switch, the phase of a pass, and the end of a step."""
+
+    def __init__(self) -> None:
+        self.is_on = True
+        self.linears: list[EmulatedLinear] = []
+        self._is_training_forward = False
+        self._first: EmulatedLinear | None = None  # to run forward, so the last to run backward
+
+    def attach(self, block: TransformerBlock) -> None:
+        """Follow the forward passes of the chunk's transformer block."""
+        block.register_forward_pre_hook(self._before)
+        block.register_forward_hook(self._after)
+
+    def _before(self, block: TransformerBlock, arguments: Any) -> None:
+        self._is_training_forward = torch.is_grad_enabled() and self.is_on
+        self._first = None
+
+    def _after(self, block: TransformerBlock, arguments: Any, output: Any) -> None:
+        if self._is_training_forward:
+            self._end_step([history for recipe in self._delayed() for history in (recipe.x, recipe.w)])
+        self._is_training_forward = False
+
+    def enter(self, linear: EmulatedLinear) -> Phase:
+        """A linear begins a forward product. Inside a training forward of the block, gradients are off only while a
+        part of it is checkpointed; outside, they are on only while it is recomputed."""
+        if self._first is None:
+            self._first = linear
+        if torch.is_grad_enabled() == self._is_training_forward:
+            return Phase.FORWARD
+        return Phase.CHECKPOINTED if self._is_training_forward else Phase.RECOMPUTED
+
+    def leave_backward(self, linear: EmulatedLinear) -> None:
+        """A linear has computed its gradients."""
+        if linear is self._first:
+            self._end_step([recipe.g for recipe in self._delayed()])
+
+    def _delayed(self) -> list[Delayed]:
+        return [linear.recipe for linear in self.linears if isinstance(linear.recipe, Delayed)]
+
+    @staticmethod
+    def _end_step(histories: Sequence[AmaxHistory]) -> None:
+        """Collective over tensor-, context- and data-parallel ranks, as Megatron sets Transformer Engine's amax
+        group."""
+        if not histories:
+            return
+        amaxes = torch.stack([history.amaxes[0] for history in histories])
+        dist.all_reduce(
+            amaxes, dist.ReduceOp.MAX, group=parallel_state.get_amax_reduction_group(with_context_parallel=True)
+        )
+        for history, amax in zip(histories, amaxes, strict=True):
+            history.end_step(amax)
+
+
+class EmulatedLinear:
+    """What both kinds of linear add to Megatron's. Made with `policy` and `chunk` besides Megatron's own arguments."""
+
+    recipe: LinearRecipe
+    chunk: ChunkEmulation
+
+    def _emulate(self, policy: PolicyConfig, chunk: ChunkEmulation) -> None:
+        self.recipe, self.chunk = make_recipe(policy), chunk
+        chunk.linears.append(self)
+
+    def get_extra_state(self) -> Any:
+        """The history of the delayed recipe, one object per layer in a checkpoint."""
+        return self.recipe.extra_state()
+
+    def set_extra_state(self, state: Any) -> None:
+        self.recipe.load_extra_state(state)
+
+    def _forward_impl(self, input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not self.chunk.is_on:
+            return super()._forward_impl(input, weight, *args, **kwargs)  # type: ignore[misc]
+        group = kwargs["tp_group"] if kwargs["sequence_parallel"] or kwargs["allreduce_dgrad"] else None
+        phase = self.chunk.enter(self)  # not in the function's forward, where gradients are always off
+        return _Fp8Linear.apply(input, weight, kwargs["bias"], self, phase, group, kwargs["sequence_parallel"])
+
+
+class EmulatedColumnParallelLinear(EmulatedLinear, ColumnParallelLinear):
+    """Output features split over tensor-parallel ranks."""
+
+    def __init__(self, *args: Any, policy: PolicyConfig, chunk: ChunkEmulation, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._emulate(policy, chunk)
+
+
+class EmulatedRowParallelLinear(EmulatedLinear, RowParallelLinear):
+    """Input features split over tensor-parallel ranks."""
+
+    def __init__(self, *args: Any, policy: PolicyConfig, chunk: ChunkEmulation, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._emulate(policy, chunk)
+
+
+class _Fp8Linear(torch.autograd.Function):
+    """x [..., in], weight [out, in] to [..., out]: the three products in FP8. `group`: tensor-parallel ranks that share
+    the input; its gradient is then summed over them, or, under sequence parallelism, the input gathered and its
+    gradient scattered."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        linear: EmulatedLinear,
+        phase: Phase,
+        group: Any,
+        is_gathered: bool,
+    ) -> Tensor:
+        whole = _gather_along_first_dim(x, group) if is_gathered else x
+        operands, quantised_weight = linear.recipe.inputs(whole.flatten(0, -2), weight, phase)
+        ctx.linear, ctx.group, ctx.is_gathered, ctx.has_bias = linear, group, is_gathered, bias is not None
+        ctx.shape, ctx.dtype, ctx.weight_dtype = whole.shape, x.dtype, weight.dtype
+        _save(ctx, operands.by_column, quantised_weight)
+        y = product(operands.by_row, quantised_weight.transposed(), x.dtype).view(*whole.shape[:-1], weight.size(0))
+        return y if bias is None else y + bias
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = _saved(ctx)
+        flat = grad.flatten(0, -2)
+        operands: Operands = ctx.linear.recipe.gradient(flat)
+        dx = dw = None
+        if ctx.needs_input_grad[0]:
+            dx = product(operands.by_row, weight, ctx.dtype).view(ctx.shape)
+            if ctx.is_gathered:
+                dx = _reduce_scatter_along_first_dim(dx, ctx.group)
+            elif ctx.group is not None:
+                dist.all_reduce(dx, group=ctx.group)
+        if ctx.needs_input_grad[1]:
+            dw = product(operands.by_column.transposed(), x, ctx.weight_dtype)
+        bias_grad = flat.sum(0) if ctx.has_bias else None  # of the gradient before quantising, as Transformer Engine's
+        ctx.linear.chunk.leave_backward(ctx.linear)
+        return dx, dw, bias_grad, None, None, None, None
+
+
+def _save(ctx: Any, x: Quantised, weight: Quantised) -> None:
+    ctx.save_for_backward(x.values, x.factor, weight.values, weight.factor)
+
+
+def _saved(ctx: Any) -> tuple[Quantised, Quantised]:
+    x_values, x_factor, weight_values, weight_factor = ctx.saved_tensors
+    return Quantised(x_values, x_factor), Quantised(weight_values, weight_factor)
+
+
+def emulated_layers(
+    layers: TransformerBlockSubmodules, policy: PolicyConfig, num_layers: int, first_layer: int
+) -> TransformerBlockSubmodules:
+    """A chunk's layers with the linears of FP8 layers emulated. `first_layer`: how many of the model's layers come
+    before."""
+    chunk = ChunkEmulation()
+    specs = [
+        spec if is_bf16_layer(policy, first_layer + index, num_layers) else _emulated(spec, policy, chunk)
+        for index, spec in enumerate(layers.layer_specs)
+    ]
+    return dataclasses.replace(layers, layer_specs=specs)
+
+
+def is_bf16_layer(policy: PolicyConfig, layer: int, num_layers: int) -> bool:
+    """Whether a layer, counted from 0 over all pipeline stages, is left out of FP8."""
+    return layer < policy.fp8_bf16_first_layers or layer >= num_layers - policy.fp8_bf16_last_layers
+
+
+def _emulated(part: Any, policy: PolicyConfig, chunk: ChunkEmulation) -> Any:
+    """A part of a layer's spec with every Megatron linear in it exchanged."""
+    module = part.module if isinstance(part, ModuleSpec) else part
+    if isinstance(module, type) and module in _EMULATED:
+        return ModuleSpec(module=_EMULATED[module], params={"policy": policy, "chunk": chunk})
+    if isinstance(part, ModuleSpec) and dataclasses.is_dataclass(part.submodules):
+        submodules: Any = part.submodules
+        names = [field.name for field in dataclasses.fields(submodules)]
+        changed = {name: _emulated(getattr(submodules, name), policy, chunk) for name in names}
+        return dataclasses.replace(part, submodules=dataclasses.replace(submodules, **changed))
+    return part
+
+
+_EMULATED: dict[type, type] = {
+    ColumnParallelLinear: EmulatedColumnParallelLinear,
+    RowParallelLinear: EmulatedRowParallelLinear,
+}
+
+
+def chunks_of(model: torch.nn.Module) -> list[ChunkEmulation]:
+    """The emulation of a built model chunk, in a list; empty without one."""
+    return list(dict.fromkeys(module.chunk for module in model.modules() if isinstance(module, EmulatedLinear)))

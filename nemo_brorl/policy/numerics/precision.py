@@ -1,0 +1,120 @@
+"""Number formats: fp32 or bf16 parameters, and FP8 for the matrix products: Transformer Engine's on GPUs, its emulation
+on CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+from torch import Tensor
+
+from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.policy.numerics.fp8_emulation import chunks_of, emulated_layers
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_FP8_ROWS = 16  # Transformer Engine's FP8 products want row counts that are multiples of it
+_FP8_GATHERED_ROWS = 128  # of every rank, where a blockwise quantised tensor is gathered
+
+
+def param_dtype(config: PolicyConfig) -> torch.dtype:
+    """The format of parameters and activations; gradients and the optimizer's master weights are always fp32."""
+    if config.precision not in _DTYPES:
+        raise ConfigError(f"policy.precision={config.precision!r} is unknown: write one of {', '.join(_DTYPES)}")
+    return _DTYPES[config.precision]
+
+
+def precision_settings(config: PolicyConfig, on_gpu: bool) -> dict[str, Any]:
+    """Keyword arguments for Megatron's TransformerConfig; FP8 is only there on GPUs, on CPU `with_fp8_emulated` does
+    it.
+
+    The history of the delayed recipe counts forward passes of micro-batches. Which settings go together is in
+    `config.rules`.
+    """
+    dtype = param_dtype(config)
+    settings: dict[str, Any] = {"params_dtype": dtype, "pipeline_dtype": dtype, "bf16": dtype == torch.bfloat16}
+    if config.fp8 is None or not on_gpu:
+        return settings
+    return settings | {
+        "fp8": config.fp8,
+        "fp8_recipe": config.fp8_recipe,
+        "fp8_param": config.fp8_params,
+        "fp8_amax_history_len": config.fp8_amax_history,
+        "fp8_amax_compute_algo": "max",
+        "first_last_layers_bf16": config.fp8_bf16_first_layers + config.fp8_bf16_last_layers > 0,
+        "num_layers_at_start_in_bf16": config.fp8_bf16_first_layers,
+        "num_layers_at_end_in_bf16": config.fp8_bf16_last_layers,
+    }
+
+
+def row_multiple(config: PolicyConfig, layout: ParallelLayout) -> int:
+    """What the tokens of a row are padded to a multiple of, so that every sequence-parallel rank has an equal and, in
+    FP8, allowed number of them. The same on CPU, where tiles then lie as on GPUs."""
+    ranks = layout.tensor if layout.sequence_parallel else 1
+    if config.fp8 is None:
+        return ranks
+    return ranks * (_FP8_GATHERED_ROWS if config.fp8_recipe == "blockwise" and ranks > 1 else _FP8_ROWS)
+
+
+def with_fp8_emulated(
+    layers: TransformerBlockSubmodules,
+    policy: PolicyConfig,
+    layout: ParallelLayout,
+    config: TransformerConfig,
+    stage: int | None,
+) -> TransformerBlockSubmodules:
+    """The layers of one model chunk as `policy.fp8` wants them: on CPU with emulated linears, on GPUs as they are."""
+    if policy.fp8 is None or layout.on_gpu:
+        return layers
+    first = get_transformer_layer_offset(config, stage, parallel_state.get_pipeline_model_parallel_rank())
+    return emulated_layers(layers, policy, config.num_layers, first)
+
+
+def follow_forwards(model: Any) -> None:
+    """Let the emulation of a built model chunk, if it has one, see where its forward passes begin and end."""
+    for chunk in chunks_of(model):
+        chunk.attach(model.decoder)
+
+
+@contextmanager
+def fp8_off(models: Sequence[Any]) -> Iterator[None]:
+    """Inside, model chunks compute without FP8; the delayed recipe's history does not notice.
+
+    FP8 parameters (`policy.fp8_params`) are dequantised, not restored. On GPUs Megatron asks its config at every
+    forward.
+    """
+    configs = list({id(model.config): model.config for model in models}.values())
+    formats = [config.fp8 for config in configs]
+    emulations = [(chunk, chunk.is_on) for model in models for chunk in chunks_of(model)]
+    try:
+        for config in configs:
+            config.fp8 = None
+        for chunk, _ in emulations:
+            chunk.is_on = False
+        yield
+    finally:
+        for config, fp8 in zip(configs, formats, strict=True):
+            config.fp8 = fp8
+        for chunk, was_on in emulations:
+            chunk.is_on = was_on
+
+
+@torch.no_grad()
+def fill(param: Tensor, values: Tensor) -> None:
+    """Give a parameter its first values, before the optimizer is built, which would otherwise start the master weights
+    of an FP8 parameter from what the layer was initialised with (`get_high_precision_init_val`)."""
+    param.copy_(values)
+    if hasattr(param, "get_high_precision_init_val"):
+        param._high_precision_init_val = values.detach().to(device="cpu", dtype=param.dtype)
+
+
+def plain(param: Tensor) -> Tensor:
+    """A parameter's values in its nominal format; an FP8 parameter is dequantised."""
+    return param.dequantize() if hasattr(param, "_quantizer") else param.detach()

@@ -1,0 +1,1 @@
+"""Rows of packed responses that share a prompt."""

@@ -1,0 +1,76 @@
+"""How a packed row is read: which of its tokens see which. Made by `packed_rows`, followed by every attention backend.
+
+A row is cut into blocks. A block is `num` stretches of `length` tokens each, end to end; a stretch attends to itself
+causally, and before that to all of the spans its block names. A span lies in the *context*: without context parallelism
+that is the row itself, with it the stretches that are cut over the ranks, put together again (`context_parallel`).
+
+So a response names its prompt, and a piece of a long stretch names what comes before it. No mask is needed: what is not
+causal is seen whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatron.core.packed_seq_params import PackedSeqParams
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Span:
+    """Context rows [start + i * stride, start + i * stride + length), seen in full by stretch i of a block; with stride
+    0 all stretches see the same."""
+
+    start: int
+    length: int
+    stride: int = 0
+
+
+@dataclass(frozen=True)
+class Block:
+    """`num` stretches of `length` tokens, which all see `sees` (their prompt, their own past) and then themselves."""
+
+    num: int
+    length: int
+    sees: tuple[Span, ...] = ()
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num * self.length
+
+
+@dataclass(frozen=True)
+class Sight:
+    """The same rules token by token, for backends that take a mask. Keys are the context (under context parallelism),
+    then the row. A query sees a key of its own stretch that is not after it, and every key of its prompt's stretch."""
+
+    query_stretch: Tensor  # [T] int32
+    query_prompt: Tensor  # [T] int32, -1: none
+    query_position: Tensor  # [T] int32
+    key_stretch: Tensor  # [S] int32, HIDDEN: padding, or a token that stands in the context too
+    key_position: Tensor  # [S] int32
+
+
+HIDDEN = -2  # key_stretch of what no query sees
+
+
+@dataclass(eq=False)
+class Packing(PackedSeqParams):
+    """A row's layout on this rank. Travels through Megatron as its `packed_seq_params`; the `qkv_format` of its own
+    keeps Megatron's code for packed sequences, a Python loop per document and layer, out of the way."""
+
+    qkv_format: str = "shared_prompt"
+    blocks: tuple[Block, ...] = ()
+    positions: Tensor | None = None  # [T] int64, counted on from the prompt
+    source_rows: Tensor | None = None  # [n] int64, the row that predicts each response token
+    targets: Tensor | None = None  # [n] int64, the response tokens
+    temperature: float = 1.0  # log-probs are of softmax(logits / temperature)
+    num_cut: int = 0  # the row's first tokens, which belong to stretches that are cut over the context-parallel ranks
+    # [C] int64, for each context row its place in the ranks' cut tokens, end to end
+    context_order: Tensor | None = None
+    sight: Sight | None = None  # None: the backend follows the blocks
+    rotation: tuple[Tensor, Tensor] | None = field(default=None, repr=False)  # cached by `rotary.PackedRotary`
+    caches: dict[Any, Any] = field(
+        default_factory=dict, repr=False
+    )  # what a backend derives from the above, once per row

@@ -1,0 +1,1 @@
+"""The state of a rank: optimizer, reference, offload, checkpoints."""

@@ -1,0 +1,148 @@
+"""Files of a checkpoint, written by a thread while the rank goes on training.
+
+Megatron's own asynchronous save forks a writer process. A rank is a Ray actor with gRPC and Gloo threads, which a fork
+may catch holding a lock, and its manager process outlives a rank that is killed. So Megatron only plans here: a thread
+writes the planned buckets with Megatron's own file writer (writing and fsync give up the interpreter's lock), and the
+results are put together by `finish`. Nothing touches a file before the thread runs, so a full disk never leaves some
+ranks waiting inside a collective.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.strategies.common import COMMON_STATE_FNAME
+from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
+from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+from torch import Tensor
+from torch.serialization import set_crc32_options
+
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.policy.device import host_like, wait_for_copies
+
+_BACKEND, _VERSION = "torch_dist", 1
+_CANNOT_WRITE = (OSError, RuntimeError)  # torch's zip writer turns a full disk into a RuntimeError
+
+
+class _Plan(TorchDistSaveShardedStrategy):
+    """Megatron's way of writing sharded tensors, stopped once every rank knows what it will write."""
+
+    def _get_save_and_finalize_callbacks(self, writer: Any, save_state_dict_ret: Any) -> Any:
+        return writer, save_state_dict_ret[1]
+
+
+class BackgroundSave:
+    """One save on one rank: planned by the constructor, written by its thread, put together by `finish`."""
+
+    def __init__(self, sharded_state: dict[str, Any], folder: Path, live: Sequence[Tensor], validate: bool) -> None:
+        """Collective. Returns once the state is copied to host memory that nothing else writes to.
+
+        `live` are the tensors on the host that training changes in place. `validate`: check across ranks that the
+        shards of every tensor cover it exactly once.
+        """
+        # The queue on which Megatron's writer hands back results never leaves this process; by default it starts a
+        # manager process.
+        filesystem_async._results_queue = queue.Queue()
+        self.folder = folder
+        sharded, common = save_preprocess(sharded_state, validate)
+        self.writer, self.metadata = _Plan(_BACKEND, _VERSION).async_save(sharded, folder)
+        self.buckets = _private_copies(self.writer.write_buckets, live)
+        self.common = io.BytesIO()
+        torch.save(common, self.common)
+        self.results: list[Any] = []
+        self.failure = "its writer ended without a result"
+        self.seconds = 0.0
+        self.thread = threading.Thread(target=self._write, name="checkpoint writer", daemon=True)
+        self.thread.start()
+
+    def is_written(self) -> bool:
+        """Whether this rank's files are written, or failed."""
+        return not self.thread.is_alive()
+
+    def finish(self) -> float:
+        """Collective: wait for all files and write the index over them. Returns seconds of writing on this rank.
+
+        Raises CheckpointError on every rank when the files of any of them could not be written.
+        """
+        self.thread.join()
+        outcomes: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+        dist.gather_object((self.failure, self.results), outcomes, dst=0)
+        verdict = [self._write_index(outcomes) if outcomes is not None else ""]
+        dist.broadcast_object_list(verdict, src=0)
+        if verdict[0]:
+            raise CheckpointError(f"the checkpoint in {self.folder} could not be written ({verdict[0]})")
+        return self.seconds
+
+    def _write(self) -> None:
+        start = time.perf_counter()
+        set_crc32_options(False)  # sums that torch does not check when it loads, for half of the processor time
+        try:
+            if dist.get_rank() == 0:
+                self._write_common()
+            for number, bucket in enumerate(self.buckets):
+                self.results += self._write_bucket(number, bucket)
+            self.failure = ""
+        except _CANNOT_WRITE as error:
+            self.failure = f"{type(error).__name__}: {error}"
+        self.buckets = []
+        self.seconds = time.perf_counter() - start
+
+    def _write_common(self) -> None:
+        with (self.folder / COMMON_STATE_FNAME).open("wb") as file:
+            file.write(self.common.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _write_bucket(self, number: int, bucket: Any) -> list[Any]:
+        """One file through Megatron's writer, which reports an error in place of its results."""
+        results: queue.Queue[Any] = queue.Queue()
+        running: queue.Queue[int] = queue.Queue()
+        running.put(number)
+        transforms = [self.writer.transforms] if hasattr(self.writer, "transforms") else []
+        FileSystemWriterAsync.write_preloaded_data(transforms, number, bucket, results, running, use_fsync=True)
+        outcome = results.get()[1]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _write_index(self, outcomes: list[Any]) -> str:
+        """Rank 0's last files: where every tensor lies, and Megatron's mark of a whole checkpoint. What went wrong, or
+        ""."""
+        failures = [f"rank {rank}: {failure}" for rank, (failure, _) in enumerate(outcomes) if failure]
+        if failures:
+            return "; ".join(failures)
+        try:
+            self.writer.finish(self.metadata, [results for _, results in outcomes])
+            save_config(CheckpointingConfig(_BACKEND, _VERSION), str(self.folder))
+        except _CANNOT_WRITE as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+
+def _private_copies(buckets: Sequence[Any], live: Sequence[Tensor]) -> list[Any]:
+    """Buckets whose tensors are on the host and share no memory with `live`."""
+    in_use = {tensor.untyped_storage().data_ptr() for tensor in live}
+
+    def private(tensor: Tensor) -> Tensor:
+        if tensor.is_cpu and tensor.untyped_storage().data_ptr() not in in_use:
+            return tensor  # gathered for this save, or cut out of a larger storage by Megatron's planner
+        return host_like(tensor).copy_(tensor.detach(), non_blocking=True)
+
+    copies = [
+        (path, key, (data, [(item, private(tensor)) for item, tensor in tensors]))
+        for path, key, (data, tensors) in buckets
+    ]
+    wait_for_copies()
+    return copies

@@ -1,0 +1,120 @@
+"""Gradients and steps: Megatron's DistributedDataParallel and distributed Adam, and the guard against non-finite
+updates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from torch import Tensor
+
+from nemo_brorl.config.schema import OptimConfig
+from nemo_brorl.policy.device import Device
+from nemo_brorl.policy.model.model import PolicyModel
+from nemo_brorl.policy.state.optimizer_state import copy_state_once
+
+
+def wrap_model(models: Sequence[PolicyModel]) -> list[DistributedDataParallel]:
+    """Give every model chunk fp32 gradient buffers that are reduced over the data-parallel ranks, sharded for the
+    optimizer."""
+    settings = DistributedDataParallelConfig(
+        use_distributed_optimizer=True, grad_reduce_in_fp32=True, fp8_param_gather=models[0].config.fp8_param
+    )
+    chunks = [
+        DistributedDataParallel(model.config, settings, model, disable_bucketing=index > 0)
+        for index, model in enumerate(models)
+    ]
+    for chunk in chunks:
+        _count_padding_in(chunk)
+        _skip_exchange_with_oneself(chunk)
+    return chunks
+
+
+def _count_padding_in(chunk: DistributedDataParallel) -> None:
+    """Megatron 0.16.1 joins the buckets of optimizer state without their padding, then cuts parameters out at the
+    places they have with padding. So a checkpoint is shifted, with a warning only, wherever a bucket before the last
+    one is padded: under pipeline parallelism with tied embeddings, when sizes are not multiples of 128. With the
+    padding counted in, both agree."""
+    for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+        buffer.numel_unpadded = buffer.numel
+        for bucket in buffer.buckets:
+            bucket.numel_unpadded = bucket.grad_data.numel()
+
+
+def _skip_exchange_with_oneself(chunk: DistributedDataParallel) -> None:
+    """Where one rank has all of a buffer, Gloo would copy gradients and then parameters onto themselves: 2 % of a small
+    step."""
+    for group in (*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups):
+        if group.intra_distributed_optimizer_instance_size == 1:
+            assert all(bucket.gradient_scaling_factor == 1.0 for bucket in group.buckets), "reducing would also scale"
+            group.start_grad_sync = group.start_param_sync = lambda *args, **kwargs: None
+
+
+def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) -> MegatronOptimizer:
+    """Adam with decoupled weight decay (none on biases and norms). Copies master weights, so load the model first."""
+    model_config = chunks[0].module.config
+    settings = OptimizerConfig(
+        optimizer="adam",
+        lr=config.lr,
+        adam_beta1=config.betas[0],
+        adam_beta2=config.betas[1],
+        adam_eps=config.eps,
+        weight_decay=config.weight_decay,
+        clip_grad=config.clip_grad,
+        bf16=model_config.bf16,
+        fp8_recipe=model_config.fp8_recipe if model_config.fp8 else None,
+        params_dtype=model_config.params_dtype,
+        use_distributed_optimizer=True,
+    )
+    optimizer = get_megatron_optimizer(settings, chunks, use_gloo_process_groups=False)
+    for part in optimizer.chained_optimizers:
+        part.init_state_fn(
+            part.optimizer, part.config
+        )  # moments exist from now on, so a run can be saved before its first step
+    copy_state_once(optimizer)
+    return optimizer
+
+
+def state_tensors(optimizer: MegatronOptimizer) -> Iterator[Tensor]:
+    """Every tensor of this rank's optimizer: master weights (views of the weights themselves in fp32) and moments."""
+    for part in optimizer.chained_optimizers:
+        for group in part.optimizer.param_groups:
+            yield from group["params"]
+        for state in part.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+@torch.no_grad()
+def clear_state(optimizer: MegatronOptimizer) -> None:
+    """Moments and step count as of an optimizer that was just built; master weights stay."""
+    for part in optimizer.chained_optimizers:
+        for group in part.optimizer.param_groups:
+            group.pop("step", None)
+        for state in part.optimizer.state.values():
+            for value in (value for value in state.values() if isinstance(value, Tensor)):
+                value.zero_()
+
+
+def guarded_step(
+    optimizer: MegatronOptimizer, learning_rate: float, config: OptimConfig, is_loss_finite: bool, device: Device
+) -> float | None:
+    """Clip and step on the gradients of a mini-batch, on all ranks or on none.
+
+    Returns the global gradient norm before clipping, or None when the loss of some rank or a gradient is not finite;
+    then nothing was changed.
+    """
+    optimizer.prepare_grads()
+    norm = float(optimizer.get_grad_norm())
+    is_bad = torch.tensor(float(not (is_loss_finite and math.isfinite(norm))), device=device.torch_device)
+    dist.all_reduce(is_bad, dist.ReduceOp.MAX)
+    if is_bad.item():
+        return None
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group["lr_mult"]
+        group["weight_decay"] = config.weight_decay * group["wd_mult"]
+    optimizer.step()
+    return norm

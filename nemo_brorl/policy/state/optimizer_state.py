@@ -1,0 +1,105 @@
+"""The distributed optimizer's state for a checkpoint: whole tensors, shaped like the parameters, copied to the host
+once.
+
+Megatron's fully reshardable format is kept (its own code loads it), but not its way there: 0.16.1 fills zeroed buffers
+with the shards, gathers these on every data-parallel rank into further zeroed buffers, joins and copies them again,
+some six passes over the memory while training waits. Here a shard that is a whole parameter is copied once; others are
+gathered bucket by bucket and copied only on the rank that writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedTensorFactory, is_main_replica
+from megatron.core.dist_checkpointing.utils import extract_sharded_tensors_and_factories
+from megatron.core.optimizer import MegatronOptimizer
+from torch import Tensor
+
+from nemo_brorl.policy.device import host_like, wait_for_copies
+
+_KEYS = ("param", "exp_avg", "exp_avg_sq")
+_PREFIX = "optimizer.state"  # Megatron's
+
+
+def copy_state_once(optimizer: MegatronOptimizer) -> None:
+    """Have `optimizer.sharded_state_dict` do as this page says when it saves."""
+    for part in optimizer.chained_optimizers:
+        part.sharded_param_state_fully_reshardable = partial(
+            _sharded_state, part, part.sharded_param_state_fully_reshardable
+        )
+
+
+def _sharded_state(
+    part: Any, megatrons: Any, model_state: dict[str, Any], is_loading: bool, metadata: Mapping[str, Any]
+) -> dict[int, dict[str, Any]]:
+    """State by the parameter's number, in the order of the buffers, as Megatron has it."""
+    if is_loading:
+        return megatrons(model_state, is_loading, metadata)
+    sharded = {entry.data: entry for entry in nested_values(extract_sharded_tensors_and_factories(model_state)[0])}
+    state: dict[int, dict[str, Any]] = {}
+    for number, buffer in enumerate(part.buffers):
+        whole: dict[Tensor, dict[str, Tensor]] = {}
+        for param, key, flat in _flat_states(part, number):
+            is_writer = is_main_replica(sharded[param].replica_id)
+            whole.setdefault(param, {})[key] = (
+                _on_host(flat).view(param.shape) if is_writer else _nothing(flat).expand(param.shape)
+            )
+        for param in buffer.param_index_map:
+            state[len(state)] = {key: _entry(sharded[param], key, whole[param][key]) for key in _KEYS}
+    wait_for_copies()
+    return state
+
+
+def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]:
+    """(parameter, key, state [numel] on the device) for every parameter of a buffer; what is yielded is overwritten
+    later."""
+    (ranges,) = part.gbuf_ranges[number].values()
+    group = part.data_parallel_group
+    for bucket, bucket_ranges in zip(part.buffers[number].buckets, ranges, strict=True):
+        if group.size() == 1:
+            for param in bucket_ranges["param_map"]:
+                states = part._get_main_param_and_optimizer_states(param)
+                yield from ((param, key, states[key]) for key in _KEYS)
+            continue
+        for key in _KEYS:
+            gathered = _gather(part, bucket, bucket_ranges["param_map"], key)
+            for param in bucket.params_list:
+                start, end, _ = part.buffers[number].param_index_map[param]
+                yield param, key, gathered[start - bucket.offset : end - bucket.offset]
+
+
+def _gather(part: Any, bucket: Any, param_map: Mapping[Tensor, Any], key: str) -> Tensor:
+    """One key of a bucket [numel] from the shards of all data-parallel ranks. Collective."""
+    size, device = bucket.grad_data.numel(), bucket.grad_data.device
+    gathered = torch.empty(size, dtype=torch.float32, device=device)
+    shard = torch.zeros(size // part.data_parallel_group.size(), dtype=torch.float32, device=device)
+    for param, place in param_map.items():
+        states = part._get_main_param_and_optimizer_states(param)
+        shard[place["gbuf_local"].start : place["gbuf_local"].end] = states[key].detach()
+    dist.all_gather_into_tensor(gathered, shard, group=part.data_parallel_group)
+    return gathered
+
+
+def _on_host(flat: Tensor) -> Tensor:
+    return host_like(flat).copy_(flat.detach(), non_blocking=True)
+
+
+def _nothing(flat: Tensor) -> Tensor:
+    """Stands in where another rank writes the state: has a type and takes no memory."""
+    return torch.empty(1, dtype=flat.dtype)
+
+
+def _entry(sharded: Any, key: str, state: Tensor) -> Any:
+    changes: dict[str, Any] = {"key": f"{_PREFIX}.{key}.{sharded.key}", "data": state}
+    if not isinstance(sharded, ShardedTensorFactory):
+        changes["dtype"] = state.dtype
+    entry = replace(sharded, **changes)
+    entry.validate_metadata_integrity()
+    return entry

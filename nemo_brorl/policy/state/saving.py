@@ -1,0 +1,103 @@
+"""Checkpoints through megatron.core.dist_checkpointing, in the format that any other parallel layout can load."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from megatron.core import dist_checkpointing, parallel_state
+from megatron.core.dist_checkpointing.core import CheckpointingException
+from torch import Tensor
+from torch.distributed.checkpoint import CheckpointException
+
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.policy.state.background_save import BackgroundSave
+from nemo_brorl.policy.state.optimizer import state_tensors
+
+if TYPE_CHECKING:
+    from nemo_brorl.policy.learner import Learner
+
+_REFERENCE = "reference."
+# What Megatron, torch and pickle raise on files that are missing, cut short or overwritten.
+_UNREADABLE = (
+    CheckpointingException,
+    CheckpointException,
+    OSError,
+    EOFError,
+    KeyError,
+    ValueError,
+    AssertionError,
+    RuntimeError,
+    pickle.UnpicklingError,
+)
+
+
+def begin_save(learner: Learner, folder: Path, validate: bool) -> BackgroundSave:
+    """Copy weights, optimizer and reference to the host and start writing them. Collective, as is `finish` of what it
+    returns."""
+    return BackgroundSave(_sharded_state(learner, is_loading=False), folder, list(_live_on_host(learner)), validate)
+
+
+def load(learner: Learner, folder: Path) -> None:
+    """Continue from `save` under any layout. Collective. Raises CheckpointError."""
+    if not (folder / "metadata.json").exists():
+        raise CheckpointError(f"{folder} holds no policy checkpoint")
+    try:
+        state = dist_checkpointing.load(_sharded_state(learner, is_loading=True), str(folder))
+    except _UNREADABLE as error:
+        raise CheckpointError(f"the policy checkpoint in {folder} cannot be read: {error}") from error
+    for index, model in enumerate(learner.models):
+        model.load_state_dict(state[f"model{index}"])
+    with torch.no_grad():  # fp32 parameters are views of leaves, filled in place
+        learner.optimizer.load_state_dict(state["optimizer"])
+    if learner.reference:
+        for name, copy in learner.reference.copies.items():
+            copy.copy_(state[_REFERENCE + name])
+
+
+def _live_on_host(learner: Learner) -> Iterator[Tensor]:
+    """Tensors that the next steps change in place."""
+    for model in learner.models:
+        yield from model.parameters()
+        yield from model.buffers()
+    yield from state_tensors(learner.optimizer)
+    if learner.reference:
+        yield from learner.reference.copies.values()
+
+
+def metadata() -> dict[str, Any]:
+    """How Megatron is to lay a checkpoint out, for `sharded_state_dict`: the same under every layout."""
+    return {
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+        "chained_optim_avoid_prefix": True,  # experts have an optimizer of their own, and not on every pipeline stage
+    }
+
+
+def _sharded_state(learner: Learner, is_loading: bool) -> dict[str, Any]:
+    state: dict[str, Any] = {
+        f"model{i}": model.sharded_state_dict(metadata=metadata()) for i, model in enumerate(learner.models)
+    }
+    models = {"model": state["model0"]} if len(learner.models) == 1 else {key: state[key] for key in state}
+    optimizer = learner.optimizer.sharded_state_dict(models, is_loading, metadata=metadata())
+    state["optimizer"] = optimizer
+    if learner.reference:
+        state |= _reference_state(learner)
+    return state
+
+
+def _reference_state(learner: Learner) -> dict[str, Any]:
+    """The model's sharded tensors under other names, holding the reference's copies."""
+    assert learner.reference is not None
+    state = {}
+    for index, model in enumerate(learner.models):
+        sharded = model.sharded_state_dict(prefix=_REFERENCE, metadata=metadata())
+        for name, _ in model.named_parameters():
+            tensor = sharded[_REFERENCE + name]
+            key = f"chunk{index}.{name}"
+            tensor.data = learner.reference.copies[key]
+            state[_REFERENCE + key] = tensor
+    return state

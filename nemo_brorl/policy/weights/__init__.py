@@ -1,0 +1,1 @@
+"""The Hugging Face side of weights: layout, folders, and the stream to the engines."""

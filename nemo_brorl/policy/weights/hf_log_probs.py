@@ -1,0 +1,40 @@
+"""Log-probs from Hugging Face transformers, one sequence at a time: the slow and plain yardstick of the parity gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from nemo_brorl.policy.device import all_threads, release_cache, roomy_device
+from nemo_brorl.types import Float32
+
+_LOGIT_COPIES = 4  # logits of the longest sequence, its part, and what log_softmax makes of it
+
+
+@torch.no_grad()
+def hf_log_probs(
+    folder: Path, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], temperature: float
+) -> list[Float32]:
+    """Log-prob [T] of every response token under softmax(logits / temperature), computed in fp32, on the GPU if there
+    is room."""
+    transformers_logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    longest = max(len(prompt) + len(response) for prompt, response in zip(prompt_ids, response_ids, strict=True))
+    device = roomy_device(
+        sum(param.nbytes for param in model.parameters()) + _LOGIT_COPIES * 4 * longest * model.config.vocab_size
+    )
+    model.to(device)
+    results = []
+    with all_threads():
+        for prompt, response in zip(prompt_ids, response_ids, strict=True):
+            token_ids = torch.tensor([[*prompt, *response]], dtype=torch.int64, device=device)
+            logits = model(token_ids).logits[0, len(prompt) - 1 : -1] / temperature
+            log_probs = logits.log_softmax(-1).gather(1, token_ids[0, len(prompt) :, None])[:, 0]
+            results.append(log_probs.cpu().numpy())
+    del model
+    release_cache()  # engines on this GPU need it
+    return results

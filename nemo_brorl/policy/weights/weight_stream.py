@@ -1,0 +1,104 @@
+"""One rank's part of a publication: the weight stream in buckets, and how a bucket leaves, by transport.
+
+Every rank runs the stream, which gathers from all of them, and says so once a bucket. Rank 0 sends.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from nemo_brorl.config.hf_shapes import hf_shapes
+from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.core.weight_wire import cuda_ipc
+from nemo_brorl.core.weight_wire.broadcast_group import WeightGroup
+from nemo_brorl.core.weight_wire.flat import checksum, dtype_name, flatten, infos_of
+from nemo_brorl.policy.weights.bucket_plan import cut
+from nemo_brorl.types import BucketNotice, TensorInfo, WeightBucket
+
+Named = list[tuple[str, Tensor]]
+
+# Buckets that engines may still be reading: one loading, one on its way to them, one the driver has not asked for.
+_LIVE_EXPORTS = 3
+
+
+def weight_manifest(shape: ModelShape, dtype: torch.dtype) -> list[TensorInfo]:
+    """What the stream of a model will hold, in order."""
+    return [TensorInfo(name, size, dtype_name(dtype)) for name, size in hf_shapes(shape).items()]
+
+
+def named_buckets(stream: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[Named]:
+    """Cut a stream of (name, tensor) as `bucket_plan` says."""
+    return cut(stream, lambda named: named[1].nbytes, limit)
+
+
+def buckets(stream: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[WeightBucket]:
+    """The stream as buckets with their bytes on the host."""
+    return map(host_bucket, named_buckets(stream, limit))
+
+
+def host_bucket(named: Named) -> WeightBucket:
+    """A bucket with its bytes on the host, fit for the object store."""
+    data = flatten(named).cpu().numpy()
+    return WeightBucket(infos_of(named), data, zlib.crc32(data))
+
+
+class WeightSender:
+    """What rank 0 says of each bucket, and what every rank does for it.
+
+    `send` yields the bucket's messages for the driver: a copy for engines that start later, if one is kept beside the
+    message, then the message, and None for None on other ranks. Work that follows the message happens when the next one
+    is asked for.
+    """
+
+    def __init__(self, transport: str, is_first_rank: bool, with_copies: bool) -> None:
+        self._send = {
+            "object_store": self._through_store,
+            "collective": self._by_broadcast,
+            "cuda_ipc": self._by_mapping,
+        }[transport]
+        self._is_first_rank = is_first_rank
+        self._with_copies = with_copies
+        self._exports: deque[Tensor] = deque(maxlen=_LIVE_EXPORTS)
+        self.group: WeightGroup | None = None  # of the transport collective, on rank 0
+
+    def stream(self, tensors: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[Any]:
+        """The whole publication. Whatever fails here, the other ranks still need this one to gather: it runs to its
+        end."""
+        tensors = iter(tensors)
+        try:
+            for named in named_buckets(tensors, limit):
+                yield from self._send(named)
+        finally:
+            for _ in tensors:
+                pass
+            self._exports.clear()
+
+    def _through_store(self, named: Named) -> Iterator[Any]:
+        yield host_bucket(named) if self._is_first_rank else None
+
+    def _by_broadcast(self, named: Named) -> Iterator[Any]:
+        if not self._is_first_rank:
+            yield None
+            return
+        assert self.group is not None, "weights were streamed before the weight group was open"
+        if self._with_copies:
+            yield host_bucket(named)
+        flat = flatten(named)
+        yield BucketNotice(infos_of(named), checksum(flat))
+        self.group.broadcast(flat)
+
+    def _by_mapping(self, named: Named) -> Iterator[Any]:
+        if self._is_first_rank and self._with_copies:
+            yield host_bucket(named)
+        flat = flatten(named)
+        self._exports.append(flat)
+        exported: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(exported, cuda_ipc.export(flat))
+        yield BucketNotice(infos_of(named), checksum(flat), dict(exported)) if self._is_first_rank else None

@@ -1,0 +1,200 @@
+"""Dynamic sampling (DAPO, arXiv 2503.14476 section 3.2): train only on groups whose rollouts disagree.
+
+A group where every rollout earned the same raw reward has zero advantage everywhere and only dilutes the batch. Whole
+groups are kept or dropped, never single rollouts: at N = 512 a row filter would throw away the only success of a hard
+prompt. The test is max − min of the raw reward, because a standard deviation in floating point is not zero for 512
+equal rewards of 0.3. Some tasks give 0.01 to a wrong answer and 0 to none: `min_reward_range` keeps such a difference,
+which an advantage would blow up to the size of one between right and wrong, from making a group informative.
+
+Groups are admitted one by one as others close: there are always as many in flight as the running keep rate says are
+needed to fill the batch. With `order: prompt` a group is judged when all admitted before it have been, so that which
+groups make the batch does not depend on which engine was faster; with `order: completion` it is judged as it closes.
+
+Life of a group: admitted → closed and offered (or withdrawn) → kept or dropped (with a reason, counted) → taken by a
+step, oldest first → or, as surplus, carried to the next step until it is older than `max_staleness` updates, then
+dropped as stale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from nemo_brorl.config.schema import DynamicSamplingConfig
+from nemo_brorl.core.errors import StarvationError
+from nemo_brorl.types import ScoredGroup
+
+EQUAL = 1e-6  # rewards that differ by less are the same
+KEEP_RATE_DECAY = 0.95  # of the running keep rate, per group
+MIN_KEEP_RATE = 0.25  # at most 1 / this times what is missing is in flight
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a group enters the batch, and why."""
+
+    keep: bool
+    reason: str  # informative, all_correct, all_wrong, all_equal (or nearly), disabled
+
+
+def judge(group: ScoredGroup, config: DynamicSamplingConfig) -> Decision:
+    """Decide on one group by its raw rewards."""
+    if not config.enabled:
+        return Decision(True, "disabled")
+    low, high = float(group.rewards.min()), float(group.rewards.max())
+    if high - low > max(config.min_reward_range - EQUAL, EQUAL):
+        return Decision(True, "informative")
+    if low >= 1.0:
+        return Decision(False, "all_correct")
+    return Decision(False, "all_wrong" if high <= 0.0 else "all_equal")
+
+
+class DynamicSampling:
+    """Fills one batch after the other with informative groups and carries the surplus."""
+
+    def __init__(self, config: DynamicSamplingConfig) -> None:
+        self.config = config
+        self.kept: list[ScoredGroup] = []
+        self.keep_rate = 1.0  # running estimate; part of the run state, since it decides how many groups are admitted
+        self.wanted = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.counts: Counter[str] = Counter()  # groups of the current step, by what became of them
+        self.rollouts: Counter[str] = Counter()  # their rollouts
+        self.num_carried = 0
+        self._in_flight: dict[
+            str, ScoredGroup | None
+        ] = {}  # admitted and not judged, in order; the group once it has closed
+        self._num_admitted = 0
+        self._num_done = 0  # judged or withdrawn
+        self._target = 0  # groups to be admitted so far
+
+    def begin_step(self, version: int, wanted: int) -> None:
+        """Start to fill a batch of `wanted` groups for an update of weights `version`; carried groups that are too old
+        are dropped."""
+        self._reset()
+        self.wanted = wanted
+        is_fresh = [version - group.group.version <= self.config.max_staleness for group in self.kept]
+        self._count("stale", [group for group, fresh in zip(self.kept, is_fresh, strict=True) if not fresh])
+        self.kept = [group for group, fresh in zip(self.kept, is_fresh, strict=True) if fresh]
+        self.num_carried = len(self.kept)
+        self._raise_target()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the batch can be taken."""
+        return len(self.kept) >= self.wanted
+
+    def num_to_admit(self) -> int:
+        """How many more groups to begin now. Raises StarvationError when `max_sampled` times the batch did not fill it.
+
+        With `order: prompt` also for a batch that is full by now those that would have been begun before it was, had
+        groups closed one at a time: then what is sampled, and carried over, does not depend on how many close at once.
+        """
+        if self.is_full and self.config.order == "completion":
+            return 0
+        limit = math.ceil(self.wanted * self.config.max_sampled)
+        if not self.is_full and not self._in_flight and self._num_admitted >= limit:
+            raise StarvationError(self._starvation_message())
+        return max(min(self._target, limit) - self._num_admitted, 0)
+
+    def admit(self, uids: Iterable[str]) -> None:
+        """Groups that have begun, in order."""
+        for uid in uids:
+            self._in_flight[uid] = None
+            self._num_admitted += 1
+
+    def offer(self, group: ScoredGroup) -> None:
+        """A group that was admitted has closed."""
+        self._in_flight[group.prompt.uid] = group
+        if self.config.order == "completion":
+            self._judge(group)
+        else:
+            self._judge_in_order()
+
+    def withdraw(self, uid: str, reason: str, num_rollouts: int) -> None:
+        """A group that was admitted does not close in this step: it is counted under `reason`, with rollouts that are
+        wasted if so."""
+        del self._in_flight[uid]
+        self.counts[reason] += 1
+        self.rollouts[reason] += num_rollouts
+        self._num_done += 1
+        self._raise_target()
+        self._judge_in_order()
+
+    def take(self) -> list[ScoredGroup]:
+        """The oldest of the kept groups, as many as wanted; the rest is carried over, or dropped as surplus when
+        carrying is off."""
+        batch, rest = self.kept[: self.wanted], self.kept[self.wanted :]
+        self.kept = rest if self.config.carry_over else []
+        if not self.config.carry_over:
+            self._count("surplus", rest)
+        return batch
+
+    def metrics(self) -> dict[str, float]:
+        """Of the current step. `keep_rate` counts the groups sampled in this step, not the carried ones; rollouts are
+        wasted when no step learns from them."""
+        judged = {
+            reason: self.counts[reason]
+            for reason in ("informative", "disabled", "all_correct", "all_wrong", "all_equal")
+        }
+        total = sum(judged.values())
+        kept = judged["informative"] + judged["disabled"]
+        dropped = ("all_correct", "all_wrong", "all_equal", "stale", "surplus", "timed_out", "dropped")
+        wasted = sum(self.rollouts[reason] for reason in dropped)
+        names = (*dropped, "held", "restarted")
+        return {
+            "dynamic_sampling/keep_rate": kept / total if total else math.nan,
+            "dynamic_sampling/num_groups": float(total),
+            "dynamic_sampling/num_carried_in": float(self.num_carried),
+            "dynamic_sampling/num_carried_out": float(len(self.kept)),
+            "dynamic_sampling/wasted_rollouts": float(wasted + self.rollouts["restarted"]),
+            **{f"dynamic_sampling/{reason}": float(self.counts[reason]) for reason in names},
+        }
+
+    def _judge_in_order(self) -> None:
+        while self.config.order == "prompt" and self._in_flight:
+            group = next(iter(self._in_flight.values()))
+            if group is None:
+                return
+            self._judge(group)
+
+    def _judge(self, group: ScoredGroup) -> None:
+        del self._in_flight[group.prompt.uid]
+        decision = judge(group, self.config)
+        self._count(decision.reason, [group])
+        if decision.keep:
+            self.kept.append(group)
+        self.keep_rate = KEEP_RATE_DECAY * self.keep_rate + (1 - KEEP_RATE_DECAY) * decision.keep
+        self._num_done += 1
+        self._raise_target()
+
+    def _raise_target(self) -> None:
+        """Evaluated after every single group, so that the number admitted does not depend on how many close at a
+        time."""
+        missing = self.wanted - len(self.kept)
+        if missing > 0:
+            needed = math.ceil(missing * self.config.oversample / max(self.keep_rate, MIN_KEEP_RATE) - 1e-9)
+            self._target = max(self._target, self._num_done + needed)
+
+    def _count(self, reason: str, groups: Iterable[ScoredGroup]) -> None:
+        for group in groups:
+            self.counts[reason] += 1
+            self.rollouts[reason] += group.group.num_rollouts
+
+    def _starvation_message(self) -> str:
+        reasons = ("all_correct", "all_wrong", "all_equal", "timed_out")
+        dropped = ", ".join(f"{self.counts[reason]} {reason}" for reason in reasons if self.counts[reason])
+        return (
+            f"dynamic sampling found {len(self.kept)} of {self.wanted} informative groups among {self._num_admitted}"
+            f" (dropped: {dropped or 'none'}). All wrong: the tasks are too hard or the verifier never accepts; "
+            f"choose easier data.tasks or"
+            " a larger rollouts.num_per_prompt. All correct: the tasks are solved; choose harder ones. Timed out: "
+            "raise rollouts.deadline_s"
+            " or lower rollouts.min_fraction. Otherwise raise dynamic_sampling.max_sampled, lower "
+            "rollouts.prompts_per_step, or set"
+            " dynamic_sampling.enabled=false"
+        )

@@ -1,0 +1,1 @@
+"""What is asked and how it is judged: questions, verifiers, scoring processes, the sandbox."""

@@ -1,0 +1,95 @@
+"""Lines of JSON, or one JSON array of objects, behind an index of offsets: 16 bytes a row in memory, the rows stay on
+disk."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.tasks.questions.rows import BadRow, Row
+from nemo_brorl.types import Int64
+
+# Whole strings, so that brackets inside them are not seen, and brackets.
+STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+
+
+class JsonlTable:
+    """Rows of one file, memory-mapped. Empty lines are no rows."""
+
+    columns: Sequence[str] | None = None
+
+    def __init__(self, path: Path, spans: Int64 | None = None) -> None:
+        """`spans` are those that an earlier look has found in the same file."""
+        self.path = path
+        self._bytes = _mapped(path)
+        if spans is not None:
+            self.spans = spans
+            return
+        is_array = re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*[{\]]", self._bytes) is not None
+        found = _array_spans(self._bytes, path) if is_array else _line_spans(self._bytes)
+        self.spans = np.fromiter(found, np.dtype((np.int64, 2)))  # [rows, 2] first byte, byte behind the last
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def read(self, start: int, stop: int) -> list[Row]:
+        """Rows [start, stop); a line that is not a JSON object is a BadRow."""
+        return [_parsed(self._bytes[first:end]) for first, end in self.spans[start:stop].tolist()]
+
+    def where(self, index: int) -> str:
+        """File and line, counted from 1."""
+        line, position, end = 1, 0, int(self.spans[index, 0])
+        while (position := self._bytes.find(b"\n", position, end)) >= 0:
+            line, position = line + 1, position + 1
+        return f"{self.path}, line {line}"
+
+
+def _mapped(path: Path) -> mmap.mmap | bytes:
+    try:
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                return b""  # nothing cannot be mapped
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _line_spans(data: mmap.mmap | bytes) -> Iterator[tuple[int, int]]:
+    start = 3 if data[:3] == b"\xef\xbb\xbf" else 0  # a byte order mark
+    while start < len(data):
+        end = data.find(b"\n", start)
+        end = len(data) if end < 0 else end
+        if data[start : min(end, start + 1)].strip() or data[start:end].strip():
+            yield start, end
+        start = end + 1
+
+
+def _array_spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:
+    """The objects directly inside the outermost array."""
+    depth = first = 0
+    for match in STRUCTURE.finditer(data):
+        mark = match.group()
+        if mark in (b"{", b"["):
+            depth += 1
+            if depth == 2:
+                first = match.start()
+        elif mark in (b"}", b"]"):
+            depth -= 1
+            if depth == 1:
+                yield first, match.end()
+    if depth != 0:
+        raise DataError(f"{path} is a JSON array without an end: the file was cut off, or a bracket is missing")
+
+
+def _parsed(line: bytes) -> Row:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets without end
+        return BadRow(f"not JSON: {error}")
+    return row if isinstance(row, dict) else BadRow(f"a row is a JSON object, not {type(row).__name__}")

@@ -1,0 +1,99 @@
+"""Several sources in fixed shares. Which of them a position draws from is a function of seed and position alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+
+import numpy as np
+
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.tasks.questions.questions import Question, Source, hash_of
+from nemo_brorl.types import Int64
+
+BLOCK = 4096  # draws among which every source has its share exactly, to the nearest whole number
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A source, how its prompts are made, and how many there are of it."""
+
+    name: str  # "" where it is the only one
+    source: Source
+    weight: float
+    system_prompt: str | None
+    max_prompt_tokens: int
+
+
+class Mixture:
+    """Sources in shares; each has epochs of its own. Block b of draws is shuffled by the seed and b."""
+
+    size = None
+
+    def __init__(self, domains: Sequence[Domain], seed: str) -> None:
+        """Raises DataError when the weights leave nothing, or a source less than one draw in a block."""
+        self.domains = tuple(domains)
+        self.seed = seed
+        self._counts = _counts(self.domains)
+        self._block = lru_cache(maxsize=2)(self._make_block)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all sources."""
+        return "/".join(domain.source.fingerprint for domain in self.domains)
+
+    def draw(self, position: int) -> tuple[int, int]:
+        """(number of the domain, which of its draws this is) for the draw at `position`."""
+        if len(self.domains) == 1:
+            return 0, position
+        block, place = divmod(position, BLOCK)
+        numbers, ranks = self._block(block)
+        number = int(numbers[place])
+        return number, block * self._counts[number] + int(ranks[place])
+
+    def draws_before(self, position: int) -> list[int]:
+        """Draws of each domain before `position`."""
+        if len(self.domains) == 1:
+            return [position]
+        block, place = divmod(position, BLOCK)
+        inside = np.bincount(self._block(block)[0][:place], minlength=len(self.domains))
+        return [block * count + int(more) for count, more in zip(self._counts, inside, strict=True)]
+
+    def question(self, index: int) -> Question:
+        """Question `index`: that of its domain."""
+        number, rank = self.draw(index)
+        return self.domains[number].source.question(rank)
+
+    def _make_block(self, block: int) -> tuple[Int64, Int64]:
+        """([BLOCK] domain of each draw, [BLOCK] how many draws of that domain lie before it in the block)."""
+        order = [number for number, count in enumerate(self._counts) for _ in range(count)]
+        Random(hash_of(f"{self.seed}/{block}")).shuffle(order)
+        numbers = np.array(order, np.int64)
+        ranks = np.zeros(BLOCK, np.int64)
+        for number in range(len(self.domains)):
+            ranks[numbers == number] = np.arange(self._counts[number])
+        return numbers, ranks
+
+
+def _counts(domains: Sequence[Domain]) -> list[int]:
+    """Draws of each domain in a block: its share of BLOCK, rounded so that they sum to BLOCK (largest remainders)."""
+    total = sum(domain.weight for domain in domains)
+    if total <= 0:
+        raise DataError(
+            f"the weights of {', '.join(domain.name for domain in domains) or 'no domains'} sum to {total}; give one "
+            f"above 0"
+        )
+    exact = [domain.weight / total * BLOCK for domain in domains]
+    counts = [int(share) for share in exact]
+    by_remainder = sorted(range(len(domains)), key=lambda number: counts[number] - exact[number])
+    for number in by_remainder[: BLOCK - sum(counts)]:
+        counts[number] += 1
+    for domain, count in zip(domains, counts, strict=True):
+        if domain.weight > 0 and count == 0:
+            raise DataError(
+                f"domain {domain.name} has {domain.weight / total:.2g} of all weight, less than the smallest share, "
+                f"1/{BLOCK}"
+            )
+    return counts

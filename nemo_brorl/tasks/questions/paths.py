@@ -1,0 +1,68 @@
+"""Paths into a row: `extra_info.index`, `messages.0.content`, and what may stand before and behind one.
+
+A path into a text reads the text as JSON first (`reward_model.ground_truth.inputs`). `json:PATH` reads the text at its
+end as JSON. `final:PATH` takes the final answer out of a worked solution: its last box (`\\boxed{4}`), or else what
+follows its last `####` or "answer is". `PATH?` may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from nemo_brorl.tasks.verifiers.answer import boxed_answers
+
+ABSENT = object()
+MAX_FINAL = 200  # characters of a final answer; what is longer is prose
+_MARK = re.compile(r"(?:####|\banswer\s*(?:is|:|=))[ :]*", re.IGNORECASE)
+
+
+def column_of(path: str) -> str:
+    """The column that a path begins in."""
+    return _bare(path).partition(".")[0]
+
+
+def is_optional(path: str) -> bool:
+    """Whether nothing may lie at a path."""
+    return path.endswith("?")
+
+
+def value_at(row: Mapping[str, Any], path: str) -> Any:
+    """What lies at a path, or ABSENT."""
+    value: Any = row
+    for word in _bare(path).split("."):
+        if isinstance(value, str):
+            value = _as_json(value)
+        if isinstance(value, Mapping) and word in value:
+            value = value[word]
+        elif isinstance(value, list) and word.isdigit() and int(word) < len(value):
+            value = value[int(word)]
+        else:
+            return ABSENT
+    if isinstance(value, str) and path.startswith("json:"):
+        return _as_json(value)
+    return final_answer(value) if isinstance(value, str) and path.startswith("final:") else value
+
+
+def final_answer(solution: str) -> Any:
+    """The final answer of a worked solution; a short text is one itself. ABSENT where none is marked."""
+    boxes = boxed_answers(solution)
+    if boxes:
+        return ", ".join(content for content, _, _ in boxes)
+    marks = list(_MARK.finditer(solution))
+    found = solution[marks[-1].end() :].strip() if marks else solution.strip()
+    found = found.splitlines()[0].strip().rstrip(".") if found and marks else found
+    return found if 0 < len(found) <= MAX_FINAL else ABSENT
+
+
+def _bare(path: str) -> str:
+    return path.removeprefix("json:").removeprefix("final:").removesuffix("?")
+
+
+def _as_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return ABSENT

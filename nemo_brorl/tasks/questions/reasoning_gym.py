@@ -1,0 +1,174 @@
+"""Questions of Reasoning Gym: any of its tasks, mixed by weight, their settings changing with the position in the
+stream if asked to."""
+
+from __future__ import annotations
+
+import bisect
+import difflib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.logs import get_logger
+from nemo_brorl.tasks.questions.questions import Question, hash_of, is_held_out
+from nemo_brorl.tasks.verifiers.registry import check_name
+
+log = get_logger(__name__)
+
+PAGE_SIZE = 256  # questions of one Reasoning Gym dataset object: a few tasks prepare all of theirs when they are made
+MAX_ATTEMPTS = 2000  # draws for one question of a split before the split counts as empty
+ALL_TASKS = "*"
+VERIFIER = "reasoning_gym"
+
+# Tasks that iterate over sets of texts: their order, and so the question, hangs on Python's hash seed, another in every
+# process.
+HASH_ORDERED = ("isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note")
+
+# Left out of "*": name -> why.
+NOT_IN_ALL_TASKS: dict[str, str] = {
+    "composite": "a mixture of other tasks, which data.tasks is itself",
+    "codeio": "it runs programs that come with it, in this process; some draw from Python's global random, so no two "
+    "runs ask the same",
+}
+
+
+class ReasoningGymSource:
+    """A weighted mixture of procedurally generated tasks."""
+
+    size = None
+    fingerprint = ""
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskConfig],
+        held_out_fraction: float,
+        split: str,
+        seed: int | str,
+        *,
+        verifier: str = VERIFIER,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`options` go into every payload."""
+        check_name(verifier)
+        self.tasks = expanded(tasks)
+        check_tasks(self.tasks)
+        _warn_of_unrepeatable(self.tasks)
+        self.held_out_fraction = held_out_fraction
+        self.split = split
+        self.seed = seed
+        self.verifier = verifier
+        self.options = dict(options or {})
+        self._pages: dict[
+            tuple[int, int, int], tuple[int, Any]
+        ] = {}  # (task, stage, attempt) -> (page, dataset): the pages in use
+
+    def question(self, index: int) -> Question:
+        """Question `index`. Raises DataError when its task has no question in this split."""
+        number = Random(hash_of(f"{self.seed}/{self.split}/{index}")).choices(
+            range(len(self.tasks)), weights=[task.weight for task in self.tasks]
+        )[0]
+        task = self.tasks[number]
+        stage = self._stage(task, index)
+        for attempt in range(MAX_ATTEMPTS):
+            entry = self._entry(number, stage, attempt, index)
+            if is_held_out(entry["question"], self.held_out_fraction) == (self.split == "held_out"):
+                return self._as_question(task.name, stage_config(task, stage), entry)
+        raise DataError(
+            f"task {task.name} gave no {self.split} question in {MAX_ATTEMPTS} draws; its settings allow too few "
+            f"different questions "
+            f"or data.held_out_fraction={self.held_out_fraction} leaves none"
+        )
+
+    def _stage(self, task: TaskConfig, index: int) -> int:
+        """0 before the first stage. Held-out questions take turns, so that a validation means the same throughout a
+        run."""
+        if self.split == "held_out":
+            return index % (len(task.stages) + 1)
+        return bisect.bisect_right([stage.from_question for stage in task.stages], index)
+
+    def _entry(self, number: int, stage: int, attempt: int, index: int) -> dict[str, Any]:
+        page = index // PAGE_SIZE
+        cached = self._pages.get((number, stage, attempt))
+        if cached is None or cached[0] != page:
+            # The split is not part of the seed, but a question can pass for one split only.
+            seed = hash_of(f"{self.seed}/{number}/{attempt}/{page}") % 2**31
+            cached = (page, _make_dataset(self.tasks[number].name, stage_config(self.tasks[number], stage), seed))
+            self._pages[number, stage, attempt] = cached
+        return cached[1][index % PAGE_SIZE]
+
+    def _as_question(self, name: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> Question:
+        """The verifier gets the entry and the task's settings: some tasks score by them."""
+        fields = {key: entry[key] for key in ("question", "answer", "metadata")}
+        payload = json.loads(json.dumps({**self.options, "dataset": name, "config": config, **fields}, default=str))
+        return Question(task=name, verifier=self.verifier, text=entry["question"], payload=payload)
+
+
+def stage_config(task: TaskConfig, stage: int) -> dict[str, Any]:
+    """A task's settings at a stage; 0: before the first."""
+    return {**task.config, **(task.stages[stage - 1].config if stage else {})}
+
+
+def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
+    """The tasks with "*" written out: every task of the installed version that is not named, in equal shares of the
+    weight of "*"."""
+    if all(task.name != ALL_TASKS for task in tasks):
+        return list(tasks)
+    from reasoning_gym.factory import DATASETS
+
+    named = [task.name for task in tasks]
+    others = sorted(set(DATASETS) - set(named) - set(NOT_IN_ALL_TASKS))
+    found: list[TaskConfig] = []
+    for task in tasks:
+        names = others if task.name == ALL_TASKS else [task.name]
+        found.extend(TaskConfig(name, task.weight / len(names), dict(task.config), list(task.stages)) for name in names)
+    return found
+
+
+def check_tasks(tasks: Sequence[TaskConfig]) -> None:
+    """Raise DataError unless every task exists, takes its settings at every stage and has a positive weight. Loads
+    Reasoning Gym."""
+    if not tasks:
+        raise DataError(
+            "data.tasks is empty; list at least one Reasoning Gym task, for example data.tasks=[{name: chain_sum}]"
+        )
+    for task in tasks:
+        if task.weight <= 0:
+            raise DataError(
+                f"data.tasks: {task.name} has weight {task.weight}; a weight is above 0 (leave the task out to drop it)"
+            )
+        for stage in range(len(task.stages) + 1):
+            _make_dataset(task.name, stage_config(task, stage), seed=0, size=1)
+
+
+def _warn_of_unrepeatable(tasks: Sequence[TaskConfig]) -> None:
+    names = {task.name for task in tasks}
+    if os.environ.get("PYTHONHASHSEED", "random") == "random" and (found := names & set(HASH_ORDERED)):
+        log.warning(
+            "another start draws other questions of %s: set PYTHONHASHSEED=0 for the same ones",
+            ", ".join(sorted(found)),
+        )
+    if "codeio" in names:
+        log.warning("another start draws other questions of codeio: %s", NOT_IN_ALL_TASKS["codeio"])
+
+
+def _make_dataset(name: str, config: Mapping[str, Any], seed: int, size: int = PAGE_SIZE) -> Any:
+    """One page of a task. Raises DataError for an unknown task (with close names) or settings it does not take."""
+    from reasoning_gym.factory import DATASETS, create_dataset
+
+    if name not in DATASETS:
+        close = difflib.get_close_matches(name, DATASETS, n=4, cutoff=0.5)
+        hint = f"did you mean {', '.join(close)}?" if close else f"the known tasks are {', '.join(sorted(DATASETS))}"
+        raise DataError(f"unknown Reasoning Gym task {name!r}; {hint}")
+    if name == "composite":
+        raise DataError("task 'composite' mixes other tasks; list those in data.tasks, each with its weight")
+    try:
+        return create_dataset(name, **config, seed=seed, size=size)
+    except (TypeError, ValueError, AssertionError) as error:
+        allowed = ", ".join(field for field in DATASETS[name][1].__dataclass_fields__ if field not in ("seed", "size"))
+        raise DataError(
+            f"task {name} does not take config {dict(config)}: {error}; its settings are {allowed}"
+        ) from error

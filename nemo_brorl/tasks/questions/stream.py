@@ -1,0 +1,120 @@
+"""The PromptSource port: an endless stream of tokenised prompts, each handed out exactly once, resumed by its
+position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nemo_brorl.config.schema import DataConfig
+from nemo_brorl.core.errors import CheckpointError, DataError
+from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.tasks.questions.mixture import Domain, Mixture
+from nemo_brorl.tasks.questions.questions import Source
+from nemo_brorl.types import Prompt
+
+MAX_CONSECUTIVE_SKIPS = 1000  # over-long prompts in a row before the setting counts as wrong
+
+
+class PromptStream:
+    """Prompts in the order of the source; those longer than their domain allows are skipped and counted.
+
+    A skipped prompt is replaced by the next of its domain, so that the shares of a mixture are those of the prompts
+    handed out. Held-out rows are handed out once: after the last one, their domain's draws give nothing.
+    """
+
+    def __init__(self, source: Source, tokenizer: ChatTokenizer, config: DataConfig, split: str = "train") -> None:
+        if not isinstance(source, Mixture):
+            source = Mixture([Domain("", source, 1.0, config.system_prompt, config.max_prompt_tokens)], split)
+        self.mixture = source
+        self.tokenizer = tokenizer
+        self.split = split
+        self.position = 0  # draws so far
+        self.num_skipped = {domain.name: 0 for domain in source.domains}
+
+    def take(self, num: int) -> list[Prompt]:
+        """The next `num` prompts; of a held-out stream fewer, where a domain has fewer than its share of `num`.
+
+        uid `train/17` is question 17 of the split, `train/math/17` question 17 of the domain math. Raises DataError
+        when (nearly) all are too long.
+        """
+        prompts = []
+        for position in range(self.position, self.position + num):
+            number, rank = self.mixture.draw(position)
+            prompts.append(self._next(self.mixture.domains[number], rank))
+        self.position += num
+        return [prompt for prompt in prompts if prompt is not None]
+
+    def metrics(self) -> dict[str, float]:
+        """By domain: prompts left out for their length so far, and how often its rows have been gone through."""
+        found: dict[str, float] = {}
+        for domain, draws in zip(self.mixture.domains, self.mixture.draws_before(self.position), strict=True):
+            name, skipped = f"/{domain.name}" if domain.name else "", self.num_skipped[domain.name]
+            found[f"prompts/too_long{name}"] = float(skipped)
+            if domain.source.size is not None:
+                found[f"prompts/epochs{name}"] = (draws + skipped) / domain.source.size
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position, the number of prompts skipped so far, and what the questions are, by domain."""
+        return {
+            "split": self.split,
+            "position": self.position,
+            "skipped": dict(self.num_skipped),
+            "sources": {domain.name: domain.source.fingerprint for domain in self.mixture.domains},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken. Raises CheckpointError when it is another stream's, or the files have
+        changed since."""
+        own = self.state_dict()
+        if set(state) != set(own):
+            raise CheckpointError(
+                f"a prompt stream's state has the keys {sorted(own)}, the checkpoint has {sorted(state)}"
+            )
+        if state["split"] != self.split:
+            raise CheckpointError(
+                f"the checkpoint's prompt stream is of split {state['split']!r}, this one of {self.split!r}"
+            )
+        changed = [
+            name
+            for name in own["sources"].keys() | state["sources"].keys()
+            if own["sources"].get(name) != state["sources"].get(name)
+        ]
+        if changed:
+            named = ", ".join(sorted(changed)) if any(changed) else "data.path"
+            raise CheckpointError(
+                f"the questions of {named} are not those the checkpoint was made with: bring the old files back, or "
+                f"start a new run folder"
+            )
+        self.position = int(state["position"])
+        self.num_skipped = {name: int(count) for name, count in state["skipped"].items()}
+
+    def _next(self, domain: Domain, rank: int) -> Prompt | None:
+        """What draw `rank` of a domain gives; None where a held-out domain has ended."""
+        for _ in range(MAX_CONSECUTIVE_SKIPS):
+            index = rank + self.num_skipped[domain.name]
+            size = domain.source.size
+            if self.split != "train" and size is not None and index >= size:
+                return None
+            prompt = self._prompt(domain, index)
+            if len(prompt.token_ids) <= domain.max_prompt_tokens:
+                return prompt
+            self.num_skipped[domain.name] += 1
+        raise DataError(
+            f"{MAX_CONSECUTIVE_SKIPS} prompts in a row{f' of {domain.name}' if domain.name else ''} are longer than "
+            f"data.max_prompt_tokens={domain.max_prompt_tokens} (the last has {len(prompt.token_ids)} tokens); raise "
+            f"it, or "
+            "generation.max_model_len with it"
+        )
+
+    def _prompt(self, domain: Domain, index: int) -> Prompt:
+        question = domain.source.question(index)
+        return Prompt(
+            uid="/".join([self.split, *([domain.name] if domain.name else []), str(index)]),
+            task=question.task,
+            verifier=question.verifier,
+            token_ids=tuple(self.tokenizer.prompt_ids(question.messages or question.text, domain.system_prompt)),
+            payload=question.payload,
+            domain=domain.name,
+        )

@@ -1,0 +1,82 @@
+"""What a program may use, which layers hold it, and what became of it: the words that both sides share."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one run. Exceeding one ends the run; none of them is shared with the next."""
+
+    seconds: float = 5.0  # wall clock, for each part of the run
+    memory_mib: int = 512  # address space, for each process
+    scratch_mib: int = 16  # all files together
+    file_mib: int = 16  # one file
+    output_kib: int = 1024  # what is printed, and as much again for results
+    processes: int = 8  # threads count as well
+    open_files: int = 64
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What holds programs on this machine."""
+
+    user: bool = False  # namespaces ...
+    mount: bool = False
+    pid: bool = False
+    net: bool = False
+    ipc: bool = False
+    uts: bool = False
+    own_uid: bool = False  # programs run as a user that nothing else runs as
+    landlock: int = 0  # version of the kernel's interface, 0: not used
+    seccomp: bool = False
+    no_new_privs: bool = False
+    bubblewrap: bool = False
+    # the kernel's limit of processes acts: it does not on root, who runs programs as nobody else
+    process_limit: bool = False
+
+    def gaps(self) -> list[str]:
+        """What a program could do that it must not; empty for a sandbox."""
+        found = []
+        if not self.mount and not self.landlock:
+            found.append("read and write this machine's files (needs a mount namespace or Landlock)")
+        if not self.net and not self.seccomp:
+            found.append("use the network (needs a network namespace or seccomp)")
+        if not self.pid and not self.own_uid and not self.seccomp:
+            found.append("stop other processes (needs a pid namespace, a user of its own or seccomp)")
+        if not self.seccomp:
+            found.append("use memory without end, in memory files and namespaces of its own (needs seccomp)")
+        if not self.process_limit:
+            found.append("start processes without end (needs a user that is not root)")
+        if not self.no_new_privs:
+            found.append("gain rights by set-uid programs (needs no_new_privs)")
+        return found
+
+    def __str__(self) -> str:
+        """As in `sandbox: user+mount+pid+net+ipc+uts namespaces, own uid, no_new_privs, seccomp, rlimits`."""
+        spaces = "+".join(name for name in ("user", "mount", "pid", "net", "ipc", "uts") if getattr(self, name))
+        named = {
+            "bubblewrap": self.bubblewrap,
+            f"{spaces} namespaces": bool(spaces),
+            "own uid": self.own_uid,
+            "no_new_privs": self.no_new_privs,
+            "seccomp": self.seccomp,
+            f"Landlock {self.landlock}": bool(self.landlock),
+            "rlimits": True,
+        }
+        return "sandbox: " + ", ".join(name for name, is_on in named.items() if is_on)
+
+
+ALL_LAYERS = tuple(field.name for field in dataclasses.fields(Layers))
+
+# How a run ended, `Run.ending`.
+FINISHED = "finished"  # the program ended by itself with exit code 0
+FAILED = "failed"  # it raised, or ended with another exit code
+TIMED_OUT = "timed out"
+TOO_MUCH_OUTPUT = "too much output"
+KILLED = "killed"  # by a signal: a limit of memory, processor time or files, a forbidden system call, a crash
+LOST = "lost"  # the sandbox went away with it

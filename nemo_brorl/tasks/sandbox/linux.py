@@ -1,0 +1,121 @@
+"""Linux system calls that Python 3.11 does not offer. Each function raises OSError with the kernel's reason."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 36, 38, 22
+SECCOMP_MODE_FILTER = 2
+CAP_SETUID, CAP_SYS_ADMIN, LAST_CAPABILITY = 7, 21, 63
+
+# System calls without a function in the C library; those above 400 have the same number everywhere.
+_NUMBERS = {"x86_64": {"pivot_root": 155, "capset": 126}, "aarch64": {"pivot_root": 41, "capset": 91}}
+_MOUNT_SETATTR = 442
+_AT_RECURSIVE = 0x8000
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+_libc.syscall.restype = ctypes.c_long
+
+
+def machine() -> str:
+    """The processor's architecture, as `uname -m` says it."""
+    return platform.machine()
+
+
+def _checked(result: int, what: str) -> int:
+    if result == -1:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+    return result
+
+
+def syscall(number: int, *arguments: object) -> int:
+    """A system call by its number; integers are passed as 64 bits."""
+    wide = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
+    return _checked(_libc.syscall(ctypes.c_long(number), *wide), f"system call {number}")
+
+
+def prctl(option: int, *arguments: int) -> int:
+    """`prctl(2)`."""
+    padded = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
+    return _checked(_libc.prctl(option, *padded), f"prctl {option}")
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces of `flags` for new ones."""
+    _checked(_libc.unshare(flags), f"unshare {flags:#x}")
+
+
+def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    """`mount(2)`."""
+    _checked(
+        _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode()),
+        f"mount {source} on {target}",
+    )
+
+
+def detach(target: str) -> None:
+    """Take a mount and all below it out of sight, at once."""
+    _checked(_libc.umount2(target.encode(), MNT_DETACH), f"umount {target}")
+
+
+def pivot_root(folder: str) -> None:
+    """Make a mount the root of this mount namespace; nothing of the old root stays reachable."""
+    os.chdir(folder)
+    here = ctypes.c_char_p(b".")
+    syscall(_NUMBERS[machine()]["pivot_root"], here, here)
+    detach(".")
+    os.chdir("/")
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
+
+
+def restrict_mount(target: str, attributes: int) -> None:
+    """Set MOUNT_ATTR_… on a mount and all below it (Linux 5.12)."""
+    wanted = _MountAttributes(attr_set=attributes)
+    path = ctypes.c_char_p(target.encode())
+    syscall(_MOUNT_SETATTR, -100, path, _AT_RECURSIVE, ctypes.byref(wanted), ctypes.sizeof(wanted))
+
+
+def drop_capabilities() -> None:
+    """Give up every capability of this thread, for good."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    syscall(_NUMBERS[machine()]["capset"], header, (ctypes.c_uint32 * 6)())
+
+
+def drop_bounding_set() -> None:
+    """No program that is started from here on can have a capability. Needs CAP_SETPCAP."""
+    for capability in range(LAST_CAPABILITY + 1):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:  # beyond the last one this kernel knows, or not ours to drop
+            return
+
+
+def capabilities() -> int:
+    """Bit mask of this process's effective capabilities; 0 where /proc does not say."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            lines = dict(line.split(":", 1) for line in status if ":" in line)
+        return int(lines["CapEff"], 16)
+    except (OSError, KeyError, ValueError):
+        return 0

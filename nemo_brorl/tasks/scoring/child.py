@@ -1,0 +1,75 @@
+"""The process that runs a verifier, made to be killed; forked by `nursery.py`, which has its libraries loaded.
+
+It serves one parent over a socket. Request: `(verifier, payload, texts)`. Replies, one for each text as soon as it is
+scored: `(score, None)`, or `(0.0, error)` when the verifier raised. It ends when the parent goes away, also in the
+middle of a score.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import resource
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+from nemo_brorl.tasks.verifiers.payload import Score
+from nemo_brorl.tasks.verifiers.registry import find
+
+MEMORY_LIMIT = 8 * 2**30  # bytes of address space: an answer like 9**9**9 costs its own reward, not the machine
+PR_SET_PDEATHSIG = 1
+
+# What foreign code raises about an odd answer. Anything else, want of memory too, ends this process, and counts as a
+# failure of one response as well.
+VERIFIER_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+
+def live(connection: Connection, parent: int) -> None:
+    """What a forked child does, in a process group of its own (what a verifier starts goes with it), until its parent
+    is gone."""
+    os.setpgid(0, 0)
+    die_with_parent()
+    if os.getppid() != parent:
+        return
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
+    serve(connection)
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests until the parent closes its end."""
+    while True:
+        try:
+            verifier, payload, texts = connection.recv()
+        except EOFError:
+            return
+        score = find(verifier).score
+        for text in texts:
+            connection.send(_safe_score(score, payload, text))
+
+
+def die_with_parent() -> None:
+    """Linux sends SIGKILL when the parent ends, which also reaches a verifier that hangs in C code."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _safe_score(score: Score, payload: dict[str, object], text: str) -> tuple[float, str | None]:
+    try:
+        value = float(score(payload, text))
+    except VERIFIER_ERRORS as error:
+        return 0.0, f"{type(error).__name__}: {error}"
+    return (value, None) if math.isfinite(value) else (0.0, f"the score is {value}")

@@ -1,0 +1,177 @@
+"""The Verifier port: Ray actors over processes made to be killed. The driver hands on references and never holds
+tokens."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.object_store import wait_any
+from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.tasks.verifiers.registry import check_name
+from nemo_brorl.types import RolloutChunk, ScoredChunk
+
+CPUS_PER_WORKER = 0.1  # placement only: scoring takes turns with sampling on a small machine
+MAX_RESTARTS = 3  # of a worker that died as a whole
+CHUNKS_AT_ONCE = 16  # that a worker has begun: while one waits for a slow verifier's deadline, the others are scored
+HOME_ADVANTAGE = 64  # responses
+WAIT_S = 10.0  # `score` looks again after this long
+NO_SCORES = (
+    np.zeros(0, np.float32),
+    0,
+    np.zeros(0, np.float32),
+    np.zeros(0, np.uint64),
+    np.zeros(0, np.float32),
+)  # of no responses
+
+
+class Submission(NamedTuple):
+    """A chunk that is being scored, or waits for its worker."""
+
+    chunk: RolloutChunk
+    worker: int
+
+
+class VerifierPool:
+    """Scores chunks on `rewards.num_workers` workers while later chunks are still being sampled.
+
+    The constructor starts the workers and returns at once; `wait_ready` waits for them. Then `submit` and `poll` in any
+    order, or `score`, which does both. `verifiers` are loaded before `wait_ready` returns, others when a prompt first
+    asks for them. `with_answers`: chunks come back with their answers. Raises ConfigError for a name that cannot be
+    one, ModelError when the tokenizer is unusable.
+    """
+
+    def __init__(
+        self, config: BroRLConfig, model_folder: Path | str, verifiers: Sequence[str] = (), with_answers: bool = False
+    ) -> None:
+        import ray
+
+        from nemo_brorl.tasks.scoring.worker import VerifierWorker
+
+        for verifier in verifiers:
+            check_name(verifier)
+        load_tokenizer(model_folder)  # a wrong folder is refused here, with its own message, and not by a dead actor
+        options = {"num_cpus": CPUS_PER_WORKER, "max_concurrency": CHUNKS_AT_ONCE}
+        actor: Any = ray.remote(max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS, **options)(VerifierWorker)
+        shaping = config.rewards.shaping
+        ngram = shaping.repetition_ngram if shaping.repetition_penalty > 0 else 0
+        arguments = (
+            str(Path(model_folder).absolute()),
+            config.rewards.timeout_s,
+            tuple(verifiers),
+            ngram,
+            config.rewards,
+            with_answers,
+        )
+        self.workers: list[Any] = [actor.remote(*arguments) for _ in range(config.rewards.num_workers)]
+        self._load = [0] * len(self.workers)  # responses submitted and not yet scored, per worker
+        self._moved_at = [time.monotonic()] * len(self.workers)  # when each began to have work, or finished a chunk
+        self._scoring: dict[Any, Submission] = {}  # by reference to the scores, oldest first
+        self._empty: list[ScoredChunk] = []
+
+    def wait_ready(self) -> None:
+        """Return once every worker can score. Raises ConfigError when a verifier cannot be loaded, ResourceError when a
+        worker cannot start."""
+        self._get([worker.wait_ready.remote() for worker in self.workers])
+
+    def submit(self, chunk: RolloutChunk) -> None:
+        """Hand a chunk to the worker with the least to do, in one Ray call; of about equal ones to the one that has the
+        prompt's other chunks, and its verdicts on their answers. One without responses goes to no worker: the next
+        `poll` returns it."""
+        if not len(chunk.lengths):
+            self._empty.append(ScoredChunk(chunk, *NO_SCORES))
+            return
+        prompt = chunk.request.prompt
+        home = zlib.crc32(prompt.uid.encode()) % len(self.workers)
+        index = min(range(len(self.workers)), key=lambda worker: self._load[worker] - HOME_ADVANTAGE * (worker == home))
+        # As an argument of its own the reference is resolved on the worker's side.
+        reference = self.workers[index].score.remote(prompt.verifier, dict(prompt.payload), chunk.data)
+        self._scoring[reference] = Submission(chunk, index)
+        if not self._load[index]:
+            self._moved_at[index] = time.monotonic()
+        self._load[index] += len(chunk.lengths)
+
+    def poll(self) -> list[ScoredChunk]:
+        """What was submitted and has been scored since the last poll: at most two Ray calls. Raises ResourceError when
+        a worker cannot be kept alive."""
+        import ray
+
+        scored, self._empty = self._empty, []
+        if not self._scoring:
+            return scored
+        finished, _ = ray.wait(list(self._scoring), num_returns=len(self._scoring), timeout=0)
+        scores = self._get(finished) if finished else []
+        return scored + [
+            ScoredChunk(self._end(reference).chunk, *values) for reference, values in zip(finished, scores, strict=True)
+        ]
+
+    def pending(self) -> list[Any]:
+        """References, one of which resolves when `poll` may have news."""
+        return list(self._scoring)
+
+    def late(self, seconds: float) -> list[str]:
+        """Workers that have finished no chunk for longer than this although they have some, as a message names them.
+        May be called from another thread."""
+        import ray
+
+        scoring = dict(self._scoring)
+        _, unfinished = ray.wait(list(scoring), num_returns=len(scoring), timeout=0) if scoring else ([], [])
+        waited = {
+            worker: time.monotonic() - self._moved_at[worker]
+            for worker in sorted({scoring[item].worker for item in unfinished})
+        }
+        return [f"verifier {worker} for {since:.0f} s" for worker, since in waited.items() if since > seconds]
+
+    def forget(self) -> None:
+        """Give up what was submitted and not polled: no later `poll` returns it."""
+        self._empty = []
+        for reference in list(self._scoring):
+            self._end(reference)
+
+    def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
+        """Scored chunks in the order they finish; each is submitted as soon as `chunks` gives it. Nothing else may be
+        submitted meanwhile, and what was before is forgotten."""
+        self.forget()
+        try:
+            for chunk in chunks:
+                self.submit(chunk)
+                yield from self.poll()
+            while self.pending() or self._empty:
+                wait_any(self.pending(), WAIT_S)
+                yield from self.poll()
+        finally:
+            self.forget()
+
+    def close(self) -> None:
+        """Stop all workers; their children go with them."""
+        import ray
+
+        for worker in self.workers:
+            ray.kill(worker)
+        self.workers = []
+
+    def _end(self, reference: Any) -> Submission:
+        """Take a chunk off the books."""
+        submission = self._scoring.pop(reference)
+        self._moved_at[submission.worker] = time.monotonic()
+        self._load[submission.worker] -= len(submission.chunk.lengths)
+        return submission
+
+    def _get(self, references: Any) -> Any:
+        import ray
+
+        try:
+            return ray.get(references)
+        except ray.exceptions.RayActorError as error:
+            raise ResourceError(
+                f"a verifier worker died {MAX_RESTARTS + 1} times; is the machine out of memory? ({error})"
+            ) from error
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error

@@ -1,0 +1,1 @@
+"""Verifiers: from the text of a response to its raw reward. `registry.py` names them."""

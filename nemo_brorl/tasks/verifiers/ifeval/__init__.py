@@ -1,0 +1,1 @@
+"""The verifier of instructions that can be checked (IFEval)."""

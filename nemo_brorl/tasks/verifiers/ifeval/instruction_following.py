@@ -1,0 +1,68 @@
+"""Which of a prompt's verifiable instructions a response follows: IFEval's rows, scored strictly (`constraints.py`).
+
+`payload["instruction_id_list"]` names the instructions and `payload["kwargs"]` has one object of arguments for each, as
+in the public data; arguments that are null count as left out. They apply to the response without its thinking. An empty
+one follows none.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nemo_brorl.tasks.verifiers import language
+from nemo_brorl.tasks.verifiers.answer import without_thinking
+from nemo_brorl.tasks.verifiers.ifeval.constraints import CONSTRAINTS, wrong_argument
+from nemo_brorl.tasks.verifiers.payload import Payload, check_choice
+
+SCORINGS = ("fraction", "all")  # share of instructions that are followed (ProRL's reward); 1 when all are, else 0
+
+
+def check(payload: Payload) -> Iterator[str]:
+    """What is wrong with a payload."""
+    yield from check_choice(payload, "scoring", SCORINGS)
+    names, arguments = payload.get("instruction_id_list"), payload.get("kwargs")
+    if not isinstance(names, (list, tuple)) or not names:
+        yield (
+            f"'instruction_id_list' is {names!r}; write a list of IFEval's names, for example ['punctuation:no_comma']"
+        )
+    elif not isinstance(arguments, (list, tuple)) or len(arguments) != len(names):
+        yield f"'kwargs' is {arguments!r}; write a list with one object for each of the {len(names)} instructions"
+    else:
+        for name, given in zip(names, arguments, strict=True):
+            yield from _wrong_instruction(name, given)
+
+
+def score(payload: Payload, response: str) -> float:
+    """Share of the instructions that the response follows, or with `scoring: all` whether it follows every one."""
+    text = without_thinking(response)
+    names, arguments = payload["instruction_id_list"], payload["kwargs"]
+    followed = [
+        bool(text.strip()) and CONSTRAINTS[name](text, **_given(given))
+        for name, given in zip(names, arguments, strict=True)
+    ]
+    if payload.get("scoring", SCORINGS[0]) == "all":
+        return float(all(followed))
+    return sum(followed) / len(followed)
+
+
+def load() -> None:
+    """Read the language model."""
+    language.load()
+
+
+def _given(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (arguments or {}).items() if value is not None}
+
+
+def _wrong_instruction(name: str, arguments: Mapping[str, Any] | None) -> Iterator[str]:
+    if name not in CONSTRAINTS:
+        yield f"unknown instruction {name!r}; the known ones are {', '.join(CONSTRAINTS)}"
+        return
+    given, wanted = _given(arguments), list(inspect.signature(CONSTRAINTS[name]).parameters)[1:]
+    if set(given) != set(wanted):
+        yield f"{name} takes {', '.join(wanted) or 'no arguments'} and was given {', '.join(given) or 'none'}"
+    for argument in set(given) & set(wanted):
+        if reason := wrong_argument(argument, given[argument]):
+            yield f"{name}: {argument} is {given[argument]!r}; {reason}"

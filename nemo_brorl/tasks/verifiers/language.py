@@ -1,0 +1,36 @@
+"""Which language a text is in, by py3langid: offline, the same answer every time, about 140 languages by their ISO 639
+codes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+UNLIKELY = 0.1  # of the likeliest language's probability: below it, a language is not the text's. A few words fit many
+
+
+def load() -> None:
+    """Read the model (0.5 s)."""
+    _identifier()
+
+
+def known_languages() -> set[str]:
+    """Codes that `is_in_language` can tell apart."""
+    return set(_identifier().nb_classes)
+
+
+def is_in_language(text: str, code: str) -> bool:
+    """Whether a text may be in the language `code` (`zh-cn` counts as `zh`): it is the likeliest one, or not much less
+    likely."""
+    ranked = _identifier().rank(text.lower())  # in capitals, known letter sequences are rare
+    wanted = code.split("-")[0].lower()
+    return max(
+        (float(probability) for found, probability in ranked if found == wanted), default=0.0
+    ) >= UNLIKELY * float(ranked[0][1])
+
+
+@lru_cache(maxsize=1)
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)

@@ -1,0 +1,185 @@
+"""1 for a mathematically equal answer, by math-verify: fractions and decimals, units, percentages, sets, intervals,
+equations.
+
+The answer is looked for in the response without its thinking: in the last `<answer>` tags if there are any, and there,
+in this order, in the last `\\boxed{}` (and those that stand with it), or where math-verify finds it at the end ("the
+answer is …", the last LaTeX, the last number). A verdict depends on nothing but the two answers, and is kept: most of a
+prompt's responses end in one of few answers. Not parsed are whole numbers, intervals and tuples of them, an answer that
+is the reference letter for letter, and plain expressions of different values (`math_value.py`).
+
+math-verify's own time limits are switched off: they are alarm signals, which reach only a main thread and cannot stop
+code in C. The deadline of the process that this runs in stops everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from nemo_brorl.tasks.verifiers.answer import boxed_answers, extract_answer, without_thinking
+from nemo_brorl.tasks.verifiers.math.key import key_of, unmarked
+from nemo_brorl.tasks.verifiers.math.value import are_different, value_of
+from nemo_brorl.tasks.verifiers.payload import Payload, accepted_answers, check_answer, check_choice
+
+PLACES = ("anywhere", "boxed", "tags")  # where an answer may stand; the first is the default
+MAX_TAIL = 2000  # characters at the end of a response in which an unmarked answer is looked for
+_FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # what is said so after a box counts, and the box does not
+_WHOLE_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
+VALUELESS = (ArithmeticError, AttributeError, TypeError, ValueError, RuntimeError)  # sympy has no number for it
+MAX_EXPONENT_DIGITS, MAX_FACTORIAL_DIGITS = 6, 5
+_POWER = re.compile(r"\^\s*\{?\s*(\d+)(?:\s*\^\s*\{?\s*(\d+))?(\s*\^)?")
+_FACTORIAL = re.compile(r"(\d+)\s*\)?\s*!")
+_SINGLE_BOX = re.compile(r"\\boxed\{(?P<content>(?:(?!\\f?boxed).)*)\}", re.DOTALL)
+_BRACKETED = re.compile(r"([(\[])(-?\d{1,17}(?:,-?\d{1,17})+)([)\]])")
+_THOUSANDS = re.compile(r",\d{3}(?!\d)")
+_SPACING = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|[\s$]")
+_PERCENT = re.compile(r"\s*\\?%\s*$")  # inside a box math-verify does not read it; outside it takes 28% for 28, as here
+_SEPARATED_NUMBER = re.compile(r"-?[1-9]\d{0,2}(?:[ ,]\d{3})+(?:\.\d+)?|-?\d+,\d+")  # 1 000.5, and 0,5: a number or two
+_HAS_MATH = re.compile(r"(?<!\\)\$|\\boxed|\\fbox|\\\(|\\\[")
+_PROSE = re.compile(r"(?<![\\\w{])[A-Za-z]{2,}(?:\s+[A-Za-z]{2,}|\s*:)")
+_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
+
+
+def check(payload: Payload) -> Iterator[str]:
+    """What is wrong with a payload."""
+    yield from check_answer(payload)
+    yield from check_choice(payload, "extract", PLACES)
+
+
+def score(payload: Payload, response: str) -> float:
+    """1 when the response's answer equals one of `payload["answer"]`. `payload["extract"]`: where it must stand."""
+    candidate = find_answer(response, payload.get("extract", PLACES[0]))
+    return float(
+        candidate is not None and any(is_equal(reference.strip(), candidate) for reference in accepted_answers(payload))
+    )
+
+
+def answer(payload: Payload, response: str) -> str | None:
+    """The response's answer in one spelling (`math_key.py`); what math-verify finds equal may still be two."""
+    found = find_answer(response, payload.get("extract", PLACES[0]))
+    if found is None or boxed_answers(found):
+        return key_of(found) if found else None
+    if extract_answer(without_thinking(response)) is None:
+        found = unmarked(found)
+    return key_of(found) if found else None
+
+
+def load() -> None:
+    """Import math-verify and sympy, also what they import when first used, and fill their tables (1 s)."""
+    for reference, answer in (
+        ("x^2+118x+2185", "(x+23)(x+96)"),
+        ("\\sqrt{8}+\\frac{1}{3}", "3.1"),
+        ("(1, 2]", "\\{1, 2\\}"),
+        ("x<3", "(1,3)"),
+    ):
+        _equal_by_library(reference, f"${answer}$")
+
+
+def find_answer(response: str, place: str = PLACES[0]) -> str | None:
+    """The text that holds the answer, as short as can be told: `\\boxed{…}` if it is boxed. None when there is none at
+    that place."""
+    shown = without_thinking(response)
+    tagged = extract_answer(shown)
+    if place == "tags" and tagged is None:
+        return None
+    text = shown if tagged is None else tagged
+    boxes = boxed_answers(text)
+    said = max((match.start() for match in _FINAL_ANSWER.finditer(text)), default=-1)
+    if boxes and said < boxes[-1][2]:
+        return ", ".join(f"\\boxed{{{_PERCENT.sub('', content).strip()}}}" for content, _, _ in boxes)
+    if place == "boxed":
+        return None
+    return text[-MAX_TAIL:] if said < 0 else text[said : said + MAX_TAIL]
+
+
+@lru_cache(maxsize=65536)
+def is_equal(reference: str, candidate: str) -> bool:
+    """Whether two answers are equal. `candidate` is what `find_answer` returns."""
+    single = _SINGLE_BOX.fullmatch(candidate)
+    plain = (single["content"] if single else candidate).strip()
+    if plain == reference:
+        return True
+    if _WHOLE_NUMBER.fullmatch(reference) and _WHOLE_NUMBER.fullmatch(plain):
+        return int(reference) == int(plain)
+    one, other = _bracketed(reference), _bracketed(plain)
+    if one is not None and other is not None and one[1] == other[1]:
+        return one == other
+    if are_different(reference, plain) or (one is not None and value_of(plain) is not None):
+        return False
+    return len(plain) <= MAX_TAIL and not is_huge(plain) and _equal_by_library(reference, candidate)
+
+
+def _bracketed(text: str) -> tuple[tuple[int, ...], int, str] | None:
+    """(numbers, how many, brackets) of an interval or tuple of whole numbers, which takes math-verify's parser long;
+    None for others, and where a comma may divide thousands."""
+    found = _BRACKETED.fullmatch(_SPACING.sub("", text))
+    if found is None or _THOUSANDS.search(text):
+        return None
+    numbers, brackets = tuple(int(number) for number in found[2].split(",")), found[1] + found[3]
+    is_usual = list(numbers) == sorted(set(numbers)) and (len(numbers) == 2 or brackets in ("()", "[]"))
+    return (numbers, len(numbers), brackets) if is_usual else None
+
+
+def is_huge(answer: str) -> bool:
+    """Whether an answer holds a power or factorial of about a million digits or more, as 9^{9^9}: sympy would write it
+    out. Such an answer is right only when it is the reference letter for letter."""
+    return any(_is_huge_exponent(*power.groups()) for power in _POWER.finditer(answer)) or any(
+        len(factorial[1]) > MAX_FACTORIAL_DIGITS for factorial in _FACTORIAL.finditer(answer)
+    )
+
+
+def _is_huge_exponent(exponent: str, tower: str | None, third: str | None) -> bool:
+    """Of x^exponent, x^(exponent^tower), or a higher tower."""
+    if third is not None or (tower is not None and len(tower) > MAX_EXPONENT_DIGITS):
+        return True
+    return math.log10(max(int(exponent), 1)) * int(tower or 1) > MAX_EXPONENT_DIGITS
+
+
+def _equal_by_library(reference: str, candidate: str) -> bool:
+    from math_verify import verify
+
+    pairs = product(_parsed(find_answer(reference) or reference), _parsed(candidate))
+    return any(verify(one, other, timeout_seconds=None) for one, other in pairs if not _differ_at_a_point(one, other))
+
+
+def _differ_at_a_point(one: Any, other: Any) -> bool:
+    """Whether two expressions have different values where their symbols have some positive ones: then no simplification
+    (which takes most of the time) makes them equal. Single symbols, which may be words, and percentages are left to
+    math-verify."""
+    from sympy import Expr, Symbol
+    from sympy.core.expr import UnevaluatedExpr
+
+    for item in (one, other):
+        if not isinstance(item, Expr) or isinstance(item, Symbol) or item.has(UnevaluatedExpr):
+            return False
+    values = {
+        symbol: 0.61 + 0.17 * index
+        for index, symbol in enumerate(sorted(one.free_symbols | other.free_symbols, key=str))
+    }
+    try:
+        first, second = (complex(item.evalf(15, subs=values)) for item in (one, other))
+    except VALUELESS:
+        return False
+    return abs(first - second) > 1e-6 * max(abs(first), abs(second), 1.0)  # not for nan or inf
+
+
+@lru_cache(maxsize=16384)
+def _parsed(answer: str) -> list[Any]:
+    """What math-verify makes of an answer; one that is bare, as `\\frac12` or `(1, 2]`, is LaTeX."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
+    targets = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
+    readings = [answer]
+    if _WORDS.fullmatch(answer) and " " in answer:
+        readings = [f"$\\text{{{answer}}}$"]
+    elif _SEPARATED_NUMBER.fullmatch(answer):
+        readings = [answer, f"${answer}$"]
+    elif not _HAS_MATH.search(answer) and not _PROSE.search(answer):
+        readings = [f"${answer}$"]
+    return [parsed for reading in readings for parsed in parse(reading, targets, parsing_timeout=None)]

@@ -1,0 +1,114 @@
+"""1 for the right option, named by its letter or by its text.
+
+Where the choice is looked for, in the response without its thinking, the first that is there: in the last `<answer>`
+tags, in the last `\\boxed{}`, behind the last "answer is" or "Answer:", and, where none of these was used, the last
+letter that stands alone in brackets, in bold or on a line of its own ("(C)", "**C**", "C."). Marks are asked first, so
+a text that argues about "(A)" and ends in "Answer: C" has chosen C; a mark with something else behind it has chosen
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterator, Sequence
+
+from nemo_brorl.tasks.verifiers.answer import boxed_answers, extract_answer, without_thinking
+from nemo_brorl.tasks.verifiers.payload import Payload
+
+LETTERS = string.ascii_uppercase
+# What may be around a letter: `(C)`, `**C**`, `$C$`, `\text{C}`, `option C`, `C. because`, `C) because`.
+_BEFORE = r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{|(?i:\b(?:option|choice|answer)\b)\s*:?|[\s*_$(\[{\"'`])*"
+_LETTER = re.compile(_BEFORE + r"(?P<letter>[A-Za-z])(?![A-Za-z0-9']|[-+=*/^]\s*\w)")
+_MARK = re.compile(
+    r"(?i:\b(?:the\s+)?(?:final\s+|correct\s+|best\s+)*(?:answer|option|choice)\s*(?:is|:)|\banswer\s*[-=]+>?)\**\s*:?"
+)
+_ALONE = re.compile(
+    r"\((?P<bracket>[A-Z])\)|\*\*\(?(?P<bold>[A-Z])[).:]?\*\*|^\s*(?P<line>[A-Z])\s*[).:]?\s*$", re.MULTILINE
+)
+_TRIM = re.compile(r"^[\s*_$\"'`.,:;!]+|[\s*_$\"'`.,:;!]+$")
+
+
+def check(payload: Payload) -> Iterator[str]:
+    """What is wrong with a payload."""
+    choices, answer = payload.get("choices"), payload.get("answer")
+    if choices is not None and not (isinstance(choices, (list, tuple)) and 2 <= len(choices) <= len(LETTERS)):
+        yield f"'choices' is {choices!r}; write a list of 2 to {len(LETTERS)} texts"
+    elif isinstance(answer, bool) or not isinstance(answer, (str, int)) or right_letter(answer, choices or ()) is None:
+        options = (
+            f"one of the letters A to {LETTERS[len(choices) - 1]}, a number from 0, or a text of 'choices'"
+            if choices
+            else "a letter"
+        )
+        yield f"'answer' is {answer!r}; write {options}"
+
+
+def score(payload: Payload, response: str) -> float:
+    """Whether the response chose `payload["answer"]`; `payload["choices"]`, if given, are the options' texts."""
+    choices = payload.get("choices") or ()
+    chosen = chosen_letter(response, choices)
+    return float(chosen is not None and chosen == right_letter(payload["answer"], choices))
+
+
+def answer(payload: Payload, response: str) -> str | None:
+    """The letter that the response chose."""
+    return chosen_letter(response, payload.get("choices") or ())
+
+
+def right_letter(answer: str | int, choices: Sequence[str]) -> str | None:
+    """The letter of the reference: it is a letter, the place among the choices from 0, or a choice's text. None: none
+    of these."""
+    options = LETTERS[: len(choices)] if choices else LETTERS
+    if isinstance(answer, int):
+        return options[answer] if 0 <= answer < len(options) else None
+    stripped = answer.strip().strip("().")
+    if len(stripped) == 1 and stripped.upper() in options:
+        return stripped.upper()
+    return _by_text(answer, choices)
+
+
+def chosen_letter(response: str, choices: Sequence[str] = ()) -> str | None:
+    """The letter that a response chose; None when it chose none, or none of the options."""
+    text = without_thinking(response)
+    tagged = extract_answer(text)
+    if tagged is not None:
+        return _read(tagged, choices) or _last_alone(tagged, choices)
+    if boxes := boxed_answers(text):
+        return _read(boxes[-1][0], choices) if len(boxes) == 1 else None
+    marks = list(_MARK.finditer(text))
+    if marks:
+        return _read(text[marks[-1].end() :].strip().split("\n")[0], choices)
+    return _by_text(text, choices) or _last_alone(text, choices)
+
+
+def _read(text: str, choices: Sequence[str]) -> str | None:
+    """The option that a short text begins with, or is."""
+    by_text = _by_text(text, choices)
+    if by_text is not None:
+        return by_text
+    found = _LETTER.match(text)
+    # "a dog" and "I think" begin with a word and not with a letter of an option: a small letter, "A" and "I" need a
+    # sign behind them
+    if found is None or (found["letter"] in "aAI" and re.match(r"\s+[a-z]", text[found.end() :])):
+        return None
+    return _option(found["letter"], choices)
+
+
+def _last_alone(text: str, choices: Sequence[str]) -> str | None:
+    alone = list(_ALONE.finditer(text))
+    return _option(next(filter(None, alone[-1].groups())), choices) if alone else None
+
+
+def _option(letter: str, choices: Sequence[str]) -> str | None:
+    letter = letter.upper()
+    return letter if not choices or letter in LETTERS[: len(choices)] else None
+
+
+def _by_text(text: str, choices: Sequence[str]) -> str | None:
+    """The letter of the one choice whose text this is."""
+    same = [LETTERS[index] for index, choice in enumerate(choices) if _plain(str(choice)) == _plain(text)]
+    return same[0] if len(same) == 1 else None
+
+
+def _plain(text: str) -> str:
+    return " ".join(_TRIM.sub("", text).casefold().split())

@@ -1,0 +1,1 @@
+"""The training loop, its checkpoints, the parity gate, and the small base model."""

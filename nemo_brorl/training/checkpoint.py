@@ -1,0 +1,283 @@
+"""Checkpoints of a run: the policy's own files, the run state, and the groups between two steps.
+
+    checkpoints/step_K/policy/      Megatron dist_checkpointing (weights, optimizer, reference)
+                       state.json   step, prompt stream, counters
+                       under_way.npz  groups between two steps, with their rollouts
+                       COMPLETE     written last: names and sizes of all files above
+                salvaged.npz        what the step after the newest checkpoint had sampled, if it was cut
+
+A folder is written under another name and renamed; without a marker that fits its files it does not count as a
+checkpoint. `Saver` has the policy's files written while training goes on. A checkpoint is then under way from one step
+to a later one:
+
+    begin (policy state copied)  →  step_K.partial/  →  finish (all files are there)  →  step_K/  →  COMPLETE  →  older
+    ones deleted
+
+A crash in between leaves a partial folder, which the next run names in a warning and the next save deletes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.files import replacing
+from nemo_brorl.core.logs import get_logger
+from nemo_brorl.core.object_store import fetch_or_none
+from nemo_brorl.ports import Policy
+from nemo_brorl.rollouts.group_size.waves import Draw
+from nemo_brorl.rollouts.ledger import OpenGroup, UnderWay
+from nemo_brorl.training.checkpoint_carriers import load_carriers, save_carriers
+from nemo_brorl.types import ScoredChunk
+
+log = get_logger(__name__)
+
+MARKER = "COMPLETE"
+_PARTIAL = ".partial"
+_SALVAGED = "salvaged.npz"
+MAX_FAILED_SAVES = 2  # in a row
+# rollouts of a cut step that have not come by then are taken for lost: the time that is left for them is short
+FETCH_S = 60.0
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a run needs besides the policy to go on exactly where it was."""
+
+    step: int
+    state: dict[str, Any]  # JSON-able, by owner
+    under_way: UnderWay
+
+
+@dataclass(frozen=True)
+class Salvaged:
+    """Whole chunks of a step that was cut."""
+
+    step: int  # the last one before it
+    chunks: tuple[ScoredChunk, ...]
+
+
+class Checkpoints:
+    """The checkpoints of one run folder; keeps the newest `keep`."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def begin(self, run: RunState) -> Path:
+        """Write everything but the policy; its files go into the folder that is returned. Deletes what was never
+        finished."""
+        for unfinished in self._unfinished():
+            shutil.rmtree(unfinished)
+        partial = self.folder / f"step_{run.step}{_PARTIAL}"
+        (partial / "policy").mkdir(parents=True)
+        (partial / "state.json").write_text(json.dumps({"step": run.step, **run.state}, indent=1))
+        save_carriers(partial / "under_way.npz", [run.under_way])
+        return partial / "policy"
+
+    def commit(self, step: int) -> Path:
+        """Make what `begin` started a checkpoint, then delete the oldest. Returns its folder."""
+        final = self.folder / f"step_{step}"
+        shutil.rmtree(final, ignore_errors=True)
+        (self.folder / f"step_{step}{_PARTIAL}").rename(final)
+        _write_durably(final / MARKER, json.dumps(_inventory(final), indent=1))
+        for old in self.complete()[self.keep :]:
+            shutil.rmtree(old)
+        self._salvage_file.unlink(missing_ok=True)
+        return final
+
+    def keep_salvage(self, salvaged: Salvaged) -> int:
+        """Keep what the step after the newest checkpoint had sampled, until there is a newer one. Rollouts that are
+        kept; none, with a warning, when they cannot be written: they will be sampled again."""
+        there = Salvaged(salvaged.step, tuple(_with_arrays(salvaged.chunks)))
+        try:
+            with replacing(self._salvage_file) as aside:
+                save_carriers(aside, [there])
+        except OSError as error:
+            log.warning("%s was not written (%s): its step will be sampled again", self._salvage_file, error)
+            return 0
+        return sum(len(scored.rewards) for scored in there.chunks)
+
+    def salvage(self, step: int) -> tuple[ScoredChunk, ...]:
+        """What was kept of the step after this one, if that was cut."""
+        if not self._salvage_file.exists():
+            return ()
+        try:
+            salvaged: Salvaged = load_carriers(self._salvage_file, Salvaged)[0]
+        except (CheckpointError, OSError) as error:
+            log.warning("%s: the step that was cut is sampled again", error)
+            return ()
+        return salvaged.chunks if salvaged.step == step else ()
+
+    @property
+    def _salvage_file(self) -> Path:
+        return self.folder / _SALVAGED
+
+    def _unfinished(self) -> list[Path]:
+        return sorted(self.folder.glob(f"step_*{_PARTIAL}"))
+
+    def complete(self) -> list[Path]:
+        """Checkpoint folders whose marker fits their files, newest first; the others are named in a warning."""
+        folders = sorted(
+            self.folder.glob("step_*[0-9]"), key=lambda folder: int(folder.name.removeprefix("step_")), reverse=True
+        )
+        return [folder for folder in folders if _is_complete(folder)]
+
+    def load_newest(self, read_policy: Callable[[Path], None]) -> RunState | None:
+        """Load the newest checkpoint that can be read, falling back to older ones; None when there has never been one.
+
+        Raises CheckpointError when there are checkpoints but none can be read.
+        """
+        for unfinished in self._unfinished():
+            log.warning("%s was not finished: left out", unfinished)
+        folders = self.complete()
+        for folder in folders:
+            try:
+                run = self._read(folder)
+                read_policy(folder / "policy")
+            except (CheckpointError, OSError, ValueError, KeyError) as error:
+                log.warning("checkpoint %s cannot be read (%s); trying the one before", folder, error)
+            else:
+                return run
+        if folders:
+            raise CheckpointError(
+                f"none of the {len(folders)} checkpoints in {self.folder} can be read; delete that folder to start "
+                f"over,"
+                " or choose another exp_manager.explicit_log_dir"
+            )
+        return None
+
+    def _read(self, folder: Path) -> RunState:
+        state = json.loads((folder / "state.json").read_text())
+        return RunState(
+            step=state.pop("step"),
+            state=state,
+            under_way=load_carriers(folder / "under_way.npz", UnderWay, OpenGroup, Draw)[0],
+        )
+
+
+class Saver:
+    """Saves a run, one checkpoint at a time; in the background the policy's files are written while training goes on.
+
+    A save that fails costs nothing older and is a warning, as the next one may succeed. The second one in a row is an
+    error, and so is a last one (`wait`).
+    """
+
+    def __init__(self, checkpoints: Checkpoints, policy: Policy, in_background: bool) -> None:
+        self.checkpoints, self.policy, self.in_background = checkpoints, policy, in_background
+        self.pending: int | None = None  # step of the checkpoint under way
+        self.num_failed = 0  # in a row
+        self.seconds: dict[str, float] = {}  # for the next row of metrics
+
+    def save(self, run: RunState, wait: bool) -> None:
+        """Save a step, unless it has a checkpoint already; return once the state is copied, or with `wait` once it is
+        complete.
+
+        Raises CheckpointError.
+        """
+        self.finish(wait=True)
+        if (self.checkpoints.folder / f"step_{run.step}") not in self.checkpoints.complete():
+            self._begin(run, may_fail=not wait)
+            if wait or not self.in_background:
+                self.finish(wait=True, may_fail=not wait)
+
+    def finish(self, wait: bool, may_fail: bool = True) -> None:
+        """Complete the checkpoint under way, where there is one and its files are written. Raises CheckpointError."""
+        if self.pending is None:
+            return
+        try:
+            with self._step_waits():
+                seconds = self.policy.finish_save(wait)
+                if seconds is None:
+                    return
+                folder = self.checkpoints.commit(self.pending)
+        except (CheckpointError, OSError) as error:
+            self._failed(error, may_fail)
+        else:
+            self.num_failed = 0
+            self.seconds["time/save_background_s"] = seconds
+            log.info("saved %s: written in %.1f s", folder, seconds)
+        self.pending = None
+
+    def take_seconds(self) -> dict[str, float]:
+        """Metrics of saving since the last call: `time/save_s`, how long a step waited; `time/save_background_s`,
+        writing."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds
+
+    @contextmanager
+    def _step_waits(self) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds["time/save_s"] = self.seconds.get("time/save_s", 0.0) + time.monotonic() - start
+
+    def _begin(self, run: RunState, may_fail: bool) -> None:
+        try:
+            with self._step_waits():
+                self.policy.begin_save(self.checkpoints.begin(run))
+        except (CheckpointError, OSError) as error:
+            self._failed(error, may_fail)
+        else:
+            self.pending = run.step
+
+    def _failed(self, error: Exception, may_fail: bool) -> None:
+        self.num_failed += 1
+        self.pending = None
+        if not may_fail or self.num_failed >= MAX_FAILED_SAVES:
+            raise CheckpointError(
+                f"{error}; older checkpoints in {self.checkpoints.folder} are as they were"
+            ) from error
+        log.warning("%s; older checkpoints are as they were, and training goes on without this one", error)
+
+
+def _with_arrays(chunks: Iterable[ScoredChunk]) -> Iterator[ScoredChunk]:
+    """Chunks with their tokens, without those whose node is gone: it may be why the run was told to stop."""
+    until = time.monotonic() + FETCH_S
+    for scored in chunks:
+        arrays = fetch_or_none(scored.chunk.data, max(0.0, until - time.monotonic()))
+        if arrays is not None:
+            yield replace(scored, chunk=replace(scored.chunk, data=arrays))
+
+
+def check_state_keys(state: Mapping[str, Any], wanted: Collection[str]) -> None:
+    """Raise CheckpointError when a checkpoint was written by another version of this program."""
+    if state.keys() != set(wanted):
+        raise CheckpointError(
+            f"run state has keys {sorted(state)}, this version needs {sorted(wanted)}: start a new run folder"
+        )
+
+
+def _inventory(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _is_complete(folder: Path) -> bool:
+    marker = folder / MARKER
+    if not marker.is_file():
+        log.warning("%s was not finished: left out", folder)
+        return False
+    try:
+        expected = json.loads(marker.read_text())
+    except json.JSONDecodeError:
+        log.warning("%s has a damaged marker: left out", folder)
+        return False
+    found = _inventory(folder)
+    damaged = [name for name, size in expected.items() if found.get(name) != size]
+    if damaged:
+        log.warning("%s is damaged (%s): left out", folder, ", ".join(damaged[:3]))
+    return not damaged
+
+
+def _write_durably(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,80 @@
+"""Carriers on disk: frozen dataclasses as JSON, their arrays beside them in one npz file, no pickle.
+
+A value is written with its type's name and read back by it, so a carrier that grows a field needs no change here.
+References into the object store are fetched; what is read has tokens in the object store again, where Ray is up, so
+that only who needs them gets them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from nemo_brorl import types
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.object_store import fetch, store
+
+_PLAIN = (str, int, float, bool, type(None))
+_KNOWN: dict[str, type] = {
+    name: kind for name, kind in vars(types).items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+}
+
+
+def save_carriers(path: Path, carriers: Sequence[Any]) -> None:
+    """Write dataclasses of `types.py`, and dataclasses, sequences and mappings of such."""
+    arrays: dict[str, Any] = {}
+    records = json.dumps([_record(carrier, arrays) for carrier in carriers])
+    np.savez(path, records=np.frombuffer(records.encode(), np.uint8), **arrays)
+
+
+def load_carriers(path: Path, *kinds: type) -> list[Any]:
+    """Read what `save_carriers` wrote; `kinds` are dataclasses in it that are not of `types.py`. Raises CheckpointError
+    for a file of another version of this program, and for a damaged one."""
+    known = _KNOWN | {kind.__name__: kind for kind in kinds}
+    try:
+        with np.load(path) as arrays:
+            return [_value(record, known, arrays) for record in json.loads(arrays["records"].tobytes())]
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} was written by another version of this program ({error}): start a new run folder"
+        ) from error
+    except (BadZipFile, EOFError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+
+
+def _record(value: Any, arrays: dict[str, Any]) -> Any:
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, np.ndarray):
+        arrays[str(len(arrays))] = value
+        return {"array": str(len(arrays) - 1)}
+    if dataclasses.is_dataclass(value):
+        # Cached properties live in the instance's dict too; only the fields are its state.
+        fields = {field.name: _record(getattr(value, field.name), arrays) for field in dataclasses.fields(value)}
+        return {"type": type(value).__name__, "fields": fields}
+    if isinstance(value, list | tuple):
+        return {"items": [_record(item, arrays) for item in value], "is_tuple": isinstance(value, tuple)}
+    if isinstance(value, Mapping):
+        return {"mapping": {key: _record(item, arrays) for key, item in value.items()}}
+    return _record(fetch(value), arrays)
+
+
+def _value(record: Any, known: Mapping[str, type], arrays: Any) -> Any:
+    if isinstance(record, _PLAIN):
+        return record
+    if "array" in record:
+        return arrays[record["array"]]
+    if "type" in record:
+        return store(
+            known[record["type"]](**{name: _value(field, known, arrays) for name, field in record["fields"].items()})
+        )
+    if "items" in record:
+        items = [_value(item, known, arrays) for item in record["items"]]
+        return tuple(items) if record["is_tuple"] else items
+    return {key: _value(item, known, arrays) for key, item in record["mapping"].items()}

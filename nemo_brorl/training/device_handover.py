@@ -1,0 +1,72 @@
+"""Who has the devices: engines while rollouts are sampled, the policy while it learns. One place for the order of the
+steps.
+
+Between turns of the policy the engines are awake and the policy is offloaded, as far as `generation.sleep` and
+`policy.offload` say; where roles have devices of their own both say nothing, and every step here is a no-op. A turn
+goes in stages, so that at no time both need all of their memory:
+
+    engines sleep → policy onload → … learn … → engines wake for weights → publish → policy offload → engines wake their
+    cache
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from nemo_brorl.core.clock import Stopwatch
+from nemo_brorl.ports import Generator, Policy
+from nemo_brorl.training.publish import SyncReport, publish
+
+
+class DeviceTurns:
+    """Hands the devices from one role to the other."""
+
+    def __init__(self, policy: Policy, generator: Generator) -> None:
+        self.policy = policy
+        self.generator = generator
+        self.version = 0  # that the engines have
+        self.last_sync: SyncReport | None = None
+        self.residual: Mapping[str, float] = {}  # what sleeping engines still held, as metrics
+
+    def metrics(self) -> dict[str, float]:
+        """Of the last turn."""
+        return {**self.residual, **(self.last_sync.metrics() if self.last_sync else {})}
+
+    def begin(self, version: int, is_published: bool) -> None:
+        """Both roles are on their devices, after start-up or a resume: the engines get the weights unless they have
+        them, and the turn is theirs."""
+        self.version = version
+        if not is_published:
+            self.last_sync = publish(self.policy, self.generator, version)
+        self.policy.offload()
+
+    @contextmanager
+    def policy_turn(self, watch: Stopwatch) -> Iterator[PolicyTurn]:
+        """Inside, the policy may be used and engines may not. A turn that makes new weights says so with `made`; they
+        are published at its end."""
+        turn = PolicyTurn(self.version)
+        with watch.measure("offload"):
+            self.residual = self.generator.sleep()
+            self.policy.onload()
+        yield turn
+        with watch.measure("offload"):
+            lacks_weights = self.generator.wake_weights()
+        if turn.version != self.version or lacks_weights:
+            with watch.measure("sync"):
+                self.last_sync = publish(self.policy, self.generator, turn.version)
+            self.version = turn.version
+        with watch.measure("offload"):
+            self.policy.offload()
+            self.generator.wake_cache()
+
+
+class PolicyTurn:
+    """What the policy did with its turn."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+
+    def made(self, version: int) -> None:
+        """There are new weights."""
+        self.version = version

@@ -1,0 +1,76 @@
+"""Right answers to generated questions: what the warm-up learns from.
+
+A base model has seen answers written in more than one way. So a share of the demonstrations puts the answer into tags,
+where the verifier looks for it, and the rest writes it bare: to follow the format is part of what reinforcement
+learning then teaches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.tasks.questions.sources import Question, Source
+from nemo_brorl.training.warm_up.tokenizer import ANSWER_TAGS
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """A prompt and the response to learn, ended by the end token."""
+
+    task: str
+    prompt_ids: tuple[int, ...]  # [P]
+    response_ids: tuple[int, ...]  # [T]
+
+
+class Demonstrations:
+    """Demonstration i is a function of the source's seed and i. Give it a train source: then no held-out question is
+    used.
+
+    `tagged_fraction` of them are `<answer>ANSWER</answer>`, the others bare.
+    """
+
+    def __init__(
+        self, source: Source, tokenizer: ChatTokenizer, system_prompt: str | None, tagged_fraction: float
+    ) -> None:
+        self.source = source
+        self.tokenizer = tokenizer
+        self.system_prompt = system_prompt
+        self.tagged_fraction = tagged_fraction
+
+    def demonstration(self, index: int) -> Demonstration:
+        """Raises DataError when the question has no single written answer to learn from."""
+        question = self.source.question(index)
+        is_tagged = Random(f"style {index}").random() < self.tagged_fraction
+        return Demonstration(
+            task=question.task,
+            prompt_ids=tuple(self.tokenizer.prompt_ids(question.text, self.system_prompt)),
+            response_ids=(*self.tokenizer.encode(response_text(question, is_tagged)), self.tokenizer.eos_token_id),
+        )
+
+    def batch(self, step: int, size: int) -> list[Demonstration]:
+        """Demonstrations [step · size, (step + 1) · size)."""
+        return [self.demonstration(index) for index in range(step * size, (step + 1) * size)]
+
+
+def response_text(question: Question, is_tagged: bool) -> str:
+    """`<answer>ANSWER</answer>` or `ANSWER`. Raises DataError when the task has no written answers."""
+    answer = question.payload.get("answer")
+    if answer is None:
+        raise DataError(
+            f"task {question.task} generates questions without a written answer; leave it out of the warm-up's "
+            f"data.tasks"
+        )
+    return f"{ANSWER_TAGS[0]}{answer}{ANSWER_TAGS[1]}" if is_tagged else str(answer)
+
+
+def tokenizer_texts(source: Source, num_questions: int, system_prompt: str | None) -> list[str]:
+    """Whole conversations of the first `num_questions` questions, for `build_tokenizer`."""
+    return [_conversation(source.question(index), system_prompt) for index in range(num_questions)]
+
+
+def _conversation(question: Question, system_prompt: str | None) -> str:
+    system = ["system", system_prompt] if system_prompt else []
+    return "\n".join([*system, "user", question.text, "assistant", str(question.payload.get("answer", ""))])

@@ -1,0 +1,90 @@
+"""A small Qwen2-architecture model with random weights as a Hugging Face folder, written without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from nemo_brorl.config.schema import SftConfig
+
+INITIAL_STD = 0.02  # GPT-2's and Qwen2's initializer_range
+
+
+def write_initial_model(folder: Path, sft: SftConfig, *, eos_id: int, pad_id: int, seed: int) -> int:
+    """Write config.json, generation_config.json and model.safetensors. Returns the number of parameters.
+
+    Projections back into the residual stream are scaled by 1 / sqrt(2 · layers), as in GPT-2.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = qwen2_config(sft, eos_id=eos_id, pad_id=pad_id)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    stopping = {"eos_token_id": eos_id, "pad_token_id": pad_id, "bos_token_id": pad_id}
+    (folder / "generation_config.json").write_text(json.dumps(stopping, indent=1))
+    random = np.random.default_rng(seed)
+    tensors = {name: initial_tensor(name, shape, sft.num_layers, random) for name, shape in qwen2_shapes(sft).items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return sum(tensor.size for tensor in tensors.values())
+
+
+def qwen2_config(sft: SftConfig, *, eos_id: int, pad_id: int) -> dict[str, Any]:
+    """The config.json of a Qwen2ForCausalLM with tied embeddings."""
+    return {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_size": sft.hidden_size,
+        "intermediate_size": sft.intermediate_size,
+        "num_hidden_layers": sft.num_layers,
+        "num_attention_heads": sft.num_attention_heads,
+        "num_key_value_heads": sft.num_key_value_heads,
+        "vocab_size": sft.vocab_size,
+        "max_position_embeddings": sft.max_position_embeddings,
+        "hidden_act": "silu",
+        "initializer_range": INITIAL_STD,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+        "torch_dtype": "float32",
+        "bos_token_id": pad_id,
+        "eos_token_id": eos_id,
+        "pad_token_id": pad_id,
+    }
+
+
+def qwen2_shapes(sft: SftConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all tensors, in Hugging Face's order."""
+    hidden, kv = sft.hidden_size, sft.hidden_size // sft.num_attention_heads * sft.num_key_value_heads
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (sft.vocab_size, hidden)}
+    for layer in range(sft.num_layers):
+        prefix = f"model.layers.{layer}."
+        shapes |= {
+            f"{prefix}self_attn.{name}_proj.weight": (rows, hidden)
+            for name, rows in (("q", hidden), ("k", kv), ("v", kv))
+        }
+        shapes |= {
+            f"{prefix}self_attn.{name}_proj.bias": (rows,) for name, rows in (("q", hidden), ("k", kv), ("v", kv))
+        }
+        shapes |= {f"{prefix}self_attn.o_proj.weight": (hidden, hidden)}
+        shapes |= {f"{prefix}mlp.{name}_proj.weight": (sft.intermediate_size, hidden) for name in ("gate", "up")}
+        shapes |= {f"{prefix}mlp.down_proj.weight": (hidden, sft.intermediate_size)}
+        shapes |= {f"{prefix}{name}_layernorm.weight": (hidden,) for name in ("input", "post_attention")}
+    return shapes | {"model.norm.weight": (hidden,)}
+
+
+def initial_tensor(
+    name: str, shape: tuple[int, ...], num_layers: int, random: np.random.Generator
+) -> NDArray[np.float32]:
+    """Ones for norms, zeros for biases, else normal."""
+    if name.endswith("norm.weight"):
+        return np.ones(shape, np.float32)
+    if name.endswith(".bias"):
+        return np.zeros(shape, np.float32)
+    is_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+    std = INITIAL_STD / np.sqrt(2 * num_layers) if is_residual else INITIAL_STD
+    return (random.standard_normal(shape) * std).astype(np.float32)

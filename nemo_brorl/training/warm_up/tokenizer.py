@@ -1,0 +1,63 @@
+"""A small tokenizer for a model made from nothing: byte-level BPE over the tasks' own text.
+
+Every digit is a token of its own, so that numbers of any length are spelled the same way. `<answer>` and `</answer>`
+are single tokens but not special ones: decoding keeps them, the verifier looks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from nemo_brorl.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END)
+ANSWER_TAGS = ("<answer>", "</answer>")
+BYTES = 256
+
+# A digit; a word with its leading space; punctuation with the spaces around it (" - " is one token); white space.
+WORD_PATTERN = r"\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+ ?|\s+"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def build_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Learn merges on `texts` (whole rendered prompts are best) until there are `vocab_size` tokens, all told.
+
+    The same texts give the same tokenizer. Raises ConfigError when `vocab_size` has no room for the bytes and the named
+    tokens.
+    """
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    smallest = BYTES + len(SPECIAL_TOKENS) + len(ANSWER_TAGS)
+    if vocab_size < smallest:
+        raise ConfigError(
+            f"sft.vocab_size={vocab_size} is too small for a byte-level tokenizer; write {smallest} or more"
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORD_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - len(ANSWER_TAGS),
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in ANSWER_TAGS])
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=IM_END, pad_token=END_OF_TEXT)
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped

@@ -1,1 +1,0 @@
-"""New weights from the policy to the engines."""

@@ -1,0 +1,75 @@
+"""What policy ranks do with a model: log-probs of the whole vocabulary and an export; updates on rows of a given
+length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.policy.device import open_device
+from nemo_brorl.policy.layout import layout_of
+from nemo_brorl.types import UpdatePlan
+
+_DEVICE = open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
+
+from nemo_brorl.policy.learner import Learner  # noqa: E402
+from nemo_brorl.policy.pipeline import score_rows  # noqa: E402
+from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response  # noqa: E402
+
+
+@dataclass(frozen=True)
+class FamilyCase:
+    """A model, the tokens to score, and where to write it again."""
+
+    folder: Path
+    token_ids: tuple[int, ...]
+    export_to: Path
+
+
+def score_families(config: BroRLConfig, cases: Sequence[FamilyCase]) -> list[Any]:
+    """Per case the log-probs [L, V] of every next token after every prefix; None except on the last pipeline stage."""
+    results = []
+    for case in cases:
+        learner = Learner(config, layout_of(config), case.folder, _DEVICE)
+        results.append(_log_probs_of_all_tokens(learner, case.token_ids))
+        learner.export(case.export_to)
+    return results
+
+
+def _log_probs_of_all_tokens(learner: Learner, token_ids: Sequence[int]) -> torch.Tensor | None:
+    """Every token of the vocabulary is a response of one token to every prefix."""
+    vocab_size = learner.shape.vocab_size
+
+    def response(prefix: int, token: int) -> Response:
+        return Response(prefix, token, np.array([token], np.int32), np.zeros(1, np.float32), 0.0, is_fresh=True)
+
+    segments = [
+        PackedSegment(
+            np.array(token_ids[: prefix + 1], np.int32), tuple(response(prefix, token) for token in range(vocab_size))
+        )
+        for prefix in range(len(token_ids))
+    ]
+    row = learner.row(segments, 1.0)
+    scores = score_rows(learner.chunks, [row])
+    if not scores:
+        return None
+    table = torch.full((len(token_ids), vocab_size), torch.nan)
+    for answered, value in zip(row.responses, scores[0].log_probs, strict=True):
+        table[answered.segment, answered.index] = value
+    return table
+
+
+def update_on_padded_rows(
+    config: BroRLConfig, folder: Path, plans: Sequence[UpdatePlan], multiple: int
+) -> list[dict[str, float]]:
+    """The metrics of every plan, from rows padded to a multiple of `multiple` tokens as sequence parallelism pads
+    them."""
+    learner = Learner(config, layout_of(config), folder, _DEVICE)
+    learner.row_settings = replace(learner.row_settings, multiple=multiple)
+    return [learner.update(plan).metrics for plan in plans]

@@ -1,0 +1,142 @@
+"""Runs policy ranks as plain Gloo processes, forked from one that has imported everything: a layout takes a second, not
+ten."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.policy.device import open_device
+from nemo_brorl.policy.layout import layout_of
+from nemo_brorl.types import Float32, UpdatePlan
+
+_REPOSITORY = Path(__file__).parents[2]
+_DEVICE = open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
+
+from nemo_brorl.policy import process_groups  # noqa: E402
+from nemo_brorl.policy.learner import Learner  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What every rank does, in this order; None: leave out."""
+
+    config: BroRLConfig
+    model_folder: Path
+    load_from: Path | None = None
+    plans: tuple[UpdatePlan, ...] = ()
+    save_to: Path | None = None
+    export_to: Path | None = None
+    score: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]] | None = None  # prompts, responses
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out on one rank."""
+
+    metrics: list[dict[str, float]] = field(
+        default_factory=list
+    )  # per plan; empty dicts except on the last pipeline stage
+    num_skipped: int = 0
+    checksum: int = 0  # of the exported weights
+    log_probs: list[Float32] | None = None
+
+
+def play(scenario: Scenario, device: Any = _DEVICE) -> Outcome:
+    """One rank's part of a scenario; its process groups are open."""
+    learner = Learner(scenario.config, layout_of(scenario.config), scenario.model_folder, device)
+    if scenario.load_from:
+        learner.load(scenario.load_from)
+    reports = [learner.update(plan) for plan in scenario.plans]
+    if scenario.save_to:
+        learner.save(scenario.save_to)
+    if scenario.export_to:
+        learner.export(scenario.export_to)
+    log_probs = learner.log_probs(*scenario.score) if scenario.score else None
+    checksum = 0
+    for bucket in learner.weight_buckets():
+        checksum = zlib.crc32(bucket.data, checksum)
+    return Outcome(
+        [report.metrics for report in reports], sum(report.num_skipped for report in reports), checksum, log_probs
+    )
+
+
+def run_scenario(scenario: Scenario) -> list[Outcome]:
+    """Play it on all ranks of its layout; outcomes in rank order."""
+    return run_ranks(scenario.config, play, scenario)
+
+
+def run_ranks(config: BroRLConfig, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Call a function of this module in one process per rank of the config's layout, process groups open."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    old_path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(_REPOSITORY)  # the fork server does not get sys.path
+    try:
+        return _collect(context, config, function, arguments)
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if old_path is not None:
+            os.environ["PYTHONPATH"] = old_path
+
+
+def _collect(context: Any, config: BroRLConfig, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
+    world_size = layout_of(config).world_size
+    with tempfile.TemporaryDirectory() as folder:
+        results = [Path(folder) / f"rank{rank}" for rank in range(world_size)]
+        meeting = str(Path(folder) / "store")
+        processes = [
+            context.Process(target=_rank_main, args=(config, rank, meeting, results[rank], function, arguments))
+            for rank in range(world_size)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(timeout=120)
+        for process in processes:
+            process.kill()
+        codes = [process.exitcode for process in processes]
+        assert codes == [0] * world_size, f"exit codes of the ranks: {codes}"
+        return [torch.load(path, weights_only=False) for path in results]
+
+
+def _rank_main(
+    config: BroRLConfig, rank: int, meeting: str, result: Path, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    layout = layout_of(config)
+    process_groups.open_groups(layout, rank, dist.FileStore(meeting, layout.world_size), _DEVICE, config.trainer.seed)
+    torch.save(function(*arguments), result)
+    dist.barrier()
+    process_groups.close_groups()
+
+
+def score_a_vocab_slice(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    grad: torch.Tensor,
+    vocab_size: int,
+    temperature: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """This rank's token scores [3, n], share of the gradient of hidden, and gradient of its rows of the weight."""
+    from megatron.core import parallel_state
+
+    from nemo_brorl.policy.model.log_probs import token_scores, vocab_slice
+
+    group = parallel_state.get_tensor_model_parallel_group()
+    mine = weight.chunk(group.size())[group.rank()].clone().requires_grad_()
+    hidden.requires_grad_()
+    scores = token_scores(hidden, mine, targets, vocab_slice(vocab_size, len(mine), group), temperature, 4)
+    scores.backward(grad)
+    return scores.detach(), hidden.grad, mine.grad

@@ -1,0 +1,115 @@
+"""Advantages, with numbers worked by hand."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from nemo_brorl.algorithm.advantages import ADVANTAGES, advantages_of
+from nemo_brorl.algorithm.advantages.base import GroupRewards
+from nemo_brorl.config.ranges import ADVANTAGES as NAMES
+from nemo_brorl.config.schema import AlgorithmConfig
+
+
+def rewards(*groups: list[float]) -> list[GroupRewards]:
+    """Of groups without shaping."""
+    return [GroupRewards(np.asarray(group, np.float32), np.asarray(group, np.float32)) for group in groups]
+
+
+def advantage(name: str, *groups: list[float], **settings: float) -> list[np.ndarray]:
+    return advantages_of(rewards(*groups), AlgorithmConfig(advantage=name, **settings))
+
+
+def test_the_config_knows_every_algorithm() -> None:
+    assert set(NAMES) == ADVANTAGES.keys()
+
+
+def test_reinforce_plus_plus_baseline_subtracts_the_group_mean_and_divides_by_the_batch_deviation() -> None:
+    # centred: ±0.5 (4 of them) and ±1 (2 of them) -> mean square (4 * 0.25 + 2 * 1) / 6 = 0.5
+    result = advantage("reinforce_plus_plus_baseline", [1, 0, 1, 0], [2, 0])
+    np.testing.assert_allclose(result[0], np.array([0.5, -0.5, 0.5, -0.5]) / np.sqrt(0.5), rtol=1e-6)
+    np.testing.assert_allclose(result[1], np.array([1, -1]) / np.sqrt(0.5), rtol=1e-6)
+
+
+def test_reinforce_plus_plus_has_one_baseline_for_the_batch() -> None:
+    # mean of (1, 1, 0, 0, 0, 1) is 1/2, every distance 1/2, so every advantage is ±1
+    result = advantage("reinforce_plus_plus", [1, 1], [0, 0, 0, 1])
+    np.testing.assert_allclose(np.concatenate(result), [1, 1, -1, -1, -1, 1], rtol=1e-6)
+
+
+def test_grpo_gives_every_group_unit_deviation() -> None:
+    # one success in four: mean 1/4, deviation sqrt(3)/4 -> sqrt(3) and -1/sqrt(3)
+    (result,) = advantage("grpo", [1, 0, 0, 0])
+    np.testing.assert_allclose(result, [np.sqrt(3), *[-1 / np.sqrt(3)] * 3], rtol=1e-6)
+
+
+def test_dr_grpo_only_centres() -> None:
+    (result,) = advantage("dr_grpo", [1, 0, 0, 0])
+    np.testing.assert_allclose(result, [0.75, -0.25, -0.25, -0.25])
+
+
+def test_rloo_compares_with_the_mean_of_the_others() -> None:
+    (result,) = advantage("rloo", [1, 0, 1, 1])
+    np.testing.assert_allclose(result, [1 - 2 / 3, -1, 1 - 2 / 3, 1 - 2 / 3], rtol=1e-6)
+
+
+def test_maxrl_divides_by_the_success_rate() -> None:
+    hard, easy, hopeless = advantage("maxrl", [1, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0])
+    np.testing.assert_allclose(hard, [3, -1, -1, -1])  # (1 − 1/4) / (1/4)
+    np.testing.assert_allclose(easy, [1 / 3, 1 / 3, 1 / 3, -1], rtol=1e-6)
+    assert not hopeless.any()
+
+
+def test_maxrl_averages_score_functions_over_the_successes() -> None:
+    # Σ A_i s_i / N = Σ_successes s_i / K − Σ s_i / N, for any scores s
+    group, scores = np.array([1, 0, 1, 0, 0], np.float32), np.array([0.3, -1.2, 0.8, 0.1, 2.0])
+    (result,) = advantage("maxrl", group.tolist())
+    assert result @ scores / 5 == pytest.approx(scores[group == 1].mean() - scores.mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_pass_at_k_is_the_mean_over_all_subsets_that_hold_the_rollout(k: int) -> None:
+    group = [1, 0, 0, 1, 0]
+    subsets = [(subset, float(any(group[i] for i in subset))) for subset in combinations(range(5), k)]
+    values = np.array([value for _, value in subsets])
+    expected = [np.mean([value for subset, value in subsets if i in subset]) - values.mean() for i in range(5)]
+    (result,) = advantage("pass_at_k", group, pass_at_k=k)
+    np.testing.assert_allclose(result, np.array(expected) / values.std(), rtol=1e-5, atol=1e-7)
+
+
+def test_pass_at_k_stops_pulling_where_every_subset_succeeds() -> None:
+    (result,) = advantage("pass_at_k", [1] * 500 + [0] * 12, pass_at_k=64)
+    assert not result.any()
+
+
+def test_a_rare_success_weighs_more_than_a_common_one() -> None:
+    # (1 − 1/4)² = 9/16 and (1 − 3/4)² = 1/16 times Dr. GRPO's 3/4 and 1/4
+    hard, easy = advantage("dr_grpo", [1, 0, 0, 0], [1, 1, 1, 0], rare_success_exponent=2.0)
+    assert (hard[0], easy[0]) == (pytest.approx(9 / 16 * 0.75), pytest.approx(1 / 16 * 0.25))
+
+
+def test_success_is_judged_by_the_raw_reward() -> None:
+    # the cosine length reward of a correct answer lies below 1: 0.9 when short, 0.5 when long
+    shaped = [GroupRewards(np.array([1, 1, 0, 0], np.float32), np.array([0.9, 0.5, -1, -0.5], np.float32))]
+    (result,) = advantages_of(shaped, AlgorithmConfig(advantage="pass_at_k", pass_at_k=1))
+    np.testing.assert_allclose(result, [1, 1, -1, -1], rtol=1e-5)
+    # shaped mean −0.025, and half are correct: weight (1 − 1/2)¹
+    (result,) = advantages_of(shaped, AlgorithmConfig(advantage="dr_grpo", rare_success_exponent=1.0))
+    np.testing.assert_allclose(result, 0.5 * np.array([0.925, 0.525, -0.975, -0.475]), rtol=1e-6)
+
+
+def test_the_only_success_of_512_gets_the_largest_advantage() -> None:
+    group = np.zeros(512, np.float32)
+    group[7] = 1
+    for name in ADVANTAGES:
+        (result,) = advantage(name, group.tolist())
+        assert result.argmax() == 7, name
+    (result,) = advantage("reinforce_plus_plus_baseline", group.tolist())
+    np.testing.assert_allclose(result[7], 511 / np.sqrt(511), rtol=1e-5)  # (1 - 1/512) / sqrt(1/512 * 511/512)
+
+
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_equal_rewards_give_zero_not_nan(name: str) -> None:
+    assert np.abs(advantage(name, [0.3] * 512)[0]).max() < 1e-6

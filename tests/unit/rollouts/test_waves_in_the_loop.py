@@ -1,0 +1,64 @@
+"""Groups that grow in waves, through collection, advantages and checkpoints, on fakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nemo_brorl.algorithm.train_batch import learning_batch
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.types import ScoredGroup
+from tests.support.loop import fake, make_trainer, small_config
+
+
+def config_of_waves(max_steps: int = 4) -> BroRLConfig:
+    """Up to 16 rollouts in waves of 4, 4 and 8."""
+    config = small_config(max_steps)
+    config.rollouts.allocation, config.rollouts.num_per_prompt = "waves", 16
+    config.rollouts.waves.first_wave, config.rollouts.waves.growth, config.rollouts.waves.half_signal = 4, 2.0, 1.0
+    return config
+
+
+def collected(folder: Path) -> tuple[ScoredGroup, ...]:
+    return make_trainer(folder, config_of_waves()).collect().sampled
+
+
+def test_a_group_is_as_large_as_its_waves_and_the_last_of_them_ends_at_n(tmp_path: Path) -> None:
+    groups = collected(tmp_path)
+    for group in groups:
+        assert len(group.rewards) == sum(wave.num_rollouts for wave in group.waves)
+        assert [wave.num_rollouts for wave in group.waves] == [4, 4, 8][: len(group.waves)]
+        assert group.waves[0].probability == 1.0
+        assert all(0.2 <= wave.probability <= 1 for wave in group.waves)
+        places = np.concatenate([chunk.indices for chunk in group.group.chunks])
+        assert places.tolist() == list(range(len(group.rewards)))
+    assert len({len(group.rewards) for group in groups}) > 1
+
+
+def test_decisions_are_the_same_when_the_step_is_taken_again(tmp_path: Path) -> None:
+    first, again = collected(tmp_path / "a"), collected(tmp_path / "b")
+    assert [group.waves for group in first] == [group.waves for group in again]
+
+
+def test_every_wave_of_a_batch_sums_to_no_advantage(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, config_of_waves())
+    batch = learning_batch(trainer.collect().batch, trainer.config, 1)
+    for group, advantages in zip(batch.groups, batch.advantages, strict=True):
+        ends = np.cumsum([wave.num_rollouts for wave in group.waves])
+        assert [float(part.sum()) for part in np.split(advantages, ends[:-1])] == pytest.approx(
+            [0.0] * len(group.waves), abs=1e-5
+        )
+
+
+def test_a_resumed_run_with_waves_learns_what_the_whole_one_does(tmp_path: Path) -> None:
+    whole = make_trainer(tmp_path / "whole", config_of_waves(4))
+    whole.fit()
+    half = make_trainer(tmp_path / "half", config_of_waves(2))
+    half.fit()
+    resumed = make_trainer(tmp_path / "half", config_of_waves(4))
+    assert resumed.resume()
+    resumed.parts.prompts.load_state_dict(half.parts.prompts.state_dict())
+    resumed.fit()
+    assert fake(resumed).weight == fake(whole).weight

@@ -1,0 +1,81 @@
+"""Composition of verifiers, and verifiers by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_brorl.core.errors import ConfigError, DataError
+from nemo_brorl.tasks.verifiers.registry import VERIFIERS, check_name, check_payload, find, names_in
+
+PARTS = [
+    {"verifier": "format", "weight": 1, "options": {"structure": "answer"}},
+    {"verifier": "exact_match", "weight": 3},
+]
+GOOD, BARE_FORMAT, WRONG = "so <answer>42</answer>", "so <answer>41</answer>", "42"
+
+
+def scores(mode: str, parts: list[dict[str, Any]] = PARTS) -> list[float]:
+    payload = {"answer": "42", "mode": mode, "parts": parts}
+    check_payload("composite", payload)
+    return [find("composite").score(payload, response) for response in (GOOD, BARE_FORMAT, WRONG)]
+
+
+def test_the_modes_put_scores_together() -> None:
+    assert scores("sum") == [1.0, 0.25, 0.0]
+    assert scores("product") == [1.0, 0.0, 0.0]
+    assert scores("all") == [1.0, 0.0, 0.0]
+
+
+def test_weights_are_exponents_of_a_product() -> None:
+    half = {"verifier": "tests.support.bad_verifiers:half", "weight": 2}
+    assert scores("product", [half, PARTS[1]]) == [0.25, 0.0, 0.0]
+    assert scores("all", [half]) == [0.0, 0.0, 0.0]
+    assert scores("sum", [half, {"verifier": "exact_match", "weight": 2}]) == [0.75, 0.25, 0.25]
+
+
+def test_a_gate_that_is_closed_spares_the_rest() -> None:
+    gate, fails = {"verifier": "exact_match"}, {"verifier": "tests.support.bad_verifiers:misbehave"}
+    payload = {"answer": "42", "mode": "product", "parts": [gate, fails]}
+    assert find("composite").score(payload, "raise") == 0.0
+    with pytest.raises(LookupError):
+        find("composite").score(payload, "raise <answer>42</answer>")
+
+
+def test_parts_are_known_before_anything_is_scored() -> None:
+    assert names_in("composite", {"parts": PARTS}) == ["format", "exact_match"]
+    assert names_in("math", {"answer": "1"}) == ["math"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({}, "'parts' is None"),
+        ({"parts": []}, "'parts' is .."),
+        ({"parts": [{"verifier": "math"}]}, "verifier math: 'answer' is None"),
+        ({"parts": [{"verifier": "maths"}]}, "unknown verifier 'maths'"),
+        ({"parts": [{"verifier": "exact_match", "weight": -1}], "answer": "1"}, "weight -1"),
+        ({"parts": [{"verifier": "exact_match", "weight": 0}], "answer": "1"}, "add up to 0"),
+        ({"parts": [{"verifier": "exact_match", "wieght": 1}], "answer": "1"}, "a part has wieght"),
+        ({"parts": [{"verifier": "composite"}]}, "composite itself"),
+        ({"parts": PARTS, "mode": "max", "answer": "1"}, "choose sum, product, all"),
+    ],
+)
+def test_a_payload_that_cannot_be_scored_is_refused(payload: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        check_payload("composite", payload)
+
+
+def test_a_users_own_verifier_is_named_by_its_import_path() -> None:
+    check_payload("tests.support.bad_verifiers:half", {"whatever": 1})
+    assert find("tests.support.bad_verifiers:half").score({}, "x") == 0.5
+    for name in ("maths", "math:", ":score", "my module:score", "math.score", ""):
+        with pytest.raises(ConfigError, match="unknown verifier"):
+            check_name(name)
+
+
+def test_every_verifier_is_described_for_users() -> None:
+    text = (Path(__file__).parents[4] / "docs" / "verifiers.md").read_text(encoding="utf-8")
+    assert [name for name in VERIFIERS if f"`{name}`" not in text] == []

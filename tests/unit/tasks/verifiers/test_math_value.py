@@ -1,0 +1,103 @@
+"""Values of plain expressions, and that nothing is told apart by them which math-verify holds equal."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from nemo_brorl.tasks.verifiers.math.answer import _equal_by_library, is_equal
+from nemo_brorl.tasks.verifiers.math.value import are_different, value_of
+
+PIECES = (
+    r"\frac{1}{2} \dfrac{3}{4} 1 2 12 3.5 x y n ( ) \left( \right) \pi + - * / \cdot ^2 ^{2} \sqrt{2} 2x (x+1) 0.5 i e"
+)
+REFERENCES = (
+    "1",
+    "-1",
+    "\\frac{1}{2}",
+    "0.5",
+    "x^2",
+    "\\sqrt{2}",
+    "3x+1",
+    "x=5",
+    "(1, 2)",
+    "[0,1]",
+    "50\\%",
+    "12 cm",
+    "\\text{cat}",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("-2^2", -4),
+        ("2\\cdot 3+4\\times5/2", 16),
+        ("\\dfrac{1}{2}\\left(3+5\\right)", 4),
+        ("2(3)(4)", 24),
+        ("\\sqrt{16}\\pi", 4 * math.pi),
+        ("$ 2^{10} - 24 $", 1000),
+        ("1/2/2", 0.25),
+        ("10^-1", None),
+        ("9^{9999}", None),
+        ("1/0", None),
+        ("0^{-1}", None),
+    ],
+)
+def test_plain_expressions_have_their_value(text: str, value: float | None) -> None:
+    found = value_of(text)
+    assert found == (None if value is None else pytest.approx(value))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2\\frac{1}{2}",
+        "xy",
+        "x(y+1)",
+        "1/2x",
+        "x^23",
+        "x2",
+        "2 000",
+        "1,000",
+        "2i",
+        "e^2",
+        "3!",
+        "50\\%",
+        "x=5",
+        "|x|",
+        "x",
+        "\\frac12",
+        "",
+        "2^{3",
+    ],
+)
+def test_what_has_two_readings_or_none_has_no_value(text: str) -> None:
+    assert value_of(text) is None
+
+
+def test_deep_and_long_expressions_have_no_value() -> None:
+    assert value_of("(" * 99 + "1" + ")" * 99) is None
+    assert value_of("1+" * 150 + "1") is None
+
+
+def test_nothing_that_the_library_holds_equal_is_told_apart() -> None:
+    rng, texts = random.Random(3), set[str]()
+    while len(texts) < 20:
+        text = "".join(rng.choice(PIECES.split()) for _ in range(rng.randint(1, 5)))
+        texts |= {text} if value_of(text) is not None else set()
+    pairs = [(reference, text) for reference in REFERENCES for text in texts]
+    apart = [(reference, text) for reference, text in pairs if not is_equal(reference, f"\\boxed{{{text}}}")]
+    assert len(apart) > 200
+    assert [pair for pair in apart if _equal_by_library(pair[0], f"\\boxed{{{pair[1]}}}")] == []
+
+
+def test_different_values_are_told_apart_and_equal_ones_left_to_the_library() -> None:
+    assert are_different("\\frac{1}{2}", "\\frac{1}{3}")
+    assert are_different("(x+1)^2", "x^2+1")
+    assert not are_different("(x+1)^2", "x^2+2x+1")
+    assert not are_different("X+1", "x+1")
+    assert not are_different("0.333333", "\\frac{1}{3}")
+    assert is_equal("(x+1)^2", "\\boxed{x^2+2x+1}")

@@ -1,0 +1,48 @@
+"""Carriers on disk come back as they were."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.rollouts.ledger import OpenGroup
+from nemo_brorl.training.checkpoint_carriers import load_carriers, save_carriers
+from nemo_brorl.types import PartialRollouts
+from tests.support.fakes import SAMPLING, make_arrays, make_group, make_prompt
+
+
+def test_a_group_survives_token_by_token(tmp_path: Path) -> None:
+    group = make_group([0.0, 1.0, 0.5], lengths=[1, 3, 2], version=7)
+    save_carriers(tmp_path / "groups.npz", [group])
+    (loaded,) = load_carriers(tmp_path / "groups.npz")
+    assert loaded.prompt == group.prompt
+    assert loaded.group.version == loaded.group.newest_version == 7
+    assert loaded.mass == group.mass
+    assert loaded.group.chunks[0].request == group.group.chunks[0].request
+    np.testing.assert_array_equal(loaded.rewards, group.rewards)
+    for name in ("token_ids", "log_probs", "offsets"):
+        np.testing.assert_array_equal(
+            getattr(loaded.group.chunks[0].data, name), getattr(group.group.chunks[0].data, name)
+        )
+
+
+def test_a_held_group_keeps_its_beginnings(tmp_path: Path) -> None:
+    partial = PartialRollouts(np.array([4, 6], np.int32), np.array([2, 0], np.int32), 3, make_arrays([4, 6], [2, 0]))
+    save_carriers(
+        tmp_path / "held.npz", [OpenGroup(make_prompt("train/9"), SAMPLING, None, num_rollouts=8, unfinished=[partial])]
+    )
+    (loaded,) = load_carriers(tmp_path / "held.npz", OpenGroup)
+    assert (loaded.uid, loaded.num_rollouts, loaded.num_unfinished, loaded.oldest_version) == ("train/9", 8, 2, 3)
+    np.testing.assert_array_equal(loaded.unfinished[0].data.token_ids, partial.data.token_ids)
+
+
+def test_a_file_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
+    @dataclasses.dataclass
+    class Unknown:
+        number: int
+
+    save_carriers(tmp_path / "old.npz", [Unknown(3)])
+    with pytest.raises(CheckpointError, match=r"old\.npz was written by another version .*Unknown"):
+        load_carriers(tmp_path / "old.npz")

@@ -1,0 +1,172 @@
+"""Checkpoints: atomic, marker last, newest usable first."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.rollouts.ledger import UnderWay
+from nemo_brorl.training.checkpoint import MARKER, Checkpoints, RunState, Salvaged, Saver
+from nemo_brorl.types import RolloutRequest, Sampling
+from tests.support.fakes import FakePolicy, make_chunk, make_group, make_prompt, score_chunk
+
+
+def run_state(step: int) -> RunState:
+    return RunState(step, {"version": step}, UnderWay(kept=(make_group([0.0, 1.0], uid=f"train/{step}"),)))
+
+
+def save_steps(folder: Path, steps: list[int], keep: int = 3) -> tuple[Checkpoints, FakePolicy]:
+    policy, checkpoints = FakePolicy(), Checkpoints(folder, keep)
+    for step in steps:
+        policy.weight = float(step)
+        Saver(checkpoints, policy, in_background=False).save(run_state(step), wait=True)
+    return checkpoints, policy
+
+
+def test_the_newest_checkpoint_is_loaded_with_its_carried_groups(tmp_path: Path) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2, 4, 10])
+    run = checkpoints.load_newest(policy.load)
+    assert run is not None
+    assert (run.step, run.state, policy.weight) == (10, {"version": 10}, 10.0)
+    assert run.under_way.kept[0].prompt.uid == "train/10"
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    save_steps(tmp_path, [2, 4, 10], keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_10", "step_4"]
+
+
+@pytest.mark.parametrize("damage", ["no marker", "half a file", "bad marker", "unreadable policy"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage: str) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2, 4])
+    newest = tmp_path / "step_4"
+    if damage == "no marker":
+        (newest / MARKER).unlink()
+    elif damage == "half a file":
+        (newest / "under_way.npz").write_bytes((newest / "under_way.npz").read_bytes()[:50])
+    elif damage == "bad marker":
+        (newest / MARKER).write_text("{")
+    else:
+        (newest / "policy" / "weight.json").write_text("{{{")
+    run = checkpoints.load_newest(policy.load)
+    assert run is not None
+    assert (run.step, policy.weight) == (2, 2.0)
+
+
+def test_no_checkpoint_at_all_is_a_fresh_start(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path / "checkpoints", 2).load_newest(FakePolicy().load) is None
+
+
+def test_checkpoints_that_all_fail_are_an_error_not_a_fresh_start(tmp_path: Path) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2])
+    (tmp_path / "step_2" / "policy" / "weight.json").write_text("{{{")
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        checkpoints.load_newest(policy.load)
+
+
+def test_a_save_that_was_cut_short_is_written_anew(tmp_path: Path) -> None:
+    (tmp_path / "step_4.partial" / "policy").mkdir(parents=True)
+    checkpoints, _ = save_steps(tmp_path, [4])
+    assert [path.name for path in checkpoints.complete()] == ["step_4"]
+    assert json.loads((tmp_path / "step_4" / MARKER).read_text()).keys() == {
+        "policy/weight.json",
+        "state.json",
+        "under_way.npz",
+    }
+
+
+def test_a_crash_while_writing_leaves_the_older_checkpoints_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2, 4], keep=2)
+    crashed = Saver(checkpoints, FakePolicy(), in_background=True)
+    crashed.save(run_state(6), wait=False)  # and the process is gone
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_2", "step_4", "step_6.partial"]
+    run = checkpoints.load_newest(policy.load)
+    assert run is not None and run.step == 4
+    assert "step_6.partial was not finished" in caplog.text
+    Saver(checkpoints, policy, in_background=True).save(run_state(8), wait=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_4", "step_8"]
+
+
+def test_older_checkpoints_are_deleted_only_once_the_new_one_is_complete(tmp_path: Path) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2], keep=1)
+    policy.num_polls = 2
+    saver = Saver(checkpoints, policy, in_background=True)
+    saver.save(run_state(4), wait=False)
+    saver.finish(wait=False)
+    assert [path.name for path in checkpoints.complete()] == ["step_2"]
+    saver.finish(wait=True)
+    assert [path.name for path in checkpoints.complete()] == ["step_4"]
+
+
+def test_a_save_waits_for_the_one_before_and_takes_the_state_of_its_own_moment(tmp_path: Path) -> None:
+    policy, checkpoints = FakePolicy(), Checkpoints(tmp_path, 3)
+    saver = Saver(checkpoints, policy, in_background=True)
+    for step in (2, 4):
+        policy.weight = float(step)
+        saver.save(run_state(step), wait=False)
+    policy.weight = 5.0
+    saver.finish(wait=True)
+    weights = [json.loads((folder / "policy" / "weight.json").read_text()) for folder in checkpoints.complete()]
+    assert weights == [4.0, 2.0]
+    assert saver.take_seconds().keys() == {"time/save_s", "time/save_background_s"}
+    assert saver.take_seconds() == {}
+
+
+def test_a_lost_last_save_is_an_error(tmp_path: Path) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2])
+    policy.write_errors = ["Permission denied"]
+    with pytest.raises(CheckpointError, match="Permission denied; older checkpoints"):
+        Saver(checkpoints, policy, in_background=True).save(run_state(4), wait=True)
+    assert [path.name for path in checkpoints.complete()] == ["step_2"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_warning_like_any_lost_save(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "checkpoints").write_text("a file in the way")
+    saver = Saver(Checkpoints(tmp_path / "checkpoints", 2), FakePolicy(), in_background=True)
+    saver.save(run_state(2), wait=False)
+    assert "a file in the way" not in caplog.text and "training goes on" in caplog.text
+    with pytest.raises(CheckpointError, match="older checkpoints"):
+        saver.save(run_state(4), wait=False)
+
+
+def salvaged(step: int) -> Salvaged:
+    request = RolloutRequest(make_prompt(), first_index=0, num_rollouts=2, seed=1, sampling=Sampling(1.0, 1.0, 8))
+    return Salvaged(step, (score_chunk(make_chunk(request, [2, 3]), [0.0, 1.0]),))
+
+
+def test_what_a_cut_step_had_sampled_is_kept_until_the_next_checkpoint(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.begin(run_state(2))
+    checkpoints.commit(2)
+    assert checkpoints.salvage(2) == ()
+    assert checkpoints.keep_salvage(salvaged(2)) == 2
+    assert checkpoints.salvage(1) == (), "that of another step"
+    (chunk,) = checkpoints.salvage(2)
+    (kept,) = salvaged(2).chunks
+    assert chunk.rewards.tolist() == [0.0, 1.0]
+    assert chunk.chunk.data.token_ids.tolist() == kept.chunk.data.token_ids.tolist()
+    assert chunk.chunk.request.sampling == kept.chunk.request.sampling
+    checkpoints.begin(run_state(3))
+    checkpoints.commit(3)
+    assert checkpoints.salvage(2) == ()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_2", "step_3"]
+
+
+def test_a_damaged_file_of_salvaged_rollouts_costs_only_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.keep_salvage(salvaged(2))
+    path = tmp_path / "salvaged.npz"
+    for content in (path.read_bytes()[:100], b""):
+        path.write_bytes(content)
+        assert checkpoints.salvage(2) == ()
+    assert caplog.text.count("is damaged") == 2
+
+
+def test_salvaged_rollouts_that_cannot_be_written_are_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert Checkpoints(tmp_path / "missing", keep=2).keep_salvage(salvaged(2)) == 0
+    assert "will be sampled again" in caplog.text

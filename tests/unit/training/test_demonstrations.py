@@ -1,0 +1,71 @@
+"""Demonstrations: right answers, seeded, never a held-out question."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
+from nemo_brorl.tasks.questions.sources import Question, ReasoningGymSource, is_held_out
+from nemo_brorl.tasks.verifiers.registry import VERIFIERS
+from nemo_brorl.training.warm_up.demonstrations import Demonstrations, response_text, tokenizer_texts
+from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
+
+TASKS = [
+    TaskConfig(name="chain_sum", config={"max_terms": 2, "max_digits": 2}),
+    TaskConfig(name="gcd", config={"max_value": 60}),
+]
+
+
+@pytest.fixture
+def source() -> ReasoningGymSource:
+    return ReasoningGymSource(TASKS, 0.3, "train", seed=1)
+
+
+@pytest.fixture
+def tokenizer(source: ReasoningGymSource, tmp_path: Path) -> ChatTokenizer:
+    build_tokenizer(tokenizer_texts(source, 100, "Be brief."), 400).save_pretrained(tmp_path)
+    return load_tokenizer(tmp_path)
+
+
+def test_every_demonstration_earns_the_full_reward(source: ReasoningGymSource, tokenizer: ChatTokenizer) -> None:
+    demonstrations = Demonstrations(source, tokenizer, None, tagged_fraction=1.0).batch(0, 60)
+    for index, demonstration in enumerate(demonstrations):
+        question = source.question(index)
+        assert demonstration.response_ids[-1] == tokenizer.eos_token_id
+        assert VERIFIERS[question.verifier].score(question.payload, tokenizer.decode(demonstration.response_ids)) == 1.0
+
+
+def test_no_held_out_question_is_demonstrated(source: ReasoningGymSource, tokenizer: ChatTokenizer) -> None:
+    demonstrations = Demonstrations(source, tokenizer, None, tagged_fraction=1.0)
+    for index in range(200):
+        assert not is_held_out(source.question(index).text, 0.3)
+        assert demonstrations.demonstration(index).prompt_ids == tuple(
+            tokenizer.prompt_ids(source.question(index).text)
+        )
+
+
+def test_batches_follow_each_other_without_overlap(source: ReasoningGymSource, tokenizer: ChatTokenizer) -> None:
+    demonstrations = Demonstrations(source, tokenizer, "Be brief.", tagged_fraction=0.5)
+    assert demonstrations.batch(1, 4) + demonstrations.batch(2, 4) == demonstrations.batch(0, 12)[4:]
+
+
+def test_a_task_without_written_answers_is_refused() -> None:
+    with pytest.raises(DataError, match="boxnet generates questions without a written answer"):
+        response_text(Question("boxnet", "reasoning_gym", "?", {"answer": None}), is_tagged=True)
+
+
+def test_the_share_of_tagged_answers_is_as_set_and_the_rest_are_bare(
+    source: ReasoningGymSource, tokenizer: ChatTokenizer
+) -> None:
+    texts = [
+        tokenizer.decode(item.response_ids)
+        for item in Demonstrations(source, tokenizer, None, tagged_fraction=0.6).batch(0, 400)
+    ]
+    answers = [source.question(index).payload["answer"] for index in range(400)]
+    assert all(text in (answer, f"<answer>{answer}</answer>") for text, answer in zip(texts, answers, strict=True))
+    share = sum(text.startswith("<answer>") for text in texts) / 400
+    assert abs(share - 0.6) < 0.08  # three standard deviations are 0.073

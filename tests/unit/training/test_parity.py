@@ -1,0 +1,46 @@
+"""The gate at the start."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ParityError
+from nemo_brorl.training.parity import check_parity
+from nemo_brorl.types import Float32
+from tests.support.fakes import FakeGenerator, FakePolicy, make_prompt
+
+
+class OtherHf(FakePolicy):
+    def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+        return [np.full(len(response), -0.75, np.float32) for response in response_ids]
+
+
+class Quantised(FakePolicy):
+    """FP8 adds 0.25 nats."""
+
+    def log_probs(
+        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
+    ) -> list[Float32]:
+        return [log_probs - 0.25 * with_fp8 for log_probs in super().log_probs(prompt_ids, response_ids)]
+
+
+def test_agreement_passes_with_three_zeros() -> None:
+    report = check_parity(BroRLConfig(), [make_prompt()], FakePolicy(), FakeGenerator())
+    assert (report.hf_megatron, report.hf_vllm, report.megatron_vllm) == (0.0, 0.0, 0.0)
+    assert report.num_tokens == 8  # 4 responses of 2 tokens
+
+
+def test_disagreement_refuses_to_start_and_prints_the_three_numbers() -> None:
+    with pytest.raises(ParityError, match=r"HF-Megatron 2.5e-01, HF-vLLM 2.5e-01, Megatron-vLLM 0.0e\+00"):
+        check_parity(BroRLConfig(), [make_prompt()], OtherHf(), FakeGenerator())
+
+
+def test_fp8_is_left_out_of_the_comparison_and_measured_apart(caplog: pytest.LogCaptureFixture) -> None:
+    config = BroRLConfig()
+    config.policy.fp8 = "hybrid"
+    report = check_parity(config, [make_prompt()], Quantised(), FakeGenerator())
+    assert (report.worst, report.fp8) == (0.0, 0.25)
+    assert "FP8 adds 2.5e-01" in str(report)
+    assert "above parity.max_fp8_mismatch=0.02" in caplog.text

@@ -1,0 +1,54 @@
+"""Who has the devices when, and sampling while the policy learns."""
+
+from pathlib import Path
+
+from nemo_brorl.config.schema import BroRLConfig
+from tests.support.loop import fake, make_trainer, small_config
+
+
+def test_engines_sleep_while_the_policy_has_the_devices_and_wake_in_stages(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config(max_steps=1))
+    trainer.fit()
+    assert trainer.parts.generator.calls == ["sleep", "wake_weights", "wake_cache"] * 3  # type: ignore[attr-defined]
+
+
+def test_engines_that_lost_their_weights_asleep_get_them_again_in_every_turn(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config(max_steps=1))
+    trainer.parts.generator.loses_weights = True  # type: ignore[attr-defined]
+    trainer.fit()
+    # the update's turn, and those of export and checkpoint
+    assert [version for version, _ in trainer.parts.generator.loads] == [1, 1, 1]  # type: ignore[attr-defined]
+
+
+def overlapping_config() -> BroRLConfig:
+    config = small_config(max_steps=4)
+    config.rollouts.overlap = True
+    return config
+
+
+def test_with_overlap_the_next_batch_is_sampled_under_the_weights_before(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, overlapping_config())
+    fake(trainer).num_turns = 50
+    trainer.fit()
+    assert [[group.staleness for group in plan.groups] for plan in fake(trainer).plans] == [
+        [0, 0],
+        [1, 1],
+        [1, 1],
+        [1, 1],
+    ]
+
+
+def test_a_run_with_overlap_that_is_killed_after_a_checkpoint_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    whole = make_trainer(tmp_path / "whole", overlapping_config())
+    whole.fit()
+    first = make_trainer(tmp_path / "parts", overlapping_config())
+    for _ in range(3):
+        first.record(first.step())
+        first.after_step()
+    assert first.next_collection is not None  # of step 4, lost
+    second = make_trainer(tmp_path / "parts", overlapping_config())
+    assert second.resume()
+    assert second.step_number == 2
+    second.fit()
+    assert fake(second).weight == fake(whole).weight
+    assert second.parts.prompts.state_dict() == whole.parts.prompts.state_dict()
