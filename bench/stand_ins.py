@@ -108,7 +108,7 @@ class StandInGenerator:
         references = [slot.actor.stats.remote() for slot in self.slots]
         return [slot.count(ray.get(reference)) for slot, reference in zip(self.slots, references, strict=True)]
 
-    def late(self, seconds: float) -> list[str]:
+    def stalled(self, seconds: float) -> list[str]:
         return []
 
     def close(self) -> None:

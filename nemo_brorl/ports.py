@@ -103,7 +103,7 @@ class Generator(Protocol):
     def stats(self) -> list[EngineStats]:
         """A snapshot of every engine's counters."""
 
-    def late(self, seconds: float) -> list[str]:
+    def stalled(self, seconds: float) -> list[str]:
         """Engines that have something to do and have not been heard of for longer than this, as a message names them.
         May be called from another thread."""
 
@@ -140,7 +140,7 @@ class Policy(Protocol):
     def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
         """The report of the update under way; None when it is not over within `timeout_s`. Raises as `update`."""
 
-    def late(self, seconds: float) -> list[str]:
+    def stalled(self, seconds: float) -> list[str]:
         """Ranks that have not moved for longer than this in the call under way, as a message names them. From any
         thread."""
 
@@ -218,7 +218,7 @@ class Verifier(Protocol):
     def forget(self) -> None:
         """Give up what was submitted and not polled: no later `poll` returns it."""
 
-    def late(self, seconds: float) -> list[str]:
+    def stalled(self, seconds: float) -> list[str]:
         """Workers that have something to do and have not finished a chunk for longer than this. May be called from
         another thread."""
 

@@ -137,7 +137,7 @@ def wait_ready(actors: Actors, watch: Stopwatch, heartbeat: Heartbeat | None = N
     if actors.policy is not None and not actors.policy.loads_last:
         with watch.measure("policy"):
             actors.policy.wait_ready()
-    with watch.measure("engines"), (heartbeat or Heartbeat()).stage("engines start", actors.generator.late):
+    with watch.measure("engines"), (heartbeat or Heartbeat()).stage("engines start", actors.generator.stalled):
         actors.generator.wait_ready()
     if actors.policy is not None and actors.policy.loads_last:
         with watch.measure("policy"):

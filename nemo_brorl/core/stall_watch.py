@@ -26,7 +26,7 @@ from nemo_brorl.core.logs import get_logger
 
 log = get_logger(__name__)
 
-Late = Callable[[float], Sequence[str]]  # who has not moved for longer than so many seconds, as a message names them
+Stalled = Callable[[float], Sequence[str]]  # who has not moved for longer than so many seconds, as a message names them
 OnStall = Callable[[str, float], None]  # told of every warning: what stands still, seconds
 
 WRITE_INTERVAL_S = 5.0
@@ -48,13 +48,13 @@ class Standing(NamedTuple):
 class _Stage(NamedTuple):
     name: str
     began_at: float  # time.monotonic()
-    late: tuple[Late, ...]
+    stalled: tuple[Stalled, ...]
 
 
 class Heartbeat:
     """Stages and signs of life.
 
-    with heartbeat.stage("generate", engines.late, verifiers.late):  # stages nest, the innermost one counts
+    with heartbeat.stage("generate", engines.stalled, verifiers.stalled):  # stages nest, the innermost one counts
         heartbeat.beat("1,024 of 4,096 rollouts")                    # something moved
         heartbeat.check()                                            # raises StallError once the watch has given up
     """
@@ -70,10 +70,10 @@ class Heartbeat:
         self.on_stall: OnStall | None = None
 
     @contextlib.contextmanager
-    def stage(self, name: str, *late: Late) -> Iterator[None]:
+    def stage(self, name: str, *stalled: Stalled) -> Iterator[None]:
         """Inside, the run is at `name`, and waits for those that the functions name. May be entered by the main thread
         only."""
-        stage = _Stage(name, time.monotonic(), late)
+        stage = _Stage(name, time.monotonic(), stalled)
         with self._lock:
             self._stages.append(stage)
         self.beat()
@@ -95,9 +95,9 @@ class Heartbeat:
             now, stage = time.monotonic(), self._stages[-1]
             return Standing(stage.name, self._detail, now - stage.began_at, now - self._moved_at)
 
-    def late(self, seconds: float) -> list[str]:
+    def stalled(self, seconds: float) -> list[str]:
         """Who has not moved for longer than this, in the words of those who wait for them."""
-        return [name for late in self._stages[-1].late for name in late(seconds)]
+        return [name for stalled in self._stages[-1].stalled for name in stalled(seconds)]
 
     def give_up(self, message: str | None) -> None:
         """From now on `check` raises; None: no longer, should it not have yet."""
@@ -144,7 +144,7 @@ class StallWatch:
         """One look: write the file, warn, give up. The thread does nothing else."""
         standing = self.heartbeat.standing()
         is_silent = standing.silent_s >= min(self.warning_s, self.timeout_s or self.warning_s)
-        late = self.heartbeat.late(standing.silent_s / 2) if is_silent else []
+        late = self.heartbeat.stalled(standing.silent_s / 2) if is_silent else []
         self._write("stalled" if is_silent else "running", late)
         if not is_silent:
             self._note_moving(standing)

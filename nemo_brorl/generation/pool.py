@@ -84,7 +84,7 @@ class VllmPool:
         self._session = VllmSession(self._slots, placement, self._generation, self._numbers, self._versions)
         return self._session
 
-    def late(self, seconds: float) -> list[str]:
+    def stalled(self, seconds: float) -> list[str]:
         """Engines that are starting, or sample, and were not heard of for longer than this. Any thread may ask."""
         busy = self._session.busy_engines() if self._session is not None and self._session.is_open else frozenset()
         return [

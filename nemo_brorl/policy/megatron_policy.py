@@ -100,7 +100,7 @@ class MegatronPolicy:
 
     def update(self, plan: UpdatePlan) -> UpdateReport:
         self.begin_update(plan)
-        with self.heartbeat.stage("policy update", self.late):
+        with self.heartbeat.stage("policy update", self.stalled):
             report = self.finish_update()
         assert report is not None, "a wait without a timeout ended without a report"
         return report
@@ -111,7 +111,7 @@ class MegatronPolicy:
         self._updating = (plan.version, self._begin(calls, "update"))
 
     def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
-        """Called while something else goes on, it leaves the stage to the caller; `late` names the ranks."""
+        """Called while something else goes on, it leaves the stage to the caller; `stalled` names the ranks."""
         assert self._updating is not None, "no update was begun"
         version, call = self._updating
         reports: list[RankReport] | None = self._results(call, timeout_s)
@@ -122,10 +122,10 @@ class MegatronPolicy:
         seconds = {name: max(report.seconds[name] for report in reports) for name in chosen.seconds}
         return UpdateReport(version, chosen.metrics, seconds, chosen.num_updates, chosen.num_skipped)
 
-    def late(self, seconds: float) -> list[str]:
+    def stalled(self, seconds: float) -> list[str]:
         """Ranks that have not moved for longer than this in the call under way, as a message names them. From any
         thread."""
-        return self.roll_call.late(seconds)
+        return self.roll_call.stalled(seconds)
 
     def log_probs(
         self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
@@ -145,7 +145,7 @@ class MegatronPolicy:
 
     def weight_stream(self) -> Iterator[StreamedBucket]:
         self.roll_call = RollCall(dict(enumerate(self.ranks)))
-        with self.heartbeat.stage("policy weight_stream", self.late):
+        with self.heartbeat.stage("policy weight_stream", self.stalled):
             for bucket in self.weights.stream(self._ask):
                 self.heartbeat.beat()
                 yield bucket
@@ -195,7 +195,7 @@ class MegatronPolicy:
         """The results of calls, given as (rank, reference). Raises StallError when the run was given up meanwhile."""
         before = self.roll_call
         call = self._begin(calls, method)
-        with self.heartbeat.stage(f"policy {method}", self.late):
+        with self.heartbeat.stage(f"policy {method}", self.stalled):
             results = self._results(call, timeout_s=None)
         self.roll_call = before
         assert results is not None, "a wait without a timeout ended without results"

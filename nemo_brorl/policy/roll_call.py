@@ -47,7 +47,7 @@ class RollCall:
         moved = [self._hear(number, reference) for number, reference in list(self._asked.items()) if reference in ready]
         return any(moved)
 
-    def late(self, seconds: float) -> list[str]:
+    def stalled(self, seconds: float) -> list[str]:
         """Who has not moved for longer than this; those first who keep the others waiting. From any thread."""
         return late_ranks(dict(self.answers), time.monotonic(), seconds)
 

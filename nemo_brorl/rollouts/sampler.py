@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.object_store import fetch, wait_any
-from nemo_brorl.core.stall_watch import Heartbeat, Late
+from nemo_brorl.core.stall_watch import Heartbeat, Stalled
 from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
 from nemo_brorl.rollouts.group_size.waves import Draw
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
@@ -174,9 +174,9 @@ class Sampler:
         self.seed = seed
         self.heartbeat = heartbeat or Heartbeat()
 
-    def stage(self, name: str, *others: Late) -> AbstractContextManager[None]:
+    def stage(self, name: str, *others: Stalled) -> AbstractContextManager[None]:
         """Inside, the run waits for engines, verifiers and those that `others` name."""
-        return self.heartbeat.stage(name, self.generator.late, self.verifier.late, *others)
+        return self.heartbeat.stage(name, self.generator.stalled, self.verifier.stalled, *others)
 
     def open_stream(
         self, forecast: Forecast | None = None, chunk_size: int | None = None, salvage: Salvage | None = None

@@ -164,7 +164,7 @@ class BroRLTrainer:
             return self.parts.policy.update(plan)
         self.next_collection = self.begin_collection()
         self.parts.policy.begin_update(plan)
-        with self.parts.sampler.stage("generate and update", self.parts.policy.late):
+        with self.parts.sampler.stage("generate and update", self.parts.policy.stalled):
             while (
                 update := self.parts.policy.finish_update(timeout_s=0.0 if not self.next_collection.is_done else TURN_S)
             ) is None:

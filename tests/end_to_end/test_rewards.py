@@ -106,9 +106,9 @@ def test_a_slow_verifier_is_named_and_its_chunk_can_be_forgotten(
 ) -> None:
     prompt = Prompt("train/0", "toy", MISBEHAVE, (1,), {"log": str(tmp_path / "log")})
     pool.submit(make_chunk(model_folder, prompt, ["hang"], 0))
-    (late,) = pool.late(0.0)
+    (late,) = pool.stalled(0.0)
     assert late.startswith("verifier ")
-    assert pool.late(3600.0) == []
+    assert pool.stalled(3600.0) == []
     pool.forget()
     assert pool.pending() == []
     scored = list(pool.score([make_chunk(model_folder, prompt, ["fine"], 1)]))

@@ -164,7 +164,7 @@ class FakeGenerator:
         self.calls.append("sleep")
         return {"generation/residual_gib_max": 0.5}
 
-    def late(self, seconds: float) -> list[str]:
+    def stalled(self, seconds: float) -> list[str]:
         return []
 
     def wake_weights(self) -> bool:
@@ -238,7 +238,7 @@ class FakeVerifier:
     def forget(self) -> None:
         self.submitted = []
 
-    def late(self, seconds: float) -> list[str]:
+    def stalled(self, seconds: float) -> list[str]:
         return []
 
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
@@ -278,7 +278,7 @@ class FakePolicy:
         seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
         return UpdateReport(plan.version, metrics, seconds, len(plan.mini_batches) - self.num_skipped, self.num_skipped)
 
-    def late(self, seconds: float) -> list[str]:
+    def stalled(self, seconds: float) -> list[str]:
         return []
 
     def begin_update(self, plan: UpdatePlan) -> None:

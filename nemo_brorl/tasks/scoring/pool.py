@@ -116,7 +116,7 @@ class VerifierPool:
         """References, one of which resolves when `poll` may have news."""
         return list(self._scoring)
 
-    def late(self, seconds: float) -> list[str]:
+    def stalled(self, seconds: float) -> list[str]:
         """Workers that have finished no chunk for longer than this although they have some, as a message names them.
         May be called from another thread."""
         import ray

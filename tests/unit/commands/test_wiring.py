@@ -18,7 +18,7 @@ def waited_for(loads_last: bool) -> list[str]:
         return SimpleNamespace(wait_ready=lambda: order.append(name), **more)
 
     wait_ready(
-        Actors(part("policy", loads_last=loads_last), part("engines", late=lambda seconds: []), part("verifiers")),
+        Actors(part("policy", loads_last=loads_last), part("engines", stalled=lambda seconds: []), part("verifiers")),
         Stopwatch(),
     )
     return order

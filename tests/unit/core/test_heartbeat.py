@@ -118,10 +118,10 @@ def test_engines_that_start_slowly_are_named_while_the_run_waits_for_them() -> N
     heartbeat, seen = Heartbeat(), []
 
     def look() -> None:
-        seen.append((heartbeat.standing().stage, heartbeat.late(5.0)))
+        seen.append((heartbeat.standing().stage, heartbeat.stalled(5.0)))
 
     generator: Any = SimpleNamespace(
-        wait_ready=look, late=lambda seconds: [f"engine 1 is starting, last heard of {2 * seconds:.0f} s ago"]
+        wait_ready=look, stalled=lambda seconds: [f"engine 1 is starting, last heard of {2 * seconds:.0f} s ago"]
     )
     verifier: Any = SimpleNamespace(wait_ready=lambda: None)
     wait_ready(Actors(None, generator, verifier), Stopwatch(), heartbeat)
