@@ -85,8 +85,8 @@ def make_rows(
     ]
     parts = [made[start : start + micro_batch] for start in range(0, len(made), micro_batch)]
     if is_shared:
-        return [learner.row([PackedSegment(prompt, tuple(part))], 1.0) for part in parts]
-    return [learner.row([PackedSegment(prompt, (response,)) for response in part], 1.0) for part in parts]
+        return [learner.state.row([PackedSegment(prompt, tuple(part))], 1.0) for part in parts]
+    return [learner.state.row([PackedSegment(prompt, (response,)) for response in part], 1.0) for part in parts]
 
 
 def cross_entropy(index: int, row: Row, scores: TokenScores) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -95,7 +95,7 @@ def cross_entropy(index: int, row: Row, scores: TokenScores) -> tuple[torch.Tens
 
 def megatron_gradients(learner: Learner) -> Gradients:
     """What lies in the gradient buffers, under Hugging Face names: the export's own mapping, run on gradients."""
-    params = [param for model in learner.models for param in model.parameters()]
+    params = [param for model in learner.state.models for param in model.parameters()]
     weights = [param.detach().clone() for param in params]
     with torch.no_grad():
         for param in params:
@@ -175,7 +175,9 @@ def measure(learner: Learner, folder: Path, prompt_length: int, arguments: argpa
             learner, prompt, responses, is_shared, arguments.shared_micro_batch if is_shared else MICRO_BATCH
         )
         sides[name] = Side(
-            partial(train_rows, learner.chunks, rows, cross_entropy), partial(megatron_gradients, learner), repeats
+            partial(train_rows, learner.state.chunks, rows, cross_entropy),
+            partial(megatron_gradients, learner),
+            repeats,
         )
     if not arguments.skip_hf:
         padded = PaddedHuggingFace(folder, prompt, responses)

@@ -114,7 +114,7 @@ class PolicyRank:
             PackedSegment(tokens[:1], (Response(i, 0, tokens[1:], zeros, 0.0, True),))
             for i, tokens in enumerate(documents)
         ]
-        return self.learner.row(segments, 1.0)
+        return self.learner.state.row(segments, 1.0)
 
     def step(self, batches: Sequence[Any]) -> Step:
         """What `Update` does for a mini-batch."""
@@ -125,8 +125,10 @@ class PolicyRank:
             total = -scores.log_probs.sum()
             return total, {"loss": total.detach()}
 
-        values = train_rows(self.learner.chunks, batches, loss)
-        norm = guarded_step(self.learner.optimizer, LR, self.learner.config.policy.optim, True, self.learner.device)
+        values = train_rows(self.learner.state.chunks, batches, loss)
+        norm = guarded_step(
+            self.learner.state.optimizer, LR, self.learner.state.config.policy.optim, True, self.learner.state.device
+        )
         assert norm is not None
         return sum(float(value["loss"]) for value in values) / sum(row.num_loss_tokens for row in batches), norm
 

@@ -93,8 +93,10 @@ class TrainingStep:
         from nemo_brorl.policy.state.optimizer import guarded_step
 
         learner = self.learner
-        train_rows(learner.chunks, self.rows, _likelihood)
-        norm = guarded_step(learner.optimizer, 1e-6, learner.config.policy.optim, True, learner.device)
+        train_rows(learner.state.chunks, self.rows, _likelihood)
+        norm = guarded_step(
+            learner.state.optimizer, 1e-6, learner.state.config.policy.optim, True, learner.state.device
+        )
         assert norm is not None, "a gradient was not finite"
 
 

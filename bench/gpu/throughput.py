@@ -71,7 +71,7 @@ def micro_batches(costs: Sequence[int], common: int, budget: int) -> list[list[i
 def layout_rows(learner: Any, layout: str, sizes: Sizes) -> tuple[list[Any], TokenWork]:
     """Rows of the group under a layout, and the work in them."""
     random = np.random.default_rng(0)
-    vocab_size = learner.shape.vocab_size
+    vocab_size = learner.state.shape.vocab_size
     lengths = random.integers(sizes.responses[0], sizes.responses[1] + 1, sizes.num_responses).tolist()
     if layout == "padded":
         lengths = [max(lengths)] * len(lengths)
@@ -82,7 +82,7 @@ def layout_rows(learner: Any, layout: str, sizes: Sizes) -> tuple[list[Any], Tok
     for batch in micro_batches([length + own for length in lengths], common, sizes.micro_batch):
         part = [responses[i] for i in batch]
         rows.append(
-            learner.row([segment(prompt, part)] if is_shared else [segment(prompt, [one]) for one in part], 1.0)
+            learner.state.row([segment(prompt, part)] if is_shared else [segment(prompt, [one]) for one in part], 1.0)
         )
         part_lengths = [lengths[i] for i in batch]
         alone = separate_documents([sizes.prompt + length for length in part_lengths], sum(part_lengths))
@@ -96,8 +96,8 @@ def document_rows(learner: Any, sizes: Sizes) -> tuple[list[Any], TokenWork]:
     num = sizes.micro_batch // sizes.document
     rows = []
     for _ in range(sizes.steps_rows):
-        documents = [draw(random, sizes.document, learner.shape.vocab_size) for _ in range(num)]
-        rows.append(learner.row([segment(tokens[:1], [tokens[1:]]) for tokens in documents], 1.0))
+        documents = [draw(random, sizes.document, learner.state.shape.vocab_size) for _ in range(num)]
+        rows.append(learner.state.row([segment(tokens[:1], [tokens[1:]]) for tokens in documents], 1.0))
     lengths = [sizes.document] * (num * sizes.steps_rows)
     return rows, separate_documents(lengths, sum(lengths) - len(lengths))
 
@@ -119,7 +119,7 @@ def timed_step(setting: Setting, learner: Any, rows: Sequence[Any]) -> tuple[flo
 def add_rows(setting: Setting, name: str, learner: Any, work: TokenWork, timed: tuple[float, float | None]) -> None:
     """Seconds against the floor, tokens/s, memory."""
     seconds, peak = timed
-    floor = training_seconds(learner.shape, work, setting.ceilings)
+    floor = training_seconds(learner.state.shape, work, setting.ceilings)
     setting.results.add(
         Row(f"{name}: step", seconds, "s", floor=floor, note=f"{work.tokens:,} tokens, {work.predicted:,} predicted")
     )
@@ -151,7 +151,7 @@ def measure_recipes(setting: Setting, rank: OneRank, folder: Any, sizes: Sizes) 
             timed = timed_step(setting, learner, rows)
             add_rows(setting, name, learner, work, timed)
             profiles[name] = top_kernels(setting, TrainingStep(learner, rows[:1]))
-            flops = training_flops(learner.shape, work)
+            flops = training_flops(learner.state.shape, work)
         seconds[name] = timed[0]
         if name == "bf16":
             fraction = flops / timed[0] / setting.ceilings.bf16_flops

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from megatron.core import parallel_state
@@ -16,16 +16,15 @@ from torch import Tensor
 from nemo_brorl.algorithm.losses import LOSSES, SUPERVISED, MiniBatchSize
 from nemo_brorl.policy.measured_gain import MeasuredGain
 from nemo_brorl.policy.model.log_probs import TokenScores
+from nemo_brorl.policy.numerics.fp8_check import Fp8Check
 from nemo_brorl.policy.pipeline import score_rows, train_rows
 from nemo_brorl.policy.rank_report import RankReport
 from nemo_brorl.policy.rows.packed_rows import Row, fetch_groups, segments_of
 from nemo_brorl.policy.rows.token_batch import token_batch
 from nemo_brorl.policy.state.optimizer import guarded_step
+from nemo_brorl.policy.state.rank_state import RankState
 from nemo_brorl.policy.whereabouts import TRACK
 from nemo_brorl.types import UpdatePlan
-
-if TYPE_CHECKING:
-    from nemo_brorl.policy.learner import Learner
 
 Counted = TypeVar("Counted")
 
@@ -63,10 +62,10 @@ class Update:
     own log-probs, without gradient, are the old ones.
     """
 
-    def __init__(self, learner: Learner, plan: UpdatePlan) -> None:
-        self.learner, self.plan = learner, plan
+    def __init__(self, state: RankState, fp8_check: Fp8Check, plan: UpdatePlan) -> None:
+        self.state, self.fp8_check, self.plan = state, fp8_check, plan
         self.is_supervised = plan.objective in SUPERVISED
-        self.temperature = 1.0 if self.is_supervised else learner.config.rollouts.temperature
+        self.temperature = 1.0 if self.is_supervised else state.config.rollouts.temperature
         self.seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
         self.losses, self.scores, self.mismatch, self.drift = _Sums(), _Sums(), _Sums(), _Sums()
         self.fp8_mismatch: dict[str, float] = {}
@@ -77,7 +76,7 @@ class Update:
         with self._timed("fetch"):
             mini_batches = self._rows()
         with self._timed("log_prob"):
-            self.fp8_mismatch = self.learner.fp8_check.mismatch(mini_batches[0][0])  # first, see there
+            self.fp8_mismatch = self.fp8_check.mismatch(mini_batches[0][0])  # first, see there
             old = self._old_log_probs(mini_batches)
             reference = self._reference_log_probs(mini_batches)
         with self._timed("update"):
@@ -124,7 +123,7 @@ class Update:
         groups = fetch_groups(self.plan, [micro for mini_batch in mine for micro in mini_batch])
 
         segments = [segments_of(self.plan, micro, groups) for mini_batch in mine for micro in mini_batch]
-        rows = iter(self.learner.rows(segments, self.temperature))
+        rows = iter(self.state.rows(segments, self.temperature))
         return [[next(rows) for _ in mini_batch] for mini_batch in mine]
 
     def _old_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[list[Tensor | None]]:
@@ -141,14 +140,14 @@ class Update:
 
     def _reference_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[list[Tensor | None]]:
         """Under the reference weights, [n] per row; None without a KL term, and off the last stage."""
-        if self.is_supervised or self.learner.reference is None:
+        if self.is_supervised or self.state.reference is None:
             return _cut_like(mini_batches, [])
-        with self.learner.reference.swapped_in():
+        with self.state.reference.swapped_in():
             return _cut_like(mini_batches, [scores.log_probs for scores in self._score(mini_batches)])
 
     def _score(self, mini_batches: Sequence[Sequence[Row]]) -> list[TokenScores]:
         rows = [row for mini_batch in mini_batches for row in mini_batch]
-        return score_rows(self.learner.chunks, rows) if rows else []
+        return score_rows(self.state.chunks, rows) if rows else []
 
     def _record(self, row: Row, old: TokenScores) -> None:
         """Count how far sampler and trainer disagree on a row, and how undecided the policy is. Of one set of weights
@@ -169,10 +168,10 @@ class Update:
         self, mini_batch: int, rows: list[Row], old: Sequence[Tensor | None], reference: Sequence[Tensor | None]
     ) -> float | None:
         """One optimizer step on a mini-batch; its gradient norm, or None when all ranks skipped it."""
-        learner, algorithm = self.learner, self.learner.config.algorithm
+        state, algorithm = self.state, self.state.config.algorithm
         loss_of = LOSSES[self.plan.objective]
         is_last = 0 < mini_batch == len(self.plan.mini_batches) - 1
-        max_tokens = learner.config.rollouts.max_response_tokens
+        max_tokens = state.config.rollouts.max_response_tokens
         size = MiniBatchSize(self.plan.num_loss_tokens(mini_batch), self.plan.num_responses(mini_batch), max_tokens)
 
         def loss(index: int, row: Row, scores: TokenScores) -> tuple[Tensor, dict[str, Tensor]]:
@@ -188,11 +187,11 @@ class Update:
             return result.loss, {"policy/loss": result.loss.detach(), **result.metrics}
 
         TRACK.part(f"mini-batch {mini_batch + 1} of {len(self.plan.mini_batches)}")
-        values = train_rows(learner.chunks, rows, loss)
+        values = train_rows(state.chunks, rows, loss)
         TRACK.step("optimizer")
         is_finite = all(math.isfinite(float(row_values["policy/loss"])) for row_values in values)
         norm = guarded_step(
-            learner.optimizer, self.plan.learning_rate, learner.config.policy.optim, is_finite, learner.device
+            state.optimizer, self.plan.learning_rate, state.config.policy.optim, is_finite, state.device
         )
         if norm is not None:
             for row, row_values in zip(rows, values, strict=False):  # no values except on the last stage

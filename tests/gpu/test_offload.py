@@ -23,7 +23,7 @@ SIZES = {
 
 
 def num_parameters(learner: Any) -> int:
-    return sum(param.numel() for model in learner.models for param in model.parameters())
+    return sum(param.numel() for model in learner.state.models for param in model.parameters())
 
 
 @pytest.mark.parametrize(("offload", "bytes_per_parameter"), [("optimizer", 16), ("all", 18)])
@@ -49,17 +49,17 @@ def test_scoring_under_the_reference_needs_no_second_set_of_weights(
     new_gpu_learner: NewLearner, tmp_path: Path
 ) -> None:
     learner = new_gpu_learner(make_model(tmp_path / "model", **SIZES), make_config(precision="bf16"))
-    largest = max(param.nbytes for model in learner.models for param in model.parameters())
-    before = [param.clone() for model in learner.models for param in model.parameters()]
+    largest = max(param.nbytes for model in learner.state.models for param in model.parameters())
+    before = [param.clone() for model in learner.state.models for param in model.parameters()]
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     start = torch.cuda.memory_allocated()
-    with learner.reference.swapped_in():
+    with learner.state.reference.swapped_in():
         pass
     assert torch.cuda.max_memory_allocated() - start <= 2 * largest
-    after = [param for model in learner.models for param in model.parameters()]
+    after = [param for model in learner.state.models for param in model.parameters()]
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
-    assert all(copy.is_pinned() for copy in learner.reference.copies.values())
+    assert all(copy.is_pinned() for copy in learner.state.reference.copies.values())
 
 
 def test_quantised_copies_of_weights_go_too_and_are_made_again(new_gpu_learner: NewLearner, tmp_path: Path) -> None:

@@ -84,11 +84,11 @@ def test_gradients_of_a_shared_prompt_are_those_of_separate_sequences(
         Response(0, i, np.array(tokens, np.int32), np.zeros(len(tokens), np.float32), 0.0, True)
         for i, tokens in enumerate(RESPONSES)
     ]
-    row = learner.row([PackedSegment(np.array(PROMPT, np.int32), tuple(made))], 1.0)
-    train_rows(learner.chunks, [row], lambda index, row, scores: (-scores.log_probs.sum(), {}))
+    row = learner.state.row([PackedSegment(np.array(PROMPT, np.int32), tuple(made))], 1.0)
+    train_rows(learner.state.chunks, [row], lambda index, row, scores: (-scores.log_probs.sum(), {}))
     num_tokens = sum(map(len, RESPONSES))
     with torch.no_grad():
-        for model in learner.models:
+        for model in learner.state.models:
             for param in model.parameters():
                 param.copy_(param.main_grad)
         mine = {name: tensor.clone() for name, tensor in learner.hf_export.stream()}

@@ -44,7 +44,7 @@ def score_families(config: BroRLConfig, cases: Sequence[FamilyCase]) -> list[Any
 
 def _log_probs_of_all_tokens(learner: Learner, token_ids: Sequence[int]) -> torch.Tensor | None:
     """Every token of the vocabulary is a response of one token to every prefix."""
-    vocab_size = learner.shape.vocab_size
+    vocab_size = learner.state.shape.vocab_size
 
     def response(prefix: int, token: int) -> Response:
         return Response(prefix, token, np.array([token], np.int32), np.zeros(1, np.float32), 0.0, is_fresh=True)
@@ -55,8 +55,8 @@ def _log_probs_of_all_tokens(learner: Learner, token_ids: Sequence[int]) -> torc
         )
         for prefix in range(len(token_ids))
     ]
-    row = learner.row(segments, 1.0)
-    scores = score_rows(learner.chunks, [row])
+    row = learner.state.row(segments, 1.0)
+    scores = score_rows(learner.state.chunks, [row])
     if not scores:
         return None
     table = torch.full((len(token_ids), vocab_size), torch.nan)
@@ -71,5 +71,5 @@ def update_on_padded_rows(
     """The metrics of every plan, from rows padded to a multiple of `multiple` tokens as sequence parallelism pads
     them."""
     learner = Learner(config, layout_of(config), folder, _DEVICE)
-    learner.row_settings = replace(learner.row_settings, multiple=multiple)
+    learner.state.row_settings = replace(learner.state.row_settings, multiple=multiple)
     return [learner.update(plan).metrics for plan in plans]

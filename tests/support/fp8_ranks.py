@@ -76,7 +76,9 @@ def histories(
         learner.update(plan)
     if off:
         learner.log_probs([[1, 2, 3]], [[4, 5]], with_fp8=False)
-    recipes = [linear.recipe for model in learner.models for chunk in chunks_of(model) for linear in chunk.linears]
+    recipes = [
+        linear.recipe for model in learner.state.models for chunk in chunks_of(model) for linear in chunk.linears
+    ]
     return [state for recipe in recipes if (state := recipe.extra_state()) is not None]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from megatron.core import dist_checkpointing, parallel_state
@@ -16,9 +16,7 @@ from torch.distributed.checkpoint import CheckpointException
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.policy.state.background_save import BackgroundSave
 from nemo_brorl.policy.state.optimizer import state_tensors
-
-if TYPE_CHECKING:
-    from nemo_brorl.policy.learner import Learner
+from nemo_brorl.policy.state.rank_state import RankState
 
 _REFERENCE = "reference."
 # What Megatron, torch and pickle raise on files that are missing, cut short or overwritten.
@@ -35,37 +33,37 @@ _UNREADABLE = (
 )
 
 
-def begin_save(learner: Learner, folder: Path, validate: bool) -> BackgroundSave:
+def begin_save(rank: RankState, folder: Path, validate: bool) -> BackgroundSave:
     """Copy weights, optimizer and reference to the host and start writing them. Collective, as is `finish` of what it
     returns."""
-    return BackgroundSave(_sharded_state(learner, is_loading=False), folder, list(_live_on_host(learner)), validate)
+    return BackgroundSave(_sharded_state(rank, is_loading=False), folder, list(_live_on_host(rank)), validate)
 
 
-def load(learner: Learner, folder: Path) -> None:
+def load(rank: RankState, folder: Path) -> None:
     """Continue from `save` under any layout. Collective. Raises CheckpointError."""
     if not (folder / "metadata.json").exists():
         raise CheckpointError(f"{folder} holds no policy checkpoint")
     try:
-        state = dist_checkpointing.load(_sharded_state(learner, is_loading=True), str(folder))
+        state = dist_checkpointing.load(_sharded_state(rank, is_loading=True), str(folder))
     except _UNREADABLE as error:
         raise CheckpointError(f"the policy checkpoint in {folder} cannot be read: {error}") from error
-    for index, model in enumerate(learner.models):
+    for index, model in enumerate(rank.models):
         model.load_state_dict(state[f"model{index}"])
     with torch.no_grad():  # fp32 parameters are views of leaves, filled in place
-        learner.optimizer.load_state_dict(state["optimizer"])
-    if learner.reference:
-        for name, copy in learner.reference.copies.items():
+        rank.optimizer.load_state_dict(state["optimizer"])
+    if rank.reference:
+        for name, copy in rank.reference.copies.items():
             copy.copy_(state[_REFERENCE + name])
 
 
-def _live_on_host(learner: Learner) -> Iterator[Tensor]:
+def _live_on_host(rank: RankState) -> Iterator[Tensor]:
     """Tensors that the next steps change in place."""
-    for model in learner.models:
+    for model in rank.models:
         yield from model.parameters()
         yield from model.buffers()
-    yield from state_tensors(learner.optimizer)
-    if learner.reference:
-        yield from learner.reference.copies.values()
+    yield from state_tensors(rank.optimizer)
+    if rank.reference:
+        yield from rank.reference.copies.values()
 
 
 def metadata() -> dict[str, Any]:
@@ -77,27 +75,27 @@ def metadata() -> dict[str, Any]:
     }
 
 
-def _sharded_state(learner: Learner, is_loading: bool) -> dict[str, Any]:
+def _sharded_state(rank: RankState, is_loading: bool) -> dict[str, Any]:
     state: dict[str, Any] = {
-        f"model{i}": model.sharded_state_dict(metadata=metadata()) for i, model in enumerate(learner.models)
+        f"model{i}": model.sharded_state_dict(metadata=metadata()) for i, model in enumerate(rank.models)
     }
-    models = {"model": state["model0"]} if len(learner.models) == 1 else {key: state[key] for key in state}
-    optimizer = learner.optimizer.sharded_state_dict(models, is_loading, metadata=metadata())
+    models = {"model": state["model0"]} if len(rank.models) == 1 else {key: state[key] for key in state}
+    optimizer = rank.optimizer.sharded_state_dict(models, is_loading, metadata=metadata())
     state["optimizer"] = optimizer
-    if learner.reference:
-        state |= _reference_state(learner)
+    if rank.reference:
+        state |= _reference_state(rank)
     return state
 
 
-def _reference_state(learner: Learner) -> dict[str, Any]:
+def _reference_state(rank: RankState) -> dict[str, Any]:
     """The model's sharded tensors under other names, holding the reference's copies."""
-    assert learner.reference is not None
+    assert rank.reference is not None
     state = {}
-    for index, model in enumerate(learner.models):
+    for index, model in enumerate(rank.models):
         sharded = model.sharded_state_dict(prefix=_REFERENCE, metadata=metadata())
         for name, _ in model.named_parameters():
             tensor = sharded[_REFERENCE + name]
             key = f"chunk{index}.{name}"
-            tensor.data = learner.reference.copies[key]
+            tensor.data = rank.reference.copies[key]
             state[_REFERENCE + key] = tensor
     return state

@@ -34,12 +34,12 @@ def gradients(learner: Any, weight: float) -> dict[str, Tensor]:
     from nemo_brorl.policy.weights.hf_weights import local_slots
 
     response = Response(0, 0, TOKENS[NUM_PROMPT:], np.zeros(len(TOKENS) - NUM_PROMPT, np.float32), 0.0, is_fresh=True)
-    row = learner.row([PackedSegment(TOKENS[:NUM_PROMPT], (response,))], 1.0)
-    train_rows(learner.chunks, [row], lambda index, row, scores: (-weight * scores.log_probs.sum(), {}))
+    row = learner.state.row([PackedSegment(TOKENS[:NUM_PROMPT], (response,))], 1.0)
+    train_rows(learner.state.chunks, [row], lambda index, row, scores: (-weight * scores.log_probs.sum(), {}))
     found: dict[str, Tensor] = {}
-    for slot, param in local_slots(learner.models, learner.shape):
+    for slot, param in local_slots(learner.state.models, learner.state.shape):
         if param.requires_grad:
-            found |= zip(slot.names, unpack(slot.kind, [param.main_grad.clone()], learner.shape), strict=True)
+            found |= zip(slot.names, unpack(slot.kind, [param.main_grad.clone()], learner.state.shape), strict=True)
     return found
 
 

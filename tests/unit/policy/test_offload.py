@@ -16,25 +16,25 @@ NewLearner = Callable[[Path, BroRLConfig], Any]
 
 
 def params(learner: Any) -> list[torch.Tensor]:
-    return [param for model in learner.models for param in model.parameters()]
+    return [param for model in learner.state.models for param in model.parameters()]
 
 
 def moments(learner: Any) -> list[torch.Tensor]:
-    states = [state for part in learner.optimizer.chained_optimizers for state in part.optimizer.state.values()]
+    states = [state for part in learner.state.optimizer.chained_optimizers for state in part.optimizer.state.values()]
     return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
 
 
 def masters(learner: Any) -> list[torch.Tensor]:
     return [
         param
-        for part in learner.optimizer.chained_optimizers
+        for part in learner.state.optimizer.chained_optimizers
         for group in part.optimizer.param_groups
         for param in group["params"]
     ]
 
 
 def gradients(learner: Any) -> list[torch.Tensor]:
-    return [buffer.grad_data for chunk in learner.chunks for buffer in chunk.buffers]
+    return [buffer.grad_data for chunk in learner.state.chunks for buffer in chunk.buffers]
 
 
 def num_bytes(tensors: list[torch.Tensor]) -> int:
@@ -86,7 +86,7 @@ def test_without_the_setting_nothing_moves(new_learner: NewLearner, model_folder
 def test_quantised_copies_of_weights_are_forgotten(new_learner: NewLearner, model_folder: Path) -> None:
     """Transformer Engine keeps them in a dictionary of its modules; here one is put there."""
     learner = new_learner(model_folder, make_config(offload="optimizer"))
-    layer = learner.models[0].decoder.layers[0]
+    layer = learner.state.models[0].decoder.layers[0]
     layer._fp8_workspaces = {"weight": torch.zeros(1)}
     learner.offload()
     assert layer._fp8_workspaces == {}

@@ -18,7 +18,7 @@ NewLearner = Callable[[Path, BroRLConfig], Any]
 
 
 def params(learner: Any) -> list[torch.Tensor]:
-    return [param.detach().clone() for model in learner.models for param in model.parameters()]
+    return [param.detach().clone() for model in learner.state.models for param in model.parameters()]
 
 
 def are_equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
@@ -34,7 +34,7 @@ def test_inside_are_the_reference_weights_and_outside_the_current_ones(
     learner.update(make_plan())
     current = params(learner)
     assert not are_equal(initial, current)
-    with learner.reference.swapped_in():
+    with learner.state.reference.swapped_in():
         assert are_equal(params(learner), initial)
     assert are_equal(params(learner), current)
 
@@ -44,10 +44,10 @@ def test_weights_come_back_when_scoring_fails(new_learner: NewLearner, model_fol
     initial = params(learner)
     learner.update(make_plan())
     current = params(learner)
-    with pytest.raises(RuntimeError, match="out of memory"), learner.reference.swapped_in():
+    with pytest.raises(RuntimeError, match="out of memory"), learner.state.reference.swapped_in():
         raise RuntimeError("out of memory")
     assert are_equal(params(learner), current)
-    with learner.reference.swapped_in():
+    with learner.state.reference.swapped_in():
         assert are_equal(params(learner), initial)
 
 
@@ -69,7 +69,7 @@ def test_a_reset_that_keeps_the_optimizer_changes_its_next_step_only_through_the
     learners = [new_learner(model_folder, make_config()) for _ in range(3)]
     for learner in learners:
         learner.update(make_plan(seed=1))
-        learner.config.algorithm.kl.coefficient = 0.0  # the reference is still scored, and weighs nothing
+        learner.state.config.algorithm.kl.coefficient = 0.0  # the reference is still scored, and weighs nothing
     _, kept, cleared = learners
     kept.reset_reference(clear_optimizer=False)
     cleared.reset_reference(clear_optimizer=True)
@@ -87,7 +87,9 @@ def test_without_a_kl_term_a_reset_can_still_clear_the_optimizer(new_learner: Ne
     learner.update(make_plan())
     learner.reset_reference(clear_optimizer=True)
     moments = [
-        state["exp_avg"] for part in learner.optimizer.chained_optimizers for state in part.optimizer.state.values()
+        state["exp_avg"]
+        for part in learner.state.optimizer.chained_optimizers
+        for state in part.optimizer.state.values()
     ]
     assert moments and not any(moment.any() for moment in moments)
 

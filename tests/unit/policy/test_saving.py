@@ -36,10 +36,10 @@ def state_of(learner: Any) -> list[torch.Tensor]:
     """Weights, master weights, moments and reference."""
     from nemo_brorl.policy.state.optimizer import state_tensors
 
-    weights = [param for model in learner.models for param in model.parameters()]
+    weights = [param for model in learner.state.models for param in model.parameters()]
     return [
         tensor.detach().clone()
-        for tensor in (*weights, *state_tensors(learner.optimizer), *learner.reference.copies.values())
+        for tensor in (*weights, *state_tensors(learner.state.optimizer), *learner.state.reference.copies.values())
     ]
 
 
@@ -66,8 +66,8 @@ def test_the_optimizers_state_is_what_megatron_would_gather(new_learner: NewLear
 
     learner = new_learner(model_folder, make_config())
     learner.update(make_plan())
-    model_state = learner.models[0].sharded_state_dict(metadata=saving.metadata())
-    for part in learner.optimizer.chained_optimizers:
+    model_state = learner.state.models[0].sharded_state_dict(metadata=saving.metadata())
+    for part in learner.state.optimizer.chained_optimizers:
         own = part.sharded_param_state_fully_reshardable(model_state, False, saving.metadata())
         megatrons = type(part).sharded_param_state_fully_reshardable(part, model_state, False, saving.metadata())
         assert own.keys() == megatrons.keys() and len(own) > 10

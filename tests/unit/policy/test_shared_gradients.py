@@ -43,12 +43,16 @@ def test_loss_and_every_gradient_are_those_of_plain_packing(
     plain = [PackedSegment(prompt, (response,)) for response in responses]
     losses, gradients = [], []
     for segments in (shared, plain):
-        row = learner.row(segments, 0.9)
-        losses.append(float(train_rows(learner.chunks, [row], minus_log_prob)[0]["loss"]))
+        row = learner.state.row(segments, 0.9)
+        losses.append(float(train_rows(learner.state.chunks, [row], minus_log_prob)[0]["loss"]))
         gradients.append(
-            {name: param.main_grad.clone() for model in learner.models for name, param in model.named_parameters()}
+            {
+                name: param.main_grad.clone()
+                for model in learner.state.models
+                for name, param in model.named_parameters()
+            }
         )
-    assert learner.row(shared, 1.0).token_ids.size(1) < learner.row(plain, 1.0).token_ids.size(1) / 2
+    assert learner.state.row(shared, 1.0).token_ids.size(1) < learner.state.row(plain, 1.0).token_ids.size(1) / 2
     assert abs(losses[0] - losses[1]) <= 1e-5 * abs(losses[1])
     for name, expected in gradients[1].items():
         assert (gradients[0][name] - expected).abs().max() <= 1e-5 * expected.abs().max(), name

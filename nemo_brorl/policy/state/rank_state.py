@@ -1,0 +1,77 @@
+"""The state of one rank: its piece of the model, the optimizer, the reference, and how its rows are laid out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer import MegatronOptimizer
+
+from nemo_brorl.config.model_rules import check_policy_fits
+from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.policy.device import Device
+from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE, uses_flex
+from nemo_brorl.policy.model.model import PolicyModel, build_model
+from nemo_brorl.policy.numerics.precision import row_multiple
+from nemo_brorl.policy.rows.packed_rows import PackedSegment, Row
+from nemo_brorl.policy.rows.row_builder import RowSettings, build_row
+from nemo_brorl.policy.state.optimizer import build_optimizer, wrap_model
+from nemo_brorl.policy.state.reference import ReferenceWeights
+from nemo_brorl.policy.weights.hf_weights import load_hf
+
+
+@dataclass
+class RankState:
+    """What the learner, its updates and its checkpoints work on."""
+
+    config: BroRLConfig
+    layout: ParallelLayout
+    device: Device
+    shape: ModelShape
+    models: list[PolicyModel]  # one per virtual pipeline stage
+    chunks: list[DistributedDataParallel]  # the models as wrapped for training
+    optimizer: MegatronOptimizer
+    reference: ReferenceWeights | None  # None: no KL term
+    row_settings: RowSettings
+
+    def row(self, segments: Sequence[PackedSegment], temperature: float) -> Row:
+        """Segments laid out for this rank's model."""
+        return build_row(segments, temperature, self.row_settings)
+
+    def rows(self, micro_batches: Sequence[Sequence[PackedSegment]], temperature: float) -> list[Row]:
+        """Rows to run together; under a virtual pipeline all as long as the longest (`pipeline._row_length`)."""
+        rows = [self.row(segments, temperature) for segments in micro_batches]
+        if self.layout.virtual_pipeline is None or not rows:
+            return rows
+        longest = max(row.token_ids.size(1) for row in rows)
+        return [build_row(segments, temperature, self.row_settings, longest) for segments in micro_batches]
+
+
+def build_rank_state(config: BroRLConfig, layout: ParallelLayout, model_folder: Path, device: Device) -> RankState:
+    """The state before the first step, with the weights of a Hugging Face folder; process groups are open. Collective.
+
+    Raises ModelError or ConfigError.
+    """
+    shape = check_policy_fits(config, model_folder)
+    models = build_model(config.policy, shape, layout)
+    load_hf(models, shape, model_folder)
+    chunks = wrap_model(models)
+    optimizer = build_optimizer(chunks, config.policy.optim)
+    reference = ReferenceWeights(models) if config.algorithm.kl.coefficient > 0 else None
+    row_settings = _row_settings(config, layout, device)
+    return RankState(config, layout, device, shape, models, chunks, optimizer, reference, row_settings)
+
+
+def _row_settings(config: BroRLConfig, layout: ParallelLayout, device: Device) -> RowSettings:
+    has_mask = uses_flex(config.policy, layout)
+    multiple = row_multiple(config.policy, layout)
+    if has_mask:
+        multiple = math.lcm(multiple, ROW_MULTIPLE)
+    context_rank = parallel_state.get_context_parallel_rank()
+    return RowSettings(device.torch_device, multiple, context_rank, layout.context, with_sight=has_mask)
