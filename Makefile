@@ -42,6 +42,8 @@ bench: env
 
 docs: env
 	$(PYTHON) scripts/configuration_page.py
+	$(PYTHON) scripts/metrics_page.py
+	$(PYTHON) scripts/module_map.py
 	PYTHONPATH=. $(PYTHON) scripts/planner_page.py
 
 clean:

@@ -1,0 +1,263 @@
+"""The metrics of a run: every name that metrics.jsonl may hold, declared once, with unit, aggregation and meaning.
+
+`scripts/metrics_page.py` makes docs/metrics.md of it. A stage that computes a metric writes its name as a literal;
+tests hold every literal of the package, and every row of a real run, against this page. `{…}` stands for what a run
+fills in: a task, a domain, a number. Metrics that a user's own loss adds need no entry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    """One metric, or a family of them."""
+
+    name: str  # without its group
+    unit: str  # "": a plain number
+    aggregation: str  # over what the number is taken, and how
+    meaning: str
+
+
+_PROMPT_STEP = "sampled groups of the step"
+_ROLLOUTS = "mean over sampled rollouts"
+_TOKENS = "mean over trained tokens"
+_VALIDATION = "mean over held-out prompts"
+_COUNT = "sum of the step"
+
+GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
+    "reward": (
+        "Raw rewards, before shaping, of all groups sampled in a step, informative or not.",
+        (
+            Metric("mean", "", _ROLLOUTS, "Raw reward"),
+            Metric("{task}", "", _ROLLOUTS, "Raw reward of one task's prompts"),
+            Metric("num_failed", "responses", _COUNT, "Responses whose verifier failed: reward 0"),
+        ),
+    ),
+    "rollouts": (
+        "What was sampled and what it was spent on.",
+        (
+            Metric("response_tokens", "tokens", _ROLLOUTS, "Length of a response"),
+            Metric("response_tokens_max", "tokens", "maximum of the step", "Length of the longest response"),
+            Metric("truncated", "share", _ROLLOUTS, "Responses that ended at the limit of tokens"),
+            Metric("successes_0", "share", _PROMPT_STEP, "Groups without a correct rollout"),
+            Metric("successes_1", "share", _PROMPT_STEP, "Groups with one correct rollout"),
+            Metric("successes_2_to_5", "share", _PROMPT_STEP, "Groups with two to five correct rollouts"),
+            Metric("successes_more", "share", _PROMPT_STEP, "Groups with more than five correct rollouts, but not all"),
+            Metric("successes_all", "share", _PROMPT_STEP, "Groups whose rollouts are all correct"),
+            Metric("num_per_prompt", "rollouts", "setting of the step", "N of the stage of the schedule"),
+            Metric("prompts_per_step", "prompts", "setting of the step", "Prompts of a batch at this stage"),
+            Metric("group_size", "rollouts", f"mean over {_PROMPT_STEP}", "Rollouts that a group got"),
+            Metric("group_size_p{share}", "rollouts", f"percentile over {_PROMPT_STEP}", "Rollouts that a group got"),
+            Metric("extended", "share", _PROMPT_STEP, "Groups that got more than their first wave"),
+            Metric("full", "share", _PROMPT_STEP, "Groups that got all N rollouts"),
+            Metric(
+                "first_wave_reward",
+                "",
+                f"mean over {_PROMPT_STEP}, every group alike",
+                "Raw reward of first waves: what `reward/mean` is with a fixed N",
+            ),
+            Metric(
+                "wave_weight_mean",
+                "",
+                "mean over waves",
+                "Weight of a wave in its group's estimate times the group's size over the wave's; 1: a plain mean",
+            ),
+            Metric("wave_weight_variance", "", "variance over waves", "Spread of those weights"),
+            Metric("wave_weight_max", "", "largest magnitude over waves", "Largest of those weights"),
+            Metric("generated_tokens", "tokens", "sum of the run", "Response tokens sampled so far, unused ones too"),
+            Metric(
+                "informative_per_million_tokens",
+                "groups / M tokens",
+                "ratio over the run",
+                "Informative groups per million response tokens sampled",
+            ),
+            Metric("late_groups", "groups", _COUNT, "Tails of groups cut in an earlier step, learnt from now"),
+            Metric("salvaged", "rollouts", _COUNT, "Rollouts taken from the step before, which had been cut"),
+            Metric("cut_share", "share", "over rollouts of cut groups", "Rollouts that were begun and not finished"),
+            Metric("cut_response_tokens", "tokens", "mean over cut rollouts", "Length that a cut rollout had reached"),
+            Metric(
+                "length_bias",
+                "tokens",
+                "difference of means over cut groups",
+                "Length of finished rollouts less that of all begun ones: how much the cut favours short responses",
+            ),
+        ),
+    ),
+    "domain": (
+        "Groups of each domain of a mixture; nothing without one.",
+        (
+            Metric("{domain}/groups", "groups", _COUNT, "Groups sampled"),
+            Metric("{domain}/reward", "", _ROLLOUTS, "Raw reward"),
+            Metric("{domain}/informative", "share", "over the domain's groups", "Groups with different rewards"),
+            Metric("{domain}/response_tokens", "tokens", _ROLLOUTS, "Length of a response"),
+            Metric("{domain}/truncated", "share", _ROLLOUTS, "Responses that ended at the limit of tokens"),
+        ),
+    ),
+    "dynamic_sampling": (
+        "What became of the groups of a step (docs/rollouts.md).",
+        (
+            Metric("keep_rate", "share", "over judged groups", "Groups that were informative"),
+            Metric("num_groups", "groups", _COUNT, "Groups judged"),
+            Metric("num_carried_in", "groups", _COUNT, "Informative groups left over from the step before"),
+            Metric("num_carried_out", "groups", _COUNT, "Informative groups left for the next step"),
+            Metric("wasted_rollouts", "rollouts", _COUNT, "Rollouts of groups that were not used"),
+            Metric("all_correct", "groups", _COUNT, "Dropped: every rollout was right"),
+            Metric("all_wrong", "groups", _COUNT, "Dropped: every rollout was wrong"),
+            Metric("all_equal", "groups", _COUNT, "Dropped: all rewards were (nearly) the same, between 0 and 1"),
+            Metric("stale", "groups", _COUNT, "Dropped: sampled by weights that are too old"),
+            Metric("surplus", "groups", _COUNT, "Dropped: the batch was full"),
+            Metric("timed_out", "groups", _COUNT, "Withdrawn: too few rollouts had ended at a deadline"),
+            Metric("dropped", "groups", _COUNT, "Withdrawn: under way when the batch was full"),
+            Metric("held", "groups", _COUNT, "Cut when the batch was full, to be sampled on in the next step"),
+            Metric("restarted", "groups", _COUNT, "Cut when the batch was full, to be sampled anew in the next step"),
+        ),
+    ),
+    "generation": (
+        "What the engines did while the batch was filled.",
+        (
+            Metric("samples_per_s", "rollouts / s", "over all engines", "Finished rollouts per second of sampling"),
+            Metric("tokens_per_s", "tokens / s", "over all engines", "Response tokens per second of sampling"),
+            Metric("num_samples", "rollouts", _COUNT, "Finished rollouts"),
+            Metric("prefix_cache_hit_rate", "share", "over prompt tokens", "Prompt tokens found in the prefix cache"),
+            Metric("num_preemptions", "sequences", _COUNT, "Sequences that vLLM put off for want of KV cache"),
+            Metric("num_restarts", "engines", _COUNT, "Engines that were lost and replaced"),
+            Metric("num_garbage", "engines", _COUNT, "Those of them that were replaced because they answered garbage"),
+            Metric("num_resampled", "rollouts", _COUNT, "Rollouts sampled again after a loss"),
+        ),
+    ),
+    "prompts": (
+        "The stream of prompts; by domain where there is a mixture.",
+        (
+            Metric("too_long", "prompts", "sum of the run", "Prompts left out for their length"),
+            Metric("too_long/{domain}", "prompts", "sum of the run", "Those of one domain"),
+            Metric("epochs", "passes", "of the run", "Times that all rows of the files have been gone through"),
+            Metric("epochs/{domain}", "passes", "of the run", "Times for one domain"),
+        ),
+    ),
+    "policy": (
+        "The update.",
+        (
+            Metric("loss", "", _TOKENS, "Loss that was minimised, all terms; NaN where every mini-batch was skipped"),
+            Metric("grad_norm", "", "mean over mini-batches", "Norm of the gradient before clipping"),
+            Metric("learning_rate", "", "setting of the step", "Learning rate of the step"),
+            Metric("num_updates", "mini-batches", _COUNT, "Optimizer steps taken"),
+            Metric("num_skipped", "mini-batches", "sum of the run", "Steps skipped for a non-finite loss or gradient"),
+            Metric("clip_fraction", "share", _TOKENS, "Tokens (gspo: responses, by token) whose ratio was clipped"),
+            Metric("approximate_kl", "nats", _TOKENS, "Distance from the policy before the update, estimator k3"),
+            Metric("kl_to_reference", "nats", _TOKENS, "KL to the reference by the estimator of `algorithm.kl`"),
+            Metric("importance_weight", "", _TOKENS, "Weight that corrects for the sampler's probabilities; 1: none"),
+            Metric("importance_masked", "share", _TOKENS, "Tokens whose weight is 0 (icepop, sequence_mask)"),
+            Metric("entropy", "nats", _TOKENS, "Entropy of the policy before the update"),
+            Metric("collision_probability", "", _TOKENS, "Σ p² of the policy before the update: 1 is certainty"),
+            Metric(
+                "log_prob_mismatch",
+                "nats",
+                "mean over fresh tokens",
+                "|log p of vLLM − log p of Megatron| under the same weights; unknown where no rollout is fresh",
+            ),
+            Metric("log_prob_mismatch_max", "nats", "maximum over fresh tokens", "Largest such difference"),
+            Metric("log_prob_drift_of_carried", "nats", "mean over carried tokens", "The same under older weights"),
+            Metric("fp8_mismatch", "nats", "mean over the tokens of one row", "|log p in FP8 − log p in bf16|"),
+            Metric("fp8_mismatch_max", "nats", "maximum over the tokens of one row", "Largest such difference"),
+        ),
+    ),
+    "mass_balance": (
+        "The terms of BroRL's Theorem 1, a whole response taken as one token (docs/theory.md).",
+        (
+            Metric("unsampled_mass", "probability", _PROMPT_STEP, "1 − probability of the responses drawn"),
+            Metric(
+                "unsampled_mass_good_turing",
+                "probability",
+                _PROMPT_STEP,
+                "The same from counts alone: share of rollouts whose response was drawn once",
+            ),
+            Metric("distinct_responses", "share", _PROMPT_STEP, "Different responses over rollouts"),
+            Metric("sampled_gain", "", _PROMPT_STEP, "First two terms of Theorem 1, never negative"),
+            Metric("unsampled_coupling_bound", "", _PROMPT_STEP, "Upper bound of the third term"),
+            Metric(
+                "measured_gain",
+                "",
+                "mean over the last mini-batch's responses",
+                "Change of the expected advantage by the updates before it",
+            ),
+            Metric("measured_gain_error", "", "standard error over responses", "Error of the measured gain"),
+            Metric("signal_to_noise", "", "ratio", "Measured gain over its error"),
+        ),
+    ),
+    "sync": (
+        "The last publication of weights to the engines.",
+        (
+            Metric("seconds", "s", "last publication", "Time from the first byte to the last engine's word"),
+            Metric("gib", "GiB", "last publication", "Size of the weights"),
+            Metric("gib_per_s", "GiB / s", "last publication", "Size over time"),
+            Metric("peak_extra_gib", "GiB", "maximum over engines", "Memory taken for it beside the weights"),
+            Metric("num_attempts", "", "last publication", "2 where an engine was lost on the way and replaced"),
+        ),
+    ),
+    "sleep": (
+        "Engines that sleep while the policy learns; nothing with `generation.sleep=off`.",
+        (
+            Metric("residual_gib_mean", "GiB", "mean over engines", "Memory that a sleeping engine keeps"),
+            Metric("residual_gib_max", "GiB", "maximum over engines", "The same, of the engine that keeps most"),
+            Metric("residual_growth_gib_max", "GiB", "maximum over engines", "Growth since an engine's first sleep"),
+            Metric("num_restarts", "engines", _COUNT, "Engines restarted because they kept too much"),
+        ),
+    ),
+    "reference": (
+        "Resets of the KL term's reference; nothing where none is configured.",
+        (
+            Metric("resets", "", "sum of the run", "Resets so far"),
+            Metric("steps_since_reset", "steps", "last", "Age of the reference"),
+        ),
+    ),
+    "validation": (
+        "Held-out prompts, after the steps that `trainer.val_interval` names.",
+        (
+            Metric("pass_at_1", "share", _VALIDATION, "Chance that one response is right"),
+            Metric("pass_at_1_standard_error", "share", "over prompts", "Standard error of it"),
+            Metric("pass_at_{k}", "share", _VALIDATION, "Prompts with a right response among k, all that were sampled"),
+            Metric("pass_at_1/{task}", "share", _VALIDATION, "Chance for one task's prompts"),
+            Metric("response_tokens", "tokens", "mean over responses", "Length of a response"),
+            Metric("truncated", "share", "over responses", "Responses that ended at the limit of tokens"),
+            Metric("constant_answer", "share", _VALIDATION, "What the best constant answers, one a task, would earn"),
+            Metric("constant_answer/{task}", "share", _VALIDATION, "What the best one earns for one task"),
+        ),
+    ),
+    "time": (
+        "Wall time of a step's stages.",
+        (
+            Metric("collect_s", "s", _COUNT, "Filling the batch, all of it"),
+            Metric("generate_s", "s", _COUNT, "Waiting for engines"),
+            Metric("reward_s", "s", _COUNT, "Waiting for verifiers after the last rollout had come"),
+            Metric("offload_s", "s", _COUNT, "Engines to sleep and awake, the policy off and on its devices"),
+            Metric("fetch_s", "s", _COUNT, "Tokens from the object store to the ranks"),
+            Metric("log_prob_s", "s", _COUNT, "Old and reference log-probs"),
+            Metric("update_s", "s", _COUNT, "Forward, backward and optimizer"),
+            Metric("sync_s", "s", _COUNT, "Publishing weights"),
+            Metric("validate_s", "s", _COUNT, "Validation"),
+            Metric("save_s", "s", _COUNT, "Checkpoint, as far as training waited for it"),
+            Metric("save_background_s", "s", _COUNT, "Checkpoint, from its begin to its marker"),
+        ),
+    ),
+}
+
+
+def declared_names() -> list[str]:
+    """Full names, `group/name`, with their `{…}`."""
+    names = []
+    for group, (_, metrics) in GROUPS.items():
+        names += [f"{group}/{metric.name}" for metric in metrics]
+    return names
+
+
+def undeclared(names: Iterable[str]) -> list[str]:
+    """The names that no entry covers; what stands in `{…}` may be anything without a slash."""
+    patterns = []
+    for name in declared_names():
+        literals = re.split(r"\{\w+\}", name)
+        patterns.append(r"[^/]+".join(re.escape(literal) for literal in literals))
+    known = re.compile("|".join(patterns))
+    return [name for name in names if not known.fullmatch(name)]

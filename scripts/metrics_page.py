@@ -1,0 +1,33 @@
+"""Writes docs/metrics.md from the registry of metrics. `make docs` runs it; a test asserts that the page is current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nemo_brorl.core.metric_registry import GROUPS
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
+HEAD = """# Metrics
+
+Made from `nemo_brorl/core/metric_registry.py` by `make docs`; a test asserts that it is current.
+
+A run writes one flat JSON object a step to `metrics.jsonl`, keys `group/name`, and the same to TensorBoard and W&B
+where they are on. `{…}` stands for a task, a domain or a number. A metric that has no value in a step is left out of
+its row, or is NaN where the table says so. Metrics that a loss of your own returns are written as they are.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [HEAD]
+    for group, (summary, metrics) in GROUPS.items():
+        lines += [f"## {group}", "", summary, ""]
+        lines += ["| metric | unit | taken over | meaning |", "|---|---|---|---|"]
+        for metric in metrics:
+            lines.append(f"| `{group}/{metric.name}` | {metric.unit} | {metric.aggregation} | {metric.meaning} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,69 @@
+"""Writes docs/modules.md: every module with the first sentence of its docstring. `make docs` runs it; a test asserts
+that the page is current."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "modules.md"
+FOLDERS = (
+    "core",
+    "config",
+    "algorithm",
+    "tasks",
+    "cluster",
+    "generation",
+    "policy",
+    "rollouts",
+    "evaluation",
+    "training",
+    "commands",
+    "launcher",
+)
+HEAD = """# Module map
+
+Made from the modules' docstrings by `make docs`; a test asserts that it is current. `docs/architecture.md` tells the
+story, this page where everything is. Folders stand in the order of imports: a module imports from its own folder and
+from folders above it.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    package = ROOT / "nemo_brorl"
+    lines = [HEAD, "## nemo_brorl/", ""]
+    lines += [_row(package / name, package) for name in ("types.py", "ports.py", "__main__.py")]
+    for folder in FOLDERS:
+        lines += ["", *_section(package / folder)]
+    return "\n".join(lines) + "\n"
+
+
+def _section(folder: Path) -> list[str]:
+    """Heading and table of a folder, those of its sub-folders in the same table."""
+    lines = [f"## {folder.name}/", "", first_sentence(folder / "__init__.py"), ""]
+    modules = sorted(folder.rglob("*.py"), key=lambda path: (path.parent != folder, path))
+    for path in modules:
+        if path.name != "__init__.py":
+            lines.append(_row(path, folder))
+        elif path.parent != folder:
+            lines.append(f"- **{path.parent.relative_to(folder)}/** {first_sentence(path)}")
+    return lines
+
+
+def _row(path: Path, folder: Path) -> str:
+    return f"- `{path.relative_to(folder)}` {first_sentence(path)}"
+
+
+def first_sentence(path: Path) -> str:
+    """First sentence of a module's docstring, on one line; what follows a colon or semicolon is left out."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    sentence = re.split(r"\. |; |: ", paragraph)[0]
+    return sentence.removesuffix(".")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
