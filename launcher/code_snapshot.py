@@ -1,5 +1,5 @@
-"""The code of a job as it is now: the files of the last commit, uncommitted changes and new files. Git is asked, and
-left as it was."""
+"""Snapshot of the code as it is now: the files of the last commit, uncommitted changes and new files. Git is asked, and
+left as it was. An installed package is copied."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import nemo_brorl
 from nemo_brorl.config.load import shipped_folder
 from nemo_brorl.core.errors import ConfigError
 
-PACKAGES = ("nemo_brorl", "launcher")  # with conf/, what is copied where there is no git
-MAX_NEW_MIB = 64  # of files that git does not know
+PACKAGE = "nemo_brorl"  # the launcher is inside it, in a checkout as a link
+MAX_NEW_MIB = 64  # size of files that git does not know
 NAMED = 5  # changed files that a message names
 
 
@@ -57,6 +57,7 @@ class CodeSnapshot:
     def __enter__(self) -> CodeSnapshot:
         """Raises ConfigError when files that are new to git are too large to be code."""
         try:
+            self._git("ls-files", "--error-unmatch", PACKAGE)  # fails where somebody else's repository is around it
             commit = self._git("rev-parse", "HEAD").decode().strip()
         except (OSError, subprocess.CalledProcessError):
             return self  # an installed package, or no git
@@ -82,8 +83,8 @@ class CodeSnapshot:
         """Write the files into an empty folder, and which they are into its REVISION."""
         folder.mkdir(parents=True)
         if self.revision.commit is None:
-            for name in PACKAGES:
-                shutil.copytree(self.root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            left_out = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(self.root / PACKAGE, folder / PACKAGE, ignore=left_out)  # links become what they point to
             shutil.copytree(shipped_folder(), folder / "conf")
         else:
             archive = self._git("archive", "--format=tar", self.tree, own_store=True)
@@ -92,17 +93,15 @@ class CodeSnapshot:
         (folder / "REVISION").write_text(f"{self.revision}\n", encoding="utf-8")
 
     def _refuse_large(self) -> None:
-        listed = (
-            self._git("ls-files", "--others", "--exclude-standard", "-z", "--", *self._scope()).decode().split("\0")
-        )
-        sizes = {name: (self.root / name).lstat().st_size for name in listed if name}
-        if sum(sizes.values()) > MAX_NEW_MIB * 2**20:
+        listed = self._git("ls-files", "--others", "--exclude-standard", "-z", "--", *self._scope())
+        sizes = {name: (self.root / name).lstat().st_size for name in listed.decode().split("\0") if name}
+        mib = sum(sizes.values()) / 2**20
+        if mib > MAX_NEW_MIB:
             largest = max(sizes, key=lambda name: sizes[name])
             raise ConfigError(
-                f"{len(sizes)} files in {self.root} are new to git and too large to be frozen with the code: they have"
-                f" {sum(sizes.values()) / 2**20:.0f} MiB, {largest} most of all, and at most {MAX_NEW_MIB} MiB are "
-                f"taken."
-                " Commit them, or name them in .gitignore"
+                f"{len(sizes)} files in {self.root} are new to git and too large to be frozen with the code: they have "
+                f"{mib:.0f} MiB, {largest} most of all, and at most {MAX_NEW_MIB} MiB are taken. "
+                "Commit them, or name them in .gitignore"
             )
 
     def _scope(self) -> list[str]:
@@ -127,5 +126,5 @@ class CodeSnapshot:
 
 
 def code_root() -> Path:
-    """The folder that holds the packages `nemo_brorl` and `launcher` of this process."""
+    """The folder that holds the package `nemo_brorl` of this process."""
     return Path(nemo_brorl.__file__).resolve().parents[1]

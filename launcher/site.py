@@ -49,7 +49,7 @@ class Site:
         default_factory=list
     )  # folders inside the container: /shared or /outside:/inside; the run folder always is
     python: str | None = None  # interpreter of the job; else the one that renders, in a container python3
-    spares: int = 0  # nodes asked for beside those that train, to stand in for ones that fail pre-flight
+    spares: int = 0  # nodes asked for beside those that train, to stand in for ones that the doctor refuses
     requeue: bool = True  # the job goes back into the queue on preemption, before its time limit, and when a node dies
     # after failures in a row, without a newer checkpoint in between; else as launcher/job/job.sh says
     max_restarts: int | None = None

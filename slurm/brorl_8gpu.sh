@@ -20,4 +20,4 @@
 
 export BRORL_CONFIG="${BRORL_CONFIG:-brorl_8gpu}"
 export BRORL_GRACE_S="${BRORL_GRACE_S:-240}" # of those 300 s, to save
-source "${BRORL_ROOT:-$SLURM_SUBMIT_DIR}/launcher/job/job.sh"
+source "${BRORL_ROOT:-$SLURM_SUBMIT_DIR}/nemo_brorl/launcher/job/job.sh"

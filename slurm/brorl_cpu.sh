@@ -19,4 +19,4 @@
 
 export BRORL_CONFIG="${BRORL_CONFIG:-brorl_cpu}"
 export BRORL_GRACE_S="${BRORL_GRACE_S:-60}" # of those 120 s, to save
-source "${BRORL_ROOT:-$SLURM_SUBMIT_DIR}/launcher/job/job.sh" trainer.num_nodes=2 "$@"
+source "${BRORL_ROOT:-$SLURM_SUBMIT_DIR}/nemo_brorl/launcher/job/job.sh" trainer.num_nodes=2 "$@"

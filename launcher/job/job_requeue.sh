@@ -21,7 +21,7 @@ find_out_more() {
 # Nothing stays: a driver that still runs is killed, Ray's nodes are asked to end, and killed when they do not.
 tear_down() {
   local name
-  for name in driver settings preflight; do
+  for name in driver settings doctor; do
     [[ -n ${pids[$name]:-} ]] && kill -TERM "${pids[$name]}" 2>/dev/null # srun kills its tasks
   done
   end_all USR1 "$ENDING_S" || end_all TERM "$KILLING_S" || end_all KILL "$KILLING_S" ||

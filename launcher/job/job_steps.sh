@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# The steps of the job: settings, pre-flight, Ray's head, workers and watch, the driver. Sourced by launcher/job/job.sh.
+# The steps of the job: settings, the doctor, Ray's head, workers and watch, the driver. Sourced by launcher/job/job.sh.
 # shellcheck disable=SC2034,SC2154 # the files of the job share their variables
 
 # Defaults, and what can be refused at once.
 check_given() {
   BRORL_CONFIG=${BRORL_CONFIG:-} BRORL_RUN=${BRORL_RUN:-} BRORL_CONTAINER=${BRORL_CONTAINER:-} BRORL_MOUNTS=${BRORL_MOUNTS:-}
-  BRORL_DRIVER=${BRORL_DRIVER:-} BRORL_SPARES=${BRORL_SPARES:-0} BRORL_SKIP_PREFLIGHT=${BRORL_SKIP_PREFLIGHT:-0}
+  BRORL_DRIVER=${BRORL_DRIVER:-} BRORL_SPARES=${BRORL_SPARES:-0} BRORL_SKIP_DOCTOR=${BRORL_SKIP_DOCTOR:-0}
   BRORL_MAX_RESTARTS=${BRORL_MAX_RESTARTS:-3} BRORL_MAX_EXCLUDED=${BRORL_MAX_EXCLUDED:-2}
-  BRORL_SETTINGS_S=${BRORL_SETTINGS_S:-1800} BRORL_PREFLIGHT_S=${BRORL_PREFLIGHT_S:-1800} BRORL_READY_S=${BRORL_READY_S:-600}
+  BRORL_SETTINGS_S=${BRORL_SETTINGS_S:-1800} BRORL_DOCTOR_S=${BRORL_DOCTOR_S:-1800} BRORL_READY_S=${BRORL_READY_S:-600}
   BRORL_PORT_BASE=${BRORL_PORT_BASE:-20000} BRORL_OBJECT_STORE_GB=${BRORL_OBJECT_STORE_GB:-0}
   export BRORL_GRACE_S=${BRORL_GRACE_S:-120}
   local name
-  for name in BRORL_SPARES BRORL_MAX_{RESTARTS,EXCLUDED} BRORL_{SETTINGS,PREFLIGHT,READY,GRACE}_S BRORL_PORT_BASE; do
+  for name in BRORL_SPARES BRORL_MAX_{RESTARTS,EXCLUDED} BRORL_{SETTINGS,DOCTOR,READY,GRACE}_S BRORL_PORT_BASE; do
     [[ ${!name} =~ ^[0-9]+$ ]] || { say "$name=${!name} is not a whole number"; exit 2; }
   done
   [[ -n $BRORL_CONFIG ]] || { say "BRORL_CONFIG is not set: write the name of a YAML of conf/, or a path"; exit 2; }
@@ -80,7 +80,7 @@ read_settings() {
   source "$BRORL_JOB_FOLDER/settings.sh"
 }
 
-# Which nodes train: the first ones that pass pre-flight.
+# Which nodes train: the first ones that the doctor finds in order.
 choose_nodes() {
   local spares=$((${#allocated[@]} - num_nodes))
   if ((spares < 0 || spares > BRORL_SPARES)); then
@@ -88,31 +88,31 @@ choose_nodes() {
     return 1
   fi
   passed=("${allocated[@]}")
-  if [[ $BRORL_SKIP_PREFLIGHT != 1 ]]; then
-    pre_flight || return 1
+  if [[ $BRORL_SKIP_DOCTOR != 1 ]]; then
+    ask_doctor || return 1
   fi
   if ((${#passed[@]} < num_nodes)); then
-    fail 1 "pre-flight refused ${bad_nodes[*]}: $num_nodes nodes are needed, ${#passed[@]} of ${#allocated[@]} passed"
+    fail 1 "the doctor refused ${bad_nodes[*]}: $num_nodes nodes are needed, ${#passed[@]} of ${#allocated[@]} passed"
     return 1
   fi
   nodes=("${passed[@]:0:num_nodes}")
-  ((${#bad_nodes[@]})) && say "goes on without ${bad_nodes[*]}, which pre-flight refused"
+  ((${#bad_nodes[@]})) && say "goes on without ${bad_nodes[*]}, which the doctor refused"
   bad_nodes=() # the others will do
 }
 
 # A node passes when its own report says so: one that hangs, or cannot be reached, leaves none.
-pre_flight() {
-  local reports=$BRORL_JOB_FOLDER/preflight/try_$try node
+ask_doctor() {
+  local reports=$BRORL_JOB_FOLDER/doctor/try_$try node
   mkdir -p "$reports"
-  within "$BRORL_PREFLIGHT_S" "end of pre-flight"
-  start preflight on "$(IFS=,; echo "${allocated[*]}")" preflight --wait=0 --kill-on-bad-exit=0 "${container_make[@]}" \
+  within "$BRORL_DOCTOR_S" "end of the doctor's checks"
+  start doctor on "$(IFS=,; echo "${allocated[*]}")" doctor --wait=0 --kill-on-bad-exit=0 "${container_make[@]}" \
     "$BRORL_PYTHON" -m nemo_brorl doctor --job --report "$reports" --ports "$BRORL_PORT_BASE-$((BRORL_PORT_BASE + 999))" \
     "${arguments[@]}"
-  if ! await ended preflight; then
+  if ! await ended doctor; then
     [[ -z $timer && -z $cancelled && -z $asked_to_stop ]] || return 1
-    kill -TERM "${pids[preflight]}" # too late: those who have reported are taken, the others have not passed
+    kill -TERM "${pids[doctor]}" # too late: those who have reported are taken, the others have not passed
     cause=""
-    await ended preflight || return 1
+    await ended doctor || return 1
   fi
   in_time
   passed=()
@@ -121,11 +121,11 @@ pre_flight() {
       passed+=("$node")
     else
       bad_nodes+=("$node")
-      say "$node: refused by pre-flight; see $reports/$node.json"
+      say "$node: refused by the doctor; see $reports/$node.json"
     fi
   done
-  if [[ ${codes[preflight]} != 0 && ${#bad_nodes[@]} == 0 ]]; then
-    fail 1 "pre-flight: every node is in order by itself, but not all of them together; see $logs/preflight.log"
+  if [[ ${codes[doctor]} != 0 && ${#bad_nodes[@]} == 0 ]]; then
+    fail 1 "doctor: every node is in order by itself, but not all of them together; see $logs/doctor.log"
   fi
 }
 

@@ -39,7 +39,7 @@ def job_script(job: JobPlan) -> str:
     lines += job.site.setup
     lines += [f"export {name}={_quoted(value)}" for name, value in _environment(job)]
     lines += ['export BRORL_JOB_FOLDER="$BRORL_RUN/jobs/$SLURM_JOB_ID" # logs and reports of this job', ""]
-    return "\n".join([*lines, *_ends_of_chain(job), 'source "$BRORL_ROOT/launcher/job/job.sh" "$@"', ""])
+    return "\n".join([*lines, *_ends_of_chain(job), 'source "$BRORL_ROOT/nemo_brorl/launcher/job/job.sh" "$@"', ""])
 
 
 def _head(job: JobPlan) -> Iterator[str]:

@@ -5,7 +5,7 @@
   --all-reduce SECONDS  that an all-reduce may take (60); 0: none is tried
   --job                 on every node of a Slurm job, one task each: srun --ntasks-per-node=1 python -m nemo_brorl
   doctor --job …
-  --report FOLDER       with --job: where every node leaves NODE.json (default: preflight/ in the run folder)
+  --report FOLDER       with --job: where every node leaves NODE.json (default: doctor/ in the run folder)
   --address HOST[:PORT] with --job: where the nodes meet; default: the first node's name, port 12377 (and the next three
   for all-reduces)
   --deadline SECONDS    with --job: until all nodes have come (120)

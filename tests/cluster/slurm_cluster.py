@@ -80,7 +80,7 @@ class SlurmCluster:
             "BRORL_JOB_FOLDER": str(folder / "job"),
             "BRORL_PYTHON": sys.executable,
             "BRORL_OBJECT_STORE_GB": "0.2",
-            "BRORL_SKIP_PREFLIGHT": "1",
+            "BRORL_SKIP_DOCTOR": "1",
             "OMP_NUM_THREADS": "1",
             **environment,
         }

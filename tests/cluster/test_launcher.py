@@ -11,7 +11,7 @@ from typing import Any
 from tests.cluster.slurm_cluster import ROOT, Job, SlurmCluster
 from tests.cluster.tiny_run import prepare
 
-ENVIRONMENT = {"BRORL_OBJECT_STORE_GB": "0.2", "BRORL_SKIP_PREFLIGHT": "1", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"BRORL_OBJECT_STORE_GB": "0.2", "BRORL_SKIP_DOCTOR": "1", "OMP_NUM_THREADS": "1"}
 
 
 def launch(cluster: SlurmCluster, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -90,7 +90,7 @@ def whole(cluster: SlurmCluster, overrides: list[str]) -> Job:
     """A run of three steps over two nodes that nobody interrupts. `roles` beside its log has what ran on each node
     meanwhile."""
     job = cluster.submit(
-        "whole", CPU_JOB, *overrides, BRORL_RUN=str(cluster.shared / "whole" / "run"), BRORL_SKIP_PREFLIGHT="0"
+        "whole", CPU_JOB, *overrides, BRORL_RUN=str(cluster.shared / "whole" / "run"), BRORL_SKIP_DOCTOR="0"
     )
     job.until(lambda: (job.folder / "run" / "metrics.jsonl").exists(), RUN_S, while_running=True)
     roles = {
@@ -149,20 +149,20 @@ def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
     assert cluster.leftovers() == []
 
 
-def test_a_node_that_fails_pre_flight_is_left_out_and_a_cancelled_job_stays_cancelled(
+def test_a_node_that_the_doctor_refuses_is_left_out_and_a_cancelled_job_stays_cancelled(
     cluster: SlurmCluster, overrides: list[str]
 ) -> None:
     free = cluster.idle_nodes()
     with cluster.listening(free[0], 20011):  # where Ray would listen
         job = cluster.submit(
             "cancelled", "--nodes=3", CPU_JOB, *overrides, BRORL_DRIVER=IDLE, BRORL_SPARES="1",
-            BRORL_SKIP_PREFLIGHT="0",
+            BRORL_SKIP_DOCTOR="0",
             BRORL_RUN=str(cluster.shared / "cancelled" / "run"),
         )  # fmt: skip
         job.until_says("idle driver", READY_S)
     assert job.nodes == free[:3]
     assert f"goes on without {free[0]}" in job.log
-    report = (job.folder / "job" / "preflight" / "try_1" / f"{free[0]}.json").read_text()
+    report = (job.folder / "job" / "doctor" / "try_1" / f"{free[0]}.json").read_text()
     assert "20011" in report
     assert f"Ray is up on 2 nodes: {free[1]} {free[2]}" in job.log
     job.cancel()

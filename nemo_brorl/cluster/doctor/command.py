@@ -18,7 +18,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import BroRLError, ConfigError
 
 REFUSED = 2
-FOLDER = "preflight"  # in the run folder
+FOLDER = "doctor"  # in the run folder
 
 
 def run(argv: Sequence[str], description: str) -> int:

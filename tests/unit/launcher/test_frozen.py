@@ -122,15 +122,29 @@ def test_new_files_too_large_to_be_code_are_refused(tmp_path: Path, checkout: Pa
         freeze_run(tmp_path / "run", BroRLConfig(), checkout)
 
 
-def test_an_installed_package_is_copied(tmp_path: Path) -> None:
-    root = tmp_path / "site-packages"
-    for name in ("nemo_brorl", "launcher"):
-        (root / name / "__pycache__").mkdir(parents=True)
-        (root / name / "a.py").write_text("a = 1\n")
-    folders = freeze_run(tmp_path / "run", BroRLConfig(), root)
+def installed_package(root: Path) -> Path:
+    """A folder of installed packages with ours in it."""
+    for folder in ("nemo_brorl", "nemo_brorl/launcher", "nemo_brorl/__pycache__"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "a.py").write_text("a = 1\n")
+    (root / "another_package.py").write_text("b = 1\n")
+    return root
+
+
+def check_copy(folders: Folders) -> None:
     assert (folders.launch / "revision.txt").read_text() == "unknown (not a git checkout)\n"
-    assert {path.name for path in folders.code.iterdir()} == {"nemo_brorl", "launcher", "conf", "REVISION"}
-    assert not (folders.code / "nemo_brorl" / "__pycache__").exists()
+    assert {path.name for path in folders.code.iterdir()} == {"nemo_brorl", "conf", "REVISION"}
+    assert {path.name for path in (folders.code / "nemo_brorl").iterdir()} == {"a.py", "launcher"}
+    assert (folders.code / "nemo_brorl" / "launcher" / "a.py").is_file()
+
+
+def test_an_installed_package_is_copied(tmp_path: Path) -> None:
+    check_copy(freeze_run(tmp_path / "run", BroRLConfig(), installed_package(tmp_path / "site-packages")))
+
+
+def test_a_package_that_is_installed_inside_somebody_s_repository_is_copied(tmp_path: Path, checkout: Path) -> None:
+    root = installed_package(checkout / "ignored" / "site-packages")
+    check_copy(freeze_run(tmp_path / "run", BroRLConfig(), root))
 
 
 def test_a_second_launch_keeps_the_first_one(tmp_path: Path, checkout: Path) -> None:

@@ -96,8 +96,9 @@ exit "${CODE:-0}"
 
 def run_job(job: JobPlan, *arguments: str, **variables: str) -> tuple[int, list[str]]:
     """Run the script with a job.sh that prints what it is given."""
-    (job.folders.code / "launcher" / "job").mkdir(parents=True, exist_ok=True)
-    (job.folders.code / "launcher" / "job" / "job.sh").write_text(PRINTING_JOB)
+    folder = job.folders.code / "nemo_brorl" / "launcher" / "job"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.sh").write_text(PRINTING_JOB)
     environment = {"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "17", **variables}
     done = subprocess.run(
         ["bash", "-s", "--", *arguments],

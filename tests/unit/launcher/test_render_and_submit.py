@@ -49,7 +49,7 @@ def test_render_freezes_what_the_job_needs(tmp_path: Path, no_slurm: None, capsy
     assert (config.data.system_prompt, config.rollouts.num_per_prompt) == ('say "$HOME", `x`', 64)
     assert config.exp_manager.explicit_log_dir == str(run)
     assert "brorl render" in (run / "launch" / "command.txt").read_text()
-    assert (run / "launch" / "code" / "launcher" / "job" / "job.sh").is_file()
+    assert (run / "launch" / "code" / "nemo_brorl" / "launcher" / "job" / "job.sh").is_file()
 
 
 def test_submit_says_where_to_look(tmp_path: Path, slurm: FakeSlurm, capsys: pytest.CaptureFixture[str]) -> None:
