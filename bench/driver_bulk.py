@@ -158,7 +158,7 @@ def measure(load: Load, folder: Path) -> dict[str, Any]:
     """Pass one step through the driver; Ray is up. `folder` takes the tokenizer."""
     config = settings(load)
     build_tokenizer(["answer 0123456789"], VOCAB_SIZE).save_pretrained(folder)
-    verifier, generator = VerifierPool(config, folder), StandInGenerator(config, load.tokens)
+    verifier, generator = VerifierPool(config.rewards, folder), StandInGenerator(config, load.tokens)
     verifier.wait_ready()
     if load.verifier != "real":
         actor: Any = ray.remote(num_cpus=0.1)(StandInVerifier)

@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 import ray
 
-from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
+from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.tasks.scoring.crew import Crew
 from nemo_brorl.tasks.scoring.pool import VerifierPool
+from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS
 from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
@@ -122,7 +122,7 @@ def time_pool(pool: VerifierPool, chunks: Sequence[RolloutChunk]) -> tuple[float
 def measure_pool(folder: Path, workers: int, options: argparse.Namespace, is_different: bool) -> dict[str, Any]:
     """Medians of repeats on new answers; the first warms up and is not counted."""
     tokenizer = load_tokenizer(folder)
-    pool = VerifierPool(BroRLConfig(rewards=RewardsConfig(num_workers=workers)), folder, ["math"])
+    pool = VerifierPool(RewardsConfig(num_workers=workers), folder, ["math"])
     pool.wait_ready()
     seconds = []
     for repeat in range(options.repeats + 1):
@@ -143,9 +143,7 @@ def measure_pool(folder: Path, workers: int, options: argparse.Namespace, is_dif
 def measure_hanging(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """1 % of the responses hang the verifier: how many samples and how much time that costs."""
     tokenizer = load_tokenizer(folder)
-    pool = VerifierPool(
-        BroRLConfig(rewards=RewardsConfig(num_workers=2, timeout_s=options.timeout)), folder, ["math", HANGING]
-    )
+    pool = VerifierPool(RewardsConfig(num_workers=2, timeout_s=options.timeout), folder, ["math", HANGING])
     pool.wait_ready()
     result: dict[str, Any] = {"timeout_s": options.timeout}
     for share in (0.0, 0.01):
@@ -185,20 +183,20 @@ def measure_start() -> dict[str, float]:
     """Seconds until the first verifier is loaded in a new process, and until a new child has scored after another was
     killed."""
     start = time.perf_counter()
-    crew = Crew(Deadlines(60.0))
-    crew.load("math")
+    pool = ProcessPool(Deadlines(60.0))
+    pool.load("math")
     loaded = time.perf_counter() - start
     replacements = []
     for number in range(8):
-        crew.score("math", {"answer": "x"}, [f"\\boxed{{{number}y}}"])
-        (child,) = crew.children()
+        pool.score("math", {"answer": "x"}, [f"\\boxed{{{number}y}}"])
+        (child,) = pool.child_pids()
         os.kill(child, signal.SIGKILL)
-        while child in crew.children():
+        while child in pool.child_pids():
             time.sleep(0.001)
         start = time.perf_counter()
-        crew.score("math", {"answer": "x"}, [f"\\boxed{{{number}}}"])
+        pool.score("math", {"answer": "x"}, [f"\\boxed{{{number}}}"])
         replacements.append(time.perf_counter() - start)
-    crew.close()
+    pool.close()
     return {"load_s": loaded, "replace_s": statistics.median(replacements)}
 
 
@@ -206,7 +204,7 @@ def fuzz(num: int) -> dict[str, Any]:
     """Strings of pieces of LaTeX and prose: how many failed, and the seconds for all."""
     rng, pieces = Random(7), [*PIECES.split(), " ", "\n"]
     references = ("42", "\\frac{1}{2}", "(1, 2]", "\\{1,2\\}", "x^2+1", "x=5", "12 cm", "1<x<2", "3+4i", "AB")
-    crew = Crew(Deadlines(5.0))
+    pool = ProcessPool(Deadlines(5.0))
     start = time.perf_counter()
     failed = 0
     for _ in range(num // 100):
@@ -215,9 +213,9 @@ def fuzz(num: int) -> dict[str, Any]:
             (f"\\boxed{{{text}}}", f"so ${text}$.", f"<answer>{text}</answer>", text)[index % 4]
             for index, text in enumerate(texts)
         ]
-        failed += crew.score("math", {"answer": rng.choice(references)}, texts).count(None)
+        failed += pool.score("math", {"answer": rng.choice(references)}, texts).count(None)
     seconds = time.perf_counter() - start
-    crew.close()
+    pool.close()
     return {"strings": num, "failed": failed, "seconds": seconds}
 
 

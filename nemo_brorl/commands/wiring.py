@@ -126,7 +126,7 @@ def start_actors(
         if policy is not None:
             stack.callback(policy.close)
         verifier = VerifierPool(
-            config, model_folder, inputs.verifiers, with_answers=isinstance(inputs, EvaluationInputs)
+            config.rewards, model_folder, inputs.verifiers, with_answers=isinstance(inputs, EvaluationInputs)
         )
         stack.callback(verifier.close)
         yield Actors(policy, generator, verifier)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import ray
 
-from nemo_brorl.config.schema import BroRLConfig, RewardsConfig, TaskConfig
+from nemo_brorl.config.schema import RewardsConfig, TaskConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer
@@ -34,7 +34,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pool(model_folder: Path) -> Iterator[VerifierPool]:
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
-    made = VerifierPool(BroRLConfig(rewards=RewardsConfig(num_workers=2, timeout_s=1.0)), model_folder, [MISBEHAVE])
+    made = VerifierPool(RewardsConfig(num_workers=2, timeout_s=1.0), model_folder, [MISBEHAVE])
     made.wait_ready()
     yield made
     made.close()
@@ -117,13 +117,13 @@ def test_a_slow_verifier_is_named_and_its_chunk_can_be_forgotten(
 
 def test_a_tokenizer_that_is_not_there_is_a_model_error(pool: VerifierPool, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="does not exist"):
-        VerifierPool(BroRLConfig(), tmp_path / "absent")
+        VerifierPool(RewardsConfig(), tmp_path / "absent")
 
 
 def test_closing_the_pool_leaves_no_process_even_when_a_verifier_hangs(
     pool: VerifierPool, model_folder: Path, tmp_path: Path
 ) -> None:
-    config = BroRLConfig(rewards=RewardsConfig(num_workers=1, timeout_s=600.0))
+    config = RewardsConfig(num_workers=1, timeout_s=600.0)
     doomed = VerifierPool(config, model_folder, [MISBEHAVE])
     doomed.wait_ready()
     prompt = Prompt("train/0", "toy", MISBEHAVE, (1,), {"log": str(tmp_path / "log")})

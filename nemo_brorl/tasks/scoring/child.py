@@ -1,4 +1,4 @@
-"""The process that runs a verifier, made to be killed; forked by `nursery.py`, which has its libraries loaded.
+"""The process that runs a verifier, made to be killed; forked by `fork_server.py`, which has its libraries loaded.
 
 It serves one parent over a socket. Request: `(verifier, payload, texts)`. Replies, one for each text as soon as it is
 scored: `(score, None)`, or `(0.0, error)` when the verifier raised. It ends when the parent goes away, also in the

@@ -1,4 +1,4 @@
-"""The Verifier port: Ray actors over processes made to be killed. The driver hands on references and never holds
+"""Verifier port over Ray actors, each with processes made to be killed. The driver hands on references and never holds
 tokens."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.reward_schema import RewardsConfig
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer
@@ -23,13 +23,8 @@ MAX_RESTARTS = 3  # of a worker that died as a whole
 CHUNKS_AT_ONCE = 16  # that a worker has begun: while one waits for a slow verifier's deadline, the others are scored
 HOME_ADVANTAGE = 64  # responses
 WAIT_S = 10.0  # `score` looks again after this long
-NO_SCORES = (
-    np.zeros(0, np.float32),
-    0,
-    np.zeros(0, np.float32),
-    np.zeros(0, np.uint64),
-    np.zeros(0, np.float32),
-)  # of no responses
+NO_NUMBERS = np.zeros(0, np.float32)
+NO_SCORES = (NO_NUMBERS, 0, NO_NUMBERS, np.zeros(0, np.uint64), NO_NUMBERS)  # of no responses
 
 
 class Submission(NamedTuple):
@@ -49,7 +44,7 @@ class VerifierPool:
     """
 
     def __init__(
-        self, config: BroRLConfig, model_folder: Path | str, verifiers: Sequence[str] = (), with_answers: bool = False
+        self, config: RewardsConfig, model_folder: Path | str, verifiers: Sequence[str] = (), with_answers: bool = False
     ) -> None:
         import ray
 
@@ -60,17 +55,18 @@ class VerifierPool:
         load_tokenizer(model_folder)  # a wrong folder is refused here, with its own message, and not by a dead actor
         options = {"num_cpus": CPUS_PER_WORKER, "max_concurrency": CHUNKS_AT_ONCE}
         actor: Any = ray.remote(max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS, **options)(VerifierWorker)
-        shaping = config.rewards.shaping
+        shaping = config.shaping
         ngram = shaping.repetition_ngram if shaping.repetition_penalty > 0 else 0
         arguments = (
             str(Path(model_folder).absolute()),
-            config.rewards.timeout_s,
+            config.timeout_s,
             tuple(verifiers),
             ngram,
-            config.rewards,
+            config,
             with_answers,
         )
-        self.workers: list[Any] = [actor.remote(*arguments) for _ in range(config.rewards.num_workers)]
+        num_workers = config.num_workers
+        self.workers: list[Any] = [actor.remote(*arguments) for _ in range(num_workers)]
         self._load = [0] * len(self.workers)  # responses submitted and not yet scored, per worker
         self._moved_at = [time.monotonic()] * len(self.workers)  # when each began to have work, or finished a chunk
         self._scoring: dict[Any, Submission] = {}  # by reference to the scores, oldest first
@@ -90,7 +86,9 @@ class VerifierPool:
             return
         prompt = chunk.request.prompt
         home = zlib.crc32(prompt.uid.encode()) % len(self.workers)
-        index = min(range(len(self.workers)), key=lambda worker: self._load[worker] - HOME_ADVANTAGE * (worker == home))
+        cost = list(self._load)
+        cost[home] -= HOME_ADVANTAGE
+        index = cost.index(min(cost))
         # As an argument of its own the reference is resolved on the worker's side.
         reference = self.workers[index].score.remote(prompt.verifier, dict(prompt.payload), chunk.data)
         self._scoring[reference] = Submission(chunk, index)
@@ -103,14 +101,17 @@ class VerifierPool:
         a worker cannot be kept alive."""
         import ray
 
-        scored, self._empty = self._empty, []
+        scored = self._empty
+        self._empty = []
         if not self._scoring:
             return scored
         finished, _ = ray.wait(list(self._scoring), num_returns=len(self._scoring), timeout=0)
-        scores = self._get(finished) if finished else []
-        return scored + [
-            ScoredChunk(self._end(reference).chunk, *values) for reference, values in zip(finished, scores, strict=True)
-        ]
+        if not finished:
+            return scored
+        for reference, scores in zip(finished, self._get(finished), strict=True):
+            submission = self._end(reference)
+            scored.append(ScoredChunk(submission.chunk, *scores))
+        return scored
 
     def pending(self) -> list[Any]:
         """References, one of which resolves when `poll` may have news."""
@@ -122,12 +123,16 @@ class VerifierPool:
         import ray
 
         scoring = dict(self._scoring)
-        _, unfinished = ray.wait(list(scoring), num_returns=len(scoring), timeout=0) if scoring else ([], [])
-        waited = {
-            worker: time.monotonic() - self._moved_at[worker]
-            for worker in sorted({scoring[item].worker for item in unfinished})
-        }
-        return [f"verifier {worker} for {since:.0f} s" for worker, since in waited.items() if since > seconds]
+        if not scoring:
+            return []
+        _, unfinished = ray.wait(list(scoring), num_returns=len(scoring), timeout=0)
+        busy_workers = {scoring[reference].worker for reference in unfinished}
+        late: list[str] = []
+        for worker in sorted(busy_workers):
+            waited = time.monotonic() - self._moved_at[worker]
+            if waited > seconds:
+                late.append(f"verifier {worker} for {waited:.0f} s")
+        return late
 
     def forget(self) -> None:
         """Give up what was submitted and not polled: no later `poll` returns it."""

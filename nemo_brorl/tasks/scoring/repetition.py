@@ -15,30 +15,41 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying by it loses no
 def repetition_of(data: ChunkArrays, ngram: int) -> Float32:
     """[n] per response of a chunk, from 0 to below 1; all 0 for `ngram=0`."""
     bounds = data.offsets.tolist()
+    shares = np.zeros(len(bounds) - 1, np.float32)
     if ngram == 0:
-        return np.zeros(len(bounds) - 1, np.float32)
-    return np.array([repeated_share(data.token_ids[start:end], ngram) for start, end in pairwise(bounds)], np.float32)
+        return shares
+    for index, (start, end) in enumerate(pairwise(bounds)):
+        shares[index] = repeated_share(data.token_ids[start:end], ngram)
+    return shares
 
 
 def response_keys(data: ChunkArrays) -> UInt64:
     """[n] per response of a chunk: a hash of its tokens t and their number n, n b^n + Σ (t_i + 1) b^(n − 1 − i) modulo
     2^64."""
-    lengths = np.diff(data.offsets)
-    powers = np.ones(int(lengths.max(initial=0)) + 1, np.uint64)
-    np.cumprod(np.full(len(powers) - 1, _BASE), out=powers[1:])
-    exponents = np.repeat(data.offsets[1:], lengths) - 1 - np.arange(len(data.token_ids))
-    terms = (data.token_ids.astype(np.uint64) + np.uint64(1)) * powers[exponents]
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms)])
-    return lengths.astype(np.uint64) * powers[lengths] + sums[data.offsets[1:]] - sums[data.offsets[:-1]]
+    starts = data.offsets[:-1]
+    ends = data.offsets[1:]
+    lengths = ends - starts
+    longest = int(lengths.max(initial=0))
+    powers = np.ones(longest + 1, np.uint64)  # b^0, b^1, …
+    np.cumprod(np.full(longest, _BASE), out=powers[1:])
+    last_positions = np.repeat(ends - 1, lengths)  # per token, of its response
+    exponents = last_positions - np.arange(len(data.token_ids))
+    digits = data.token_ids.astype(np.uint64) + np.uint64(1)
+    sums = np.zeros(len(digits) + 1, np.uint64)  # of the terms before each token
+    np.cumsum(digits * powers[exponents], out=sums[1:])
+    length_terms = lengths.astype(np.uint64) * powers[lengths]
+    return length_terms + sums[ends] - sums[starts]
 
 
 def repeated_share(token_ids: Int32, ngram: int) -> float:
     """1 − different n-grams / n-grams; 0 for a response shorter than two of them."""
-    num = len(token_ids) - ngram + 1
-    if num < 2:
+    num_windows = len(token_ids) - ngram + 1
+    if num_windows < 2:
         return 0.0
     ids = token_ids.astype(np.uint64)
-    hashes = np.zeros(num, np.uint64)  # a polynomial of each window's tokens: equal windows have equal ones
+    hashes = np.zeros(num_windows, np.uint64)  # a polynomial of each window's tokens: equal windows have equal ones
     for offset in range(ngram):
-        hashes = hashes * _BASE + ids[offset : offset + num]
-    return 1.0 - len(np.unique(hashes)) / num
+        hashes *= _BASE
+        hashes += ids[offset : offset + num_windows]
+    num_different = len(np.unique(hashes))
+    return 1.0 - num_different / num_windows

@@ -1,4 +1,4 @@
-"""Scores the responses of a chunk, several chunks at a time, in processes that may hang or crash (`crew.py`)."""
+"""Ray actor that scores the responses of chunks, several at a time, in processes that may hang or crash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from nemo_brorl.config.reward_schema import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.tasks.scoring.crew import Crew
+from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
@@ -32,7 +32,7 @@ class ResponseScores(NamedTuple):
 
 
 class VerifierWorker:
-    """Owns a crew. `score` may run in several threads at once."""
+    """Owns a process pool. `score` may run in several threads at once."""
 
     def __init__(
         self,
@@ -52,34 +52,48 @@ class VerifierWorker:
         self.verifiers = tuple(verifiers)
         self.repetition_ngram = repetition_ngram
         self.with_answers = with_answers
-        self.crew = Crew(Deadlines(timeout_s) if rewards is None else Deadlines.of(rewards))
+        self.process_pool = ProcessPool(Deadlines(timeout_s) if rewards is None else Deadlines.of(rewards))
 
     def score(self, verifier: str, payload: Mapping[str, Any], data: ChunkArrays) -> ResponseScores:
-        """Equal texts are scored once; a failing one counts for each response. Raises as `Crew.score`."""
-        bounds = data.offsets.tolist()
-        texts = [self.tokenizer.decode(data.token_ids[start:end].tolist()) for start, end in pairwise(bounds)]
+        """Equal texts are scored once; a failing one counts for each response. Raises as `ProcessPool.score`."""
+        texts: list[str] = []
+        log_probs: list[float] = []
+        for start, end in pairwise(data.offsets.tolist()):
+            texts.append(self.tokenizer.decode(data.token_ids[start:end].tolist()))
+            log_probs.append(data.log_probs[start:end].sum())
         different = list(dict.fromkeys(texts))
-        scores = dict(zip(different, self.crew.score(verifier, payload, different), strict=True))
-        rewards = np.array([scores[text] or 0.0 for text in texts], dtype=np.float32)
-        num_failed = sum(scores[text] is None for text in texts)
-        log_probs = np.array([data.log_probs[start:end].sum() for start, end in pairwise(bounds)], np.float32)
-        read = answer_reader(verifier, payload) if self.with_answers else None
-        answers = {text: read(payload, text) for text in different} if read is not None else None
-        given = None if answers is None else tuple(answers[text] for text in texts)
+        different_scores = self.process_pool.score(verifier, payload, different)
+        score_of = dict(zip(different, different_scores, strict=True))
+        scores = [score_of[text] for text in texts]
         return ResponseScores(
-            rewards, num_failed, repetition_of(data, self.repetition_ngram), response_keys(data), log_probs, given
+            rewards=np.array([score or 0.0 for score in scores], np.float32),
+            num_failed=scores.count(None),
+            repetition=repetition_of(data, self.repetition_ngram),
+            keys=response_keys(data),
+            log_probs=np.array(log_probs, np.float32),
+            answers=self._answers(verifier, payload, texts),
         )
 
     def wait_ready(self) -> None:
         """Return once the verifiers are loaded. Raises ConfigError when one cannot be, ResourceError when no process
         can start."""
         for verifier in self.verifiers or (LIGHTEST,):
-            self.crew.load(verifier)
+            self.process_pool.load(verifier)
+
+    def _answers(
+        self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]
+    ) -> tuple[str | None, ...] | None:
+        """Answer of each text; None where nobody asks for answers, or the verifier knows of none."""
+        read = answer_reader(verifier, payload) if self.with_answers else None
+        if read is None:
+            return None
+        answer_of = {text: read(payload, text) for text in set(texts)}
+        return tuple(answer_of[text] for text in texts)
 
     def close(self) -> None:
         """Kill all processes."""
-        self.crew.close()
+        self.process_pool.close()
 
     def child_pids(self) -> list[int]:
         """Process ids of the current children."""
-        return self.crew.children()
+        return self.process_pool.child_pids()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nemo_brorl.config.reward_schema import CodeConfig, RewardsConfig
-from nemo_brorl.tasks.scoring.crew import Crew
+from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.code.tests import Rules, same_text, same_value
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
@@ -86,22 +86,22 @@ def test_tests_may_be_text_and_a_setup_comes_first() -> None:
 
 
 def test_the_pool_scores_programs_in_its_children() -> None:
-    crew = Crew(Deadlines(60))
+    pool = ProcessPool(Deadlines(60))
     try:
-        assert crew.score("code", {"tests": PRINTS}, [block(SUM), "no program", block("print(3)")]) == [1, 0, 0.5]
+        assert pool.score("code", {"tests": PRINTS}, [block(SUM), "no program", block("print(3)")]) == [1, 0, 0.5]
     finally:
-        crew.close()
+        pool.close()
 
 
 def test_a_child_killed_at_its_deadline_takes_sandbox_and_program_along(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(code.VARIABLE, "")
     code.configure(RewardsConfig(timeouts={"code": 600}, code=CodeConfig(test_timeout_s=300, memory_mib=MARK)))
-    crew = Crew(Deadlines(3))
+    pool = ProcessPool(Deadlines(3))
     try:
-        assert crew.score("code", {"tests": PRINTS}, [block("import os\nos.fork()\nwhile True: pass")]) == [None]
-        assert crew.num_failures == 1
+        assert pool.score("code", {"tests": PRINTS}, [block("import os\nos.fork()\nwhile True: pass")]) == [None]
+        assert pool.num_failures == 1
     finally:
-        crew.close()
+        pool.close()
     for _ in range(200):
         if not marked_processes():
             return

@@ -12,23 +12,23 @@ import pytest
 
 from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.errors import ResourceError
-from nemo_brorl.tasks.scoring.crew import BATCH, MAX_ASIDE, Crew
+from nemo_brorl.tasks.scoring.process_pool import BATCH, MAX_ASIDE, ProcessPool
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines, check_timeout
 from tests.support.bad_verifiers import MISBEHAVE, SLOW
 
 
 @pytest.fixture
-def patient() -> Iterator[Crew]:
-    crew = Crew(Deadlines(600.0))
-    yield crew
-    crew.close()
+def patient() -> Iterator[ProcessPool]:
+    pool = ProcessPool(Deadlines(600.0))
+    yield pool
+    pool.close()
 
 
 @pytest.fixture
-def strict() -> Iterator[Crew]:
-    crew = Crew(Deadlines(0.5))
-    yield crew
-    crew.close()
+def strict() -> Iterator[ProcessPool]:
+    pool = ProcessPool(Deadlines(0.5))
+    yield pool
+    pool.close()
 
 
 def is_alive(process: int) -> bool:
@@ -46,7 +46,7 @@ def wait_for_the_end(process: int) -> bool:
     return not is_alive(process)
 
 
-def test_others_are_scored_while_a_verifier_hangs(patient: Crew, tmp_path: Path) -> None:
+def test_others_are_scored_while_a_verifier_hangs(patient: ProcessPool, tmp_path: Path) -> None:
     payload = {"log": str(tmp_path / "log")}
     with ThreadPoolExecutor(MAX_ASIDE + 1) as threads:
         hanging = [
@@ -61,14 +61,14 @@ def test_others_are_scored_while_a_verifier_hangs(patient: Crew, tmp_path: Path)
 
 
 def test_each_verifier_has_its_own_deadline_and_a_payload_may_say_another(tmp_path: Path) -> None:
-    crew = Crew(Deadlines(0.5, {SLOW: 600.0}))
+    pool = ProcessPool(Deadlines(0.5, {SLOW: 600.0}))
     try:
-        assert crew.score(SLOW, {}, ["1"]) == [1.0]
-        assert crew.score(SLOW, {"timeout_s": 0.5}, ["3600"]) == [None]
-        assert crew.score(MISBEHAVE, {"log": str(tmp_path / "log")}, ["hang"]) == [None]
-        assert crew.num_failures == 2
+        assert pool.score(SLOW, {}, ["1"]) == [1.0]
+        assert pool.score(SLOW, {"timeout_s": 0.5}, ["3600"]) == [None]
+        assert pool.score(MISBEHAVE, {"log": str(tmp_path / "log")}, ["hang"]) == [None]
+        assert pool.num_failures == 2
     finally:
-        crew.close()
+        pool.close()
 
 
 def test_the_parts_of_a_composite_verifier_add_up_and_the_payload_comes_first() -> None:
@@ -86,38 +86,38 @@ def test_a_deadline_that_is_none_is_refused(value: object) -> None:
     assert repr(value) in message
 
 
-def test_every_hang_of_a_batch_costs_its_own_text_only(strict: Crew, tmp_path: Path) -> None:
+def test_every_hang_of_a_batch_costs_its_own_text_only(strict: ProcessPool, tmp_path: Path) -> None:
     texts = [("hang" if number % 10 == 3 else "fine") + f" {number}" for number in range(2 * BATCH)]
     scores = strict.score(MISBEHAVE, {"log": str(tmp_path / "log")}, texts)
     assert scores == [None if number % 10 == 3 else 1.0 for number in range(2 * BATCH)]
     assert strict.num_failures == sum(score is None for score in scores)
 
 
-def test_a_program_that_a_verifier_started_goes_with_it(strict: Crew, tmp_path: Path) -> None:
+def test_a_program_that_a_verifier_started_goes_with_it(strict: ProcessPool, tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert strict.score(MISBEHAVE, {"log": str(log)}, ["program, then hang"]) == [None]
     assert wait_for_the_end(int(log.read_text()))
 
 
-def test_a_greedy_verifier_is_replaced(strict: Crew, tmp_path: Path) -> None:
+def test_a_greedy_verifier_is_replaced(strict: ProcessPool, tmp_path: Path) -> None:
     assert strict.score(MISBEHAVE, {"log": str(tmp_path / "log")}, ["memory", "fine"]) == [None, 1.0]
 
 
-def test_a_child_that_is_killed_while_it_is_idle_costs_nothing(strict: Crew, tmp_path: Path) -> None:
+def test_a_child_that_is_killed_while_it_is_idle_costs_nothing(strict: ProcessPool, tmp_path: Path) -> None:
     payload = {"log": str(tmp_path / "log")}
     assert strict.score(MISBEHAVE, payload, ["fine"]) == [1.0]
-    (child,) = strict.children()
+    (child,) = strict.child_pids()
     os.kill(child, 9)
     assert wait_for_the_end(child)
     assert strict.score(MISBEHAVE, payload, ["fine 1", "fine 2"]) == [1.0, 1.0]
 
 
-def test_when_the_nursery_is_killed_the_next_job_has_another(strict: Crew, tmp_path: Path) -> None:
+def test_when_the_fork_server_is_killed_the_next_job_has_another(strict: ProcessPool, tmp_path: Path) -> None:
     payload = {"log": str(tmp_path / "log")}
     assert strict.score(MISBEHAVE, payload, ["fine"]) == [1.0]
-    (child,) = strict.children()
-    nursery = int(Path(f"/proc/{child}/stat").read_text().split()[3])
-    os.kill(nursery, 9)
+    (child,) = strict.child_pids()
+    fork_server = int(Path(f"/proc/{child}/stat").read_text().split()[3])
+    os.kill(fork_server, 9)
     assert wait_for_the_end(child)
     scores = []
     for _ in range(3):  # the first may still meet the old one
@@ -129,10 +129,10 @@ def test_when_the_nursery_is_killed_the_next_job_has_another(strict: Crew, tmp_p
 
 
 def test_closing_leaves_no_process(tmp_path: Path) -> None:
-    crew = Crew(Deadlines(600.0))
-    crew.score(MISBEHAVE, {"log": str(tmp_path / "log")}, ["fine"])
-    (child,) = crew.children()
-    crew.close()
+    pool = ProcessPool(Deadlines(600.0))
+    pool.score(MISBEHAVE, {"log": str(tmp_path / "log")}, ["fine"])
+    (child,) = pool.child_pids()
+    pool.close()
     assert wait_for_the_end(child)
     with pytest.raises(ResourceError, match="closed"):
-        crew.score(MISBEHAVE, {}, ["fine"])
+        pool.score(MISBEHAVE, {}, ["fine"])

@@ -1,0 +1,181 @@
+"""Fork server of verifier children: imports a verifier's libraries once, so that a new child scores after milliseconds.
+
+`ForkServer` is the owner's end; `main` is the process, `python -m nemo_brorl.tasks.scoring.fork_server FD`. That
+process runs no verifier itself, so nothing that a response does can hang it. It serves its owner over the socket FD,
+one request at a time, after it has said READY:
+
+- `("load", verifier)` → None, or why it cannot be loaded;
+- `("fork", None)`, followed by a file descriptor → process id of a new child, which serves that descriptor;
+- `("end", process id)` → None, once the child and its process group are gone.
+
+It ends, and its children with it, when its owner goes away, also by kill -9. Python's own `multiprocessing.forkserver`
+imports a fixed list only, and its children hold open the pipe by which it notices the owner's end: one that hangs in C
+code would outlive both.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import recv_handle, send_handle
+from typing import Any
+
+from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
+from nemo_brorl.tasks.scoring.child import VERIFIER_ERRORS, die_with_parent, live
+from nemo_brorl.tasks.verifiers.registry import find
+
+READY = "ready"
+ANSWER_LIMIT_S = 120.0  # it imports libraries, which is not the fault of a response
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class ForkServer:
+    """One fork-server process at a time, started when it is first needed. Not thread-safe; Linux ends the process with
+    the thread that started it."""
+
+    def __init__(self) -> None:
+        self.loaded: set[str] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: Connection | None = None
+
+    def load(self, verifier: str) -> BroRLError | None:
+        """Import a verifier and its libraries; why it cannot be. Raises ResourceError when the process is gone or does
+        not start."""
+        message = self._ask("load", verifier)
+        if message is not None:
+            return ConfigError(message)
+        self.loaded.add(verifier)
+        return None
+
+    def fork(self, descriptor: int) -> int:
+        """Process id of a new child that serves the descriptor. Raises ResourceError."""
+        return int(self._ask("fork", None, descriptor))
+
+    def end(self, process: int) -> None:
+        """Kill a child, and all in its process group, and wait until it is gone. Raises ResourceError."""
+        self._ask("end", process)
+
+    def close(self) -> None:
+        """Kill the process; its children go with it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        self.loaded.clear()
+
+    def _ask(self, request: str, argument: Any, descriptor: int | None = None) -> Any:
+        if self._control is None:
+            self._start()
+        assert self._control is not None and self._process is not None, "it has just been started"
+        try:
+            self._control.send((request, argument))
+            if descriptor is not None:
+                send_handle(self._control, descriptor, self._process.pid)
+            return self._answer(self._control)
+        except (EOFError, OSError) as error:
+            raise ResourceError(
+                f"the verifier process ended while it served {request} {argument}: {self._exit()}"
+            ) from error
+
+    def _start(self) -> None:
+        self._control, theirs = Pipe()
+        command = [sys.executable, "-m", "nemo_brorl.tasks.scoring.fork_server", str(theirs.fileno())]
+        import_path = os.pathsep.join(filter(None, sys.path))
+        environment = {**os.environ, "PYTHONPATH": import_path, **ONE_THREAD}  # a process with threads cannot be forked
+        self._process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment
+        )
+        theirs.close()
+        try:
+            first_word = self._answer(self._control)
+        except EOFError as error:
+            raise ResourceError(f"the verifier process did not start: {self._exit()}") from error
+        assert first_word == READY, "the first word of a fork server"
+
+    def _answer(self, control: Connection) -> Any:
+        if not control.poll(ANSWER_LIMIT_S):
+            raise ResourceError(
+                f"the verifier process did not answer within {ANSWER_LIMIT_S:.0f} s; is the machine out of memory?"
+            )
+        return control.recv()
+
+    def _exit(self) -> str:
+        """How the process ended."""
+        assert self._process is not None, "asked about a process that was started"
+        return f"exit code {self._process.wait()}; see the log"
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until the owner closes its end."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    control = Connection(int(arguments[0]))
+    control.send(READY)
+    while True:
+        try:
+            request, argument = control.recv()
+        except EOFError:
+            return
+        if request == "load":
+            control.send(_load(argument))
+        elif request == "fork":
+            control.send(_fork(control))
+        else:
+            _end(argument)
+            control.send(None)
+
+
+def _load(verifier: str) -> str | None:
+    try:
+        find(verifier).load()
+    except BroRLError as error:
+        return str(error)
+    except VERIFIER_ERRORS as error:
+        return f"verifier {verifier!r} cannot be loaded: {type(error).__name__}: {error}"
+    gc.collect()
+    gc.freeze()  # what is loaded now is not touched by a child's garbage collector, and stays shared memory
+    return None
+
+
+def _fork(control: Connection) -> int:
+    descriptor = recv_handle(control)
+    os.set_inheritable(descriptor, False)  # a program that a verifier starts would hide the child's end from the owner
+    server = os.getpid()
+    process = os.fork()
+    if process:
+        os.close(descriptor)
+        return process
+    status = 1
+    try:
+        control.close()
+        live(Connection(descriptor), server)
+        status = 0
+    finally:  # a child never goes on as a second fork server, whatever it dies of
+        if status:
+            traceback.print_exc()
+        os._exit(status)
+
+
+def _end(process: int) -> None:
+    try:
+        os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # ended before: its number may be another process's by now
+        return
+    for kill in (os.killpg, os.kill):  # the group does not exist yet in a child's first moment
+        try:
+            kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    os.waitpid(process, 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

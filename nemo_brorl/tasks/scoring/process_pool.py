@@ -1,0 +1,274 @@
+"""Pool of child processes that score texts under a hard deadline, and the thread that gives them work.
+
+One child is at the *front*: it gets the texts of the waiting jobs, in order, a batch at a time. Life of a text: waiting
+→ being scored → scored, or failed (deadline, crash, exception). When the front child sits on a text for longer than the
+job's patience while others wait, it is set *aside*: it may go on with this one text until the deadline, and a new
+child, forked in milliseconds, is at the front with the rest. So a verifier that hangs costs its own text, not the time
+of others. At most `MAX_ASIDE` children are aside; then the front child is waited for.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Pipe, wait
+from typing import Any
+
+from nemo_brorl.core.errors import BroRLError, ResourceError
+from nemo_brorl.core.logs import get_logger
+from nemo_brorl.tasks.scoring.child_process import ChildProcess, Job
+from nemo_brorl.tasks.scoring.fork_server import ForkServer
+from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from nemo_brorl.tasks.verifiers.registry import names_in
+
+log = get_logger(__name__)
+
+MAX_ASIDE = 16
+MIN_LOOK_S = 0.02  # between two looks at a child
+BATCH = 32  # texts a child is given at once
+MAX_LOGGED = 20  # failures written to the log in full
+IDLE_S = 5.0  # both sides look up this often even when nothing happens
+
+
+class ProcessPool:
+    """Owns a fork server and its children. `score` may be called from many threads at once."""
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self.deadlines = deadlines
+        self.num_failures = 0
+        self._fork_server = ForkServer()
+        self._jobs: deque[Job] = deque()  # those with waiting texts, oldest first
+        self._front: ChildProcess | None = None
+        self._aside: list[ChildProcess] = []
+        self._arrived: deque[Job] = deque()
+        self._is_closed = False
+        self._wake_receiver, self._wake_sender = Pipe(duplex=False)
+        self._wake_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="verifier-processes", daemon=True)
+        self._thread.start()
+
+    def score(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> list[float | None]:
+        """Score of each text, None where the verifier failed. Raises ConfigError when the verifier cannot be loaded,
+        ResourceError when no process can be started for it."""
+        job = Job(verifier, dict(payload), texts, self.deadlines.seconds(verifier, payload))
+        job.waiting.extend(range(len(texts)))
+        self._wait_for(job)
+        return [job.scores[index] for index in range(len(texts))]
+
+    def load(self, verifier: str) -> None:
+        """Import a verifier and its libraries before the first text needs them. Raises as `score`."""
+        self._wait_for(Job(verifier, {}, (), self.deadlines.default_s))
+
+    def close(self) -> None:
+        """Kill all processes; jobs under way fail."""
+        self._is_closed = True
+        self._wake()
+        self._thread.join()
+
+    def child_pids(self) -> list[int]:
+        """Process ids of the current children."""
+        return [child.process for child in self._children()]
+
+    def _wait_for(self, job: Job) -> None:
+        """Hand a job to the thread, and return when it is done. Raises what it failed with."""
+        if self._is_closed:
+            raise ResourceError("the verifier pool was closed")
+        self._arrived.append(job)
+        self._wake()
+        while not job.done.wait(IDLE_S):
+            if not self._thread.is_alive():
+                raise ResourceError("the verifier pool was closed")
+        if job.error is not None:
+            raise job.error
+
+    def _wake(self) -> None:
+        with self._wake_lock:
+            self._wake_sender.send_bytes(b"!")
+
+    def _run(self) -> None:
+        """Work of the thread: everything below happens in it."""
+        while not self._is_closed:
+            try:
+                self._hand_out_texts()
+                self._receive_scores()
+                self._check_deadlines()
+            except BroRLError as error:  # the fork server is gone, or cannot be started
+                self._fail_everything(error)
+            except OSError as error:
+                self._fail_everything(ResourceError(f"the verifier processes are gone: {error}"))
+        self._fail_everything(ResourceError("the verifier pool was closed"))
+
+    def _children(self) -> list[ChildProcess]:
+        front = [] if self._front is None else [self._front]
+        return front + self._aside
+
+    def _busy_children(self) -> list[ChildProcess]:
+        return [child for child in self._children() if child.job is not None]
+
+    def _hand_out_texts(self) -> None:
+        """Give the front child a batch of the oldest job, unless it has one."""
+        while self._arrived:
+            self._jobs.append(self._arrived.popleft())
+        while self._jobs and (self._front is None or self._front.job is None):
+            job = self._jobs[0]
+            self._load_verifiers(job)
+            batch: list[int] = []
+            while job.waiting and len(batch) < BATCH:
+                batch.append(job.waiting.popleft())
+            if not job.waiting:
+                self._jobs.popleft()
+            if batch:
+                self._send(job, batch)
+            else:
+                job.done.set()  # there was nothing but to load
+
+    def _load_verifiers(self, job: Job) -> None:
+        """Have the fork server import what a job needs. The front child is replaced where it lacks a library; the job
+        fails where there is no such verifier."""
+        for verifier in names_in(job.verifier, job.payload):
+            if verifier in self._fork_server.loaded:
+                continue
+            error = self._fork_server.load(verifier)
+            if self._front is not None:
+                self._end(self._front)
+            if error is not None:
+                job.waiting.clear()
+                job.fail(error)
+
+    def _send(self, job: Job, batch: list[int]) -> None:
+        if self._front is not None and self._front.connection.poll():  # it has nothing to say unasked: it was killed
+            self._end_with_its_text(self._front, "killed")
+        if self._front is None:
+            self._front = self._fork()
+        child = self._front
+        child.job = job
+        child.indices = deque(batch)
+        child.begin_text()
+        texts = [job.texts[index] for index in batch]
+        try:
+            child.connection.send((job.verifier, job.payload, texts))
+        except OSError:
+            self._end_with_its_text(child, "its process is gone")
+
+    def _fork(self) -> ChildProcess:
+        connection, theirs = Pipe()
+        with theirs:
+            return ChildProcess(self._fork_server.fork(theirs.fileno()), connection)
+
+    def _receive_scores(self) -> None:
+        """Wait until something happens: a job, a score, a child's end, or the time at which a delay counts."""
+        children = self._children()
+        connections = [child.connection for child in children]
+        next_look = min((child.look_at for child in self._busy_children()), default=math.inf)
+        timeout = min(max(next_look - time.monotonic(), 0.0), IDLE_S)
+        ready = wait([self._wake_receiver, *connections], timeout)
+        if self._wake_receiver in ready:
+            self._wake_receiver.recv_bytes()
+        for child in children:
+            if child.connection in ready:
+                self._receive_score(child)
+
+    def _receive_score(self, child: ChildProcess) -> None:
+        try:
+            score, error = child.connection.recv()
+        except (EOFError, OSError):
+            self._end_with_its_text(child, "crashed")
+            return
+        job = child.job
+        assert job is not None, "a child says nothing unasked"
+        index = child.indices.popleft()
+        if error is None:
+            job.settle(index, score)
+        else:
+            self._note_failure(job, index, error)
+        if child in self._aside:
+            self._end(child)
+        elif child.indices:
+            child.begin_text()
+        else:
+            child.job = None
+
+    def _check_deadlines(self) -> None:
+        """End the children that have taken too long for a text, and set the front child aside when others wait."""
+        now = time.monotonic()
+        for child in self._busy_children():
+            if now < child.look_at:
+                continue
+            assert child.job is not None, "a busy child has a job"
+            taken = child.time_taken()
+            if taken >= child.job.timeout_s:
+                self._end_with_its_text(child, f"has not ended after {child.job.timeout_s:g} s")
+                continue
+            may_be_set_aside = child is self._front and len(self._aside) < MAX_ASIDE
+            if may_be_set_aside and taken >= child.job.patience_s and self._others_wait():
+                self._set_aside(child)
+            next_limit = child.job.timeout_s
+            if child is self._front:
+                next_limit = min(next_limit, taken + child.job.patience_s)
+            child.look_at = now + max(next_limit - taken, MIN_LOOK_S)
+
+    def _others_wait(self) -> bool:
+        front_has_more = self._front is not None and len(self._front.indices) > 1
+        return bool(self._jobs or self._arrived) or front_has_more
+
+    def _set_aside(self, child: ChildProcess) -> None:
+        """Let the front child go on with its first text, and others score the rest."""
+        index = child.indices.popleft()
+        self._take_back(child)
+        child.indices.append(index)
+        self._aside.append(child)
+        self._front = None
+
+    def _take_back(self, child: ChildProcess) -> None:
+        """Put the texts of a child at the head of those that wait."""
+        job = child.job
+        assert job is not None, "only a child with a job has texts"
+        if child.indices and not job.waiting:
+            self._jobs.appendleft(job)
+        job.waiting.extendleft(reversed(child.indices))
+        child.indices.clear()
+
+    def _end_with_its_text(self, child: ChildProcess, reason: str) -> None:
+        """End a child that is of no use any more: the text that it was scoring has failed."""
+        job = child.job
+        index = None
+        if job is not None:
+            index = child.indices.popleft()
+            self._take_back(child)
+        try:
+            self._end(child)
+        finally:
+            if job is not None and index is not None:
+                self._note_failure(job, index, reason)
+
+    def _end(self, child: ChildProcess) -> None:
+        """Kill a child that has no texts."""
+        if child is self._front:
+            self._front = None
+        else:
+            self._aside.remove(child)
+        child.connection.close()
+        self._fork_server.end(child.process)
+
+    def _note_failure(self, job: Job, index: int, reason: str) -> None:
+        self.num_failures += 1
+        if self.num_failures <= MAX_LOGGED:
+            log.warning("verifier %s: %s, on %r; the response scores 0", job.verifier, reason, job.texts[index][:200])
+        job.settle(index, None)
+
+    def _fail_everything(self, error: BroRLError) -> None:
+        """Fail every job; a new one starts again with a new fork server."""
+        for job in (*self._jobs, *self._arrived):
+            job.fail(error)
+        for child in self._children():
+            if child.job is not None:
+                child.job.fail(error)
+            child.connection.close()
+        self._jobs.clear()
+        self._arrived.clear()
+        self._front = None
+        self._aside = []
+        self._fork_server.close()
