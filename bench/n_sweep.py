@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 from bench.figures.sweep import SweepRun, draw_sweep, sweep_tables
-from nemo_brorl.commands.figures.plateau import replay
+from nemo_brorl.commands.plateau import replay
 from nemo_brorl.config.schema import PlateauConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.core.metric_sinks import read_metrics

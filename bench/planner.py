@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from bench.run_watch import Watched, read_rows, watch
-from nemo_brorl.commands.runs import prepare_initial_model
+from nemo_brorl.commands.sft import prepare_initial_model
 from nemo_brorl.commands.wiring import read_inputs
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig

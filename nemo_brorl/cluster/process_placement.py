@@ -1,5 +1,5 @@
-"""The plan of roles made real: Ray placement groups, one for each node, and the options that put a process into its
-bundle. On CPU there are no bundles: nodes take ranks and engines in equal shares."""
+"""Placement of processes as the device plan has it: Ray placement groups, one for each node, and the options that put a
+process into its bundle. On CPU there are no bundles: nodes take ranks and engines in equal shares."""
 
 from __future__ import annotations
 
@@ -30,15 +30,17 @@ class Places:
         if plan is None:
             return
         for gpus in plan.nodes:
-            bundles = [{"GPU": float(num), "CPU": float(_CPUS_PER_GPU * num)} for num in gpus]
+            bundles = []
+            for num in gpus:
+                bundles.append({"GPU": float(num), "CPU": float(_CPUS_PER_GPU * num)})
             self._groups.append(placement_group(bundles, strategy="STRICT_PACK"))
         ready = [group.ready() for group in self._groups]
-        if waiting := ray.wait(ready, num_returns=len(ready), timeout=_TIMEOUT_S)[1]:
+        _, waiting = ray.wait(ready, num_returns=len(ready), timeout=_TIMEOUT_S)
+        if waiting:
             self.close()
             raise ResourceError(
                 f"{len(waiting)} of {len(ready)} nodes with {sum(plan.nodes[0])} free GPUs and {_CPUS_PER_GPU} CPU "
-                f"cores for each of them "
-                f"were not found within {_TIMEOUT_S:.0f} s: is another run on them?"
+                f"cores for each of them were not found within {_TIMEOUT_S:.0f} s: is another run on them?"
             )
 
     def policy_options(self, rank: int) -> dict[str, Any]:
@@ -52,12 +54,15 @@ class Places:
         there."""
         if self._plan is None:
             return {}
-        places = self._plan.engines[engine]
-        num_gpus = self._plan.share * self._plan.nodes[places[0].node][places[0].bundle] if len(places) == 1 else 0
-        return {"num_gpus": num_gpus, "scheduling_strategy": self._at(places[0])}
+        bundles = self._plan.engines[engine]
+        first = bundles[0]
+        num_gpus = 0.0
+        if len(bundles) == 1:
+            num_gpus = self._plan.share * self._plan.nodes[first.node][first.bundle]
+        return {"num_gpus": num_gpus, "scheduling_strategy": self._at(first)}
 
     def worker_environment(self, engine: int) -> dict[str, str]:
-        """For vLLM: the bundles and the share of a GPU of workers that it starts through Ray."""
+        """Variables for vLLM: the bundles and the share of a GPU of workers that it starts through Ray."""
         if self._plan is None or len(self._plan.engines[engine]) == 1:
             return {}
         bundles = ",".join(str(place.bundle) for place in self._plan.engines[engine])
@@ -70,31 +75,28 @@ class Places:
         self._groups = []
 
     def _at(self, place: Place) -> PlacementGroupSchedulingStrategy:
-        return PlacementGroupSchedulingStrategy(
-            self._groups[place.node], place.bundle, placement_group_capture_child_tasks=True
-        )
+        group = self._groups[place.node]
+        return PlacementGroupSchedulingStrategy(group, place.bundle, placement_group_capture_child_tasks=True)
 
 
 class CpuPlaces(Places):
-    """Several nodes without GPUs: ranks and engines in blocks, the first ones on the node that the driver is on."""
+    """Placement on several nodes without GPUs: ranks and engines in blocks, the first ones on the node that the driver
+    is on."""
 
     def __init__(self, num_nodes: int, num_ranks: int, num_engines: int) -> None:
         """Raises ResourceError when the cluster has fewer nodes."""
         super().__init__(None)
         here = ray.get_runtime_context().get_node_id()
-        alive = sorted(
-            (node["NodeID"] != here, node["NodeManagerAddress"], node["NodeID"])
-            for node in ray.nodes()
-            if node["Alive"]
-        )
+        alive = [node for node in ray.nodes() if node["Alive"]]
         if len(alive) < num_nodes:
             raise ResourceError(
                 f"the Ray cluster has {len(alive)} nodes, trainer.num_nodes={num_nodes}: on one machine write 1, on "
-                f"several start them as a"
-                " job (slurm/brorl_cpu.sh)"
+                "several start them as a job (slurm/brorl_cpu.sh)"
             )
-        self._nodes = [node for *_, node in alive[:num_nodes]]
-        self._num_ranks, self._num_engines = num_ranks, num_engines
+        alive.sort(key=lambda node: (node["NodeID"] != here, node["NodeManagerAddress"], node["NodeID"]))
+        self._nodes = [node["NodeID"] for node in alive[:num_nodes]]
+        self._num_ranks = num_ranks
+        self._num_engines = num_engines
 
     def policy_options(self, rank: int) -> dict[str, Any]:
         """Ray options of a policy rank's actor."""

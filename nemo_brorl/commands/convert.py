@@ -3,11 +3,41 @@ folder."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from nemo_brorl.commands.run import run_command
+from nemo_brorl.config.load import CommandLine
+from nemo_brorl.config.memory import check_memory
+from nemo_brorl.config.model_rules import check_model_rules
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import Console
+from nemo_brorl.training.export import convert_into, empty, newest_checkpoint
 
 
 def main(argv: Sequence[str]) -> int:
     """Exit code: 0 done, 2 a mistake in the input, 1 a bug."""
-    return run_command("convert", __doc__, argv)
+    return run_command("convert", __doc__, argv, convert)
+
+
+def convert(config: BroRLConfig, line: CommandLine) -> int:
+    """Write the weights. Raises CheckpointError when the checkpoint is not there, or when the output is."""
+    check_model_rules(config)
+    check_memory(config)
+    start = time.monotonic()
+    run_folder = Path(config.exp_manager.explicit_log_dir)
+    checkpoint = newest_checkpoint(Path(config.convert.checkpoint or run_folder / "checkpoints"), "convert.checkpoint")
+    output = empty(Path(config.convert.output or run_folder / f"hf_{checkpoint.name}"), "convert.output")
+    write_converted(config, checkpoint, output)
+    Console().line(f"{checkpoint} written to {output} in {time.monotonic() - start:.0f} s")
+    return 0
+
+
+def write_converted(config: BroRLConfig, checkpoint: Path, output: Path) -> None:
+    """Write a checkpoint's weights as a Hugging Face folder, through the policy's ranks."""
+    from nemo_brorl.commands.wiring import policy_alone
+
+    with policy_alone(config) as policy:
+        policy.load(checkpoint / "policy")
+        convert_into(checkpoint, output, policy.export)

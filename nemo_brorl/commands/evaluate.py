@@ -3,11 +3,157 @@ benchmarks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from nemo_brorl.commands.convert import write_converted
 from nemo_brorl.commands.run import run_command
+from nemo_brorl.config.derived import time_limit_s
+from nemo_brorl.config.evaluation_rules import STEP, run_of, with_model_of_checkpoint
+from nemo_brorl.config.load import CommandLine
+from nemo_brorl.config.memory import check_memory
+from nemo_brorl.config.model_rules import check_model_rules
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.evaluation.answers import AnswerFile, identity_of, nearest_other, weights_digest
+from nemo_brorl.evaluation.asking import SampleFile, ask, missing
+from nemo_brorl.evaluation.benchmarks import Benchmark, read_benchmarks
+from nemo_brorl.evaluation.comparison import read_other
+from nemo_brorl.evaluation.results import Results, as_json, folder_of, results_of, write
+from nemo_brorl.evaluation.tables import comparison_table, markdown, score_table
+from nemo_brorl.training.export import is_converted, newest_checkpoint
 
 
 def main(argv: Sequence[str]) -> int:
     """Exit code: 0 done, 75 stopped in the middle to go on later, 2 a mistake in the input, 1 a bug."""
-    return run_command("evaluate", __doc__, argv)
+    return run_command("evaluate", __doc__, argv, evaluate)
+
+
+def evaluate(config: BroRLConfig, line: CommandLine) -> int:
+    """Ask the benchmarks, or the held-out prompts; print the tables and leave them as JSON and Markdown in the run
+    folder.
+
+    What was answered before, under the same weights and settings, is not asked again; where nothing is left to ask, no
+    engine starts. Returns the exit code: SAVED when who asked to stop will start it again.
+    """
+    config = with_model_of_checkpoint(config)
+    check_model_rules(config)
+    check_memory(config, with_policy=config.evaluation.checkpoint is not None)
+    from nemo_brorl.commands.wiring import prepare_sandbox, resolve_model  # Ray: only for settings that hold
+
+    console, settings, stop = Console(), config.evaluation, StopRequest(time_limit_s(config))
+    model_folder = resolve_model(config)
+    tokenizer = load_tokenizer(model_folder)
+    benchmarks = read_benchmarks(config, tokenizer)
+    prepare_sandbox(config, all_verifiers(benchmarks))
+    other = read_other(Path(settings.compare_with), benchmarks) if settings.compare_with else None
+    if settings.checkpoint:
+        model_folder = converted_checkpoint(config, Path(settings.checkpoint), console)
+    output = Path(settings.output or config.exp_manager.explicit_log_dir)
+    weights = weights_digest(model_folder)
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for benchmark in benchmarks:
+            file = answer_file(output, identity_of(config, weights, benchmark), console)
+            files[benchmark.name] = stack.enter_context(file)
+        folder = folder_of(output, model_folder, files)
+        samples = None
+        if settings.save_samples:
+            samples = SampleFile(folder / "samples.jsonl", settings.save_samples, tokenizer.decode)
+        if not sample_missing(config, model_folder, benchmarks, files, samples, stop, console):
+            answers = output / "evaluations"
+            console.line(f"stopped: what was answered is in {answers}; the same command goes on from there")
+            if stop.goes_on_later:
+                return SAVED
+            raise KeyboardInterrupt
+        results = results_of(settings.checkpoint or config.policy.model, benchmarks, files, settings, other)
+        record = as_json(results, benchmarks, files, settings)
+    write(output, folder, record, markdown(results, record))
+    print_results(results, settings.confidence, console)
+    console.line(f"{output / 'evaluation.json'}, evaluation.md; a copy in {folder}")
+    return 0
+
+
+def all_verifiers(benchmarks: Sequence[Benchmark]) -> list[str]:
+    """Names of the verifiers that score the answers."""
+    names: set[str] = set()
+    for benchmark in benchmarks:
+        names.update(benchmark.verifiers)
+    return sorted(names)
+
+
+def sample_missing(
+    config: BroRLConfig, model_folder: Path, benchmarks: Sequence[Benchmark], files: Mapping[str, AnswerFile],
+    samples: SampleFile | None, stop: StopRequest, console: Console,
+) -> bool:  # fmt: skip
+    """Ask what has no answers yet. False: told to stop before all of it had."""
+    from nemo_brorl.commands.wiring import make_sampler, start_actors, wait_ready
+
+    is_complete = True
+    for benchmark in benchmarks:
+        num_left = len(missing(benchmark, files[benchmark.name]))
+        num_done = len(benchmark.prompts) - num_left
+        if num_left:
+            is_complete = False
+        if num_done:
+            path = files[benchmark.name].path
+            console.line(
+                f"{benchmark.name}: {num_done} of {len(benchmark.prompts)} prompts were answered before ({path})"
+            )
+    if is_complete:
+        return True
+    watch, verifiers = Stopwatch(), all_verifiers(benchmarks)
+    starting = start_actors(config, model_folder, verifiers, watch, with_policy=False, with_answers=True)
+    with starting as actors:
+        wait_ready(actors, watch)
+        stop.install()  # here: Ray's start puts handlers of its own in place
+        return ask(benchmarks, files, make_sampler(config, actors, console), stop, samples)
+
+
+def answer_file(output: Path, identity: Mapping[str, Any], console: Console) -> AnswerFile:
+    """File that keeps the answers to a benchmark; says so when those that are there are of other settings."""
+    folder = output / "evaluations" / "answers"
+    file = AnswerFile(folder, identity)
+    if not file.path.exists():
+        difference = nearest_other(folder, identity)
+        if difference:
+            console.line(f"{identity['benchmark']}: {difference}: it stays as it is, and {file.path.name} is begun")
+    return file
+
+
+def converted_checkpoint(config: BroRLConfig, given: Path, console: Console) -> Path:
+    """Hugging Face folder of a checkpoint, or of a run's newest one; made once and kept in its run folder. Raises
+    CheckpointError."""
+    run_folder = run_of(given)
+    is_checkpoint = STEP.fullmatch(given.name) is not None
+    checkpoint = newest_checkpoint(given if is_checkpoint else run_folder / "checkpoints", "evaluation.checkpoint")
+    output = run_folder / f"hf_{checkpoint.name}"
+    if is_converted(checkpoint, output):
+        console.line(f"{checkpoint} was converted before: {output}")
+        return output
+    if output.exists() and any(output.iterdir()):
+        raise CheckpointError(
+            f"{output} is there and was not made of {checkpoint} as it is now: delete it, or write "
+            f"policy.model={output}"
+        )
+    write_converted(config, checkpoint, output)
+    console.line(f"{checkpoint} written to {output}")
+    return output
+
+
+def print_results(results: Results, confidence: float, console: Console) -> None:
+    """Scores of each benchmark, and the comparison with another evaluation where one was asked for."""
+    tables = {
+        f"{results.model}:": score_table(results, confidence),
+        f"against {results.other}:": comparison_table(results.comparison),
+    }
+    for title, rows in tables.items():
+        if rows:
+            console.line(title)
+            console.table(rows[0], rows[1:])
+            console.line()

@@ -2,11 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from nemo_brorl.commands.figures.plateau import run
+from nemo_brorl.config.schema import PlateauConfig
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import USER_ERROR, DataError
+from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.rollouts.plateau import PlateauDetector, trend
+
+SCORE = "validation/pass_at_1"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, 2 a mistake in the input."""
-    return run(argv, (__doc__ or "").strip())
+    """Exit code: 0 done, 2 an option, or a file, that cannot be used."""
+    defaults = PlateauConfig()
+    parser = argparse.ArgumentParser(prog="brorl plateau", description=__doc__)
+    parser.add_argument("run", type=Path, help="run folder or metrics.jsonl")
+    parser.add_argument("--metric", default=SCORE)
+    parser.add_argument("--window", type=int, default=defaults.window)
+    parser.add_argument("--patience", type=int, default=defaults.patience)
+    parser.add_argument("--confidence", type=float, default=defaults.confidence)
+    parser.add_argument("--min-gain", type=float, default=defaults.min_gain)
+    options = parser.parse_args(argv)
+    if options.window < 3 or options.patience < 1 or not 0.5 <= options.confidence < 1:
+        sys.stderr.write(
+            "\nerror: write --window of at least 3, --patience of at least 1, --confidence from 0.5 to below 1\n"
+        )
+        return USER_ERROR
+    path = options.run / "metrics.jsonl" if options.run.is_dir() else options.run
+    config = PlateauConfig(options.window, options.patience, options.confidence, options.min_gain)
+    try:
+        table = replay(read_metrics(path), config, options.metric)
+    except (DataError, OSError) as error:
+        sys.stderr.write(f"\nerror: {error}\n")
+        return USER_ERROR
+    Console().table(["step", options.metric, "slope per validation", "verdict"], table)
+    return 0
+
+
+def replay(rows: Iterable[Mapping[str, Any]], config: PlateauConfig, metric: str = SCORE) -> list[list[str]]:
+    """One table row per validation in a metrics file: step, score, slope with its error, verdict. After an alarm the
+    detector starts over, as a run does after its switch. Raises DataError when no row has the metric."""
+    detector = PlateauDetector(config)
+    table = []
+    for row in rows:
+        if metric not in row:
+            continue
+        score = float(row[metric])
+        alarm = detector.observe(score)
+        recent = detector.scores[-config.window :]
+        slope, verdict = "", ""
+        if len(recent) == config.window:
+            line = trend(recent, config)
+            slope = f"{line.slope:+.4f} ± {line.error:.4f}"
+            verdict = "rising" if line.is_rising else f"not rising {detector.num_not_rising}"
+        if alarm:
+            verdict = "PLATEAU"
+            detector.reset()
+        table.append([str(int(row["step"])), f"{score:.4f}", slope, verdict])
+    if not table:
+        raise DataError(f"no row has {metric!r}: give the metrics.jsonl of a run with validations, or another --metric")
+    return table

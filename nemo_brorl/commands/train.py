@@ -1,14 +1,103 @@
-"""`brorl train [--config-name NAME] [KEY=VALUE ...]`: a whole BroRL run."""
+"""`brorl train [--config-name NAME] [KEY=VALUE ...]`: train, validate, save; a line per step, tables at the end."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from nemo_brorl.commands.run import run_command
+from nemo_brorl.config.derived import time_limit_s
+from nemo_brorl.config.load import CommandLine
+from nemo_brorl.config.memory import check_memory
+from nemo_brorl.config.model_rules import check_model_rules
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch, grace_s
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.metric_sinks import JsonlSink, LoggerSink, MetricFan, read_metrics
+from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
+from nemo_brorl.training.run_folder import claim_run_folder
+from nemo_brorl.training.tables import change_rows, sampling_line, time_rows
+from nemo_brorl.training.trainer import BroRLTrainer
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code: 0 done, or stopped for good on request; 75 saved, to go on later (SIGUSR1, the time limit); 2 a
-    mistake in the input; 69 an engine or a rank was lost, the same command goes on from the last checkpoint; 1 a
+    """Exit code: 0 done, 75 saved to go on later, 69 something was lost on the way, 2 a mistake in the input, 1 a
     bug."""
-    return run_command("train", __doc__, argv)
+    return run_command("train", __doc__, argv, train)
+
+
+def train(config: BroRLConfig, line: CommandLine) -> int:
+    """Train until the last step. Returns the exit code: SAVED when there is more to do."""
+    check_model_rules(config)
+    check_memory(config)
+    from nemo_brorl.commands import wiring  # Ray, Megatron, tokenizers: only for settings that hold
+
+    start, watch, console = time.monotonic(), Stopwatch(), Console()
+    with watch.measure("inputs"):
+        inputs = wiring.read_inputs(config, wiring.resolve_model(config))
+        run_folder = claim_run_folder(config)
+    stop = StopRequest(time_limit_s(config), grace_s(os.environ))
+    stop.install()
+    heartbeat = Heartbeat()
+    stalls = StallWatch(heartbeat, run_folder, config.trainer.stall_warning_s, config.trainer.stall_timeout_s)
+    starting = wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat)
+    with stalls, starting as actors:
+        with watch.measure("nemo"):
+            from nemo_brorl.commands.nemo_app import open_experiment, run_with_nemo  # six seconds, while actors start
+
+            # NeMo's runner composes the settings a second time: it takes them from a command line and nowhere else.
+            experiment = run_with_nemo(line, open_experiment)
+        wiring.wait_ready(actors, watch, heartbeat)
+        with watch.measure("parity"):
+            wiring.pass_parity(config, inputs, actors, console)
+        with contextlib.closing(MetricFan([LoggerSink(logger) for logger in experiment.loggers])) as sinks:
+            sampler = wiring.make_sampler(config, actors, console, heartbeat)
+            parts = wiring.trainer_parts(config, inputs, actors, sampler, sinks, run_folder, console)
+            trainer = BroRLTrainer(config, parts, stop)
+            with watch.measure("resume"):
+                resume(trainer, sinks, run_folder, console)
+            heartbeat.on_stall = lambda text, seconds: trainer.events.write(
+                trainer.step_number + 1, "stall", text, seconds
+            )
+            stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
+            stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in watch.seconds.items())
+            console.line(f"ready after {time.monotonic() - start:.1f} s ({stages})")
+            trainer.fit()
+    print_summary(console, run_folder, time.monotonic() - start)
+    return SAVED if stop.goes_on_later and trainer.step_number < config.trainer.max_steps else 0
+
+
+def resume(trainer: BroRLTrainer, sinks: MetricFan, run_folder: Path, console: Console) -> None:
+    """Continue from the newest checkpoint, if there is one, and open `metrics.jsonl` there: rows of later steps are
+    made again. In a Slurm job the try is noted as an event."""
+    is_resumed = trainer.resume()
+    if is_resumed:
+        console.line(f"resumed after step {trainer.step_number} of {run_folder}")
+    metrics = JsonlSink(run_folder / "metrics.jsonl", trainer.step_number if is_resumed else None)
+    sinks.sinks.insert(0, metrics)
+    attempt = os.environ.get("BRORL_TRY")
+    if attempt is not None:
+        reason = f"job {os.environ.get('SLURM_JOB_ID', '')}, try {attempt}"
+        trainer.events.write(trainer.step_number, "start", reason, float(attempt))
+
+
+def print_summary(console: Console, run_folder: Path, seconds: float) -> None:
+    """Tables at the end of a run; none when it was stopped before the first validation."""
+    rows = read_metrics(run_folder / "metrics.jsonl")
+    validations = [row for row in rows if "validation/pass_at_1" in row]
+    if not validations:
+        return
+    console.line()
+    changes = change_rows(validations[0], validations[-1])
+    console.table(["held-out pass@1", "before", "after", "change", "constant answer"], changes)
+    console.line()
+    console.table(["time by stage", "seconds", "share"], time_rows(rows))
+    console.line()
+    console.line(f"sampling: {sampling_line(rows)}")
+    console.line(
+        f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (best weights, Hugging Face format); "
+        f"{seconds:.0f} s in all"
+    )

@@ -1,30 +1,27 @@
-"""Config → ready parts. The only file that knows everything; every choice of who stands behind a port is made here,
-once."""
+"""Wiring from settings to ready parts: the only file that knows everything; every choice of who stands behind a port is
+made here, once."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
-from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.model_rules import local_model
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.clock import StopRequest, Stopwatch, grace_s
+from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.metric_sinks import JsonlSink, LoggerSink, MetricFan
-from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
+from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation import Evaluator
-from nemo_brorl.evaluation.benchmarks import Benchmark, held_out_prompts, read_benchmarks
+from nemo_brorl.evaluation.benchmarks import held_out_prompts
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.megatron_policy import MegatronPolicy
+from nemo_brorl.ports import MetricSink
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.tasks.questions.row_index import FOLDER as INDEX_FOLDER
 from nemo_brorl.tasks.questions.sources import make_source
@@ -34,47 +31,33 @@ from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.registry import names_in
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
-from nemo_brorl.training.run_folder import claim_run_folder
-from nemo_brorl.training.trainer import BroRLTrainer, Parts
+from nemo_brorl.training.trainer import Parts
 from nemo_brorl.types import Prompt
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What can be checked before anything expensive starts: model folder, tokenizer, prompts."""
+    """Inputs of training that can be checked before anything expensive starts."""
 
     model_folder: Path
     tokenizer: ChatTokenizer
     prompts: PromptStream
     held_out: list[Prompt]
-
-    @property
-    def verifiers(self) -> list[str]:
-        """Those that score the held-out prompts, which are of all domains."""
-        return sorted({name for prompt in self.held_out for name in names_in(prompt.verifier, prompt.payload)})
-
-
-@dataclass(frozen=True)
-class EvaluationInputs:
-    """The same for an evaluation, which needs no prompts to train on."""
-
-    model_folder: Path
-    tokenizer: ChatTokenizer
-    benchmarks: list[Benchmark]
-
-    @property
-    def verifiers(self) -> list[str]:
-        """Those that score the answers."""
-        return sorted({name for benchmark in self.benchmarks for name in benchmark.verifiers})
+    verifiers: list[str]  # that score the held-out prompts, which are of all domains
 
 
 @dataclass(frozen=True)
 class Actors:
     """Everything that runs in other processes."""
 
-    policy: MegatronPolicy | None
+    policy: MegatronPolicy | None  # None: only engines, as for an evaluation
     generator: VllmPool
     verifier: VerifierPool
+
+    def trained_policy(self) -> MegatronPolicy:
+        """The policy, where one was started."""
+        assert self.policy is not None, "actors were started without a policy"
+        return self.policy
 
 
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
@@ -83,21 +66,16 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     tokenizer = load_tokenizer(model_folder)
     index_folder = Path(config.exp_manager.explicit_log_dir) / INDEX_FOLDER
     prompts = PromptStream(make_source(config.data, "train", config.trainer.seed, index_folder), tokenizer, config.data)
-    inputs = Inputs(model_folder, tokenizer, prompts, held_out_prompts(config, tokenizer))
-    _check_sandbox(config, inputs.verifiers)
-    return inputs
+    held_out = held_out_prompts(config, tokenizer)
+    verifiers: set[str] = set()
+    for prompt in held_out:
+        verifiers.update(names_in(prompt.verifier, prompt.payload))
+    prepare_sandbox(config, verifiers)
+    return Inputs(model_folder, tokenizer, prompts, held_out, sorted(verifiers))
 
 
-def read_evaluation_inputs(config: BroRLConfig) -> EvaluationInputs:
-    """Find the model, load its tokenizer, open the benchmarks. Raises as `read_inputs`."""
-    model_folder = resolve_model(config)
-    tokenizer = load_tokenizer(model_folder)
-    inputs = EvaluationInputs(model_folder, tokenizer, read_benchmarks(config, tokenizer))
-    _check_sandbox(config, inputs.verifiers)
-    return inputs
-
-
-def _check_sandbox(config: BroRLConfig, verifiers: Sequence[str]) -> None:
+def prepare_sandbox(config: BroRLConfig, verifiers: Collection[str]) -> None:
+    """Check that programs can be held where a verifier runs some. Raises ResourceError."""
     if "code" in verifiers:
         code.configure(config.rewards)
         code.load()
@@ -106,15 +84,16 @@ def _check_sandbox(config: BroRLConfig, verifiers: Sequence[str]) -> None:
 @contextlib.contextmanager
 def start_actors(
     config: BroRLConfig,
-    inputs: Inputs | EvaluationInputs,
-    *,
-    with_policy: bool,
+    model_folder: Path,
+    verifiers: Sequence[str],
     watch: Stopwatch,
+    *,
+    with_policy: bool = True,
+    with_answers: bool = False,
     heartbeat: Heartbeat | None = None,
 ) -> Iterator[Actors]:
     """Ray, policy ranks, engines and verifiers, all starting side by side; whatever happens, all of it is gone
-    afterwards. For an evaluation verifiers also read what was answered."""
-    model_folder = inputs.model_folder
+    afterwards. `with_answers`: verifiers also read what was answered, as an evaluation needs it."""
     with contextlib.ExitStack() as stack:
         with watch.measure("ray"):
             stack.enter_context(RayCluster(config))
@@ -122,18 +101,17 @@ def start_actors(
         stack.callback(places.close)
         generator = VllmPool(config, model_folder, places)
         stack.callback(generator.close)
-        policy = MegatronPolicy(config, model_folder, heartbeat, places) if with_policy else None
-        if policy is not None:
+        policy = None
+        if with_policy:
+            policy = MegatronPolicy(config, model_folder, heartbeat, places)
             stack.callback(policy.close)
-        verifier = VerifierPool(
-            config.rewards, model_folder, inputs.verifiers, with_answers=isinstance(inputs, EvaluationInputs)
-        )
+        verifier = VerifierPool(config.rewards, model_folder, verifiers, with_answers=with_answers)
         stack.callback(verifier.close)
         yield Actors(policy, generator, verifier)
 
 
 def wait_ready(actors: Actors, watch: Stopwatch, heartbeat: Heartbeat | None = None) -> None:
-    """Until every actor holds its model. `heartbeat` is told of the engines' start; the policy has its own."""
+    """Wait until every actor holds its model. `heartbeat` is told of the engines' start; the policy has its own."""
     if actors.policy is not None and not actors.policy.loads_last:
         with watch.measure("policy"):
             actors.policy.wait_ready()
@@ -146,97 +124,48 @@ def wait_ready(actors: Actors, watch: Stopwatch, heartbeat: Heartbeat | None = N
         actors.verifier.wait_ready()
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A training run whose processes are starting."""
-
-    inputs: Inputs
-    actors: Actors
-    run_folder: Path
-    stop: StopRequest
-    console: Console
-    watch: Stopwatch
-    heartbeat: Heartbeat
+def pass_parity(config: BroRLConfig, inputs: Inputs, actors: Actors, console: Console) -> None:
+    """Parity gate between policy and engines, where it is on. Raises ParityError."""
+    if config.parity.enabled:
+        prompts = inputs.held_out[: config.parity.num_prompts]
+        console.line(f"parity: {check_parity(config, prompts, actors.trained_policy(), actors.generator)}")
 
 
-@contextlib.contextmanager
-def launching(config: BroRLConfig, console: Console) -> Iterator[Launch]:
-    """Cheap checks first, then all processes at once; the caller goes on while they start."""
-    watch = Stopwatch()
-    with watch.measure("inputs"):
-        model_folder = resolve_model(config)
-        inputs = read_inputs(config, model_folder)
-        run_folder = claim_run_folder(config)
-    stop = StopRequest(time_limit_s(config), grace_s(os.environ))
-    stop.install()
-    heartbeat, trainer = Heartbeat(), config.trainer
-    with (
-        StallWatch(heartbeat, run_folder, trainer.stall_warning_s, trainer.stall_timeout_s),
-        start_actors(config, inputs, with_policy=True, watch=watch, heartbeat=heartbeat) as actors,
-    ):
-        yield Launch(inputs, actors, run_folder, stop, console, watch, heartbeat)
+def make_sampler(config: BroRLConfig, actors: Actors, console: Console, heartbeat: Heartbeat | None = None) -> Sampler:
+    """Sampler over the engines and the verifiers."""
+    chunk_size, seed = config.rollouts.chunk_size, config.trainer.seed
+    return Sampler(actors.generator, actors.verifier, console, chunk_size, seed, heartbeat)
 
 
-@contextlib.contextmanager
-def ready_trainer(config: BroRLConfig, launch: Launch, loggers: Sequence[Any]) -> Iterator[BroRLTrainer]:
-    """A trainer before its next step: parity gate passed, newest checkpoint loaded."""
-    actors, console, watch = launch.actors, launch.console, launch.watch
-    assert actors.policy is not None, "training was launched without a policy"
-    wait_ready(actors, watch, launch.heartbeat)
-    with watch.measure("parity"):
-        if config.parity.enabled:
-            prompts = launch.inputs.held_out[: config.parity.num_prompts]
-            console.line(f"parity: {check_parity(config, prompts, actors.policy, actors.generator)}")
-    sampler = Sampler(
-        actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed, launch.heartbeat
-    )
-    sinks = MetricFan(list(map(LoggerSink, loggers)))
-    parts = Parts(
-        prompts=launch.inputs.prompts,
-        policy=actors.policy,
+def trainer_parts(
+    config: BroRLConfig,
+    inputs: Inputs,
+    actors: Actors,
+    sampler: Sampler,
+    sink: MetricSink,
+    run_folder: Path,
+    console: Console,
+) -> Parts:
+    """Parts that the training loop works with."""
+    return Parts(
+        prompts=inputs.prompts,
+        policy=actors.trained_policy(),
         generator=actors.generator,
         sampler=sampler,
-        evaluator=Evaluator(config, launch.inputs.held_out, sampler),
-        sink=sinks,
-        checkpoints=Checkpoints(launch.run_folder / "checkpoints", config.trainer.keep_checkpoints),
+        evaluator=Evaluator(config, inputs.held_out, sampler),
+        sink=sink,
+        checkpoints=Checkpoints(run_folder / "checkpoints", config.trainer.keep_checkpoints),
         console=console,
-        decode=launch.inputs.tokenizer.decode,
-        run_folder=launch.run_folder,
+        decode=inputs.tokenizer.decode,
+        run_folder=run_folder,
     )
-    trainer = BroRLTrainer(config, parts, launch.stop)
-    with watch.measure("resume"):
-        is_resumed = trainer.resume()
-    if is_resumed:
-        console.line(f"resumed after step {trainer.step_number} of {launch.run_folder}")
-    if (attempt := os.environ.get("BRORL_TRY")) is not None:
-        trainer.events.write(
-            trainer.step_number, "start", f"job {os.environ.get('SLURM_JOB_ID', '')}, try {attempt}", float(attempt)
-        )
-    launch.heartbeat.on_stall = lambda text, seconds: trainer.events.write(
-        trainer.step_number + 1, "stall", text, seconds
-    )
-    launch.stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
-    sinks.sinks.insert(0, JsonlSink(launch.run_folder / "metrics.jsonl", trainer.step_number if is_resumed else None))
-    try:
-        yield trainer
-    finally:
-        sinks.close()
 
 
 @contextlib.contextmanager
-def evaluating(config: BroRLConfig, inputs: EvaluationInputs, console: Console) -> Iterator[Sampler]:
-    """Engines and verifiers alone."""
-    with start_actors(config, inputs, with_policy=False, watch=Stopwatch()) as actors:
-        wait_ready(actors, Stopwatch())
-        yield Sampler(actors.generator, actors.verifier, console, config.rollouts.chunk_size, config.trainer.seed)
-
-
-@contextlib.contextmanager
-def converting(config: BroRLConfig) -> Iterator[MegatronPolicy]:
-    """The policy alone, for its weights: no reference."""
-    without_reference = replace(
-        config, algorithm=replace(config.algorithm, kl=replace(config.algorithm.kl, coefficient=0.0))
-    )
+def policy_alone(config: BroRLConfig) -> Iterator[MegatronPolicy]:
+    """The policy without engines, verifiers and reference: for its weights."""
+    algorithm = replace(config.algorithm, kl=replace(config.algorithm.kl, coefficient=0.0))
+    without_reference = replace(config, algorithm=algorithm)
     with contextlib.ExitStack() as stack:
         stack.enter_context(RayCluster(config))
         places = places_of(config)

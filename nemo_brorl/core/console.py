@@ -1,31 +1,45 @@
-"""What a person sees: progress of the stage that runs, one line per step, a table at the end. Standard error and output
-only."""
+"""Console output for people: progress of the stage that runs on standard error, lines and tables on standard output.
+
+On a terminal `rich` draws them. In a file, with NO_COLOR, and where rich is not installed (a login node), they are
+plain lines without escape codes."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
-REFRESH_S = 0.2  # on a terminal
-QUIET_REFRESH_S = 5.0  # in a log file, where every refresh is a line
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+REFRESH_S = 0.2  # between two looks of a progress bar
+QUIET_REFRESH_S = 5.0  # between two lines of progress in a file
+MAX_RULE = 120  # characters of the rule under a plain table's header
 
 Item = TypeVar("Item")
 
 
+def is_drawn(stream: TextIO) -> bool:
+    """Whether rich draws on a stream: it is a terminal, colours are not refused, and rich is installed."""
+    return stream.isatty() and "NO_COLOR" not in os.environ and importlib.util.find_spec("rich") is not None
+
+
 class Console:
-    """Writes progress to standard error: one changing line on a terminal, a line every few seconds in a log."""
+    """Writer of progress, lines and tables."""
 
     def __init__(self) -> None:
-        self.is_terminal = sys.stderr.isatty()
+        self.draws_progress = is_drawn(sys.stderr)
         self.last_shown = 0.0
-        self.width = 0
+        self._bar: Progress | None = None  # None: none is on the screen
 
     def track(self, stage: str, items: Iterable[Item], total: int, unit: str, weight: int = 1) -> Iterator[Item]:
         """Pass `items` through and show how far the stage is: each item stands for `weight` units of `total`."""
-        start, done = time.monotonic(), 0
-        self.last_shown = start
+        start = time.monotonic()
+        done = 0
+        self.begin()
         for item in items:
             done += weight
             self.progress(stage, min(done, total), total, unit, time.monotonic() - start)
@@ -33,57 +47,100 @@ class Console:
         self.clear()
 
     def begin(self) -> None:
-        """A stage begins: nothing is shown before it could have got anywhere."""
+        """Begin a stage: nothing is shown before it could have got anywhere."""
         self.last_shown = time.monotonic()
 
     def progress(self, stage: str, done: int, total: int, unit: str, seconds: float) -> None:
         """Show a stage's progress, not more often than the medium takes well."""
         now = time.monotonic()
-        if now - self.last_shown < (REFRESH_S if self.is_terminal else QUIET_REFRESH_S):
+        if now - self.last_shown < (REFRESH_S if self.draws_progress else QUIET_REFRESH_S):
             return
         self.last_shown = now
-        text = f"  {stage}: {done:,}/{total:,} {unit}, {done / max(seconds, 1e-9):,.0f} {unit}/s"
-        if self.is_terminal:
-            sys.stderr.write("\r" + text.ljust(self.width))
-            self.width = len(text)
+        rate = done / max(seconds, 1e-9)
+        text = f"{stage}: {done:,}/{total:,} {unit}, {rate:,.0f} {unit}/s"
+        if self.draws_progress:
+            self._draw(text, done, total)
         else:
-            sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+            sys.stderr.write(f"  {text}\n")
+            sys.stderr.flush()
 
     def stage(self, text: str) -> None:
         """Say what runs now, where there is no count to show; on a terminal only."""
-        if self.is_terminal:
-            sys.stderr.write("\r" + f"  {text} ...".ljust(self.width))
-            self.width = len(text) + 6
-            sys.stderr.flush()
+        if self.draws_progress:
+            self._draw(f"{text} ...", 0, None)
 
     def clear(self) -> None:
-        """Remove the changing line."""
-        if self.is_terminal and self.width:
-            sys.stderr.write("\r" + " " * self.width + "\r")
-            sys.stderr.flush()
-            self.width = 0
+        """Remove the progress bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
 
     def line(self, text: str = "") -> None:
-        """A line that stays."""
+        """Write a line that stays."""
         self.clear()
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table: first column left, the others right."""
-        for text in format_table(header, rows):
+    def table(
+        self,
+        header: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        text_columns: Collection[int] = (0,),
+        styles: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write a table: columns of text begin at the left, numbers end at the right. `styles`: rich's style of cells
+        by their text, for example {"fail": "bold red"}."""
+        self.clear()
+        if is_drawn(sys.stdout):
+            draw_table(header, rows, text_columns, styles or {})
+            return
+        for text in format_table(header, rows, text_columns):
             self.line(text)
 
+    def _draw(self, text: str, done: int, total: int | None) -> None:
+        """One line on the terminal with a bar, which pulses where there is no total."""
+        from rich.console import Console as RichConsole
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of an aligned table with a rule under its header."""
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in [header, *rows]
-    ]
-    return [lines[0], "-" * len(lines[0]), *lines[1:]]
+        if self._bar is None:
+            columns = (TextColumn("  {task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=RichConsole(file=sys.stderr), transient=True, auto_refresh=False)
+            self._bar.add_task(text, total=total)
+            self._bar.start()
+        [task] = self._bar.task_ids
+        self._bar.update(task, description=text, completed=done, total=total, refresh=True)
+
+
+def draw_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Collection[int], styles: Mapping[str, str]
+) -> None:
+    """Draw a table on the terminal; cells that are too long are wrapped."""
+    from rich import box
+    from rich.console import Console as RichConsole
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for index, name in enumerate(header):
+        table.add_column(Text(name), justify="left" if index in text_columns else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*[Text(cell, style=styles.get(cell, "")) for cell in row])
+    RichConsole(file=sys.stdout).print(table)
+
+
+def format_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Collection[int] = (0,)
+) -> list[str]:
+    """Plain lines of an aligned table with a rule under its header."""
+    widths = [len(name) for name in header]
+    for row in rows:
+        for index, cell in enumerate(row):
+            widths[index] = max(widths[index], len(cell))
+    lines = []
+    for row in (header, *rows):
+        cells = []
+        for index, cell in enumerate(row):
+            cells.append(cell.ljust(widths[index]) if index in text_columns else cell.rjust(widths[index]))
+        lines.append("  ".join(cells).rstrip())
+    whole = sum(widths) + 2 * (len(widths) - 1)
+    return [lines[0], "-" * min(whole, MAX_RULE), *lines[1:]]

@@ -101,7 +101,7 @@ def test_every_domain_of_the_recipe_is_sampled_verified_and_measured(tmp_path: P
     prompts = inputs.prompts.take(20)
     domains = {domain.name for domain in config.data.domains}
     assert {prompt.domain for prompt in prompts} == domains
-    with start_actors(config, inputs, with_policy=False, watch=Stopwatch()) as actors:
+    with start_actors(config, model, inputs.verifiers, Stopwatch(), with_policy=False) as actors:
         wait_ready(actors, Stopwatch())
         sampler = Sampler(actors.generator, actors.verifier, Console(), config.rollouts.chunk_size, seed=1)
         metrics = reward_metrics(sampler.sample(prompts, config.rollouts.num_per_prompt, SAMPLING, "test").groups)

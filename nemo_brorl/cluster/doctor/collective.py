@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from nemo_brorl.cluster.doctor.node_rank import Place
+from nemo_brorl.cluster.doctor.node_rank import NodeRank
 from nemo_brorl.cluster.doctor.probe import Answer, Probe, answer
 from nemo_brorl.cluster.doctor.report import FAIL, OK, Check, named
 
-LOCAL, GLOBAL = "all-reduce, node", "all-reduce, job"
-# of a process with torch, with all nodes asking one file server; added to what the all-reduce itself may take
-START_S = 120.0
+LOCAL = "all-reduce, node"
+GLOBAL = "all-reduce, job"
+START_S = 120.0  # for a process with torch to start, with all nodes asking one file server
 KILL_S = 10.0  # after its own deadline a rank is killed
-CPU_MIB, GPU_MIB = 4, 256
+CPU_MIB = 4
+GPU_MIB = 256
 NUM_REPEATS = 4
 CPU_RANKS = 2
 
@@ -47,73 +48,76 @@ class Ring:
 
 
 def longest_s(seconds: float) -> float:
-    """What a check takes at most when the all-reduce itself may take so long."""
+    """Longest time of a check whose all-reduce itself may take `seconds`."""
     return START_S + seconds + KILL_S
 
 
-def check_node(place: Place, num_gpus: int, seconds: float) -> Check:
-    """Between the processes of this node alone: what fails here is this node's fault."""
+def check_node(this: NodeRank, num_gpus: int, seconds: float) -> Check:
+    """All-reduce between the processes of this node alone: what fails here is this node's fault."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    ring = Ring((place.node,), num_gpus or CPU_RANKS, "127.0.0.1", port, num_gpus > 0)
+    ring = Ring((this.node,), num_gpus or CPU_RANKS, "127.0.0.1", port, num_gpus > 0)
     return _judge(LOCAL, ring, _run(ring, 0, seconds))
 
 
-def check_job(place: Place, nodes: Sequence[str], num_gpus: int, seconds: float) -> Check:
-    """Between all processes of `nodes`, of which this is one."""
-    ring = Ring(nodes, num_gpus or 1, place.address, place.port + 1, num_gpus > 0)
-    return _judge(GLOBAL, ring, _run(ring, list(nodes).index(place.node), seconds))
+def check_job(this: NodeRank, nodes: Sequence[str], num_gpus: int, seconds: float) -> Check:
+    """All-reduce between all processes of `nodes`, of which this is one."""
+    ring = Ring(nodes, num_gpus or 1, this.address, this.port + 1, num_gpus > 0)
+    return _judge(GLOBAL, ring, _run(ring, list(nodes).index(this.node), seconds))
 
 
-def check_pair(between: Place, pair: Sequence[str], num_gpus: int, seconds: float) -> Check:
-    """Between the processes of two nodes, of which `between` says which this is, and where they meet."""
+def check_pair(between: NodeRank, pair: Sequence[str], num_gpus: int, seconds: float) -> Check:
+    """All-reduce between the processes of two nodes, of which `between` says which this is, and where they meet."""
     ring = Ring(pair, num_gpus or 1, between.address, between.port, num_gpus > 0)
     return _judge(GLOBAL, ring, _run(ring, between.rank, seconds))
 
 
 def _run(ring: Ring, node: int, seconds: float) -> list[Answer]:
-    """The answers of this node's ranks."""
-    shared = {
-        "size": ring.size,
-        "address": ring.address,
-        "port": ring.port,
-        "backend": ring.backend,
-        "seconds": START_S + seconds,
-    }
-    ranks = range(node * ring.per_node, (node + 1) * ring.per_node)
+    """Answers of the ranks of a node, which is the ring's `node`-th."""
     environment = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    probes = [
-        Probe("collective", "rank", {**shared, "rank": rank, "device": local}, environment)
-        for local, rank in enumerate(ranks)
-    ]
+    probes = []
+    for device in range(ring.per_node):
+        wanted = {
+            "rank": node * ring.per_node + device,
+            "size": ring.size,
+            "device": device,
+            "address": ring.address,
+            "port": ring.port,
+            "backend": ring.backend,
+            "seconds": START_S + seconds,
+        }
+        probes.append(Probe("collective", "rank", wanted, environment))
     ends_at = time.monotonic() + longest_s(seconds)
     return [probe.wait(max(ends_at - time.monotonic(), 1.0)) for probe in probes]
 
 
 def _judge(name: str, ring: Ring, answers: Sequence[Answer]) -> Check:
-    """One verdict from a node's ranks."""
-    advice = (
-        "run it again with NCCL_DEBUG=INFO"
-        if ring.has_gpus
-        else "is GLOO_SOCKET_IFNAME an interface that the nodes share?"
-    )
-    said = [item.data for item in answers if item.data is not None]
-    is_mine = len(ring.nodes) == 1 or len(said) < len(answers) or any(item.get("is_mine") for item in said)
-    absent = sorted({rank for item in said for rank in item.get("absent", ())})
-    reason = next(filter(None, (item.reason or str((item.data or {}).get("error", "")) for item in answers)), "")
-    if absent and not (reason and is_mine):
-        who = list(dict.fromkeys(ring.nodes[rank // ring.per_node] for rank in absent))
-        return Check(
-            name,
-            FAIL,
-            f"{named(who)} did not come ({len(absent)} of {ring.size} ranks)",
-            "look there first",
-            not is_mine,
-        )
+    """Verdict from the answers of a node's ranks."""
+    is_own_fault = len(ring.nodes) == 1
+    reason = ""  # the first rank's that failed
+    absent: set[int] = set()
+    speeds = []
+    for rank_answer in answers:
+        data = rank_answer.data
+        if data is None:
+            is_own_fault = True
+            reason = reason or rank_answer.reason
+            continue
+        is_own_fault = is_own_fault or bool(data.get("is_mine"))
+        reason = reason or data.get("error", "")
+        absent.update(data.get("absent", ()))
+        speeds.append(data.get("gib_per_s", 0.0))
+    if absent and not (reason and is_own_fault):
+        late = named(list(dict.fromkeys(ring.nodes[rank // ring.per_node] for rank in sorted(absent))))
+        found = f"{late} did not come ({len(absent)} of {ring.size} ranks)"
+        return Check(name, FAIL, found, "look there first", is_shared=not is_own_fault)
+    ranks = f"{ring.backend} over {ring.size} ranks"
     if reason:
-        return Check(name, FAIL, f"{ring.backend} over {ring.size} ranks: {reason}", advice, not is_mine)
-    speed = min(float(item["gib_per_s"]) for item in said)
-    return Check(name, OK, f"{ring.backend} over {ring.size} ranks, {speed:.1f} GiB/s")
+        advice = "is GLOO_SOCKET_IFNAME an interface that the nodes share?"
+        if ring.has_gpus:
+            advice = "run it again with NCCL_DEBUG=INFO"
+        return Check(name, FAIL, f"{ranks}: {reason}", advice, is_shared=not is_own_fault)
+    return Check(name, OK, f"{ranks}, {min(speeds):.1f} GiB/s")
 
 
 def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:

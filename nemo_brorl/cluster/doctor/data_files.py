@@ -1,4 +1,4 @@
-"""The sources of prompts: files there and readable from this node, their first rows questions, tasks known.
+"""Check of the sources of prompts: files there and readable from this node, their first rows questions, tasks known.
 
 As a program (`probe.py`) one source, since a file server may hang.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from nemo_brorl.config.schema import BroRLConfig, SourceConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.tasks.questions.columns import RowFormat, is_wanted, question_of
 from nemo_brorl.tasks.questions.presets import row_formats
-from nemo_brorl.tasks.questions.questions import Question
 from nemo_brorl.tasks.questions.rows import BadRow, Row
 
 DEADLINE_S = 90.0
@@ -31,9 +31,8 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
     """Each source of prompts: its files, and whether their first rows can be read as questions."""
     for where, source in sources(config):
         name = f"data, {getattr(source, 'name', '')}" if where != "data" else "data"
-        found = ask(
-            "data_files", "source", {"source": OmegaConf.to_container(OmegaConf.structured(_plain(source)))}, DEADLINE_S
-        )
+        settings = OmegaConf.to_container(OmegaConf.structured(_plain(source)))
+        found = ask("data_files", "source", {"source": settings}, DEADLINE_S)
         if found.data is None:
             yield Check(name, FAIL, f"{source.path or source.source}: {found.reason}", "is its file server up?")
         elif found.data["fault"]:
@@ -43,17 +42,19 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
 
 
 def _plain(source: SourceConfig) -> SourceConfig:
-    """Without what a mixture adds."""
-    return SourceConfig(**{field: getattr(source, field) for field in SourceConfig.__dataclass_fields__})
+    """The source without what a mixture adds."""
+    settings = {name: getattr(source, name) for name in SourceConfig.__dataclass_fields__}
+    return SourceConfig(**settings)
 
 
 def look_at_source(wanted: dict[str, Any]) -> dict[str, Any]:
     """`found` or `fault` of one source. Reads no more than its files' first rows."""
     source: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(SourceConfig), wanted["source"]))
     try:
-        return {"found": _tasks(source) if source.source == "reasoning_gym" else _files(source), "fault": ""}
+        found = _tasks(source) if source.source == "reasoning_gym" else _files(source)
     except (BroRLError, OSError) as error:
         return {"found": "", "fault": str(error)}
+    return {"found": found, "fault": ""}
 
 
 def _tasks(source: SourceConfig) -> str:
@@ -62,42 +63,58 @@ def _tasks(source: SourceConfig) -> str:
     named = [task for task in source.tasks if task.name != "*"]
     if named:
         check_tasks(named)
-    names = [task.name for task in named[:MAX_NAMED]] + ["…"] * (len(named) > MAX_NAMED)
-    return f"reasoning_gym: {', '.join(names + ['every other task'] * (len(named) < len(source.tasks)))}"
+    words = [task.name for task in named[:MAX_NAMED]]
+    if len(named) > MAX_NAMED:
+        words.append("…")
+    if len(named) < len(source.tasks):
+        words.append("every other task")
+    return f"reasoning_gym: {', '.join(words)}"
 
 
 def _files(source: SourceConfig) -> str:
     from nemo_brorl.tasks.questions.tables import find_files
 
-    return "; ".join(
-        _look_at(path, find_files(source.source, path, source.dataset_split), source)
-        for path in (source.path, source.held_out_path)
-        if path
-    )
+    sentences = []
+    for path in (source.path, source.held_out_path):
+        if path:
+            files = find_files(source.source, path, source.dataset_split)
+            sentences.append(_look_at(path, files, source))
+    return "; ".join(sentences)
 
 
 def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
     for file in files[1:]:
         file.open("rb").close()  # raises where it may not be read
     formats = row_formats(source)
-    rows = [row for row in _first_rows(files[0], formats) if isinstance(row, BadRow) or is_wanted(row, source.only)]
-    read = [row if isinstance(row, BadRow) else question_of(row, formats, "", source.verifier_options) for row in rows]
-    good = sum(isinstance(item, Question) for item in read)
-    reasons = [item.reason for item in read if isinstance(item, BadRow)]
-    if reasons and not good:
-        raise DataError(f"{files[0]}: none of the first {len(read)} rows is a question: {reasons[0]}")
-    size = sum(file.stat().st_size for file in files)
-    return f"{path}: {len(files)} files, {size / 2**20:,.1f} MiB; {good} of the first {len(read)} rows are questions"
+    num_questions = 0
+    reasons = []  # why rows are none
+    for row in _first_rows(files[0], formats):
+        if isinstance(row, BadRow):
+            reasons.append(row.reason)
+        elif is_wanted(row, source.only):
+            question = question_of(row, formats, "", source.verifier_options)
+            if isinstance(question, BadRow):
+                reasons.append(question.reason)
+            else:
+                num_questions += 1
+    num_rows = num_questions + len(reasons)
+    if reasons and num_questions == 0:
+        raise DataError(f"{files[0]}: none of the first {num_rows} rows is a question: {reasons[0]}")
+    mib = sum(file.stat().st_size for file in files) / 2**20
+    return f"{path}: {len(files)} files, {mib:,.1f} MiB; {num_questions} of the first {num_rows} rows are questions"
 
 
 def _first_rows(file: Path, formats: tuple[RowFormat, ...]) -> list[Row]:
     from nemo_brorl.tasks.questions.tables import open_tables
 
     if file.suffix in (".parquet", ".arrow"):
-        tables = open_tables([file], sorted({column for layout in formats for column in layout.columns}))
+        columns: set[str] = set()
+        for layout in formats:
+            columns.update(layout.columns)
+        tables = open_tables([file], sorted(columns))
         return [tables.row(index) for index in range(min(FIRST_ROWS, len(tables)))]
     with file.open("rb") as lines:
-        return [_row(line) for line, _ in zip(filter(bytes.strip, lines), range(FIRST_ROWS), strict=False)]
+        return [_row(line) for line in islice(filter(bytes.strip, lines), FIRST_ROWS)]
 
 
 def _row(line: bytes) -> Row:

@@ -1,4 +1,5 @@
-"""The GPUs of a node: how many, how much memory is free, who else is on them, does the driver serve torch's CUDA.
+"""Check of the GPUs of a node: how many, how much memory is free, who else is on them, does the driver serve torch's
+CUDA.
 
 Asked of nvidia-smi and of torch, both in processes that may hang. As a program (`probe.py`) what torch sees.
 """
@@ -15,7 +16,8 @@ from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.schema import BroRLConfig
 
-SMI_S, TORCH_S = 30.0, 120.0
+SMI_S = 30.0  # deadline of nvidia-smi
+TORCH_S = 120.0  # deadline of torch
 FIELDS = (
     "index",
     "name",
@@ -30,7 +32,7 @@ ADVICE_BUSY = "end them, or ask for the nodes with --exclusive"
 
 
 def check_gpus(config: BroRLConfig) -> Iterator[Check]:
-    """All there is to say of this node's GPUs."""
+    """Verdicts on this node's GPUs: health, number, free memory, driver."""
     wanted = config.trainer.gpus_per_node
     overview = _run_smi([])
     if isinstance(overview, str):
@@ -38,28 +40,21 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
         yield from judge_smi(rows or "", users or "")
     seen = ask("gpus", "torch", {}, TORCH_S)
     if seen.data is None:
-        yield Check(
-            "gpus",
-            FAIL,
-            f"torch did not say what it sees: {seen.reason}",
-            "does python -c 'import torch; torch.cuda.init()' work here?",
-        )
+        advice = "does python -c 'import torch; torch.cuda.init()' work here?"
+        yield Check("gpus", FAIL, f"torch did not say what it sees: {seen.reason}", advice)
         return
     yield judge_count(wanted, seen.data)
     if seen.data["devices"]:
         yield judge_memory(config.generation.gpu_memory_utilization, seen.data["devices"])
     if overview is None:
-        yield Check(
-            "gpu driver",
-            WARN,
-            "nvidia-smi is not here or does not answer: driver, errors and other processes were not looked at",
-        )
+        found = "nvidia-smi is not here or does not answer: driver, errors and other processes were not looked at"
+        yield Check("gpu driver", WARN, found)
     else:
         yield judge_driver(overview, seen.data)
 
 
 def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
-    """Enough GPUs, of one kind, that torch can use."""
+    """Verdict on their number and kind, as torch sees them."""
     devices: Sequence[Mapping[str, Any]] = seen["devices"]
     names = list(dict.fromkeys(device["name"] for device in devices))
     found = f"{len(devices)} × {' and '.join(names) or 'no GPU'}, torch for CUDA {seen['cuda']}, NCCL {seen['nccl']}"
@@ -68,7 +63,9 @@ def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
             f"trainer.gpus_per_node={wanted}: write the number there is, or ask Slurm for them "
             f"(--gpus-per-node), see CUDA_VISIBLE_DEVICES"
         )
-        return Check("gpus", FAIL, f"{found}; {seen['error']}" if seen["error"] else found, advice)
+        if seen["error"]:
+            found = f"{found}; {seen['error']}"
+        return Check("gpus", FAIL, found, advice)
     if len(names) > 1:
         return Check("gpus", WARN, found, "the slowest kind sets the pace of all")
     if len(devices) > wanted:
@@ -82,44 +79,40 @@ def judge_memory(share: float, devices: Sequence[Mapping[str, Any]]) -> Check:
     if short:
         poorest = min(short, key=lambda device: device["free"] / device["total"])
         found = f"GPU {poorest['index']} has {poorest['free'] / GIB:.1f} of {poorest['total'] / GIB:.1f} GiB free"
-        return Check(
-            "gpu memory",
-            FAIL,
-            found,
-            f"generation.gpu_memory_utilization={share:g} does not fit: {ADVICE_BUSY}, or lower it",
-        )
+        advice = f"generation.gpu_memory_utilization={share:g} does not fit: {ADVICE_BUSY}, or lower it"
+        return Check("gpu memory", FAIL, found, advice)
     least = min(device["free"] / GIB for device in devices)
     return Check("gpu memory", OK, f"{least:.1f} GiB and more free on each")
 
 
 def judge_smi(rows: str, users: str) -> Iterator[Check]:
-    """Errors and other processes, from nvidia-smi's tables without heads and units."""
-    table = [dict(zip(FIELDS, cells, strict=True)) for cells in _cells(rows, len(FIELDS))]
-    if errors := [
-        row["index"] for row in table if row["ecc.errors.uncorrected.volatile.total"] not in ("0", "[N/A]", "N/A")
-    ]:
-        yield Check(
-            "gpu health",
-            FAIL,
-            f"uncorrected memory errors on GPU {', '.join(errors)}",
-            "reset or replace it; drain the node until then",
-        )
-    elif slow := [row["index"] for row in table if row["clocks_event_reasons.hw_slowdown"] == "Active"]:
-        yield Check(
-            "gpu health",
-            WARN,
-            f"the hardware slows down GPU {', '.join(slow)}",
-            "heat or power: nvidia-smi -q -d PERFORMANCE",
-        )
-    elif table:
+    """Verdicts on errors and other processes, from nvidia-smi's tables without heads and units."""
+    faulty, slow, healthy = [], [], []
+    for cells in _cells(rows, len(FIELDS)):
+        gpu = dict(zip(FIELDS, cells, strict=True))
+        if gpu["ecc.errors.uncorrected.volatile.total"] not in ("0", "[N/A]", "N/A"):
+            faulty.append(gpu["index"])
+        elif gpu["clocks_event_reasons.hw_slowdown"] == "Active":
+            slow.append(gpu["index"])
+        else:
+            healthy.append(gpu["index"])
+    if faulty:
+        found = f"uncorrected memory errors on GPU {', '.join(faulty)}"
+        yield Check("gpu health", FAIL, found, "reset or replace it; drain the node until then")
+    elif slow:
+        found = f"the hardware slows down GPU {', '.join(slow)}"
+        yield Check("gpu health", WARN, found, "heat or power: nvidia-smi -q -d PERFORMANCE")
+    elif healthy:
         yield Check("gpu health", OK, "no uncorrected errors, not slowed down")
-    others = [f"{name} (pid {pid}, {used} MiB)" for pid, name, used in _cells(users, len(PROCESSES))]
+    others = []
+    for pid, name, used in _cells(users, len(PROCESSES)):
+        others.append(f"{name} (pid {pid}, {used} MiB)")
     if others:
         yield Check("gpu users", WARN, f"{len(others)} other processes: {', '.join(others[:4])}", ADVICE_BUSY)
 
 
 def judge_driver(overview: str, seen: Mapping[str, Any]) -> Check:
-    """CUDA's rule: a driver serves every release of its own major version and older ones."""
+    """Verdict on the driver by CUDA's rule: it serves every release of its own major version and older ones."""
     match, cuda = _CUDA.search(overview), str(seen["cuda"] or "")
     if match is None or not cuda:
         return Check("gpu driver", WARN, "its CUDA version is not known")
@@ -158,10 +151,9 @@ def see_with_torch(_: dict[str, Any]) -> dict[str, Any]:
         torch.cuda.init()
         seen["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
         for index in range(torch.cuda.device_count()):
+            name = torch.cuda.get_device_name(index)
             free, total = torch.cuda.mem_get_info(index)
-            seen["devices"].append(
-                {"index": index, "name": torch.cuda.get_device_name(index), "free": free, "total": total}
-            )
+            seen["devices"].append({"index": index, "name": name, "free": free, "total": total})
     except (RuntimeError, AssertionError) as error:
         seen["error"] = str(error).splitlines()[0]
     return seen

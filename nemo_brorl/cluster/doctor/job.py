@@ -1,4 +1,4 @@
-"""The nodes of a job look at themselves, then at each other, and agree on a verdict."""
+"""Examination of a job: its nodes look at themselves, then at each other, and agree on a verdict."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.cluster.doctor import collective, pairs, shared_folder
-from nemo_brorl.cluster.doctor.node_rank import Place
-from nemo_brorl.cluster.doctor.rendezvous import Meeting, meet
+from nemo_brorl.cluster.doctor.node_rank import NodeRank
+from nemo_brorl.cluster.doctor.rendezvous import Rendezvous, join
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport, named
 from nemo_brorl.core.errors import ResourceError
 
-MEETING = "meeting"
+RENDEZVOUS = "rendezvous"
 SAME = "same versions"
 CLOCKS = "clock"
 CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # between a node's clock and the first one's
@@ -27,10 +27,10 @@ SPREAD_S = 90.0  # that nodes may be apart, beyond what a check may take
 class Wanted:
     """What the job's checks need to know."""
 
-    canaries: Path  # a folder below the run folder
+    shared: Path  # a folder below the run folder
     reports: Path | None  # the folder of `<node>.json`; None: they are not written
     num_gpus: int  # on each node; 0: CPU
-    meet_s: float  # from this process' start of the meeting until everyone has come
+    rendezvous_s: float  # from this process' start of the rendezvous until everyone has come
     all_reduce_s: float  # 0: none is tried
 
 
@@ -40,170 +40,170 @@ class Verdict:
 
     reports: tuple[NodeReport, ...]
     num_nodes: int
-    has_met: bool = True  # False: this node knows of no other
+    has_joined: bool = True  # False: this node knows of no other
 
     @property
     def is_ok(self) -> bool:
-        return (
-            len(self.reports) == self.num_nodes
-            and all(report.is_ok for report in self.reports)
-            and not self.shared_failures
-        )
+        if len(self.reports) < self.num_nodes or self.shared_failures:
+            return False
+        return all(report.is_ok for report in self.reports)
 
     @property
     def shared_failures(self) -> list[str]:
         """What failed between nodes that are in order by themselves."""
-        shared = [
-            check for report in self.reports for check in report.checks if check.status == FAIL and check.is_shared
-        ]
-        return list(dict.fromkeys(f"{check.name}: {check.found}; {check.advice}" for check in shared))
+        texts: dict[str, None] = {}  # each once, in order
+        for report in self.reports:
+            for check in report.checks:
+                if check.status == FAIL and check.is_shared:
+                    texts[f"{check.name}: {check.found}; {check.advice}"] = None
+        return list(texts)
 
 
-def examine_job(place: Place, wanted: Wanted, look: Callable[[], NodeReport]) -> Verdict:
+def examine_job(this: NodeRank, wanted: Wanted, look: Callable[[], NodeReport]) -> Verdict:
     """Meet, `look` at this node, then at the others, and write `<node>.json` into `wanted.reports`.
 
     A node writes its own before the last exchange; then the first one writes all, with what it alone knows: who did not
     come, how the clocks differ, whose packages are other ones.
     """
     word = secrets.token_hex(8)
-    wrong = shared_folder.write(wanted.canaries, place.node, word)
+    wrong = shared_folder.write(wanted.shared, this.node, word)
     try:
-        with meet(place, wanted.meet_s) as meeting:
-            verdict = _examine_together(place, wanted, look, meeting, (word, wrong))
+        with join(this, wanted.rendezvous_s) as rendezvous:
+            verdict = _examine_together(this, wanted, look, rendezvous, word, wrong)
     except ResourceError as error:
-        return _alone(place, wanted, look(), str(error))
-    if place.is_first:
+        return _alone(this, wanted, look(), str(error))
+    if this.is_first:
         _write(wanted, verdict.reports)
     return verdict
 
 
 def _examine_together(
-    place: Place, wanted: Wanted, look: Callable[[], NodeReport], meeting: Meeting, written: tuple[str, str]
+    this: NodeRank, wanted: Wanted, look: Callable[[], NodeReport], rendezvous: Rendezvous, word: str, wrong: str
 ) -> Verdict:
-    """`written`: this node's shared_folder, and what went wrong when it was written."""
-    word, wrong = written
-    words = {place.nodes[rank]: said for rank, said in meeting.exchange(word, EXCHANGE_S).items()}
+    """Verdict of nodes that have met. `word`: what this node has left in the shared folder; `wrong`: why it could
+    not."""
+    words = this.by_node(rendezvous.exchange(word, EXCHANGE_S))
     report = look()
-    sights = meeting.exchange(
-        [] if wrong else shared_folder.seen(wanted.canaries, words, EXCHANGE_S / 2), EXCHANGE_S + SPREAD_S
-    )
-    names = {place.nodes[rank]: seen for rank, seen in sights.items()}
-    shared = shared_folder.judge(place.nodes, names, wanted.canaries)[place.node]
-    report.checks.append(Check(shared_folder.NAME, FAIL, wrong, shared.advice) if wrong else shared)
+    seen = [] if wrong else shared_folder.seen(wanted.shared, words, EXCHANGE_S / 2)
+    sights = this.by_node(rendezvous.exchange(seen, EXCHANGE_S + SPREAD_S))
+    shared = shared_folder.judge(this.nodes, sights, wanted.shared)[this.node]
+    if wrong:
+        shared = Check(shared_folder.NAME, FAIL, wrong, shared.advice)
+    report.checks.append(shared)
     if wanted.all_reduce_s > 0:
-        report.checks += _all_reduce(place, wanted, meeting)
+        report.checks += _all_reduce(this, wanted, rendezvous)
     _write(wanted, [report])
-    gathered = meeting.exchange(report.to_json(), collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S)
-    shared_folder.remove(wanted.canaries, place.node)
-    return _verdict(place, wanted, gathered, meeting.offsets)
+    gathered = rendezvous.exchange(report.to_json(), collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S)
+    shared_folder.remove(wanted.shared, this.node)
+    return _verdict(this, wanted, gathered, rendezvous.offsets)
 
 
-def _all_reduce(place: Place, wanted: Wanted, meeting: Meeting) -> list[Check]:
+def _all_reduce(this: NodeRank, wanted: Wanted, rendezvous: Rendezvous) -> list[Check]:
     """On the node alone; then over all nodes on which that went well, since another one would only make them wait; and
     if that fails, between neighbours. Every node comes to each exchange, whether it takes part in what is tried or
     not."""
     longest = collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S
-    mine = collective.check_node(place, wanted.num_gpus, wanted.all_reduce_s)
-    alone = meeting.exchange(mine.status, longest)
-    if place.size == 1:
+    mine = collective.check_node(this, wanted.num_gpus, wanted.all_reduce_s)
+    alone = this.by_node(rendezvous.exchange(mine.status, longest))
+    if this.size == 1:
         return [mine]
-    good = [node for rank, node in enumerate(place.nodes) if alone.get(rank) == OK]
-    bad = [node for node in place.nodes if node not in good]
-    if len(good) < 2 or place.nodes[0] not in good:
+    good = [node for node in this.nodes if alone.get(node) == OK]
+    bad = [node for node in this.nodes if node not in good]
+    if len(good) < 2 or this.nodes[0] not in good:
         return [mine, Check(collective.GLOBAL, WARN, f"not tried, for {named(bad)}")]
     together = Check(collective.GLOBAL, WARN, "not tried here")
-    if place.node in good:
-        together = collective.check_job(place, good, wanted.num_gpus, wanted.all_reduce_s)
-        together = replace(together, found=f"{together.found} (without {named(bad)})") if bad else together
-    statuses = meeting.exchange(together.status, longest)
+    if this.node in good:
+        together = collective.check_job(this, good, wanted.num_gpus, wanted.all_reduce_s)
+        if bad:
+            together = replace(together, found=f"{together.found} (without {named(bad)})")
+    statuses = rendezvous.exchange(together.status, longest)
     if FAIL in statuses.values() and len(good) >= pairs.LEAST:
 
-        def try_pair(between: Place, pair: pairs.Pair) -> Check:
+        def try_pair(between: NodeRank, pair: pairs.Pair) -> Check:
             return collective.check_pair(between, pair, wanted.num_gpus, wanted.all_reduce_s)
 
-        faults = pairs.find_fault(place, meeting, good, try_pair, longest)
-        together = pairs.blamed(together, place.node, faults) if together.status == FAIL else together
+        faults = pairs.find_fault(this, rendezvous, good, try_pair, longest)
+        if together.status == FAIL:
+            together = pairs.blamed(together, this.node, faults)
     return [mine, together]
 
 
 def _write(wanted: Wanted, reports: Sequence[NodeReport]) -> None:
-    for report in reports if wanted.reports else ():
-        assert wanted.reports is not None, "looked at above"
-        report.write(wanted.reports)
+    if wanted.reports is not None:
+        for report in reports:
+            report.write(wanted.reports)
 
 
-def _verdict(place: Place, wanted: Wanted, gathered: Mapping[int, Any], offsets: Mapping[int, float]) -> Verdict:
+def _verdict(this: NodeRank, wanted: Wanted, gathered: Mapping[int, Any], offsets: Mapping[int, float]) -> Verdict:
     reports = {rank: NodeReport.from_json(data) for rank, data in gathered.items()}
-    if place.is_first and place.size > 1:
-        for rank, node in enumerate(place.nodes):
+    if this.is_first and this.size > 1:
+        for rank, node in enumerate(this.nodes):
             report = reports.setdefault(rank, _absentee(node, wanted.reports))
             if rank in gathered:
-                report.checks.append(Check(MEETING, OK, "came"))
+                report.checks.append(Check(RENDEZVOUS, OK, "came"))
             if rank in offsets and rank in gathered:
                 report.checks.append(check_clock(offsets[rank]))
         check_same(list(reports.values()))
-    return Verdict(tuple(reports[rank] for rank in sorted(reports)), place.size)
+    return Verdict(tuple(reports[rank] for rank in sorted(reports)), this.size)
 
 
 def check_clock(offset_s: float) -> Check:
     """A node's clock against the first one's."""
     if abs(offset_s) < CLOCK_WARN_S:
         return Check(CLOCKS, OK, "within a second")
+    status = FAIL if abs(offset_s) >= CLOCK_FAIL_S else WARN
     advice = "set its clock (chronyc makestep): files and deadlines of several nodes are compared"
-    return Check(
-        CLOCKS, FAIL if abs(offset_s) >= CLOCK_FAIL_S else WARN, f"{offset_s:+.1f} s from the first node's", advice
-    )
+    return Check(CLOCKS, status, f"{offset_s:+.1f} s from the first node's", advice)
 
 
 def check_same(reports: Sequence[NodeReport]) -> None:
     """Add to each report whether its facts are those of most nodes; of equally many, those of the first."""
-    facts = sorted({name for report in reports for name in report.facts})
+    values: dict[str, list[str]] = {}  # by fact, of every node that has it
+    for report in reports:
+        for name, value in report.facts.items():
+            values.setdefault(name, []).append(value)
     usual = {}
-    for name in facts:
-        values = [report.facts[name] for report in reports if name in report.facts]
-        usual[name] = max(dict.fromkeys(values), key=values.count)
+    for name in sorted(values):
+        usual[name] = max(dict.fromkeys(values[name]), key=values[name].count)
     for report in reports:
         if not report.facts:
             continue
-        others = [
-            f"{name} {report.facts.get(name, 'none')}, elsewhere {usual[name]}"
-            for name in facts
-            if report.facts.get(name) != usual[name]
-        ]
+        others = []
+        for name, value in usual.items():
+            own = report.facts.get(name, "none")
+            if own != value:
+                others.append(f"{name} {own}, elsewhere {value}")
         if others:
-            report.checks.append(
-                Check(
-                    SAME, FAIL, "; ".join(others), "install the same packages on all nodes, or use one container image"
-                )
-            )
+            advice = "install the same packages on all nodes, or use one container image"
+            report.checks.append(Check(SAME, FAIL, "; ".join(others), advice))
         else:
-            report.checks.append(Check(SAME, OK, ", ".join(f"{name} {value}" for name, value in usual.items())))
+            found = ", ".join(f"{name} {value}" for name, value in usual.items())
+            report.checks.append(Check(SAME, OK, found))
 
 
 def _absentee(node: str, reports: Path | None) -> NodeReport:
-    """Of a node that did not come: what it left itself a short while ago, as one with wrong settings does, and that it
-    did not come."""
+    """Report of a node that did not come: what it left itself a short while ago, as one with wrong settings does, and
+    that it did not come."""
     left = NodeReport.read(reports / f"{node}.json", LEFT_S) if reports else None
     advice = "is it up, can it reach the first node's port, does its container start? Its own output says more"
-    absent = Check(MEETING, FAIL, f"{node} did not come, or went away in the middle of the checks", advice)
-    return (
-        NodeReport(node, [absent])
-        if left is None or left.is_ok
-        else NodeReport(node, [*left.checks, absent], left.facts)
-    )
+    absent = Check(RENDEZVOUS, FAIL, f"{node} did not come, or went away in the middle of the checks", advice)
+    if left is None or left.is_ok:
+        return NodeReport(node, [absent])
+    return NodeReport(node, [*left.checks, absent], left.facts)
 
 
-def _alone(place: Place, wanted: Wanted, report: NodeReport, reason: str) -> Verdict:
-    """Nobody could be met. Where the first node's canary is there it is up, and the fault is taken to be this node's;
-    else the first's."""
-    is_up = shared_folder.is_fresh(wanted.canaries, place.nodes[0], LEFT_S)
-    fault = place.node if place.is_first or is_up else place.nodes[0]
-    report.checks.append(Check(MEETING, FAIL if fault == place.node else WARN, reason, f"look at {fault} first"))
+def _alone(this: NodeRank, wanted: Wanted, report: NodeReport, reason: str) -> Verdict:
+    """Verdict of a node that met nobody. Where the first node's word is in the shared folder it is up, and the fault is
+    taken to be this node's; else the first's."""
+    is_up = shared_folder.is_fresh(wanted.shared, this.nodes[0], LEFT_S)
+    fault = this.node if this.is_first or is_up else this.nodes[0]
+    status = FAIL if fault == this.node else WARN
+    report.checks.append(Check(RENDEZVOUS, status, reason, f"look at {fault} first"))
     _write(wanted, [report])
-    shared_folder.remove(wanted.canaries, place.node)
-    if fault == place.node:
-        return Verdict((report,), place.size, has_met=False)
+    shared_folder.remove(wanted.shared, this.node)
+    if fault == this.node:
+        return Verdict((report,), this.size, has_joined=False)
     first = _absentee(fault, wanted.reports)
     if wanted.reports and not (wanted.reports / f"{fault}.json").exists():
         first.write(wanted.reports)
-    return Verdict((first, report), place.size, has_met=False)
+    return Verdict((first, report), this.size, has_joined=False)

@@ -33,7 +33,7 @@ HANG_S = 20.0
 
 
 def check_python() -> Check:
-    """Whether the project runs on this interpreter."""
+    """Check that the project runs on this interpreter."""
     found = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     if sys.version_info[:2] in PYTHONS:
         return Check("python", OK, found)
@@ -41,22 +41,15 @@ def check_python() -> Check:
 
 
 def check_nodes(config: BroRLConfig, num_nodes: int) -> Iterator[Check]:
-    """Whether the job has the nodes that the settings speak of; nothing where the doctor looks at one machine alone."""
+    """Check that the job has the nodes that the settings speak of; nothing where the doctor looks at one machine
+    alone."""
     wanted = config.trainer.num_nodes
     if num_nodes < wanted and num_nodes > 1:
-        yield Check(
-            "nodes",
-            FAIL,
-            f"{num_nodes}, trainer.num_nodes={wanted}",
-            f"ask Slurm for {wanted} (--nodes), or write trainer.num_nodes={num_nodes}",
-        )
+        advice = f"ask Slurm for {wanted} (--nodes), or write trainer.num_nodes={num_nodes}"
+        yield Check("nodes", FAIL, f"{num_nodes}, trainer.num_nodes={wanted}", advice)
     elif num_nodes > wanted:
-        yield Check(
-            "nodes",
-            WARN,
-            f"{num_nodes}, trainer.num_nodes={wanted}",
-            f"{num_nodes - wanted} are spare; write trainer.num_nodes={num_nodes} to use them",
-        )
+        advice = f"{num_nodes - wanted} are spare; write trainer.num_nodes={num_nodes} to use them"
+        yield Check("nodes", WARN, f"{num_nodes}, trainer.num_nodes={wanted}", advice)
 
 
 def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check]:
@@ -64,16 +57,13 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
     run_folder = Path(config.exp_manager.explicit_log_dir)
     size = num_parameters(shape) if shape else 0
     kept = size * (CHECKPOINT_BYTES * (config.trainer.keep_checkpoints + 1) + 2 * EXPORT_BYTES) / GIB
-    yield check_room(
-        "disk, run", run_folder, kept + 1.0, "move exp_manager.explicit_log_dir, or lower trainer.keep_checkpoints"
-    )
+    advice = "move exp_manager.explicit_log_dir, or lower trainer.keep_checkpoints"
+    yield check_room("disk, run", run_folder, kept + 1.0, advice)
     scratch = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
-    yield check_room(
-        "disk, tmp", scratch, TMP_GIB, "empty it, or set RAY_TMPDIR to a local disk with room", is_for_ray=True
-    )
-    tokens = (
-        max(stage_samples(config)) * (config.data.max_prompt_tokens + config.rollouts.max_response_tokens) * TOKEN_BYTES
-    )
+    advice = "empty it, or set RAY_TMPDIR to a local disk with room"
+    yield check_room("disk, tmp", scratch, TMP_GIB, advice, is_for_ray=True)
+    longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
+    tokens = max(stage_samples(config)) * longest * TOKEN_BYTES
     item = 2 if config.generation.precision == "bf16" else 4
     weights = item * size if config.generation.keep_published else 0
     shm = SHM_GIB + (2 * tokens / max(config.trainer.num_nodes, 1) + weights) / GIB
@@ -99,15 +89,11 @@ def check_room(
     if free < (needed_gib if least_gib is None else least_gib) * GIB:
         return Check(name, FAIL, found, advice)
     if is_for_ray and free < (1 - RAY_FULL) * total:
-        return Check(
-            name,
-            FAIL,
-            f"{found}, and it is {1 - free / total:.0%} full: above {RAY_FULL:.0%} Ray puts nothing aside",
-            advice,
-        )
-    return Check(
-        name, WARN if free < 2 * needed_gib * GIB else OK, found, advice if free < 2 * needed_gib * GIB else ""
-    )
+        found = f"{found}, and it is {1 - free / total:.0%} full: above {RAY_FULL:.0%} Ray puts nothing aside"
+        return Check(name, FAIL, found, advice)
+    if free < 2 * needed_gib * GIB:
+        return Check(name, WARN, found, advice)
+    return Check(name, OK, found)
 
 
 def check_limits(config: BroRLConfig) -> Iterator[Check]:
@@ -117,28 +103,22 @@ def check_limits(config: BroRLConfig) -> Iterator[Check]:
     wanted = max(FILES_AT_LEAST, FILES_PER_PROCESS * processes * config.trainer.num_nodes)
     advice = f"raise it to {wanted} or more (ulimit -Hn, LimitNOFILE of slurmd, --ulimit of the container)"
     yield _limit("open files", files, FILES_AT_LEAST // 4, wanted, advice)
-    threads = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    group = _pids_limit()
-    least = min(
-        [limit for limit in (threads, group) if limit is not None and limit >= 0], default=resource.RLIM_INFINITY
-    )
+    limits = [resource.getrlimit(resource.RLIMIT_NPROC)[0], _pids_limit()]
+    least = min([limit for limit in limits if limit is not None and limit >= 0], default=resource.RLIM_INFINITY)
     wanted = THREADS_PER_PROCESS * processes
     advice = f"raise it to {wanted} or more (ulimit -u, TasksMax, pids.max of the container)"
     yield _limit("processes", least, wanted // 4, wanted, advice)
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if config.trainer.num_nodes > 1 and Path("/sys/class/infiniband").is_dir():
-        advice = (
-            "InfiniBand pins memory: write `ulimit -l unlimited`, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
-        )
-        yield (
-            Check("locked memory", OK, "unlimited")
-            if locked == resource.RLIM_INFINITY
-            else Check("locked memory", WARN, f"{locked >> 10} KiB", advice)
-        )
+        if locked == resource.RLIM_INFINITY:
+            yield Check("locked memory", OK, "unlimited")
+            return
+        advice = "write `ulimit -l unlimited`, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+        yield Check("locked memory", WARN, f"{locked >> 10} KiB", f"InfiniBand pins memory: {advice}")
 
 
 def check_memory(config: BroRLConfig, shape: ModelShape | None) -> Check:
-    """Whether the run fits into the host's memory; on GPUs what is free is said."""
+    """Check that the run fits into the host's memory; on GPUs what is free is said."""
     free = available_gib()
     if free is None:
         return Check("memory", WARN, "unknown: neither /proc/meminfo nor the container's limit can be read")
@@ -147,16 +127,15 @@ def check_memory(config: BroRLConfig, shape: ModelShape | None) -> Check:
     needed = needed_gib(config, shape)
     found = f"{free:,.1f} GiB free, about {needed:.1f} needed"
     advice = "lower generation.num_engines, generation.kv_cache_gib or policy.tokens_per_micro_batch"
-    return Check(
-        "memory",
-        FAIL if needed > free else WARN if needed > 0.85 * free else OK,
-        found,
-        advice if needed > 0.85 * free else "",
-    )
+    if needed > free:
+        return Check("memory", FAIL, found, advice)
+    if needed > 0.85 * free:
+        return Check("memory", WARN, found, advice)
+    return Check("memory", OK, found)
 
 
 def check_ports(ports: Sequence[int]) -> Check:
-    """Whether nobody listens on the ports that the job is going to use."""
+    """Check that nobody listens on the ports that the job is going to use."""
     taken = [port for port in ports if not _is_free(port)]
     if not taken:
         return Check("ports", OK, f"{len(ports)} of the job are free")
@@ -183,15 +162,18 @@ def _usage(folder: Path) -> tuple[int, int] | OSError:
 
 
 def _processes(config: BroRLConfig) -> int:
-    """Of one node, about: ranks, engines and their workers, verifiers, Ray's own."""
+    """Number of processes of one node, about: ranks, engines and their workers, verifiers, Ray's own."""
     nodes = max(config.trainer.num_nodes, 1)
     return 16 + 2 * config.rewards.num_workers + (num_policy_ranks(config) + 2 * num_engines(config)) // nodes
 
 
 def _limit(name: str, limit: int, least: int, wanted: int, advice: str) -> Check:
-    if limit == resource.RLIM_INFINITY or limit >= wanted:
-        return Check(name, OK, "unlimited" if limit == resource.RLIM_INFINITY else f"{limit:,}")
-    return Check(name, FAIL if limit < least else WARN, f"{limit:,}, {wanted:,} may be needed", advice)
+    if limit == resource.RLIM_INFINITY:
+        return Check(name, OK, "unlimited")
+    if limit >= wanted:
+        return Check(name, OK, f"{limit:,}")
+    status = FAIL if limit < least else WARN
+    return Check(name, status, f"{limit:,}, {wanted:,} may be needed", advice)
 
 
 def _pids_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:

@@ -1,4 +1,4 @@
-"""The folder of policy.model: everything there, no file cut short, and the settings fit it."""
+"""Check of policy.model's folder: everything there, no file cut short, and the settings fit it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,10 @@ MAX_HEADER = 1 << 28  # bytes of a safetensors header
 
 def check_model(config: BroRLConfig) -> tuple[Check, ModelShape | None]:
     """The verdict on policy.model, and its shape where it could be read."""
-    late = (
-        Check(
-            "model", FAIL, f"{config.policy.model} has not answered for {DEADLINE_S:.0f} s", "is its file server up?"
-        ),
-        None,
-    )
-    found: tuple[Check, ModelShape | None] = within(DEADLINE_S, lambda: _judge_model(config), late)
-    return found
+    reason = f"{config.policy.model} has not answered for {DEADLINE_S:.0f} s"
+    late = Check("model", FAIL, reason, "is its file server up?")
+    verdict: tuple[Check, ModelShape | None] = within(DEADLINE_S, lambda: _judge_model(config), (late, None))
+    return verdict
 
 
 def _judge_model(config: BroRLConfig) -> tuple[Check, ModelShape | None]:
@@ -43,19 +39,14 @@ def _judge_model(config: BroRLConfig) -> tuple[Check, ModelShape | None]:
         shape = read_model_shape(folder)
     except BroRLError as error:
         if name == config.sft.output and not Path(name).exists():
-            return Check(
-                "model",
-                WARN,
-                f"{name} has not been made yet",
-                "`make train` makes it first, or python -m nemo_brorl sft",
-            ), None
+            advice = "`make train` makes it first, or brorl sft"
+            return Check("model", WARN, f"{name} has not been made yet", advice), None
         return Check("model", FAIL, str(error)), None
     faults = [*misfits(config, shape), *folder_faults(folder, shape)]
     if faults:
         more = f" (and {len(faults) - MAX_NAMED} more)" if len(faults) > MAX_NAMED else ""
-        return Check(
-            "model", FAIL, f"{folder}: {'; '.join(faults[:MAX_NAMED])}{more}", "download or export it again"
-        ), shape
+        found = f"{folder}: {'; '.join(faults[:MAX_NAMED])}{more}"
+        return Check("model", FAIL, found, "download or export it again"), shape
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     return Check("model", OK, f"{folder}: {shape.num_layers} layers, {size / GIB:,.2f} GiB, complete"), shape
 
@@ -65,8 +56,10 @@ def cached_model(name: str) -> Path | None:
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
     head = cache / "refs" / "main"
-    folder = cache / "snapshots" / (head.read_text(encoding="ascii").strip() if head.is_file() else "")
-    return folder if head.is_file() and folder.is_dir() else None
+    if not head.is_file():
+        return None
+    folder = cache / "snapshots" / head.read_text(encoding="ascii").strip()
+    return folder if folder.is_dir() else None
 
 
 def _not_here(name: str) -> Check:
@@ -75,9 +68,8 @@ def _not_here(name: str) -> Check:
         f"then policy.model=FOLDER"
     )
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        return Check(
-            "model", FAIL, f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it", advice
-        )
+        found = f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it"
+        return Check("model", FAIL, found, advice)
     return Check("model", WARN, f"{name} is not in the hub's cache: every node downloads it at the start", advice)
 
 
@@ -93,7 +85,9 @@ def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
         except (OSError, ValueError, KeyError, AttributeError) as error:
             yield f"{index.name} cannot be read ({error})"
             return
-        yield from (f"{name} is missing" for name in sorted(named - {path.name for path in shards}))
+        there = {path.name for path in shards}
+        for name in sorted(named - there):
+            yield f"{name} is missing"
         shards = [path for path in shards if path.name in named]
     elif not shards:
         yield "there are no weights (*.safetensors)"
@@ -115,12 +109,17 @@ def read_shard(path: Path) -> tuple[set[str], str]:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length)) if length <= MAX_HEADER else None
+            header = None
+            if length <= MAX_HEADER:
+                header = json.loads(file.read(length))
         size = path.stat().st_size
     except (OSError, ValueError) as error:
         return set(), f"cannot be read ({error})"
     if not isinstance(header, dict):
         return set(), "is no safetensors file"
     header.pop("__metadata__", None)
-    end = 8 + length + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
-    return set(header), "" if size == end else f"has {size:,} bytes and its header speaks of {end:,}: it was cut short"
+    ends = [tensor["data_offsets"][1] for tensor in header.values()]
+    whole = 8 + length + max(ends, default=0)
+    if size != whole:
+        return set(header), f"has {size:,} bytes and its header speaks of {whole:,}: it was cut short"
+    return set(header), ""

@@ -1,4 +1,4 @@
-"""Where this process stands among those of a job: Slurm's variables, and how its lists of nodes are written."""
+"""Rank of this node among those of a job: Slurm's variables, and how its lists of nodes are written."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nemo_brorl.core.errors import ConfigError
 
-DEFAULT_PORT = 12377  # of the meeting; the next one is for the all-reduce. Below the ephemeral ports (32768-60999)
+DEFAULT_PORT = 12377  # of the rendezvous; the next ones are for all-reduces. Below the ephemeral ports (32768-60999)
 _ITEM = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _BRACKETS = re.compile(r"\[([^\]]*)\]")
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeRank:
     """One of the processes of a job, one on each node."""
 
     rank: int
@@ -36,14 +37,18 @@ class Place:
     def is_first(self) -> bool:
         return self.rank == 0
 
+    def by_node(self, by_rank: Mapping[int, Any]) -> dict[str, Any]:
+        """Values of ranks as values of nodes."""
+        return {self.nodes[rank]: value for rank, value in by_rank.items()}
 
-def here() -> Place:
-    """Alone on this machine."""
-    return Place(0, (own_name(os.environ),))
+
+def here() -> NodeRank:
+    """Rank of a machine that is alone."""
+    return NodeRank(0, (own_name(os.environ),))
 
 
-def in_job(environment: Mapping[str, str], address: str | None = None) -> Place:
-    """After the variables of a Slurm step with one task per node. `address` is HOST or HOST:PORT of the first node,
+def in_job(environment: Mapping[str, str], address: str | None = None) -> NodeRank:
+    """Rank by the variables of a Slurm step with one task per node. `address` is HOST or HOST:PORT of the first node,
     else its name is looked up, and where that has no answer SLURM_LAUNCH_NODE_IPADDR is taken. Raises ConfigError
     outside of a step."""
     try:
@@ -51,7 +56,7 @@ def in_job(environment: Mapping[str, str], address: str | None = None) -> Place:
     except (KeyError, ValueError) as error:
         raise ConfigError(
             f"--job runs on every node of a Slurm job and {error} is not set as srun sets it: write"
-            " srun --ntasks-per-node=1 python -m nemo_brorl doctor --job …, or leave --job out to look at this machine"
+            " srun --ntasks-per-node=1 brorl doctor --job …, or leave --job out to look at this machine"
         ) from error
     listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or own_name(environment)
     nodes = tuple(expand(listed))
@@ -63,7 +68,12 @@ def in_job(environment: Mapping[str, str], address: str | None = None) -> Place:
     host, _, port = (address or "").partition(":")
     if port and not port.isdigit():
         raise ConfigError(f"--address {address}: {port} is no port; write HOST or HOST:PORT")
-    return Place(rank, nodes, host or _address_of(nodes[0], rank, environment), int(port) if port else DEFAULT_PORT)
+    if not host:
+        try:
+            host = socket.gethostbyname(nodes[0])
+        except OSError:
+            host = environment.get("SLURM_LAUNCH_NODE_IPADDR") or nodes[0]
+    return NodeRank(rank, nodes, host, int(port or DEFAULT_PORT))
 
 
 def expand(nodes: str) -> Iterator[str]:
@@ -86,20 +96,18 @@ def _names(item: str) -> Iterator[str]:
     if brackets is None:
         yield item
         return
+    before, after = item[: brackets.start()], item[brackets.end() :]
     for number in _numbers(brackets[1]):
-        yield from (f"{item[: brackets.start()]}{number}{rest}" for rest in _names(item[brackets.end() :]))
+        for rest in _names(after):
+            yield f"{before}{number}{rest}"
 
 
 def _numbers(text: str) -> Iterator[str]:
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not dash:
+            last = first
+        if not first.isdigit() or not last.isdigit():
             raise ConfigError(f"{part!r} is no range of numbers in a list of nodes")
-        yield from (str(number).zfill(len(first)) for number in range(int(first), int(last or first) + 1))
-
-
-def _address_of(first: str, rank: int, environment: Mapping[str, str]) -> str:
-    try:
-        return socket.gethostbyname(first)
-    except OSError:
-        return environment.get("SLURM_LAUNCH_NODE_IPADDR") or first
+        for number in range(int(first), int(last) + 1):
+            yield str(number).zfill(len(first))

@@ -1,4 +1,4 @@
-"""Questions that a library or a broken disk could hang on are asked in a child process with a deadline.
+"""Probes: questions that a library or a broken disk could hang on, asked in a child process with a deadline.
 
 A probe is `python -m nemo_brorl.cluster.doctor.MODULE NAME JSON`: it prints its answer as the last line of its standard
 output, one JSON object.
@@ -76,15 +76,16 @@ def ask(module: str, name: str, arguments: Mapping[str, Any], seconds: float) ->
 
 
 def answer(probes: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]]) -> None:
-    """The other side: answer the command line's question, as the last thing on standard output."""
-    data = probes[sys.argv[1]](json.loads(sys.argv[2]))
+    """Answer the command line's question, as the last thing on standard output: what a probe's process does."""
+    name, arguments = sys.argv[1:]
+    data = probes[name](json.loads(arguments))
     sys.stdout.write("\n" + json.dumps(data) + "\n")
     sys.stdout.flush()
     os._exit(0)  # what a library does at the end of a process is not asked for, and may hang
 
 
 def within(seconds: float, question: Callable[[], Any], late: Any) -> Any:
-    """What `question` returns, or `late` after `seconds`: for a call into the kernel that a dead file server holds. The
+    """Answer of `question`, or `late` after `seconds`: for a call into the kernel that a dead file server holds. The
     thread is left to it; it does not keep the process."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(question()), daemon=True)
@@ -94,9 +95,9 @@ def within(seconds: float, question: Callable[[], Any], late: Any) -> Any:
 
 
 def _read(output: str, errors: str, code: int) -> Answer:
-    last = output.strip().splitlines()[-1:] or [""]
+    lines = output.strip().splitlines() or [""]
     try:
-        data = json.loads(last[0])
+        data = json.loads(lines[-1])
     except ValueError:
         data = None
     if code == 0 and isinstance(data, dict):

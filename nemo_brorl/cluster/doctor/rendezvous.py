@@ -1,4 +1,5 @@
-"""Where the nodes of a job meet before anything else works: plain TCP to the first one, with a deadline for everything.
+"""Rendezvous of the nodes of a job before anything else works: plain TCP to the first one, with a deadline for
+everything.
 
 The first node listens; the others come, say who they are, and have their clocks compared. Then all of them may
 `exchange` something, as often as they like, in step: everyone sends, the first collects and sends everything to
@@ -16,7 +17,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from nemo_brorl.cluster.doctor.node_rank import Place
+from nemo_brorl.cluster.doctor.node_rank import NodeRank
 from nemo_brorl.core.errors import ResourceError
 
 NUM_PINGS = 9
@@ -27,22 +28,22 @@ MAX_BYTES = 1 << 24
 
 
 @dataclass
-class Meeting:
-    """Those who have come. A context: inside it the connections are open. On the first node `offsets` says by how many
-    seconds each one's clock is ahead of its own."""
+class Rendezvous:
+    """Connections to those who have come. A context: inside it the connections are open. On the first node `offsets`
+    says by how many seconds each one's clock is ahead of its own."""
 
-    place: Place
+    this: NodeRank
     links: dict[int, socket.socket] = field(default_factory=dict)  # by rank; on other nodes that to rank 0 alone
     offsets: dict[int, float] = field(default_factory=dict)
 
     @property
     def own_address(self) -> str:
-        """Of this node's interface towards the first one."""
-        if self.place.is_first:
-            return self.place.address
+        """Address of this node's interface towards the first one."""
+        if self.this.is_first:
+            return self.this.address
         return str(self.links[0].getsockname()[0])
 
-    def __enter__(self) -> Meeting:
+    def __enter__(self) -> Rendezvous:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -51,19 +52,21 @@ class Meeting:
 
     def exchange(self, data: Any, seconds: float) -> dict[int, Any]:
         """Everyone's `data` by rank, of those who sent it in time. Raises ResourceError when the first node is gone."""
-        if self.place.is_first:
+        if self.this.is_first:
             return self._collect(data, seconds)
         try:
             link = self.links[0]
             _send(link, data, seconds)
-            return {int(rank): item for rank, item in _receive(link, seconds + SLACK_S).items()}
+            by_rank = _receive(link, seconds + SLACK_S)
+            return {int(rank): item for rank, item in by_rank.items()}
         except (OSError, ValueError) as error:
             raise ResourceError(
-                f"the first node, {self.place.nodes[0]}, went away in the middle of the checks ({error})"
+                f"the first node, {self.this.nodes[0]}, went away in the middle of the checks ({error})"
             ) from error
 
     def _collect(self, data: Any, seconds: float) -> dict[int, Any]:
-        everything, ends_at = {0: data}, time.monotonic() + seconds
+        everything = {0: data}
+        ends_at = time.monotonic() + seconds
         for rank, link in sorted(self.links.items()):
             try:
                 everything[rank] = _receive(link, max(ends_at - time.monotonic(), 0.1))
@@ -80,31 +83,36 @@ class Meeting:
         self.links.pop(rank).close()
 
 
-def meet(place: Place, seconds: float) -> Meeting:
+def join(this: NodeRank, seconds: float) -> Rendezvous:
     """Come together, for at most so long. Raises ResourceError when this is not the first node and it cannot be
     reached, or when the first node's port is taken."""
-    if place.size == 1:
-        return Meeting(place)
-    return _host(place, seconds) if place.is_first else _come(place, seconds)
+    if this.size == 1:
+        return Rendezvous(this)
+    return _host(this, seconds) if this.is_first else _come(this, seconds)
 
 
-def _host(place: Place, seconds: float) -> Meeting:
-    meeting, ends_at = Meeting(place), time.monotonic() + seconds
+def _host(this: NodeRank, seconds: float) -> Rendezvous:
+    rendezvous = Rendezvous(this)
+    ends_at = time.monotonic() + seconds
     try:
-        listener = socket.create_server(("", place.port), backlog=place.size)
+        listener = socket.create_server(("", this.port), backlog=this.size)
     except OSError as error:
         raise ResourceError(
-            f"port {place.port} of {place.node}, where the nodes meet, is not free ({error}): give another by --address"
+            f"port {this.port} of {this.node}, where the nodes meet, is not free ({error}): give another by --address"
         ) from error
     with listener:
-        while len(meeting.links) < place.size - 1 and (left := ends_at - time.monotonic()) > 0:
+        while len(rendezvous.links) < this.size - 1:
+            left = ends_at - time.monotonic()
+            if left <= 0:
+                break
             listener.settimeout(left)
             with contextlib.suppress(OSError, ValueError, KeyError):
-                _welcome(meeting, listener.accept()[0])
-    return meeting
+                link, _ = listener.accept()
+                _welcome(rendezvous, link)
+    return rendezvous
 
 
-def _welcome(meeting: Meeting, link: socket.socket) -> None:
+def _welcome(rendezvous: Rendezvous, link: socket.socket) -> None:
     """Hear who it is and compare clocks; one who does not speak like us is sent away by the exception."""
     try:
         rank = int(_receive(link, HELLO_S)["rank"])
@@ -118,25 +126,30 @@ def _welcome(meeting: Meeting, link: socket.socket) -> None:
     except BaseException:  # whatever it was, Ctrl-C too: the link is not left open
         link.close()
         raise
-    meeting.links[rank], meeting.offsets[rank] = link, statistics.median(offsets)
+    rendezvous.links[rank] = link
+    rendezvous.offsets[rank] = statistics.median(offsets)
 
 
-def _come(place: Place, seconds: float) -> Meeting:
-    ends_at, reason = time.monotonic() + seconds, "no time"
-    while (left := ends_at - time.monotonic()) > 0:
+def _come(this: NodeRank, seconds: float) -> Rendezvous:
+    ends_at = time.monotonic() + seconds
+    reason = "no time"
+    while True:
+        left = ends_at - time.monotonic()
+        if left <= 0:
+            break
         try:
-            link = socket.create_connection((place.address, place.port), timeout=min(left, HELLO_S))
-            _send(link, {"rank": place.rank}, HELLO_S)
+            link = socket.create_connection((this.address, this.port), timeout=min(left, HELLO_S))
+            _send(link, {"rank": this.rank}, HELLO_S)
             while _receive(link, max(left, HELLO_S))["ping"]:
                 _send(link, {"time": time.time()}, HELLO_S)
-            return Meeting(place, {0: link})
+            return Rendezvous(this, {0: link})
         except (OSError, ValueError) as error:
             reason = str(error)
             time.sleep(RETRY_S)
     raise ResourceError(
-        f"{place.node} did not reach {place.nodes[0]} at {place.address}:{place.port} within {seconds:.0f} s "
-        f"({reason}): is it up, does"
-        " a firewall close the port, is the address one that other nodes can reach (--address HOST:PORT)?"
+        f"{this.node} did not reach {this.nodes[0]} at {this.address}:{this.port} within {seconds:.0f} s "
+        f"({reason}): is it up, does a firewall close the port, is the address one that other nodes can reach "
+        "(--address HOST:PORT)?"
     )
 
 
@@ -162,7 +175,8 @@ def _read(link: socket.socket, size: int, ends_at: float) -> bytes:
         if left <= 0:
             raise TimeoutError("timed out")
         link.settimeout(left)
-        if not (part := link.recv(size - len(body))):
+        part = link.recv(size - len(body))
+        if not part:
             raise ConnectionError("the connection was closed")
         body += part
     return body

@@ -1,4 +1,4 @@
-"""Whether programs that a policy writes would be held, where the settings may have them run."""
+"""Check that programs which a policy writes would be held, where the settings may have them run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ ADVICE = "docs/sandbox.md says how to get one: bubblewrap, or user namespaces, o
 
 
 def verifiers(source: SourceConfig) -> set[str]:
-    """Those that may score the answers of a source, as far as its settings tell: a row may name another."""
+    """Verifiers that may score the answers of a source, as far as its settings tell: a row may name another."""
     if source.source == "reasoning_gym":
         return {"reasoning_gym"}
-    named = {layout.verifier for layout in row_formats(source)}
-    return {part for name in named for part in names_in(name, source.verifier_options)}
+    names: set[str] = set()
+    for layout in row_formats(source):
+        names.update(names_in(layout.verifier, source.verifier_options))
+    return names
 
 
 def runs_programs(config: BroRLConfig) -> bool:
@@ -38,15 +40,14 @@ def check_sandbox(config: BroRLConfig) -> Iterator[Check]:
     if found.data is None:
         yield Check(NAME, FAIL, f"the sandbox did not start: {found.reason}", ADVICE)
         return
-    gaps, layers = found.data["gaps"], found.data["layers"].removeprefix("sandbox: ")
+    layers = found.data["layers"].removeprefix("sandbox: ")
+    gaps = "; ".join(found.data["gaps"])
     if not gaps:
         yield Check(NAME, OK, layers)
     elif config.rewards.code.allow_unsandboxed:
-        yield Check(
-            NAME, WARN, f"programs could {'; '.join(gaps)}: rewards.code.allow_unsandboxed=true runs them all the same"
-        )
+        yield Check(NAME, WARN, f"programs could {gaps}: rewards.code.allow_unsandboxed=true runs them all the same")
     else:
-        yield Check(NAME, FAIL, f"programs could {'; '.join(gaps)} ({layers})", ADVICE)
+        yield Check(NAME, FAIL, f"programs could {gaps} ({layers})", ADVICE)
 
 
 def layers(_: dict[str, Any]) -> dict[str, Any]:

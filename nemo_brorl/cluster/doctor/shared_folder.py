@@ -1,5 +1,5 @@
-"""Is the run folder the same one on every node? Each writes a word into it, and looks for what the others have
-written."""
+"""Check that the run folder is the same one on every node: each writes a word into it, and looks for what the others
+have written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANG_S = 30.0  # that a call into a file system may take
 
 
 def write(folder: Path, node: str, word: str) -> str:
-    """Leave `word` as this node's canary. What went wrong, or \"\"."""
+    """Leave `word` as this node's. Returns what went wrong, or \"\"."""
 
     def put() -> str:
         try:
@@ -33,11 +33,14 @@ def write(folder: Path, node: str, word: str) -> str:
 
 
 def seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
-    """The nodes whose canary of these is there; looked for until all are, or `seconds` are over: file servers take a
-    while."""
-    ends_at, found = time.monotonic() + seconds, set[str]()
+    """Nodes whose word is there, as `words` has them; looked for until all are, or `seconds` are over: file servers
+    take a while."""
+    ends_at = time.monotonic() + seconds
+    found: set[str] = set()
     while True:
-        found |= {node for node, word in words.items() if node not in found and _holds(_path(folder, node), word)}
+        for node, word in words.items():
+            if node not in found and _holds(_path(folder, node), word):
+                found.add(node)
         if len(found) == len(words) or time.monotonic() > ends_at:
             return sorted(found)
         with contextlib.suppress(OSError):
@@ -46,7 +49,7 @@ def seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
 
 
 def is_fresh(folder: Path, node: str, max_age_s: float) -> bool:
-    """Whether a node has left its canary not longer ago than that."""
+    """Whether a node has left its word not longer ago than that."""
     try:
         return time.time() - _path(folder, node).stat().st_mtime < max_age_s
     except OSError:
@@ -54,30 +57,34 @@ def is_fresh(folder: Path, node: str, max_age_s: float) -> bool:
 
 
 def remove(folder: Path, node: str) -> None:
-    """Take this node's away."""
+    """Take this node's word away."""
     with contextlib.suppress(OSError):
         _path(folder, node).unlink(missing_ok=True)
 
 
 def judge(nodes: Sequence[str], sights: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Check]:
-    """A verdict on each node from who sees whom, itself included. Where most nodes share a folder the others have
+    """Verdict on each node from who sees whom, itself included. Where most nodes share a folder the others have
     another one; of two halves the first node's is believed: there the job's script has been."""
+    advice = (
+        "put the run folder (exp_manager.explicit_log_dir) on a file system that all nodes mount, and mount it in "
+        "the container"
+    )
     verdicts = {}
     for node in nodes:
-        others = [name for name in sights if name != node]
-        sees = [name for name in others if name in sights.get(node, ()) and node in sights[name]]
-        lacks = [name for name in others if name not in sees]
-        twice, num = 2 * (len(sees) + 1), len(others) + 1
-        if twice > num or (twice == num and nodes[0] not in lacks):
-            verdicts[node] = Check(
-                NAME, OK, f"{folder} is the same on {len(sees) + 1} nodes" if others else f"{folder} can be written"
-            )
-        else:
-            advice = (
-                "put the run folder (exp_manager.explicit_log_dir) on a file system that all nodes mount, and "
-                "mount it in the container"
-            )
+        same = [node]  # nodes that share the folder with this one: each sees the other
+        lacks = []
+        for other in sights:
+            if other == node:
+                continue
+            sees_each_other = other in sights.get(node, ()) and node in sights[other]
+            (same if sees_each_other else lacks).append(other)
+        is_with_most = len(same) > len(lacks) or (len(same) == len(lacks) and nodes[0] not in lacks)
+        if not is_with_most:
             verdicts[node] = Check(NAME, FAIL, f"{folder} is not the one of {', '.join(lacks[:4])}", advice)
+        elif len(same) + len(lacks) == 1:
+            verdicts[node] = Check(NAME, OK, f"{folder} can be written")
+        else:
+            verdicts[node] = Check(NAME, OK, f"{folder} is the same on {len(same)} nodes")
     return verdicts
 
 
@@ -89,4 +96,4 @@ def _holds(path: Path, word: str) -> bool:
 
 
 def _path(folder: Path, node: str) -> Path:
-    return folder / f"{node}.canary"
+    return folder / f"{node}.word"

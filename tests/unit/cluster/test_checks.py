@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from nemo_brorl.cluster.doctor import data_files, gpus, machine, model_files, sandboxes, versions
-from nemo_brorl.cluster.doctor.command import read_ports
 from nemo_brorl.cluster.doctor.probe import Probe, within
-from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport, advices, table
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport, advices, table_header, table_rows
+from nemo_brorl.commands.doctor import read_ports
 from nemo_brorl.config.hf_shapes import hf_shapes
 from nemo_brorl.config.model_shape import read_model_shape
 from nemo_brorl.config.schema import (
@@ -276,8 +276,10 @@ def test_a_probe_that_fails_says_why() -> None:
 def test_nodes_that_say_the_same_share_a_row_and_the_worst_stands_first() -> None:
     reports = [NodeReport(f"n{index}", [Check("disk", OK, f"{index} GiB")]) for index in range(8)]
     reports[5] = NodeReport("n5", [Check("disk", FAIL, "0 GiB", "empty it")])
-    lines = table(reports)
-    assert lines[2].split() == ["disk", "fail", "n5", "0", "GiB"]
-    assert lines[3].split()[:3] == ["disk", "ok", "n0,"]
-    assert lines[3].endswith("and 1 more  0 GiB (n0; the others alike)")
+    assert table_header(reports) == ("check", "status", "nodes", "found")
+    assert table_rows(reports) == [
+        ["disk", "fail", "n5", "0 GiB"],
+        ["disk", "ok", "n0, n1, n2, n3, n4, n6 and 1 more", "0 GiB (n0; the others alike)"],
+    ]
+    assert table_rows(reports[:1]) == [["disk", "ok", "0 GiB"]]
     assert advices(reports) == ["disk: empty it"]

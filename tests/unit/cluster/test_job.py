@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.cluster.doctor.job import CLOCK_FAIL_S, Verdict, Wanted, check_clock, check_same, examine_job
-from nemo_brorl.cluster.doctor.node_rank import Place, expand, in_job
+from nemo_brorl.cluster.doctor.node_rank import NodeRank, expand, in_job
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport
 from nemo_brorl.cluster.doctor.shared_folder import judge
 from nemo_brorl.core.errors import ConfigError
@@ -35,9 +35,11 @@ def run_nodes(
 
     def be(rank: int) -> None:
         check = (looks or {}).get(rank, Check("disk", OK, "enough"))
-        wanted = Wanted(folders[rank] / "canaries", folders[rank] / "reports", num_gpus=0, meet_s=2.0, all_reduce_s=0)
-        place = Place(rank, nodes, "127.0.0.1", port)
-        verdicts[rank] = examine_job(place, wanted, lambda: NodeReport(nodes[rank], [check], {"torch": "2.13.0"}))
+        wanted = Wanted(
+            folders[rank] / "doctor", folders[rank] / "reports", num_gpus=0, rendezvous_s=2.0, all_reduce_s=0
+        )
+        this = NodeRank(rank, nodes, "127.0.0.1", port)
+        verdicts[rank] = examine_job(this, wanted, lambda: NodeReport(nodes[rank], [check], {"torch": "2.13.0"}))
 
     threads = [threading.Thread(target=be, args=(rank,), daemon=True) for rank in ranks]
     for thread in threads:
@@ -57,7 +59,7 @@ def test_nodes_that_are_in_order_agree_on_it(tmp_path: Path) -> None:
     assert [verdict.is_ok for verdict in verdicts.values()] == [True] * 4
     assert [report.node for report in verdicts[0].reports] == ["node0", "node1", "node2", "node3"]
     assert [status(report, "clock") for report in verdicts[0].reports[1:]] == [OK] * 3
-    assert not list((tmp_path / "canaries").iterdir())
+    assert not list((tmp_path / "doctor").iterdir())
 
 
 def test_a_node_that_does_not_come_is_named_and_gets_a_report(tmp_path: Path) -> None:
@@ -77,11 +79,11 @@ def test_a_first_node_that_does_not_come_is_blamed_by_the_others(tmp_path: Path)
 
 
 def test_a_node_that_cannot_reach_a_first_node_that_is_up_blames_itself(tmp_path: Path) -> None:
-    (tmp_path / "canaries").mkdir()
-    (tmp_path / "canaries" / "node0.canary").write_text("up")
+    (tmp_path / "doctor").mkdir()
+    (tmp_path / "doctor" / "node0.word").write_text("up")
     verdicts = run_nodes((1,), 2, [tmp_path] * 2)
     assert [report.node for report in verdicts[1].reports if not report.is_ok] == ["node1"]
-    os.utime(tmp_path / "canaries" / "node0.canary", (1, 1))  # of an earlier try
+    os.utime(tmp_path / "doctor" / "node0.word", (1, 1))  # of an earlier try
     verdicts = run_nodes((1,), 2, [tmp_path] * 2)
     assert [report.node for report in verdicts[1].reports if not report.is_ok] == ["node0"]
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from nemo_brorl.cluster.doctor.node_rank import Place
+from nemo_brorl.cluster.doctor.node_rank import NodeRank
 from nemo_brorl.cluster.doctor.pairs import Pair, at_fault, blamed, find_fault, rounds
-from nemo_brorl.cluster.doctor.rendezvous import meet
+from nemo_brorl.cluster.doctor.rendezvous import join
 from nemo_brorl.cluster.doctor.report import FAIL, OK, Check, NodeReport
 
 FAILED = Check("all-reduce, job", FAIL, "nccl over 32 ranks: timed out", "", is_shared=True)
@@ -45,14 +45,14 @@ def test_nodes_in_step_agree_on_who_is_at_fault_and_others_only_listen() -> None
         port = int(server.getsockname()[1])
     nodes, found = tuple("abcdex"), dict[str, list[str]]()
 
-    def try_pair(between: Place, pair: Pair) -> Check:
+    def try_pair(between: NodeRank, pair: Pair) -> Check:
         assert between.node in pair and between.address == "127.0.0.1"
         return Check("pair", FAIL if "c" in pair else OK, "")
 
     def be(rank: int) -> None:
-        place = Place(rank, nodes, "127.0.0.1", port)
-        with meet(place, 20) as meeting:
-            found[place.node] = find_fault(place, meeting, "abcde", try_pair, 20)
+        this = NodeRank(rank, nodes, "127.0.0.1", port)
+        with join(this, 20) as rendezvous:
+            found[this.node] = find_fault(this, rendezvous, "abcde", try_pair, 20)
 
     threads = [threading.Thread(target=be, args=(rank,), daemon=True) for rank in range(len(nodes))]
     for thread in threads:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.commands.figures.plateau import replay, run
+from nemo_brorl.commands.plateau import main, replay
 from nemo_brorl.config.schema import PlateauConfig
 from nemo_brorl.core.errors import DataError
 
@@ -28,7 +28,7 @@ def test_a_flat_run_is_called_a_plateau_once_its_patience_is_over() -> None:
 
 def test_the_command_prints_a_row_for_each_validation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "metrics.jsonl", [0.1, 0.2, 0.3, 0.4, 0.5])
-    assert run([str(tmp_path), "--window", "4"], "help") == 0
+    assert main([str(tmp_path), "--window", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].split() == ["20", "0.5000", "+0.1000", "±", "0.0000", "rising"]
     assert len(lines) == 2 + 5
@@ -37,6 +37,6 @@ def test_the_command_prints_a_row_for_each_validation(tmp_path: Path, capsys: py
 def test_a_file_without_validations_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DataError, match="no row has 'validation/pass_at_1'"):
         replay([{"step": 1}], PlateauConfig())
-    assert run([str(tmp_path / "missing.jsonl")], "help") == 2
-    assert run([str(write(tmp_path / "m.jsonl", [0.1])), "--window", "2"], "help") == 2
+    assert main([str(tmp_path / "missing.jsonl")]) == 2
+    assert main([str(write(tmp_path / "m.jsonl", [0.1])), "--window", "2"]) == 2
     assert "write --window of at least 3" in capsys.readouterr().err

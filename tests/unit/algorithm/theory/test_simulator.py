@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.theory.simulator import Simulation, ablations, equal_draws, run
-from nemo_brorl.commands.simulations import simulate
+from nemo_brorl.commands.simulate import main
 
 SMALL = Simulation(sizes=(4, 512), num_tokens=2000, num_correct=200, num_steps=30, precision="float64")
 
@@ -81,7 +81,7 @@ def test_without_seeding_no_correct_token_is_told_apart_at_the_start() -> None:
 
 def test_the_command_writes_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--tokens", "300", "--correct", "30", "--steps", "100", "--sizes", "4", "64", "--output", str(tmp_path)]
-    assert simulate(options, "help") == 0
+    assert main(options) == 0
     assert {path.name for path in tmp_path.iterdir()} == {
         "simulation.csv", "equal_draws.csv", "figure_3.png", "ablations.png", "equal_draws.png"
     }  # fmt: skip
@@ -91,6 +91,6 @@ def test_the_command_writes_tables_and_figures(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_command_refuses_what_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert simulate(["--correct", "0", "--output", str(tmp_path / "out")], "help") == 2
+    assert main(["--correct", "0", "--output", str(tmp_path / "out")]) == 2
     assert "num_correct=0 must be between 1 and" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

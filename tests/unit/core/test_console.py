@@ -1,0 +1,75 @@
+"""Console output: plain lines in a file, drawn by rich on a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+import pytest
+
+from nemo_brorl.core.console import Console, format_table
+
+HEADER = ("stage", "seconds", "how")
+ROWS = (("generate", "10.5", "by engines"), ("all", "120.0", ""))
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_columns_of_text_begin_at_the_left_and_numbers_end_at_the_right() -> None:
+    assert format_table(HEADER, ROWS, text_columns=(0, 2)) == [
+        "stage     seconds  how",
+        "-" * (8 + 2 + 7 + 2 + 10),
+        "generate     10.5  by engines",
+        "all         120.0",
+    ]
+
+
+def test_a_rule_is_not_wider_than_a_page() -> None:
+    assert len(format_table(["name"], [["x" * 500]])[1]) == 120
+
+
+def test_a_table_in_a_file_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().table(HEADER, ROWS, text_columns=(0, 2))
+    assert capsys.readouterr().out.splitlines() == format_table(HEADER, ROWS, (0, 2))
+
+
+def test_a_terminal_shows_the_same_cells_and_a_style_where_one_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setitem(os.environ, "TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    Console().table(("check", "status"), [("disk", "fail")], styles={"fail": "red"})
+    written = sys.stdout.getvalue()  # type: ignore[attr-defined]  # the stream above
+    assert "\x1b[31m  fail\x1b[0m" in written
+    assert "disk" in written
+
+
+def test_no_colour_means_plain_lines_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    console = Console()
+    console.last_shown = -10.0  # long ago
+    console.progress("generate", 5, 10, "rollouts", 2.0)
+    console.table(HEADER, ROWS)
+    assert "\x1b" not in sys.stdout.getvalue() + sys.stderr.getvalue()  # type: ignore[attr-defined]  # as above
+    assert "  generate: 5/10 rollouts, 2 rollouts/s\n" in sys.stderr.getvalue()  # type: ignore[attr-defined]  # as above
+
+
+def test_progress_on_a_terminal_is_gone_before_the_next_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setitem(os.environ, "TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    console = Console()
+    console.stage("update")
+    console.last_shown = -10.0
+    console.progress("generate", 5, 10, "rollouts", 2.0)
+    console.line("step 1")
+    written = sys.stderr.getvalue()  # type: ignore[attr-defined]  # the stream above
+    assert "generate: 5/10 rollouts, 2 rollouts/s" in written
+    assert written.endswith("\x1b[2K")  # the line was erased
