@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -127,10 +128,14 @@ def write_csv(path: Path, settings: Mapping[str, Simulation], curves: Mapping[st
         writer = csv.writer(file)
         writer.writerow(CSV_HEADER)
         for name, measurements in curves.items():
-            setting = settings[name]
             for measurement in measurements:
-                for index, size in enumerate(setting.sizes):
-                    q_pos = float(measurement.q_pos[index])
-                    share_improved = float(measurement.share_improved[index])
-                    worst_change = float(measurement.worst_change[index])
-                    writer.writerow([name, size, setting.seed, measurement.step, q_pos, share_improved, worst_change])
+                writer.writerows(csv_rows(name, settings[name], measurement))
+
+
+def csv_rows(name: str, setting: Simulation, measurement: Measurement) -> Iterator[list[Any]]:
+    """A step of a setting, a row for each rollout size."""
+    for index, size in enumerate(setting.sizes):
+        q_pos = float(measurement.q_pos[index])
+        share_improved = float(measurement.share_improved[index])
+        worst_change = float(measurement.worst_change[index])
+        yield [name, size, setting.seed, measurement.step, q_pos, share_improved, worst_change]

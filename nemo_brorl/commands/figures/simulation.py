@@ -15,11 +15,15 @@ def draw_three_panels(curves: Sequence[Measurement], labels: Sequence[str], path
     titles = ("probability of correct answers, Q", "correct tokens that gained, %", "worst change of a correct token")
     figure, axes = panels(3, titles, "step")
     steps = [measurement.step for measurement in curves]
-    for row, label in enumerate(labels):
-        colour = COLOURS[row % len(COLOURS)]
-        axes[0].plot(steps, [float(m.q_pos[row]) for m in curves], color=colour, label=label)
-        axes[1].plot(steps, [100 * float(m.share_improved[row]) for m in curves], color=colour)
-        axes[2].plot(steps, [float(m.worst_change[row]) for m in curves], color=colour)
+    for index, label in enumerate(labels):
+        q_pos, gained, worst_change = [], [], []
+        for measurement in curves:
+            q_pos.append(float(measurement.q_pos[index]))
+            gained.append(100 * float(measurement.share_improved[index]))
+            worst_change.append(float(measurement.worst_change[index]))
+        axes[0].plot(steps, q_pos, color=COLOURS[index % len(COLOURS)], label=label)
+        axes[1].plot(steps, gained, color=COLOURS[index % len(COLOURS)])
+        axes[2].plot(steps, worst_change, color=COLOURS[index % len(COLOURS)])
     axes[2].axhline(0, color="black", linewidth=0.6)
     axes[2].set_yscale("symlog", linthresh=1e-6)
     axes[0].legend(frameon=False, fontsize=9)
@@ -30,9 +34,10 @@ def draw_q(settings: Mapping[str, Sequence[Measurement]], labels: Sequence[str],
     """Q_pos over steps, a panel per setting."""
     figure, axes = panels(len(settings), list(settings), "step")
     for axis, curves in zip(axes, settings.values(), strict=True):
-        for row, label in enumerate(labels):
-            values = [float(m.q_pos[row]) for m in curves]
-            axis.plot([m.step for m in curves], values, color=COLOURS[row % len(COLOURS)], label=label)
+        steps = [measurement.step for measurement in curves]
+        for index, label in enumerate(labels):
+            q_pos = [float(measurement.q_pos[index]) for measurement in curves]
+            axis.plot(steps, q_pos, color=COLOURS[index % len(COLOURS)], label=label)
     axes[0].set_ylabel("Q")
     axes[0].legend(frameon=False, fontsize=9)
     save(figure, path)
@@ -41,11 +46,12 @@ def draw_q(settings: Mapping[str, Sequence[Measurement]], labels: Sequence[str],
 def draw_equal_draws(
     settings: Mapping[str, Sequence[Measurement]], draws_per_step: Mapping[str, int], path: Path
 ) -> None:
-    """Q_pos against the number of draws spent."""
+    """Q_pos against the number of draws spent, a line per setting."""
     figure, axes = panels(1, ["equal draws"], "draws, thousands")
-    for row, (name, curves) in enumerate(settings.items()):
-        draws = [m.step * draws_per_step[name] / 1000 for m in curves]
-        axes[0].plot(draws, [float(m.q_pos[0]) for m in curves], color=COLOURS[row % len(COLOURS)], label=name)
+    for index, (name, curves) in enumerate(settings.items()):
+        draws = [measurement.step * draws_per_step[name] / 1000 for measurement in curves]
+        q_pos = [float(measurement.q_pos[0]) for measurement in curves]
+        axes[0].plot(draws, q_pos, color=COLOURS[index % len(COLOURS)], label=name)
     axes[0].set_ylabel("Q")
     axes[0].legend(frameon=False, fontsize=9)
     save(figure, path)
