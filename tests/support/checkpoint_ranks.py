@@ -10,21 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.policy.layout import layout_of
-from tests.support.policy_ranks import _DEVICE, Learner, Scenario  # makes this process ready for megatron
+from tests.support.policy_ranks import Scenario, new_learner  # makes this process ready for megatron
 
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync as _Writer  # isort: skip
 
 _write = _Writer.write_preloaded_data
 
 
-def new_learner(scenario: Scenario) -> Learner:
-    return Learner(scenario.config, layout_of(scenario.config), scenario.model_folder, _DEVICE)
-
-
 def save_while_training(scenario: Scenario) -> list[dict[str, float]]:
     """Begin a save after the first plan and finish it after the last; metrics of the plans in between."""
-    learner = new_learner(scenario)
+    learner = new_learner(scenario.config, scenario.model_folder)
     first, *others = scenario.plans
     learner.update(first)
     assert scenario.save_to is not None
@@ -44,7 +39,7 @@ def die_while_writing(scenario: Scenario) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     _Writer.write_preloaded_data = staticmethod(write_half)  # in this forked process only
-    learner = new_learner(scenario)
+    learner = new_learner(scenario.config, scenario.model_folder)
     for plan in scenario.plans:
         learner.update(plan)
     assert scenario.save_to is not None
@@ -58,7 +53,7 @@ def lose_one_ranks_files(scenario: Scenario, rank: int) -> str:
     def no_space(transforms: Any, number: int, bucket: Any, results: Any, running: Any, **settings: Any) -> None:
         results.put((number, OSError(28, "No space left on device", bucket[0])))
 
-    learner = new_learner(scenario)
+    learner = new_learner(scenario.config, scenario.model_folder)
     assert scenario.save_to is not None
     if int(os.environ["RANK"]) == rank:
         _Writer.write_preloaded_data = staticmethod(no_space)

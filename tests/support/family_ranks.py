@@ -12,15 +12,11 @@ import numpy as np
 import torch
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.device import open_device
-from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.types import UpdatePlan
+from tests.support.policy_ranks import Learner, new_learner  # makes this process ready for megatron
 
-_DEVICE = open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
-
-from nemo_brorl.policy.learner import Learner  # noqa: E402
-from nemo_brorl.policy.pipeline import score_rows  # noqa: E402
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response  # noqa: E402
+from nemo_brorl.policy.pipeline import score_rows  # isort: skip
+from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response  # isort: skip
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,7 @@ def score_families(config: BroRLConfig, cases: Sequence[FamilyCase]) -> list[Any
     """Per case the log-probs [L, V] of every next token after every prefix; None except on the last pipeline stage."""
     results = []
     for case in cases:
-        learner = Learner(config, layout_of(config), case.folder, _DEVICE)
+        learner = new_learner(config, case.folder)
         results.append(_log_probs_of_all_tokens(learner, case.token_ids))
         learner.export(case.export_to)
     return results
@@ -70,6 +66,6 @@ def update_on_padded_rows(
 ) -> list[dict[str, float]]:
     """The metrics of every plan, from rows padded to a multiple of `multiple` tokens as sequence parallelism pads
     them."""
-    learner = Learner(config, layout_of(config), folder, _DEVICE)
+    learner = new_learner(config, folder)
     learner.state.row_settings = replace(learner.state.row_settings, multiple=multiple)
     return [learner.update(plan).metrics for plan in plans]

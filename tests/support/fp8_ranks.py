@@ -10,11 +10,8 @@ from torch import Tensor
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.layout import layout_of
-
-# isort: skip - imports megatron, after policy_ranks has opened the device
-from nemo_brorl.policy.learner import Learner
 from nemo_brorl.types import Float32, UpdatePlan
-from tests.support import policy_ranks
+from tests.support.policy_ranks import new_learner  # makes this process ready for megatron
 
 Scored = Sequence[Sequence[int]]
 
@@ -71,7 +68,7 @@ def histories(
     FP8 after them."""
     from nemo_brorl.policy.numerics.fp8_emulation import chunks_of
 
-    learner = Learner(config, layout_of(config), model_folder, policy_ranks._DEVICE)
+    learner = new_learner(config, model_folder)
     for plan in plans:
         learner.update(plan)
     if off:
@@ -86,5 +83,5 @@ def score_twice(
     config: BroRLConfig, model_folder: Path, prompts: Scored, responses: Scored
 ) -> tuple[list[Float32], list[Float32]]:
     """Log-probs with FP8 and without, under the same weights."""
-    learner = Learner(config, layout_of(config), model_folder, policy_ranks._DEVICE)
+    learner = new_learner(config, model_folder)
     return learner.log_probs(prompts, responses), learner.log_probs(prompts, responses, with_fp8=False)

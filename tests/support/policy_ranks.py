@@ -52,9 +52,14 @@ class Outcome:
     log_probs: list[Float32] | None = None
 
 
-def play(scenario: Scenario, device: Any = _DEVICE) -> Outcome:
-    """One rank's part of a scenario; its process groups are open."""
-    learner = Learner(scenario.config, layout_of(scenario.config), scenario.model_folder, device)
+def new_learner(config: BroRLConfig, model_folder: Path) -> Learner:
+    """This rank's learner; its process groups are open."""
+    return Learner(config, layout_of(config), model_folder, _DEVICE)
+
+
+def play(scenario: Scenario) -> Outcome:
+    """One rank's part of a scenario."""
+    learner = new_learner(scenario.config, scenario.model_folder)
     if scenario.load_from:
         learner.load(scenario.load_from)
     reports = [learner.update(plan) for plan in scenario.plans]
