@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tests.support.commands import Command, run
 from tests.support.tiny_model import make_tiny_model
 
 NUM_PROMPTS = 10  # of each benchmark
-RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +25,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(base: Path, output: Path) -> list[str]:
+def line(base: Path, output: Path) -> list[str]:
     choices = (
         f"{{name: choices, path: {base / 'choices.jsonl'}, verifier: multiple_choice, columns: {{prompt: "
         f"question, task: kind}}}}"
@@ -40,7 +35,7 @@ def command(base: Path, output: Path) -> list[str]:
         f"samples_per_prompt: 4}}"
     )
     return [
-        sys.executable, "-m", "nemo_brorl", "evaluate", f"policy.model={base / 'model'}",
+        "evaluate", f"policy.model={base / 'model'}",
         f"exp_manager.explicit_log_dir={output}",
         f"evaluation.benchmarks=[{choices}, {puzzles}]", "evaluation.samples_per_prompt=6",
         "evaluation.max_response_tokens=64",
@@ -62,33 +57,16 @@ def num_answered(output: Path) -> int:
     return sum(len(lines) - 1 for lines in answers(output).values())
 
 
-def run(base: Path, output: Path) -> str:
-    done = subprocess.run(command(base, output), capture_output=True, text=True, timeout=400, check=False)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
-
-
 def test_an_evaluation_killed_and_resumed_equals_the_uninterrupted_one(base: Path) -> None:
     killed, whole = base / "killed", base / "whole"
-    process = subprocess.Popen(command(base, killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 400
-    while num_answered(killed) < 3:
-        assert process.poll() is None, f"ended early with {process.returncode}"
-        assert time.monotonic() < deadline, "no prompt was answered"
-        time.sleep(0.01)
-    left = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    _, alive = psutil.wait_procs(left, timeout=30)
-    for one in alive:  # two small agents of Ray's own can outlive a killed driver; nothing of ours does
-        assert one.name() in RAY_AGENTS
-        one.kill()
+    command = Command(*line(base, killed))
+    command.wait_for(lambda: num_answered(killed) >= 3)
+    command.kill()
     before = num_answered(killed)
     assert 3 <= before < 2 * NUM_PROMPTS, "killed in the middle"
     assert not (killed / "evaluation.json").exists()
-    output = run(base, killed)
-    assert "prompts were answered before" in output
-    run(base, whole)
+    assert "prompts were answered before" in run(*line(base, killed)).output
+    run(*line(base, whole))
     assert num_answered(killed) == 2 * NUM_PROMPTS
     assert answers(killed) == answers(whole)
     assert (killed / "evaluation.json").read_bytes() == (whole / "evaluation.json").read_bytes()

@@ -3,7 +3,6 @@ ten."""
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import tempfile
 import zlib
@@ -19,8 +18,9 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.device import open_device
 from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.types import Float32, UpdatePlan
+from tests.support import fork_server
 
-_REPOSITORY = Path(__file__).parents[2]
+fork_server.preload(__name__, is_first=True)  # what others name may import megatron
 _DEVICE = open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
 
 from nemo_brorl.policy import process_groups  # noqa: E402
@@ -83,29 +83,14 @@ def run_scenario(scenario: Scenario) -> list[Outcome]:
 
 def run_ranks(config: BroRLConfig, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Call a function of this module in one process per rank of the config's layout, process groups open."""
-    context = mp.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    old_path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(_REPOSITORY)  # the fork server does not get sys.path
-    try:
-        return _collect(context, config, function, arguments)
-    finally:
-        os.environ.pop("PYTHONPATH")
-        if old_path is not None:
-            os.environ["PYTHONPATH"] = old_path
-
-
-def _collect(context: Any, config: BroRLConfig, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
     world_size = layout_of(config).world_size
     with tempfile.TemporaryDirectory() as folder:
         results = [Path(folder) / f"rank{rank}" for rank in range(world_size)]
         meeting = str(Path(folder) / "store")
         processes = [
-            context.Process(target=_rank_main, args=(config, rank, meeting, results[rank], function, arguments))
+            fork_server.start(_rank_main, config, rank, meeting, results[rank], function, arguments)
             for rank in range(world_size)
         ]
-        for process in processes:
-            process.start()
         for process in processes:
             process.join(timeout=120)
         for process in processes:
