@@ -22,18 +22,6 @@ DP2 = {"data_parallel_size": 2}
 FP32, BF16 = {"precision": "fp32"}, {"precision": "bf16"}
 
 
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another model of the same shape: whoever loads a checkpoint starts from it, so everything must come from the
-    files."""
-    return make_model(tmp_path_factory.mktemp("other"), seed=9)
-
-
 def scenario(model_folder: Path, policy: dict, seeds: range = range(0), **parts: object) -> Scenario:
     config = make_config(**policy)
     data = layout_of(config).data

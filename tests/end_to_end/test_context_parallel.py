@@ -11,7 +11,7 @@ import pytest
 from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.types import UpdatePlan
 from tests.support.model_factory import VOCAB_SIZE, make_config, make_group, make_model, micro_batch
-from tests.support.policy_ranks import Outcome, Scenario, run_scenario
+from tests.support.policy_ranks import Outcome, Scenario, outcomes_of, run_scenario
 
 NUM_UPDATES = 3
 PIECES = 2  # micro-batches of a mini-batch, over all data-parallel ranks
@@ -43,11 +43,6 @@ def make_plan(data_parallel_size: int, seed: int, shared: bool = True) -> Update
     return UpdatePlan(1, "ppo_clip", 1e-3, groups, (ranks, ranks))
 
 
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"))
-
-
 def scenario(
     model_folder: Path, policy: dict, first: int = 0, num: int = NUM_UPDATES, shared: bool = True, **parts: object
 ) -> Scenario:
@@ -66,7 +61,7 @@ def check_equal(case: Scenario, outcomes: list[Outcome], expected: list[dict[str
 
 @pytest.fixture(scope="module")
 def single(model_folder: Path) -> list[Outcome]:
-    return run_scenario(scenario(model_folder, {}))
+    return outcomes_of(scenario(model_folder, {}))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
@@ -87,7 +82,7 @@ def sequence_level(model_folder: Path, layout: dict) -> Scenario:
 
 @pytest.mark.parametrize("layout", [CP2, {"data_parallel_size": 2}], ids=["CP2", "DP2"])
 def test_losses_of_whole_responses_do_not_depend_on_the_layout(layout: dict, model_folder: Path) -> None:
-    expected = run_scenario(sequence_level(model_folder, {}))[0].metrics
+    expected = outcomes_of(sequence_level(model_folder, {}))[0].metrics
     assert 0 < expected[1]["policy/importance_masked"] < 1
     case = sequence_level(model_folder, layout)
     check_equal(case, run_scenario(case), expected)
@@ -117,7 +112,7 @@ def test_log_probs_are_put_together_from_all_ranks(layout: dict, model_folder: P
     case = scenario(model_folder, layout, num=0, score=(prompts, responses))
     rank = layout_of(case.config).report_rank
     mine = run_scenario(case)[rank].log_probs
-    expected = run_scenario(scenario(model_folder, {}, num=0, score=(prompts, responses)))[0].log_probs
+    expected = outcomes_of(scenario(model_folder, {}, num=0, score=(prompts, responses)))[0].log_probs
     assert mine is not None and expected is not None
     for own, other in zip(mine, expected, strict=True):
         np.testing.assert_allclose(own, other, atol=1e-5)

@@ -5,19 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import ray
 
 from bench.driver_bulk import MAX_CALLS_PER_1000, Load, measure
+from tests.support.ray_cluster import use_ray
 
 pytestmark = pytest.mark.end_to_end
 
 
 def test_a_large_step_needs_few_calls_and_little_memory(tmp_path: Path) -> None:
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=300 * 2**20)
-    try:
-        result = measure(Load(prompts=12, rollouts=512, tokens=8, engines=2), tmp_path)
-    finally:
-        ray.shutdown()
+    use_ray(num_cpus=2, object_store_memory=300 * 2**20)
+    result = measure(Load(prompts=12, rollouts=512, tokens=8, engines=2), tmp_path)
     assert result["groups"] == 12
     assert result["sampled_rollouts"] >= 12 * 512
     assert result["calls_per_1000_rollouts"] < MAX_CALLS_PER_1000

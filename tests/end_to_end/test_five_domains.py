@@ -20,6 +20,7 @@ from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.rollouts.metrics import reward_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
+from tests.support.ray_cluster import end_ray
 from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.end_to_end
@@ -89,6 +90,7 @@ def answered(tokenizer: ChatTokenizer, prompt: Prompt, text: str) -> RolloutChun
 
 
 def test_every_domain_of_the_recipe_is_sampled_verified_and_measured(tmp_path: Path) -> None:
+    end_ray()  # the wiring starts its own
     model = make_tiny_model(tmp_path / "model")
     overrides = [
         *ON_CPU,

@@ -13,7 +13,7 @@ import torch
 from nemo_brorl.policy.layout import layout_of
 from tests.support.fp8_ranks import histories, score_twice
 from tests.support.model_factory import make_config, make_model, make_plan
-from tests.support.policy_ranks import Outcome, Scenario, run_ranks, run_scenario
+from tests.support.policy_ranks import Outcome, Scenario, outcomes_of, run_ranks, run_scenario
 
 pytestmark = pytest.mark.end_to_end
 
@@ -28,11 +28,6 @@ PIECES = 4  # micro-batches of a mini-batch, over all data-parallel ranks
 SCORED = ([[3, 1, 4], [1, 5]], [[9, 2, 6, 5], [3, 5, 8]])
 
 
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"))
-
-
 def scenario(folder: Path, policy: dict, first: int = 0, num: int = 2, **parts: object) -> Scenario:
     config = make_config(**policy)
     data = layout_of(config).data
@@ -41,7 +36,9 @@ def scenario(folder: Path, policy: dict, first: int = 0, num: int = 2, **parts: 
 
 
 def reported(case: Scenario) -> Outcome:
-    return run_scenario(case)[layout_of(case.config).report_rank]
+    """Of the rank that reports. Everything is a function of the case, which is played once."""
+    play = run_scenario if case.load_from else outcomes_of
+    return play(case)[layout_of(case.config).report_rank]
 
 
 @pytest.mark.parametrize(

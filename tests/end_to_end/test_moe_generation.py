@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import ray
 
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.layout import layout_of
-from tests.end_to_end.test_generation import prompt_of, requests_of, rollouts_of, start_pool, weights_of
+from tests.support.engine_pool import prompt_of, requests_of, rollouts_of, start_pool, weights_of
 from tests.support.model_factory import make_config, make_model, make_plan
 from tests.support.policy_ranks import Scenario, run_scenario
 from tests.support.tiny_model import EOS_ID, make_tokenizer
@@ -41,12 +40,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def pool(folder: Path) -> Iterator[VllmPool]:
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+def pool(cluster: None, folder: Path) -> Iterator[VllmPool]:
     pool = start_pool(folder, 1)
     yield pool
     pool.close()
-    ray.shutdown()
 
 
 def test_an_engine_samples_from_the_mixture_that_expert_parallel_ranks_trained(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,11 +22,7 @@ class Owner:
         return [ray.put(make_arrays(list(range(len(lengths))), lengths))]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def ray_is_up() -> Iterator[None]:
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def test_stored_arrays_come_back_and_a_reference_stays_what_it_is() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,13 +12,12 @@ from nemo_brorl.cluster.process_placement import Places
 from nemo_brorl.config.device_plan import plan_roles
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ResourceError
+from tests.support.ray_cluster import use_ray
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray.init(num_cpus=8, num_gpus=4, include_dashboard=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+def cluster() -> None:
+    use_ray(num_cpus=8, num_gpus=4)
 
 
 class Process:

@@ -32,13 +32,11 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pool(model_folder: Path) -> Iterator[VerifierPool]:
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+def pool(cluster: None, model_folder: Path) -> Iterator[VerifierPool]:
     made = VerifierPool(RewardsConfig(num_workers=2, timeout_s=1.0), model_folder, [MISBEHAVE])
     made.wait_ready()
     yield made
     made.close()
-    ray.shutdown()
 
 
 def make_chunk(folder: Path, prompt: Prompt, texts: list[str], index: int) -> RolloutChunk:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import ray
 
 from nemo_brorl.core.object_store import fetch, wait_any
 from nemo_brorl.generation.pool import VllmPool
@@ -40,13 +39,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def pool(folders: list[Path]) -> Iterator[VllmPool]:
+def pool(cluster: None, folders: list[Path]) -> Iterator[VllmPool]:
     """Two engines with batches of 64."""
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
     started = start_pool(folders[0], num_engines=2, max_num_seqs=64)
     yield started
     started.close()
-    ray.shutdown()
 
 
 def drain(session: VllmSession, num: int, before: Sequence[RolloutChunk] = ()) -> list[RolloutChunk]:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,28 +13,26 @@ import ray
 
 from nemo_brorl.core.errors import StallError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
-from nemo_brorl.policy import megatron_policy
+from nemo_brorl.policy import megatron_policy, roll_call
 from nemo_brorl.policy.megatron_policy import MegatronPolicy
 from nemo_brorl.policy.roll_call import ASK
 from tests.support.model_factory import make_config, make_model, make_plan
 
 pytestmark = pytest.mark.end_to_end
 
-WARNING_S = 14.0  # ranks are asked every 5 s, and one that does not answer for 8 s is told from its peers
-TIMEOUT_S = 16.0
-
-
-@pytest.fixture
-def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+ASKED_EVERY_S = 0.5
+SILENT_S = 2.0  # without an answer for longer, a rank is told from its peers
+WARNING_S = 5.0
+TIMEOUT_S = 6.0
 
 
 def test_a_stopped_rank_is_named_and_ends_the_run(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(megatron_policy, "_CLOSE_TIMEOUT_S", 2.0)  # it will not answer then either
+    monkeypatch.setattr(megatron_policy, "SLICE_S", ASKED_EVERY_S)
+    monkeypatch.setattr(roll_call, "EVERY_S", ASKED_EVERY_S)
+    monkeypatch.setattr(roll_call, "SILENT_S", SILENT_S)
     heartbeat = Heartbeat()
     warnings: list[str] = []
     heartbeat.on_stall = lambda text, seconds: warnings.append(text)

@@ -139,11 +139,7 @@ class LightGenerator:
         )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def test_engines_that_fail_a_broadcast_are_named_and_replaced_and_the_next_attempt_succeeds(

@@ -32,13 +32,6 @@ NUM_TENSORS = 26  # of the tiny model
 Sampled = dict[int, tuple[list[int], list[float]]]  # by place in the group: tokens, log-probs
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
-
-
 def transport_config(transport: str) -> BroRLConfig:
     """Two engines, two pipeline stages, a bucket for every few tensors."""
     config = BroRLConfig()
