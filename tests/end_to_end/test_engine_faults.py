@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -24,12 +23,7 @@ from nemo_brorl.generation.weights.receivers import WeightReceivers
 from nemo_brorl.types import EngineStats, Prompt, RolloutChunk, RolloutRequest, Sampling
 from tests.support.faulty_engine import FaultyEngine
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def slots_of(folder: Path, *faults: str, max_restarts: int = 2, timeout_s: float = 30.0) -> list[EngineSlot]:
