@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_brorl.cluster.doctor import job
 from nemo_brorl.cluster.doctor.job import CLOCK_FAIL_S, Verdict, Wanted, check_clock, check_same, examine_job
 from nemo_brorl.cluster.doctor.node_rank import NodeRank, expand, in_job
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport
@@ -95,7 +96,8 @@ def test_one_nodes_failure_refuses_the_job_on_every_node_and_blames_that_one(tmp
     assert json.loads((tmp_path / "reports" / "node1.json").read_text())["problems"] == ["gpus: 7 of 8; look"]
 
 
-def test_a_node_with_another_run_folder_is_found(tmp_path: Path) -> None:
+def test_a_node_with_another_run_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "EXCHANGE_S", 4.0)  # half of it the others' marks are waited for
     verdicts = run_nodes(range(3), 3, [tmp_path / "shared", tmp_path / "shared", tmp_path / "own"])
     assert [status(report, "shared folder") for report in verdicts[0].reports] == [OK, OK, FAIL]
     assert "is not the one of node0, node1" in verdicts[0].reports[2].problems[0]
