@@ -1,14 +1,16 @@
 # make train         install (once), make a small base model (once), train it, print what changed, evaluate the best weights
-# make test          unit and end-to-end tests, two at a time, then those on a GPU where there is one; the 20 slowest are listed
+# make test          unit and end-to-end tests, two files at a time, then those on a GPU where there is one; the 20 slowest are listed
 # make check         unit tests and linters: what a change needs before it is committed
 # make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
 # make lint          ruff, mypy, the architecture test
 #
-# CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack.
+# CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack,
+# WORKERS=4 runs that many test files at a time.
 
 CONFIG ?= brorl_cpu
 ARGS ?=
 KIND ?= cpu
+WORKERS ?= 2
 PYTHON := .venv/bin/python
 
 # Without compiled modules every actor would compile all of its imports again.
@@ -17,15 +19,15 @@ unexport PYTHONDONTWRITEBYTECODE
 # The small model stands in for one that cannot be downloaded; not needed where ARGS or a GPU recipe names a model.
 WARM_UP := $(if $(findstring policy.model=,$(ARGS))$(findstring gpu,$(CONFIG)),,yes)
 
-# Tests of one file share fixtures and go to one worker; the longest file begins first. A worker starts Ray of its own.
+# Tests of one file share fixtures and go to one worker, the longest file first (tests/conftest.py). A worker starts Ray of its own.
 PYTEST := OMP_NUM_THREADS=1 $(PYTHON) -m pytest
-TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STYLE := tests/test_architecture.py tests/test_style.py
 
 .PHONY: help env train test check test-cluster lint bench docs clean
 
 help:
-	@sed -n 's/^# \(make .*\)/\1/p; /^# CONFIG/s/^# //p' Makefile
+	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|WORKERS\)/s/^# //p' Makefile
 
 env:
 	@scripts/install.sh $(KIND)
@@ -36,11 +38,11 @@ train: env
 	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf' evaluation.samples_per_prompt=16
 
 test: env
-	$(PYTEST) $(TWO_AT_A_TIME) --durations=20 tests/end_to_end/test_training_run.py tests/end_to_end tests/unit $(STYLE) $(ARGS)
+	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end tests/unit $(STYLE) $(ARGS)
 	$(PYTEST) tests/gpu
 
 check: lint
-	$(PYTEST) -q $(TWO_AT_A_TIME) tests/unit
+	$(PYTEST) -q $(PARALLEL) tests/unit
 
 test-cluster: env
 	$(PYTEST) tests/cluster $(ARGS)

@@ -13,8 +13,13 @@ os.environ.setdefault("VLLM_PLUGINS", "")  # NeMo registers one that costs every
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # inherited by actors, which would compile all imports again
 
 
+LONGEST = "test_training_run.py"  # begun last, it would leave other workers idle
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark end-to-end tests by their folder; skip GPU tests, visibly, on a machine without one."""
+    """Mark end-to-end tests by their folder, the longest file first; skip GPU tests, visibly, on a machine without
+    one."""
+    items.sort(key=lambda item: item.path.name != LONGEST)
     has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
     for item in items:
         if "end_to_end" in item.path.parts:
