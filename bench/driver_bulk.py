@@ -29,11 +29,12 @@ import ray
 from bench.stand_ins import PROMPT_TOKENS, VOCAB_SIZE, BulkPrompts, StandInGenerator, StandInVerifier
 from nemo_brorl.algorithm.packing import plan_update
 from nemo_brorl.algorithm.train_batch import learning_batch
+from nemo_brorl.config.derived import num_engines
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console, format_table
-from nemo_brorl.rollouts.batch_fill import Collection
-from nemo_brorl.rollouts.carry_over import Collector
+from nemo_brorl.rollouts.batch_fill import BatchFill
+from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import RolloutSchedule
 from nemo_brorl.tasks.scoring.pool import VerifierPool
@@ -125,13 +126,20 @@ def settings(load: Load) -> BroRLConfig:
     return config
 
 
-def one_step(collector: Collector, config: BroRLConfig, data_parallel_size: int = 8) -> dict[str, float]:
+def carry_over_of(config: BroRLConfig, sampler: Sampler) -> CarryOver:
+    """What a run has before its first step."""
+    return CarryOver(config.rollouts, config.dynamic_sampling, num_engines(config), BulkPrompts(), sampler)
+
+
+def one_step(carry_over: CarryOver, config: BroRLConfig, data_parallel_size: int = 8) -> dict[str, float]:
     """collect → learn → plan, as the trainer does. Seconds of each part, and what came of it."""
     watch, cpu_before = Stopwatch(), time.process_time()
     with watch.measure("collect"):
-        collected = Collection(collector, RolloutSchedule(config).stage, version=0).complete().finish()
+        fill = BatchFill(carry_over, RolloutSchedule(config).stage, version=0)
+        fill.complete()
+        filled = fill.finish()
     with watch.measure("learning_batch"):
-        batch = learning_batch(collected.batch, config, step=1)
+        batch = learning_batch(filled.batch, config, step=1)
     with watch.measure("plan"):
         plan = plan_update(
             batch, num_mini_batches=config.algorithm.num_mini_batches, data_parallel_size=data_parallel_size,
@@ -142,8 +150,8 @@ def one_step(collector: Collector, config: BroRLConfig, data_parallel_size: int 
     with watch.measure("put_plan"):
         ray.put(plan)
     cpu = time.process_time() - cpu_before
-    num_sampled = sum(group.group.num_rollouts for group in collected.sampled)
-    num_tokens = sum(int(group.group.lengths.sum()) for group in collected.sampled)
+    num_sampled = sum(group.group.num_rollouts for group in filled.sampled)
+    num_tokens = sum(int(group.group.lengths.sum()) for group in filled.sampled)
     micro_batches = sum(len(rank) for mini_batch in plan.mini_batches for rank in mini_batch)
     counts = {
         "groups": len(batch.groups),
@@ -169,9 +177,9 @@ def measure(load: Load, folder: Path) -> dict[str, Any]:
     calls = CallCounter()
     try:
         small = settings(Load(2, 64, 8))
-        one_step(Collector(small, BulkPrompts(), sampler, Console()), small, data_parallel_size=1)
+        one_step(carry_over_of(small, sampler), small, data_parallel_size=1)
         with MemoryWatch() as memory, calls.counting():
-            step = one_step(Collector(config, BulkPrompts(), sampler, Console()), config)
+            step = one_step(carry_over_of(config, sampler), config)
     finally:
         generator.close()
         verifier.close()

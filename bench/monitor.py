@@ -24,9 +24,9 @@ from nemo_brorl.algorithm.losses import TokenBatch
 from nemo_brorl.algorithm.losses.base import Sequences
 from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.policy.measured_gain import MeasuredGain
-from nemo_brorl.rollouts.sampled_mass import sampled_mass
+from nemo_brorl.rollouts.ledger import sampled_mass
+from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.tasks.scoring.repetition import response_keys
-from nemo_brorl.training.metrics import mass_balance_metrics
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutGroup, RolloutRequest, Sampling, ScoredGroup
 
 STAGES = ("collect", "log_prob", "update", "sync")

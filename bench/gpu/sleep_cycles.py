@@ -18,7 +18,7 @@ from bench.gpu.record import Row
 from bench.gpu.setting import Setting, open_setting
 from bench.gpu.shapes import QWEN_1_5B, TINY, make_model, with_tokenizer
 from nemo_brorl.core.clock import Stopwatch
-from nemo_brorl.training.device_handover import DeviceTurns
+from nemo_brorl.training.device_handover import DeviceHandover
 
 SHARE = 0.5  # of the GPU for the engine
 SETTLED = 2  # cycles before growth is counted
@@ -28,17 +28,17 @@ GROWTH_GIB, RESIDUAL_GIB = 0.1, 3.0  # no leak; a context, CUDA graphs and vLLM'
 def turns(setting: Setting, pair: Pair, cycles: int) -> tuple[list[float], list[float], list[float]]:
     """Per cycle: residual and whole GPU in GiB, and seconds of a turn that learns nothing."""
     assert pair.policy is not None
-    device_turns = DeviceTurns(pair.policy, pair.pool)
-    device_turns.begin(1, is_published=False)
+    handover = DeviceHandover(pair.policy, pair.pool)
+    handover.begin(1, is_published=False)
     residual, whole, seconds = [], [], []
     for version in range(2, cycles + 2):
         watch = Stopwatch()
-        with watch.measure("turn"), device_turns.policy_turn(watch) as turn:
+        with watch.measure("turn"), handover.policy_turn(watch) as turn:
             pair.policy.offload()
             whole.append(used_gib(setting))
             pair.policy.onload()
             turn.made(version)
-        residual.append(device_turns.residual["sleep/residual_gib_max"])
+        residual.append(handover.residual["sleep/residual_gib_max"])
         seconds.append(watch.seconds["turn"])
     return residual, whole, seconds
 

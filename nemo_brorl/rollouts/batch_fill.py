@@ -1,16 +1,32 @@
-"""Fill a batch with informative groups: prompts are admitted one by one as groups close, slow rollouts are cut, nothing
-is lost.
+"""Filling of one batch with informative groups: prompts are admitted one by one as groups close, slow rollouts are cut,
+nothing is lost.
 
-A collection is *filling* until the batch is full or the step's deadline has passed, then *draining* until nothing is
-under way.
+A fill is *filling* until the batch is full or the step's deadline has passed, then *draining* until nothing is being
+sampled, then *done*. What it has seen is learnt (`CarryOver.learn`) when it becomes done, and only then.
 
-A group whose slow rollouts were cut closes without them if at least `min_fraction` of it has ended. With
-`rollouts.unfinished: drop` the rest is gone; with `resume` it is the group's *tail*: sampled on in the next step and
-learnt from then, judged within the whole group. A group with less is dropped as timed out, or with `resume` *held*: it
-goes on as a whole in the next step.
+A group whose slow rollouts were cut closes without them if at least `min_fraction` of it has finished. With
+`rollouts.unfinished: drop` its partial rollouts are gone; with `resume` they are sampled on in the next step and learnt
+from then, judged within the whole group. A group with less is dropped as timed out, or with `resume` goes on as a whole
+in the next step.
 
-Surplus groups in flight when the batch is full are finished, held, restarted (their prompts come first in the next
-step) or dropped, as `dynamic_sampling.in_flight` says.
+Surplus groups in flight when the batch is full are finished, sampled on or restarted in the next step, or dropped, as
+`dynamic_sampling.in_flight` says.
+
+Who owns what while a batch is filled, each fact once:
+
+    GroupLedger (in RolloutStream)  groups being sampled, and their rollouts that are out, finished or partial
+    DynamicSampling                 order of admission, groups that closed in this step, groups kept
+    CarryOver                       partial groups and prompts for the next step, completed groups, beliefs
+    BatchFill                       the phase, and which groups were cut
+
+A fill of 2 groups of 8 with `rollouts.unfinished: resume`, `min_fraction` ½ and a step deadline:
+
+    admit a, b, c        ledger a b c   kept –    partial –        keep rate 0.7: 3 in flight for 2
+    a settles: 8 of 8    ledger b c     kept a    partial –
+    deadline: cut b, c   draining
+    b settles: 6 of 8    ledger c       kept a b  partial b        closed; its other 2 go on in the next step
+    c settles: 1 of 8    ledger –       kept a b  partial b c      open; admitted first in the next step
+    done                 the batch is a b
 """
 
 from __future__ import annotations
@@ -19,241 +35,256 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 
-from nemo_brorl.config.derived import num_engines
-from nemo_brorl.core.clock import StepCut
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.logs import get_logger
-from nemo_brorl.rollouts.carry_over import Collector
+from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.dynamic_sampling import judge
 from nemo_brorl.rollouts.group_size.allocation import allocation_metrics
 from nemo_brorl.rollouts.group_size.waves import make_allocation
-from nemo_brorl.rollouts.ledger import OpenGroup, length_bias
-from nemo_brorl.rollouts.metrics import generation_metrics
+from nemo_brorl.rollouts.ledger import OpenGroup
+from nemo_brorl.rollouts.metrics import generation_metrics, length_bias, mass_balance_metrics, reward_metrics
 from nemo_brorl.rollouts.requests import fitting_chunk_size
-from nemo_brorl.rollouts.sampler import TURN_S, RolloutStream
+from nemo_brorl.rollouts.sampler import TURN_S
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.types import ScoredGroup
 
 log = get_logger(__name__)
 
 MIN_GROUP = 2  # rollouts: fewer cannot disagree
+SURPLUS_REASONS = {"resume": "held", "restart": "restarted", "drop": "dropped"}  # as `dynamic_sampling/…` counts them
+
+
+class Phase(Enum):
+    """How far a fill is."""
+
+    FILLING = "filling"
+    DRAINING = "draining"
+    DONE = "done"
 
 
 @dataclass(frozen=True)
-class Collected:
-    """What a step's sampling came to."""
+class FilledBatch:
+    """Result of a step's sampling."""
 
-    batch: tuple[ScoredGroup, ...]  # to learn from, tails of earlier groups last
+    batch: tuple[ScoredGroup, ...]  # to learn from, completed groups of earlier steps last
     sampled: tuple[ScoredGroup, ...]  # every group that closed, informative or not
     metrics: Mapping[str, float]
     generate_s: float  # until the last rollout was sampled
     reward_s: float  # after that, until the last one was scored
 
 
-class Collection:
+class BatchFill:
     """One batch being filled. Call `advance` until `is_done`, then `finish`."""
 
-    def __init__(self, collector: Collector, stage: Stage, version: int) -> None:
+    def __init__(self, carry_over: CarryOver, stage: Stage, version: int) -> None:
         """Starts at once, under weights `version`."""
-        collector.begin_step(stage, version)
-        self.collector = collector
+        self.state_before = carry_over.state()  # what a checkpoint holds if this step is cut
+        carry_over.begin_step(stage, version)
+        self.carry_over = carry_over
+        self.dynamic_sampling = carry_over.dynamic_sampling
+        self.settings = carry_over.settings
         self.stage = stage
         self.version = version
-        self.settings = collector.config.rollouts
-        self.dynamic_sampling = collector.dynamic_sampling
-        num_rollouts, chunk_size = stage.num_per_prompt * stage.prompts_per_step, self.settings.chunk_size
-        fitting = fitting_chunk_size(num_rollouts, num_engines(collector.config), chunk_size)
-        self.salvage = collector.take_salvage(version)
-        self.stream: RolloutStream = collector.sampler.open_stream(collector.lengths, fitting, self.salvage)
-        self.allocation = make_allocation(
-            self.settings, stage.num_per_prompt, collector.beliefs, collector.config.trainer.seed
-        )
-        self.sampled: list[ScoredGroup] = []
+        sampler = carry_over.sampler
+        num_rollouts = stage.num_per_prompt * stage.prompts_per_step
+        chunk_size = fitting_chunk_size(num_rollouts, carry_over.num_engines, self.settings.chunk_size)
+        self.replay_cache = carry_over.take_replay(version)
+        self.stream = sampler.open_stream(carry_over.lengths, chunk_size, self.replay_cache)
+        self.allocation = make_allocation(self.settings, stage.num_per_prompt, carry_over.beliefs, sampler.seed)
+        self.phase = Phase.FILLING
+        self.is_overdue = False  # the step's deadline has passed
+        self.cuts_surplus = False  # the batch was full while groups were in flight
         self.cut_groups: list[OpenGroup] = []
-        self.admitted: dict[str, int] = {}  # uid to place
-        self.cuts_surplus = False
-        self.is_filling = True
-        self.is_overdue = False
-        self.is_learnt = False
-        self.before = self.after = collector.sampler.generator.stats()
-        collector.console.begin()
-        self.start = self.filled_since = time.monotonic()
+        self.stats_before = sampler.generator.stats()
+        self.stats_after = self.stats_before
+        sampler.console.begin()
+        self.start = time.monotonic()
+        self.filling_since = self.start
         self.done_at = self.start
-        tails, collector.tails = collector.tails, []
-        for group in tails:
+        for group in carry_over.take_closed():
             self.stream.resume(group)
 
     @property
     def is_done(self) -> bool:
-        """Whether the batch can be taken and nothing is under way."""
-        return not self.is_filling and self.stream.is_idle
+        """Whether the batch can be taken and nothing is being sampled."""
+        return self.phase is Phase.DONE
 
     def advance(self, timeout_s: float = TURN_S) -> None:
         """Admit what is missing, wait for news at most `timeout_s`, and act on it. Raises StarvationError,
         GenerationError."""
-        if self.is_filling:
+        if self.phase is Phase.FILLING:
             self._admit()
         for group in self.stream.advance(timeout_s):
             self._settle(group)
-        if self.is_filling:
-            self._look_at_clock()
-            if self.dynamic_sampling.is_full:
-                self._admit()  # what faster groups would have made room for
-            if self.is_overdue or self.dynamic_sampling.is_full:
-                self._drain()
-        if self.is_done and not self.dynamic_sampling.kept:
-            log.warning(
-                "no informative group within rollouts.step_deadline_s=%s: sampling goes on",
-                self.settings.step_deadline_s,
-            )
-            self.is_filling, self.is_overdue, self.filled_since = True, False, time.monotonic()
+        if self.phase is Phase.FILLING:
+            self._drain_if_due()
         self.done_at = time.monotonic()
-        self.collector.console.progress(
-            "generate", self.stream.num_settled, self.stream.num_asked, "rollouts", self.done_at - self.start
-        )
+        if self.phase is Phase.DRAINING and self.stream.is_idle:
+            self._end()
+        seconds = self.done_at - self.start
+        if not self.is_done:
+            console = self.carry_over.sampler.console
+            console.progress("generate", self.stream.num_settled, self.stream.num_asked, "rollouts", seconds)
 
-    def complete(self, check: Callable[[], None] = lambda: None) -> Collection:
+    def complete(self, check: Callable[[], None] = lambda: None) -> None:
         """Advance until it is done. Raises as `advance`, or what `check`, called at every turn, raises; nothing is
-        under way then. After StepCut the collector has what was sampled."""
+        being sampled then."""
         try:
-            with self.collector.sampler.stage("generate"):
+            with self.carry_over.sampler.stage("generate"):
                 while not self.is_done:
                     self.advance()
                     check()
-        except BaseException as cause:  # whatever ended it, Ctrl-C too: no engine samples on
-            self.close()
-            if isinstance(cause, StepCut):
-                self.collector.salvaged = self.salvage.chunks
+        except BaseException:  # whatever ended it, Ctrl-C too: no engine samples on
+            self._close()
             raise
-        return self
 
-    def finish(self) -> Collected:
-        """Take the batch; the engines are idle then."""
-        self.close()
-        late, self.collector.late = sorted(self.collector.late, key=lambda group: group.prompt.uid), []
-        batch = (*self.dynamic_sampling.take(), *late)
+    def finish(self) -> FilledBatch:
+        """Take the batch of a fill that is done."""
+        assert self.is_done, f"the batch was taken while it was {self.phase.value}"
+        completed = self.carry_over.take_completed()
+        batch = (*self.dynamic_sampling.take(), *completed)
+        sampled = self.dynamic_sampling.sampled()
         sampled_at = max(self.stream.sampled_at, self.start)
         generate_s = sampled_at - self.start
-        metrics = {
-            **generation_metrics(self.before, self.after, max(generate_s, 1e-9)),
-            **self.dynamic_sampling.metrics(),
-            **length_bias(self.cut_groups),
-            **(allocation_metrics(self.sampled, self.stage.num_per_prompt) if self.sampled else {}),
-            **self.collector.spent.metrics(),
-            "rollouts/late_groups": float(len(late)),
-            "rollouts/salvaged": float(self.salvage.num_taken),
-        }
-        return Collected(batch, tuple(self.sampled), metrics, generate_s, max(self.done_at - sampled_at, 0.0))
-
-    def close(self) -> None:
-        """Drop what is under way. What was seen is learnt from if the collection is done."""
-        self.stream.close()
-        if self.is_done and not self.is_learnt:
-            self.sampled.sort(
-                key=lambda group: self.admitted[group.prompt.uid]
-            )  # nothing depends on which closed first
-            self.collector.learn(self.sampled, self.cut_groups, self.stream.num_tokens)
-            self.is_learnt = True
-            self.after = self.collector.sampler.generator.stats()
-        self.collector.console.clear()
+        metrics: dict[str, float] = {}
+        if sampled:
+            metrics.update(reward_metrics(sampled))
+            metrics.update(mass_balance_metrics(sampled))
+            metrics.update(allocation_metrics(sampled, self.stage.num_per_prompt))
+        metrics.update(generation_metrics(self.stats_before, self.stats_after, max(generate_s, 1e-9)))
+        metrics.update(self.dynamic_sampling.metrics())
+        metrics.update(length_bias(self.cut_groups))
+        metrics.update(self.carry_over.spent.metrics())
+        metrics["rollouts/late_groups"] = float(len(completed))
+        metrics["rollouts/salvaged"] = float(self.replay_cache.num_taken)
+        return FilledBatch(batch, tuple(sampled), metrics, generate_s, max(self.done_at - sampled_at, 0.0))
 
     def _admit(self) -> None:
+        """Begin as many groups as dynamic sampling asks for: partial ones of the step before first."""
         num = self.dynamic_sampling.num_to_admit()
-        held, self.collector.held = self.collector.held[:num], self.collector.held[num:]
-        prompts = self.collector.next_prompts(num - len(held))
-        uids = [group.uid for group in held] + [prompt.uid for prompt in prompts]
-        self.dynamic_sampling.admit(uids)
-        self.admitted |= {uid: len(self.admitted) + place for place, uid in enumerate(uids)}
-        for group in held:
+        groups = self.carry_over.take_open(num)
+        prompts = self.carry_over.take_prompts(num - len(groups))
+        self.dynamic_sampling.admit(group.uid for group in groups)
+        self.dynamic_sampling.admit(prompt.uid for prompt in prompts)
+        for group in groups:
             self.stream.resume(group)
         for prompt in prompts:
-            self.stream.open(prompt, self.allocation.first(prompt), self.collector.sampling, self.settings.deadline_s)
+            draw = self.allocation.first(prompt)
+            self.stream.open(prompt, draw, self.carry_over.sampling, self.settings.deadline_s)
 
     def _settle(self, group: OpenGroup) -> None:
+        """Decide what becomes of a group of which nothing is out."""
         self._check_versions(group)
-        if group.unfinished:
+        if group.partial:
             self.cut_groups.append(group)
-        if group.num_learnt:
-            self._settle_tail(group)
-        elif not group.unfinished:
+        if group.is_closed:
+            self._settle_closed(group)
+        elif not group.partial:
             self._extend_or_close(group)
         elif self.cuts_surplus:
             self._settle_surplus(group)
         else:
-            self._settle_late(group)
+            self._settle_overdue(group)
 
-    def _settle_late(self, group: OpenGroup) -> None:
-        """Some of its rollouts missed a deadline."""
-        goes_on = self.settings.unfinished == "resume"
-        if group.num_finished >= max(MIN_GROUP, math.ceil(self.settings.min_fraction * group.num_rollouts)):
-            self._close(group, is_cut=True)
-            group.num_learnt = len(group.parts)
-            if goes_on:
-                self.collector.tails.append(group)
-        elif goes_on:
-            self._withdraw(group, "held")
-            self.collector.hold(group)
-        else:
-            self._withdraw(group, "timed_out")
-
-    def _settle_surplus(self, group: OpenGroup) -> None:
-        """It was cut because the batch is full."""
-        fate = self.collector.config.dynamic_sampling.in_flight
-        self._withdraw(group, {"resume": "held", "restart": "restarted", "drop": "dropped"}[fate])
-        if fate == "resume":
-            self.collector.hold(group)
-        elif fate == "restart":
-            self.collector.restarted.append(group.prompt)
-
-    def _settle_tail(self, group: OpenGroup) -> None:
+    def _settle_closed(self, group: OpenGroup) -> None:
+        """A step has learnt from it before: those of its partial rollouts that have finished complete it."""
         self.stream.release(group.uid)
         if len(group.parts) > group.num_learnt:
-            scored = replace(
-                group.close(), waves=self.allocation.close(group.draws, is_cut=True), learn_from=group.tail()
-            )
-            if judge(scored, self.collector.config.dynamic_sampling).keep:
-                self.collector.late.append(scored)
+            waves = self.allocation.close(group.draws, is_cut=True)
+            scored = replace(group.close(), waves=waves, learn_from=group.not_learnt())
+            if judge(scored, self.dynamic_sampling.config).keep:
+                self.carry_over.completed.append(scored)
             group.num_learnt = len(group.parts)
-        if group.unfinished and self.settings.unfinished == "resume":
-            self.collector.tails.append(group)
+        if group.partial and self.settings.unfinished == "resume":
+            self.carry_over.put_back(group)
 
     def _extend_or_close(self, group: OpenGroup) -> None:
-        """All it was asked for is there. Once the collection is cut short, nothing is asked for any more."""
+        """All it was asked for is there. Once the step is cut short, nothing is asked for any more."""
         is_cut = self.is_overdue or self.cuts_surplus
-        draw = None if is_cut else self.allocation.extend(group.prompt, group.draws, group.rewards, group.lengths)
+        draw = None
+        if not is_cut:
+            draw = self.allocation.extend(group.prompt, group.draws, group.rewards, group.lengths)
         if draw is None:
-            self._close(group, is_cut)
+            self._close_group(group, is_cut)
         else:
             self.stream.extend(group.uid, draw)
 
-    def _close(self, group: OpenGroup, is_cut: bool) -> None:
+    def _settle_surplus(self, group: OpenGroup) -> None:
+        """It was cut because the batch is full."""
+        fate = self.dynamic_sampling.config.in_flight
+        self._withdraw(group, SURPLUS_REASONS[fate])
+        if fate == "resume":
+            self.carry_over.put_back(group)
+        elif fate == "restart":
+            self.carry_over.restarted.append(group.prompt)
+
+    def _settle_overdue(self, group: OpenGroup) -> None:
+        """Some of its rollouts missed a deadline."""
+        is_resumed = self.settings.unfinished == "resume"
+        num_enough = max(MIN_GROUP, math.ceil(self.settings.min_fraction * group.num_rollouts))
+        if group.num_finished >= num_enough:
+            self._close_group(group, is_cut=True)
+            group.num_learnt = len(group.parts)
+            if is_resumed:
+                self.carry_over.put_back(group)
+        elif is_resumed:
+            self._withdraw(group, "held")
+            self.carry_over.put_back(group)
+        else:
+            self._withdraw(group, "timed_out")
+
+    def _close_group(self, group: OpenGroup, is_cut: bool) -> None:
         self.stream.release(group.uid)
-        scored = replace(group.close(), waves=self.allocation.close(group.draws, is_cut))
-        self.sampled.append(scored)
-        self.dynamic_sampling.offer(scored)
+        waves = self.allocation.close(group.draws, is_cut)
+        self.dynamic_sampling.offer(replace(group.close(), waves=waves))
 
     def _withdraw(self, group: OpenGroup, reason: str) -> None:
         self.stream.release(group.uid)
         self.dynamic_sampling.withdraw(group.uid, reason, group.num_finished)
 
-    def _look_at_clock(self) -> None:
-        limit = self.settings.step_deadline_s
-        self.is_overdue = limit is not None and time.monotonic() - self.filled_since > limit
-
-    def _drain(self) -> None:
-        self.is_filling = False
-        self.cuts_surplus = not self.is_overdue and self.collector.config.dynamic_sampling.in_flight != "finish"
+    def _drain_if_due(self) -> None:
+        """Stop filling when the batch is full or the deadline has passed."""
+        limit_s = self.settings.step_deadline_s
+        self.is_overdue = limit_s is not None and time.monotonic() - self.filling_since > limit_s
+        if self.dynamic_sampling.is_full:
+            self._admit()  # what faster groups would have made room for
+        elif not self.is_overdue:
+            return
+        self.phase = Phase.DRAINING
+        self.cuts_surplus = not self.is_overdue and self.dynamic_sampling.config.in_flight != "finish"
         if self.is_overdue or self.cuts_surplus:
-            self.stream.cut([uid for uid, group in self.stream.ledger.groups.items() if not group.is_settled])
+            self.stream.cut()
+
+    def _end(self) -> None:
+        """Nothing is being sampled: teach what was seen, or fill on when the batch would be empty."""
+        if not self.dynamic_sampling.kept:
+            log.warning(
+                "no informative group within rollouts.step_deadline_s=%s: sampling goes on",
+                self.settings.step_deadline_s,
+            )
+            self.phase = Phase.FILLING
+            self.is_overdue = False
+            self.filling_since = time.monotonic()
+            return
+        self.phase = Phase.DONE
+        self._close()
+        self.stats_after = self.carry_over.sampler.generator.stats()
+        self.carry_over.learn(self.dynamic_sampling.sampled(), self.cut_groups, self.stream.num_tokens)
+
+    def _close(self) -> None:
+        """End the stream; what is being sampled is dropped."""
+        self.stream.close()
+        self.carry_over.sampler.console.clear()
 
     def _check_versions(self, group: OpenGroup) -> None:
-        if self.collector.may_mix_versions:
+        if self.carry_over.may_mix_versions:
             return
         for part in group.parts:
-            if part.chunk.version != self.version or part.chunk.newest_version != self.version:
+            chunk = part.chunk
+            if chunk.version != self.version or chunk.newest_version != self.version:
                 raise GenerationError(
-                    f"engine {part.chunk.engine} sampled {group.uid} under version {part.chunk.version} to "
-                    f"{part.chunk.newest_version}, "
-                    f"the step is of version {self.version}"
+                    f"engine {chunk.engine} sampled {group.uid} under version {chunk.version} to"
+                    f" {chunk.newest_version}, the step is of version {self.version}"
                 )

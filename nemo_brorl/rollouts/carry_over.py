@@ -1,5 +1,11 @@
-"""What outlives a step of sampling: surplus, held groups, tails, prompts to restart, and what was learnt about lengths
-and success."""
+"""State of sampling that outlives a step: groups carried from one batch to the next, and what was learnt of lengths and
+success.
+
+`CarryOver` is the only owner of partial groups between steps, of prompts that are to be restarted, of the chunks that a
+cut step had sampled, and of the beliefs. Groups that are closed and kept belong to its `DynamicSampling`. While a batch
+is filled, `BatchFill` takes from here what it begins with and puts back what it leaves. Beliefs change only between two
+steps, by `learn`.
+"""
 
 from __future__ import annotations
 
@@ -10,134 +16,186 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.console import Console
+from nemo_brorl.config.schema import DynamicSamplingConfig, RolloutsConfig
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling, judge
 from nemo_brorl.rollouts.group_size.allocation import Spent
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
-from nemo_brorl.rollouts.ledger import OpenGroup, UnderWay
-from nemo_brorl.rollouts.salvage import Salvage
+from nemo_brorl.rollouts.ledger import OpenGroup
+from nemo_brorl.rollouts.replay_cache import ReplayCache
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.types import Prompt, Sampling, ScoredChunk, ScoredGroup
 
 
 @dataclass(frozen=True)
-class Standpoint:
+class CarriedGroups:
+    """Groups between two steps."""
+
+    kept: tuple[ScoredGroup, ...] = ()  # closed, informative, not learnt from yet
+    partial: tuple[
+        OpenGroup, ...
+    ] = ()  # cut, to be sampled on; some are closed, learnt from without their partial ones
+    completed: tuple[ScoredGroup, ...] = ()  # closed before; their partial rollouts have ended, not learnt from yet
+
+
+@dataclass(frozen=True)
+class SamplerState:
     """Where sampling stands between two steps: what a checkpoint holds of it."""
 
     prompts: dict[str, Any]  # state of the stream
-    collector: dict[str, Any]
-    under_way: UnderWay
+    carry_over: dict[str, Any]  # JSON-able
+    groups: CarriedGroups
 
 
-class Collector:
-    """Owns what outlives a step: dynamic sampling's surplus, held groups, tails, prompts to restart."""
+class CarryOver:
+    """Partial groups, prompts to restart, and beliefs of a run.
 
-    def __init__(self, config: BroRLConfig, prompts: PromptSource, sampler: Sampler, console: Console) -> None:
-        self.config = config
+    A group that was cut goes on in the next step, by the number of its rollouts that had finished:
+
+        train/7: 6 of 8, enough to close   the step learns from 6; partial (is_closed), resumed first in the next step:
+                                           completed when its 2 have ended, a group of 8 with 2 to learn from
+        train/8: 2 of 8                    partial (open); admitted first in the next step, where it closes
+        train/9: 0 of 8, not a token       restarted; its prompt is handed out once more
+    """
+
+    def __init__(
+        self,
+        rollouts: RolloutsConfig,
+        dynamic_sampling: DynamicSamplingConfig,
+        num_engines: int,
+        prompts: PromptSource,
+        sampler: Sampler,
+    ) -> None:
+        self.settings = rollouts
+        self.num_engines = num_engines
         self.prompts = prompts
         self.sampler = sampler
-        self.console = console
-        self.dynamic_sampling = DynamicSampling(config.dynamic_sampling)
-        self.sampling = Sampling(
-            config.rollouts.temperature, config.rollouts.top_p, config.rollouts.max_response_tokens
-        )
-        self.held: list[OpenGroup] = []
-        self.tails: list[OpenGroup] = []
-        self.late: list[ScoredGroup] = []  # tails that have ended
+        self.dynamic_sampling = DynamicSampling(dynamic_sampling)
+        self.sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens)
+        self.partial: list[OpenGroup] = []
+        self.completed: list[ScoredGroup] = []
         self.restarted: list[Prompt] = []
-        self.salvaged: tuple[ScoredChunk, ...] = ()  # of a step that was cut, until it begins anew
+        self.cut_step: tuple[ScoredChunk, ...] = ()  # what a step that was cut had sampled, until it begins anew
         self.lengths = LengthHistory()
-        self.beliefs = SuccessPosterior(config.rollouts.posterior)
+        self.beliefs = SuccessPosterior(rollouts.posterior)
         self.spent = Spent()
-        settings = (config.rollouts.unfinished, config.dynamic_sampling.in_flight)
-        self.may_mix_versions = config.rollouts.overlap or "resume" in settings
+        resumes = rollouts.unfinished == "resume" or dynamic_sampling.in_flight == "resume"
+        self.may_mix_versions = rollouts.overlap or resumes
 
     def begin_step(self, stage: Stage, version: int) -> None:
-        """A batch is to be filled under weights `version`."""
+        """A batch is to be filled under weights `version`. Groups that are too old are given up: kept and closed ones
+        are dropped, open ones start anew."""
         self.dynamic_sampling.begin_step(version, stage.prompts_per_step)
-        self._retire(version)
+        oldest = version - self.dynamic_sampling.config.max_staleness
+        fresh: list[OpenGroup] = []
+        for group in self.partial:
+            if (group.oldest_version or 0) >= oldest:
+                fresh.append(group)
+            elif not group.is_closed:
+                self.restarted.append(group.prompt)
+        self.partial = fresh
 
-    def take_salvage(self, version: int) -> Salvage:
-        """For a step under weights `version`: what the step that was cut had sampled, as far as this one may use it."""
-        chunks, self.salvaged = self.salvaged, ()
-        usable = [s for s in chunks if self.may_mix_versions or s.chunk.version == s.chunk.newest_version == version]
-        return Salvage(usable)
+    def take_replay(self, version: int) -> ReplayCache:
+        """Chunks of the step that was cut, as far as a step under weights `version` may use them."""
+        usable: list[ScoredChunk] = []
+        for scored in self.cut_step:
+            chunk = scored.chunk
+            if self.may_mix_versions or chunk.version == chunk.newest_version == version:
+                usable.append(scored)
+        self.cut_step = ()
+        return ReplayCache(usable)
 
-    def next_prompts(self, num: int) -> list[Prompt]:
-        """Restarted ones first; each is handed out once more."""
-        again, self.restarted = self.restarted[:num], self.restarted[num:]
-        return again + self.prompts.take(num - len(again))
+    def take_closed(self) -> list[OpenGroup]:
+        """Partial groups that a step has learnt from already."""
+        closed = [group for group in self.partial if group.is_closed]
+        self.partial = [group for group in self.partial if not group.is_closed]
+        return closed
 
-    def hold(self, group: OpenGroup) -> None:
-        """Keep a group for the next step; one without a token starts anew."""
+    def take_open(self, num: int) -> list[OpenGroup]:
+        """At most `num` partial groups that are to be admitted again, the oldest first."""
+        taken: list[OpenGroup] = []
+        left: list[OpenGroup] = []
+        for group in self.partial:
+            if group.is_closed or len(taken) == num:
+                left.append(group)
+            else:
+                taken.append(group)
+        self.partial = left
+        return taken
+
+    def take_prompts(self, num: int) -> list[Prompt]:
+        """Prompts of `num` new groups: those to be restarted first; each is handed out once more."""
+        restarted = self.restarted[:num]
+        self.restarted = self.restarted[num:]
+        return restarted + self.prompts.take(num - len(restarted))
+
+    def take_completed(self) -> list[ScoredGroup]:
+        """Completed groups in the order of their prompts' uids."""
+        completed = sorted(self.completed, key=lambda group: group.prompt.uid)
+        self.completed = []
+        return completed
+
+    def put_back(self, group: OpenGroup) -> None:
+        """Keep a group that was cut for the next step; one without a token starts anew."""
         if group.oldest_version is None:
             self.restarted.append(group.prompt)
         else:
-            self.held.append(group)
+            self.partial.append(group)
 
-    def under_way(self) -> UnderWay:
-        """The groups between two steps, for a checkpoint. Open ones are copied: they change when they are sampled
-        on."""
-        held, tails = ([_copy(group) for group in groups] for groups in (self.held, self.tails))
-        return UnderWay(tuple(self.dynamic_sampling.kept), tuple(held), tuple(tails), tuple(self.late))
+    def learn(self, sampled: Sequence[ScoredGroup], cut: Sequence[OpenGroup], num_tokens: int) -> None:
+        """Take in what a step has seen, once it is over: forecasts and beliefs do not change while a batch is filled.
 
-    def standpoint(self) -> Standpoint:
-        """As of now, whatever is sampled afterwards."""
-        return Standpoint(deepcopy(self.prompts.state_dict()), deepcopy(self.state_dict()), self.under_way())
+        `sampled`: all groups that closed in it; `cut`: those of which rollouts were cut; `num_tokens`: sampled in it.
+        """
+        num_informative = 0
+        for scored in sampled:
+            self.lengths.observe(scored.prompt.task, scored.prompt.uid, scored.group.lengths)
+            decision = judge(scored, self.dynamic_sampling.config)
+            num_informative += decision.reason == "informative"
+        for group in cut:
+            for block in group.partial:
+                is_cut = np.ones(len(block.lengths), bool)
+                self.lengths.observe(group.prompt.task, group.uid, block.lengths, is_cut)
+        self.beliefs.learn(sampled)
+        self.spent = self.spent.plus(num_tokens, num_informative)
 
-    def state_dict(self) -> dict[str, Any]:
-        """JSON-able; the groups are in `under_way`."""
-        return {
+    def state(self) -> SamplerState:
+        """A copy of all that a checkpoint needs, whatever is sampled afterwards."""
+        groups = CarriedGroups(
+            kept=tuple(self.dynamic_sampling.kept),
+            partial=tuple(_copy(group) for group in self.partial),
+            completed=tuple(self.completed),
+        )
+        carry_over = {
             "keep_rate": self.dynamic_sampling.keep_rate,
             "restarted": [asdict(prompt) for prompt in self.restarted],
             "lengths": self.lengths.state_dict(),
             "beliefs": self.beliefs.state_dict(),
             "spent": self.spent.state_dict(),
         }
+        return SamplerState(deepcopy(self.prompts.state_dict()), deepcopy(carry_over), groups)
 
-    def load_state_dict(
-        self, state: Mapping[str, Any], under_way: UnderWay, salvaged: tuple[ScoredChunk, ...] = ()
-    ) -> None:
-        """Continue where `state` was taken; `salvaged` is of a step that was cut there."""
-        self.salvaged = salvaged
-        self.dynamic_sampling.kept, self.held, self.tails = (
-            list(under_way.kept),
-            list(under_way.held),
-            list(under_way.tails),
-        )
-        self.late = list(under_way.late)
-        self.dynamic_sampling.keep_rate = state["keep_rate"]
-        self.restarted = [
-            Prompt(**{**prompt, "token_ids": tuple(prompt["token_ids"])}) for prompt in state["restarted"]
-        ]
-        self.lengths.load_state_dict(state["lengths"])
-        self.beliefs.load_state_dict(state["beliefs"])
-        self.spent = Spent.from_state(state["spent"])
-
-    def learn(self, sampled: Sequence[ScoredGroup], cut: Sequence[OpenGroup], num_tokens: int) -> None:
-        """Take in what a collection has seen, once it is over: forecasts and beliefs do not change while one is under
-        way."""
-        for scored in sampled:
-            self.lengths.observe(scored.prompt.task, scored.prompt.uid, scored.group.lengths)
-        for group in cut:
-            for partial in group.unfinished:
-                self.lengths.observe(group.prompt.task, group.uid, partial.lengths, np.ones(len(partial.lengths), bool))
-        self.beliefs.learn(sampled)
-        informative = sum(judge(group, self.config.dynamic_sampling).reason == "informative" for group in sampled)
-        self.spent = self.spent.plus(num_tokens, informative)
-
-    def _retire(self, version: int) -> None:
-        """Held groups that are too old start anew, tails that are too old are dropped."""
-        oldest = version - self.config.dynamic_sampling.max_staleness
-        for group in [group for group in self.held if (group.oldest_version or 0) < oldest]:
-            self.held.remove(group)
-            self.restarted.append(group.prompt)
-        self.tails = [group for group in self.tails if (group.oldest_version or 0) >= oldest]
+    def load_state(self, state: SamplerState, cut_step: tuple[ScoredChunk, ...] = ()) -> None:
+        """Continue where `state` was taken; `cut_step`: what the step that was cut there had sampled."""
+        self.prompts.load_state_dict(state.prompts)
+        self.cut_step = cut_step
+        self.dynamic_sampling.kept = list(state.groups.kept)
+        self.partial = list(state.groups.partial)
+        self.completed = list(state.groups.completed)
+        self.dynamic_sampling.keep_rate = state.carry_over["keep_rate"]
+        self.restarted = [_prompt(record) for record in state.carry_over["restarted"]]
+        self.lengths.load_state_dict(state.carry_over["lengths"])
+        self.beliefs.load_state_dict(state.carry_over["beliefs"])
+        self.spent = Spent.from_state(state.carry_over["spent"])
 
 
 def _copy(group: OpenGroup) -> OpenGroup:
-    return replace(group, parts=list(group.parts), unfinished=list(group.unfinished), draws=list(group.draws))
+    """An open group that does not change when the original is sampled on."""
+    return replace(group, parts=list(group.parts), partial=list(group.partial), draws=list(group.draws))
+
+
+def _prompt(record: Mapping[str, Any]) -> Prompt:
+    """A prompt from JSON, where a tuple has become a list."""
+    return Prompt(**{**record, "token_ids": tuple(record["token_ids"])})

@@ -13,6 +13,9 @@ groups make the batch does not depend on which engine was faster; with `order: c
 Life of a group: admitted → closed and offered (or withdrawn) → kept or dropped (with a reason, counted) → taken by a
 step, oldest first → or, as surplus, carried to the next step until it is older than `max_staleness` updates, then
 dropped as stale.
+
+`DynamicSampling` is the only owner of the order of admission, of the groups that closed in this step, and of those that
+are kept for this step or the next.
 """
 
 from __future__ import annotations
@@ -29,6 +32,11 @@ from nemo_brorl.types import ScoredGroup
 EQUAL = 1e-6  # rewards that differ by less are the same
 KEEP_RATE_DECAY = 0.95  # of the running keep rate, per group
 MIN_KEEP_RATE = 0.25  # at most 1 / this times what is missing is in flight
+
+KEPT = ("informative", "disabled")  # reasons to keep a group
+WORTHLESS = ("all_correct", "all_wrong", "all_equal")  # reasons of `judge` to drop one
+WASTED = (*WORTHLESS, "stale", "surplus", "timed_out", "dropped")  # no step learns from these groups
+POSTPONED = ("held", "restarted")  # a later step samples these groups, on or anew
 
 
 @dataclass(frozen=True)
@@ -48,15 +56,24 @@ def judge(group: ScoredGroup, config: DynamicSamplingConfig) -> Decision:
         return Decision(True, "informative")
     if low >= 1.0:
         return Decision(False, "all_correct")
-    return Decision(False, "all_wrong" if high <= 0.0 else "all_equal")
+    if high <= 0.0:
+        return Decision(False, "all_wrong")
+    return Decision(False, "all_equal")
 
 
 class DynamicSampling:
-    """Fills one batch after the other with informative groups and carries the surplus."""
+    """Fills one batch after the other with informative groups and carries the surplus.
+
+    sampling.begin_step(version=7, wanted=2)  # keep rate 1: two groups in flight fill it
+    sampling.admit(["a", "b"])                # in flight a b
+    sampling.offer(b)                         # in flight a b(closed)    b waits, as `a` was admitted first
+    sampling.offer(a)                         # kept b                   `a` was all wrong: dropped; keep rate 0.9525
+    sampling.num_to_admit()                   # 2                        one is missing: ceil(1 / 0.9525) in flight
+    """
 
     def __init__(self, config: DynamicSamplingConfig) -> None:
         self.config = config
-        self.kept: list[ScoredGroup] = []
+        self.kept: list[ScoredGroup] = []  # closed, informative, not learnt from yet; oldest first
         self.keep_rate = 1.0  # running estimate; part of the run state, since it decides how many groups are admitted
         self.wanted = 0
         self._reset()
@@ -65,9 +82,10 @@ class DynamicSampling:
         self.counts: Counter[str] = Counter()  # groups of the current step, by what became of them
         self.rollouts: Counter[str] = Counter()  # their rollouts
         self.num_carried = 0
-        self._in_flight: dict[
-            str, ScoredGroup | None
-        ] = {}  # admitted and not judged, in order; the group once it has closed
+        self._closed: list[ScoredGroup] = []
+        # admitted and not judged, in order; the group once it has closed
+        self._in_flight: dict[str, ScoredGroup | None] = {}
+        self._places: dict[str, int] = {}  # by uid: how many were admitted before
         self._num_admitted = 0
         self._num_done = 0  # judged or withdrawn
         self._target = 0  # groups to be admitted so far
@@ -77,16 +95,25 @@ class DynamicSampling:
         are dropped."""
         self._reset()
         self.wanted = wanted
-        is_fresh = [version - group.group.version <= self.config.max_staleness for group in self.kept]
-        self._count("stale", [group for group, fresh in zip(self.kept, is_fresh, strict=True) if not fresh])
-        self.kept = [group for group, fresh in zip(self.kept, is_fresh, strict=True) if fresh]
-        self.num_carried = len(self.kept)
+        fresh: list[ScoredGroup] = []
+        for group in self.kept:
+            if version - group.group.version <= self.config.max_staleness:
+                fresh.append(group)
+            else:
+                self._count("stale", group.group.num_rollouts)
+        self.kept = fresh
+        self.num_carried = len(fresh)
         self._raise_target()
 
     @property
     def is_full(self) -> bool:
         """Whether the batch can be taken."""
         return len(self.kept) >= self.wanted
+
+    def sampled(self) -> list[ScoredGroup]:
+        """Groups that closed in this step, informative or not, in the order of admission: nothing depends on which
+        closed first."""
+        return sorted(self._closed, key=lambda group: self._places[group.prompt.uid])
 
     def num_to_admit(self) -> int:
         """How many more groups to begin now. Raises StarvationError when `max_sampled` times the batch did not fill it.
@@ -97,18 +124,21 @@ class DynamicSampling:
         if self.is_full and self.config.order == "completion":
             return 0
         limit = math.ceil(self.wanted * self.config.max_sampled)
-        if not self.is_full and not self._in_flight and self._num_admitted >= limit:
+        is_exhausted = not self._in_flight and self._num_admitted >= limit
+        if is_exhausted and not self.is_full:
             raise StarvationError(self._starvation_message())
         return max(min(self._target, limit) - self._num_admitted, 0)
 
     def admit(self, uids: Iterable[str]) -> None:
-        """Groups that have begun, in order."""
+        """Note groups that have begun, in order."""
         for uid in uids:
             self._in_flight[uid] = None
+            self._places[uid] = self._num_admitted
             self._num_admitted += 1
 
     def offer(self, group: ScoredGroup) -> None:
-        """A group that was admitted has closed."""
+        """Take in a group that was admitted and has closed."""
+        self._closed.append(group)
         self._in_flight[group.prompt.uid] = group
         if self.config.order == "completion":
             self._judge(group)
@@ -116,11 +146,10 @@ class DynamicSampling:
             self._judge_in_order()
 
     def withdraw(self, uid: str, reason: str, num_rollouts: int) -> None:
-        """A group that was admitted does not close in this step: it is counted under `reason`, with rollouts that are
-        wasted if so."""
+        """Take out a group that was admitted and does not close in this step: it is counted under `reason`, with
+        rollouts that are wasted if so."""
         del self._in_flight[uid]
-        self.counts[reason] += 1
-        self.rollouts[reason] += num_rollouts
+        self._count(reason, num_rollouts)
         self._num_done += 1
         self._raise_target()
         self._judge_in_order()
@@ -128,32 +157,32 @@ class DynamicSampling:
     def take(self) -> list[ScoredGroup]:
         """The oldest of the kept groups, as many as wanted; the rest is carried over, or dropped as surplus when
         carrying is off."""
-        batch, rest = self.kept[: self.wanted], self.kept[self.wanted :]
-        self.kept = rest if self.config.carry_over else []
-        if not self.config.carry_over:
-            self._count("surplus", rest)
+        batch = self.kept[: self.wanted]
+        surplus = self.kept[self.wanted :]
+        if self.config.carry_over:
+            self.kept = surplus
+            return batch
+        for group in surplus:
+            self._count("surplus", group.group.num_rollouts)
+        self.kept = []
         return batch
 
     def metrics(self) -> dict[str, float]:
-        """Of the current step. `keep_rate` counts the groups sampled in this step, not the carried ones; rollouts are
-        wasted when no step learns from them."""
-        judged = {
-            reason: self.counts[reason]
-            for reason in ("informative", "disabled", "all_correct", "all_wrong", "all_equal")
-        }
-        total = sum(judged.values())
-        kept = judged["informative"] + judged["disabled"]
-        dropped = ("all_correct", "all_wrong", "all_equal", "stale", "surplus", "timed_out", "dropped")
-        wasted = sum(self.rollouts[reason] for reason in dropped)
-        names = (*dropped, "held", "restarted")
-        return {
-            "dynamic_sampling/keep_rate": kept / total if total else math.nan,
-            "dynamic_sampling/num_groups": float(total),
+        """Counts of the current step. `keep_rate` is the share among groups judged in this step, not the carried ones;
+        rollouts are wasted when no step learns from them."""
+        num_kept = sum(self.counts[reason] for reason in KEPT)
+        num_judged = num_kept + sum(self.counts[reason] for reason in WORTHLESS)
+        num_wasted = sum(self.rollouts[reason] for reason in (*WASTED, "restarted"))
+        metrics = {
+            "dynamic_sampling/keep_rate": num_kept / num_judged if num_judged else math.nan,
+            "dynamic_sampling/num_groups": float(num_judged),
             "dynamic_sampling/num_carried_in": float(self.num_carried),
             "dynamic_sampling/num_carried_out": float(len(self.kept)),
-            "dynamic_sampling/wasted_rollouts": float(wasted + self.rollouts["restarted"]),
-            **{f"dynamic_sampling/{reason}": float(self.counts[reason]) for reason in names},
+            "dynamic_sampling/wasted_rollouts": float(num_wasted),
         }
+        for reason in (*WASTED, *POSTPONED):
+            metrics[f"dynamic_sampling/{reason}"] = float(self.counts[reason])
+        return metrics
 
     def _judge_in_order(self) -> None:
         while self.config.order == "prompt" and self._in_flight:
@@ -165,7 +194,7 @@ class DynamicSampling:
     def _judge(self, group: ScoredGroup) -> None:
         del self._in_flight[group.prompt.uid]
         decision = judge(group, self.config)
-        self._count(decision.reason, [group])
+        self._count(decision.reason, group.group.num_rollouts)
         if decision.keep:
             self.kept.append(group)
         self.keep_rate = KEEP_RATE_DECAY * self.keep_rate + (1 - KEEP_RATE_DECAY) * decision.keep
@@ -180,21 +209,17 @@ class DynamicSampling:
             needed = math.ceil(missing * self.config.oversample / max(self.keep_rate, MIN_KEEP_RATE) - 1e-9)
             self._target = max(self._target, self._num_done + needed)
 
-    def _count(self, reason: str, groups: Iterable[ScoredGroup]) -> None:
-        for group in groups:
-            self.counts[reason] += 1
-            self.rollouts[reason] += group.group.num_rollouts
+    def _count(self, reason: str, num_rollouts: int) -> None:
+        """Count one group, and its rollouts, by what became of it."""
+        self.counts[reason] += 1
+        self.rollouts[reason] += num_rollouts
 
     def _starvation_message(self) -> str:
-        reasons = ("all_correct", "all_wrong", "all_equal", "timed_out")
-        dropped = ", ".join(f"{self.counts[reason]} {reason}" for reason in reasons if self.counts[reason])
+        reasons = [f"{self.counts[reason]} {reason}" for reason in (*WORTHLESS, "timed_out") if self.counts[reason]]
         return (
             f"dynamic sampling found {len(self.kept)} of {self.wanted} informative groups among {self._num_admitted}"
-            f" (dropped: {dropped or 'none'}). All wrong: the tasks are too hard or the verifier never accepts; "
-            f"choose easier data.tasks or"
-            " a larger rollouts.num_per_prompt. All correct: the tasks are solved; choose harder ones. Timed out: "
-            "raise rollouts.deadline_s"
-            " or lower rollouts.min_fraction. Otherwise raise dynamic_sampling.max_sampled, lower "
-            "rollouts.prompts_per_step, or set"
-            " dynamic_sampling.enabled=false"
+            f" (dropped: {', '.join(reasons) or 'none'}). All wrong: the tasks are too hard or the verifier never"
+            " accepts; choose easier data.tasks or a larger rollouts.num_per_prompt. All correct: the tasks are solved;"
+            " choose harder ones. Timed out: raise rollouts.deadline_s or lower rollouts.min_fraction. Otherwise raise"
+            " dynamic_sampling.max_sampled, lower rollouts.prompts_per_step, or set dynamic_sampling.enabled=false"
         )

@@ -1,8 +1,7 @@
-"""Groups under way: what was asked for, what has come back scored, what was cut off. Pure bookkeeping.
+"""Ledger of the groups that are being sampled: which rollouts are out, which have come back scored, which were cut.
 
-Life of a group: opened with its first rollouts → settled, when all of them have come back → extended by a further wave,
-or closed to a `ScoredGroup`, or held: its beginnings wait for a later step. A rollout that was asked for comes back
-exactly once, finished or cut off, or the ledger refuses it.
+The ledger is the only owner of a group between its first request and its last answer. It moves no tokens and knows no
+engine. A rollout that was cut is *partial*: its tokens so far wait in `OpenGroup.partial` until it is asked for again.
 """
 
 from __future__ import annotations
@@ -12,18 +11,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nemo_brorl.rollouts.assemble import close_group, in_order
 from nemo_brorl.rollouts.group_size.waves import Draw
 from nemo_brorl.types import (
+    SUCCESS_REWARD,
     Float32,
     Int32,
     Int64,
     PartialRollouts,
     Prompt,
     RolloutChunk,
+    RolloutGroup,
+    SampledMass,
     Sampling,
     ScoredChunk,
     ScoredGroup,
+    UInt64,
 )
 
 
@@ -34,9 +36,8 @@ class OpenGroup:
     prompt: Prompt
     sampling: Sampling
     deadline_s: float | None = None  # of each of its requests
-    num_rollouts: int = 0  # asked for so far
     parts: list[ScoredChunk] = field(default_factory=list)  # finished and scored
-    unfinished: list[PartialRollouts] = field(default_factory=list)  # cut off, not asked for again
+    partial: list[PartialRollouts] = field(default_factory=list)  # cut, not asked for again
     draws: list[Draw] = field(default_factory=list)  # its waves
     num_learnt: int = 0  # parts that were learnt from in an earlier step
 
@@ -45,57 +46,72 @@ class OpenGroup:
         return self.prompt.uid
 
     @property
+    def is_closed(self) -> bool:
+        """Whether a step has learnt from the group already: only its partial rollouts are sampled on."""
+        return self.num_learnt > 0
+
+    @property
     def num_finished(self) -> int:
         return sum(len(part.rewards) for part in self.parts)
 
     @property
-    def num_unfinished(self) -> int:
-        return sum(len(partial.indices) for partial in self.unfinished)
+    def num_partial(self) -> int:
+        return sum(len(block.indices) for block in self.partial)
 
     @property
-    def is_settled(self) -> bool:
-        """Whether every rollout that was asked for has come back, finished or cut off."""
-        return self.num_finished + self.num_unfinished == self.num_rollouts
+    def num_rollouts(self) -> int:
+        """Number of rollouts that have come back, finished or cut: all that were asked for once the group is
+        settled."""
+        return self.num_finished + self.num_partial
 
     @property
     def oldest_version(self) -> int | None:
-        """Of all its tokens; None when there are none."""
-        versions = [part.chunk.version for part in self.parts] + [
-            partial.version for partial in self.unfinished if partial.lengths.any()
-        ]
+        """Oldest policy version that sampled one of its tokens; None when there are none."""
+        versions = [part.chunk.version for part in self.parts]
+        for block in self.partial:
+            if block.lengths.any():
+                versions.append(block.version)
         return min(versions, default=None)
 
     @property
-    def rewards(self) -> Float32:  # [finished]
+    def rewards(self) -> Float32:
+        """Raw rewards of the finished rollouts, [finished], by place in the group."""
         return np.concatenate([part.rewards for part in in_order(self.parts)])
 
     @property
-    def lengths(self) -> Int32:  # [finished]
+    def lengths(self) -> Int32:
+        """Response tokens of the finished rollouts, [finished], by place in the group."""
         return np.concatenate([part.chunk.lengths for part in in_order(self.parts)])
 
     def close(self) -> ScoredGroup:
-        """What has finished as a group; what was cut off is not in it."""
+        """Group of the finished rollouts; partial ones are not in it."""
         return close_group(self.prompt, self.parts)
 
-    def tail(self) -> Int64:
+    def not_learnt(self) -> Int64:
         """Places within the closed group of the rollouts that no step has learnt from, ascending."""
-        learnt = _joined([part.chunk.indices for part in self.parts[: self.num_learnt]])
-        places = np.concatenate([part.chunk.indices for part in in_order(self.parts)])
-        return np.flatnonzero(~np.isin(places, learnt)).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class UnderWay:
-    """Groups between two steps."""
-
-    kept: tuple[ScoredGroup, ...] = ()  # closed, informative, not learnt from yet
-    held: tuple[OpenGroup, ...] = ()  # cut, to be sampled on
-    tails: tuple[OpenGroup, ...] = ()  # learnt from without their cut rollouts, which are sampled on
-    late: tuple[ScoredGroup, ...] = ()  # tails that have ended, not learnt from yet
+        learnt: set[int] = set()
+        for part in self.parts[: self.num_learnt]:
+            learnt.update(part.chunk.indices.tolist())
+        indices: list[int] = []
+        for part in in_order(self.parts):
+            indices.extend(part.chunk.indices.tolist())
+        places = [place for place, index in enumerate(indices) if index not in learnt]
+        return np.array(places, np.int64)
 
 
 class GroupLedger:
-    """The groups that are under way, by uid, in the order they were opened."""
+    """The groups that are being sampled, by uid, in the order they were opened.
+
+    ledger.open(group)                  # train/7: nothing asked for
+    ledger.ask("train/7", range(4))     # out 0 1 2 3
+    ledger.receive(chunk of 0 1)        # out 2 3                             returns None
+    ledger.receive(chunk of 2, 3 cut)   # out nothing: 3 finished, 1 partial  returns the group: settled
+    ledger.ask("train/7", [3])          # out 3: 3 finished, 0 partial        after `release`, in a later step `open`
+    ledger.receive(chunk of 3)          # out nothing: 4 finished             returns the group
+    ledger.release("train/7")           # forgotten
+
+    Every rollout that was asked for comes back exactly once, or `receive` refuses it.
+    """
 
     def __init__(self) -> None:
         self.groups: dict[str, OpenGroup] = {}
@@ -103,38 +119,40 @@ class GroupLedger:
 
     @property
     def num_out(self) -> int:
-        """Rollouts that have not come back."""
+        """Number of rollouts that have not come back."""
         return sum(map(len, self._out.values()))
+
+    def unsettled(self) -> list[str]:
+        """Uids of the groups with rollouts that have not come back."""
+        return [uid for uid, out in self._out.items() if out]
 
     def open(self, group: OpenGroup) -> None:
         """Follow a group; nothing of it is out yet."""
-        assert group.uid not in self.groups, f"group {group.uid} is under way already"
+        assert group.uid not in self.groups, f"group {group.uid} is being sampled already"
         self.groups[group.uid] = group
         self._out[group.uid] = set()
 
     def ask(self, uid: str, indices: Iterable[int]) -> None:
-        """Rollouts of a group were asked for; beginnings that are resumed are no longer unfinished."""
-        group, asked = self.groups[uid], set(indices)
-        group.unfinished = [rest for partial in group.unfinished if (rest := _without(partial, asked)) is not None]
+        """Note rollouts that were asked for; those that were partial no longer are."""
+        asked = set(indices)
+        group = self.groups[uid]
+        group.partial = [block for block in group.partial if not _is_resumed(block, asked)]
         self._out[uid] |= asked
-        group.num_rollouts = group.num_finished + group.num_unfinished + len(self._out[uid])
 
     def receive(self, chunk: RolloutChunk, scored: ScoredChunk | None) -> OpenGroup | None:
         """Note what a request came back with; `scored` is None for a chunk without finished rollouts. Returns the group
         if that settles it."""
         uid = chunk.request.prompt.uid
-        back = set(chunk.indices.tolist()) | (
-            set(chunk.unfinished.indices.tolist()) if chunk.unfinished is not None else set()
-        )
-        num_back = len(chunk.indices) + (len(chunk.unfinished.indices) if chunk.unfinished is not None else 0)
-        assert back <= self._out[uid] and len(back) == num_back, f"rollouts of {uid} came back twice"
-        self._out[uid] -= back
-        group = self.groups[uid]
+        group, out = self.groups[uid], self._out[uid]
+        indices = chunk.indices.tolist()
+        if chunk.unfinished is not None:
+            indices += chunk.unfinished.indices.tolist()
+            group.partial.append(chunk.unfinished)
+        assert out.issuperset(indices) and len(set(indices)) == len(indices), f"rollouts of {uid} came back twice"
+        out.difference_update(indices)
         if scored is not None:
             group.parts.append(scored)
-        if chunk.unfinished is not None:
-            group.unfinished.append(chunk.unfinished)
-        return None if self._out[uid] else group
+        return None if out else group
 
     def release(self, uid: str) -> OpenGroup:
         """Stop following a settled group."""
@@ -143,27 +161,58 @@ class GroupLedger:
         return self.groups.pop(uid)
 
 
-def _without(partial: PartialRollouts, indices: set[int]) -> PartialRollouts | None:
-    """A partial is resumed as a whole or not at all: its data is one block."""
-    resumed = [index in indices for index in partial.indices.tolist()]
-    assert all(resumed) or not any(resumed), "beginnings of one chunk must be resumed together"
-    return None if all(resumed) else partial
+def _is_resumed(block: PartialRollouts, asked: set[int]) -> bool:
+    """Whether partial rollouts are asked for again: all of a block or none, as its data is one block."""
+    num_asked = len(asked.intersection(block.indices.tolist()))
+    assert num_asked in (0, len(block.indices)), "partial rollouts of one chunk must be resumed together"
+    return num_asked > 0
 
 
-def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
-    """How much shorter finished responses are than all that were begun, over groups that were cut; the unfinished ones
-    count with the tokens they had, so the true bias is larger. Empty when nothing was cut."""
-    finished = _joined([part.chunk.lengths for group in groups for part in group.parts])
-    begun = _joined([partial.lengths for group in groups for partial in group.unfinished])
-    if not len(begun):
-        return {}
-    every = np.concatenate([finished, begun])
-    return {
-        "rollouts/cut_share": len(begun) / len(every),
-        "rollouts/cut_response_tokens": float(begun.mean()),
-        "rollouts/length_bias": float(finished.mean() - every.mean()) if len(finished) else 0.0,
-    }
+def close_group(prompt: Prompt, parts: Iterable[ScoredChunk]) -> ScoredGroup:
+    """One group from its scored chunks, none of them empty, in any order."""
+    ordered = in_order(parts)
+    rewards = np.concatenate([part.rewards for part in ordered])
+    keys = np.concatenate([part.keys for part in ordered])
+    log_probs = np.concatenate([part.log_probs for part in ordered])
+    return ScoredGroup(
+        group=RolloutGroup(prompt, tuple(part.chunk for part in ordered)),
+        rewards=rewards,
+        num_failed=sum(part.num_failed for part in ordered),
+        repetition=np.concatenate([part.repetition for part in ordered]),
+        mass=sampled_mass(keys, log_probs, rewards),
+        answers=_joined_answers(ordered),
+    )
 
 
-def _joined(arrays: Sequence[Int32]) -> Int32:
-    return np.concatenate([*arrays, np.empty(0, np.int32)])
+def in_order(parts: Iterable[ScoredChunk]) -> list[ScoredChunk]:
+    """Chunks by the place of their first rollout in the group, whichever came first."""
+    return sorted(parts, key=lambda part: int(part.chunk.indices[0]))
+
+
+def _joined_answers(parts: Sequence[ScoredChunk]) -> tuple[str | None, ...] | None:
+    """Answers of all chunks; None unless they are known of every chunk."""
+    answers: list[str | None] = []
+    for part in parts:
+        if part.answers is None:
+            return None
+        answers.extend(part.answers)
+    return tuple(answers)
+
+
+def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledMass:
+    """Probability that a group's rollouts have seen, whole responses taken as the tokens of the theory
+    (`docs/theory.md`): from every rollout's key, log-prob and reward, [N] each. Equal responses are taken to have equal
+    rewards."""
+    _, first, counts = np.unique(keys, return_index=True, return_counts=True)
+    probabilities = np.exp(log_probs[first].astype(np.float64))
+    is_correct = rewards[first] >= SUCCESS_REWARD
+    correct = probabilities[is_correct]
+    wrong = probabilities[~is_correct]
+    return SampledMass(
+        num_distinct=len(first),
+        num_singletons=int((counts == 1).sum()),
+        correct=float(correct.sum()),
+        wrong=float(wrong.sum()),
+        correct_squares=float((correct**2).sum()),
+        wrong_squares=float((wrong**2).sum()),
+    )

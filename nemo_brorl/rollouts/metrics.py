@@ -1,4 +1,4 @@
-"""Metrics of sampled and scored groups, and of the engines that sampled them."""
+"""Metrics of a step's sampling: rewards and lengths of its groups, their mass balance, cut rollouts, the engines."""
 
 from __future__ import annotations
 
@@ -6,60 +6,65 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nemo_brorl.types import SUCCESS_REWARD, EngineStats, ScoredGroup
+from nemo_brorl.rollouts.ledger import OpenGroup
+from nemo_brorl.types import SUCCESS_REWARD, EngineStats, Float32, Int32, ScoredGroup
 
 FAULTS = ("num_restarts", "num_garbage", "num_resampled")  # of EngineStats
+COUNTS = ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "generated_tokens", "generated_samples")
 SUCCESS_BUCKETS = ((0, 0), (1, 1), (2, 5))  # then "more" and "all"; at large N the first ones hold the hard prompts
+MASS_BALANCE = (
+    "unsampled_mass",
+    "unsampled_mass_good_turing",
+    "distinct_responses",
+    "sampled_gain",
+    "unsampled_coupling_bound",
+)
 
 
 def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Of all groups sampled in a step, informative or not."""
-    rewards = np.concatenate([group.rewards for group in groups])
-    lengths = np.concatenate([group.group.lengths for group in groups])
-    is_stopped = np.concatenate([group.group.is_stopped for group in groups])
-    tasks = sorted({group.prompt.task for group in groups})
-    return {
+    """Rewards, lengths and successes of all groups sampled in a step, informative or not."""
+    rewards = _rewards(groups)
+    lengths = _lengths(groups)
+    metrics = {
         "reward/mean": float(rewards.mean()),
         "reward/num_failed": float(sum(group.num_failed for group in groups)),
-        **{
-            f"reward/{task}": float(
-                np.mean(np.concatenate([group.rewards for group in groups if group.prompt.task == task]))
-            )
-            for task in tasks
-        },
         "rollouts/response_tokens": float(lengths.mean()),
         "rollouts/response_tokens_max": float(lengths.max()),
-        "rollouts/truncated": float(1.0 - is_stopped.mean()),
-        **success_histogram(groups),
-        **domain_metrics(groups),
+        "rollouts/truncated": _share_truncated(groups),
     }
+    groups_of_task = _grouped([group.prompt.task for group in groups], groups)
+    for task, own in groups_of_task.items():
+        metrics[f"reward/{task}"] = float(_rewards(own).mean())
+    metrics.update(success_histogram(groups))
+    metrics.update(domain_metrics(groups))
+    return metrics
 
 
 def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    """Of the groups of each domain of a mixture, whose tasks may be many; nothing without one."""
-    found: dict[str, float] = {}
-    for name in sorted({domain for group in groups if (domain := group.prompt.domain)}):
-        own = [group for group in groups if group.prompt.domain == name]
-        rewards = [group.rewards for group in own]
-        found |= {
-            f"domain/{name}/groups": float(len(own)),
-            f"domain/{name}/reward": float(np.concatenate(rewards).mean()),
-            f"domain/{name}/informative": sum(bool(np.ptp(row) > 0) for row in rewards) / len(own),
-            f"domain/{name}/response_tokens": float(np.concatenate([group.group.lengths for group in own]).mean()),
-            f"domain/{name}/truncated": float(1.0 - np.concatenate([group.group.is_stopped for group in own]).mean()),
-        }
-    return found
+    """Metrics of the groups of each domain of a mixture, whose tasks may be many; nothing without one."""
+    metrics: dict[str, float] = {}
+    groups_of_domain = _grouped([group.prompt.domain for group in groups], groups)
+    for domain, own in groups_of_domain.items():
+        if not domain:
+            continue
+        num_informative = sum(bool(np.ptp(group.rewards) > 0) for group in own)
+        metrics[f"domain/{domain}/groups"] = float(len(own))
+        metrics[f"domain/{domain}/reward"] = float(_rewards(own).mean())
+        metrics[f"domain/{domain}/informative"] = num_informative / len(own)
+        metrics[f"domain/{domain}/response_tokens"] = float(_lengths(own).mean())
+        metrics[f"domain/{domain}/truncated"] = _share_truncated(own)
+    return metrics
 
 
 def success_histogram(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     """Share of groups by their number of correct rollouts: 0, 1, 2–5, more, all."""
-    names = {f"{low}" if low == high else f"{low}_to_{high}": 0 for low, high in SUCCESS_BUCKETS} | {
-        "more": 0,
-        "all": 0,
-    }
+    counts = {_bucket_name(low, high): 0 for low, high in SUCCESS_BUCKETS}
+    counts["more"] = 0
+    counts["all"] = 0
     for group in groups:
-        names[_bucket(int((group.rewards >= SUCCESS_REWARD).sum()), len(group.rewards))] += 1
-    return {f"rollouts/successes_{name}": count / len(groups) for name, count in names.items()}
+        num_successes = int((group.rewards >= SUCCESS_REWARD).sum())
+        counts[_bucket(num_successes, len(group.rewards))] += 1
+    return {f"rollouts/successes_{name}": count / len(groups) for name, count in counts.items()}
 
 
 def _bucket(successes: int, num_rollouts: int) -> str:
@@ -67,33 +72,115 @@ def _bucket(successes: int, num_rollouts: int) -> str:
         return "all"
     for low, high in SUCCESS_BUCKETS:
         if low <= successes <= high:
-            return f"{low}" if low == high else f"{low}_to_{high}"
+            return _bucket_name(low, high)
     return "more"
+
+
+def _bucket_name(low: int, high: int) -> str:
+    return f"{low}" if low == high else f"{low}_to_{high}"
+
+
+def mass_balance_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    """Terms of BroRL's mass balance (arXiv 2510.01180, Theorem 1), a whole response taken as one token: means over all
+    groups sampled in a step, informative or not; rewards taken as ±1, η = 1.
+
+    unsampled_mass              1 − probability of the responses drawn
+    unsampled_mass_good_turing  the same from counts alone: the share of rollouts whose response was drawn once (Good
+    1953)
+    distinct_responses          different responses over rollouts
+    sampled_gain                first two terms of Theorem 1, never negative
+    unsampled_coupling_bound    the third term at most: its Σ p² over what was not drawn is below unsampled_mass²
+
+    For short answers a group of 512 sees most of the distribution and the terms mean what the theory says. For long
+    ones every response is new, the unsampled mass is about 1, and only the trend with N is of use. The measured
+    counterpart, the change of the expected advantage after an update, is `policy/measured_gain.py`.
+    """
+    terms = np.array([_mass_balance_terms(group) for group in groups])
+    means = terms.mean(axis=0).tolist()
+    return {f"mass_balance/{name}": mean for name, mean in zip(MASS_BALANCE, means, strict=True)}
+
+
+def _mass_balance_terms(group: ScoredGroup) -> tuple[float, ...]:
+    """Terms of one group, in the order of `MASS_BALANCE`."""
+    mass = group.mass
+    num = len(group.rewards)
+    success_rate = float((group.rewards >= SUCCESS_REWARD).mean())
+    unsampled = min(max(1.0 - mass.correct - mass.wrong, 0.0), 1.0)
+    mood = mass.correct - mass.wrong
+    gain_of_correct = (1 - mood) * (1 - success_rate) * mass.correct_squares
+    gain_of_wrong = (mood + 1) * success_rate * mass.wrong_squares
+    bound = abs(mood) * max(success_rate, 1 - success_rate) * unsampled**2
+    return (
+        unsampled,
+        mass.num_singletons / num,
+        mass.num_distinct / num,
+        (gain_of_correct + gain_of_wrong) / num,
+        bound / num,
+    )
+
+
+def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
+    """How much shorter finished responses are than all that were begun, over groups that were cut; partial ones count
+    with the tokens they had, so the true bias is larger. Empty when nothing was cut."""
+    finished: list[int] = []
+    partial: list[int] = []
+    for group in groups:
+        for part in group.parts:
+            finished.extend(part.chunk.lengths.tolist())
+        for block in group.partial:
+            partial.extend(block.lengths.tolist())
+    if not partial:
+        return {}
+    mean_begun = float(np.mean([*finished, *partial]))
+    bias = float(np.mean(finished)) - mean_begun if finished else 0.0
+    return {
+        "rollouts/cut_share": len(partial) / (len(finished) + len(partial)),
+        "rollouts/cut_response_tokens": float(np.mean(partial)),
+        "rollouts/length_bias": bias,
+    }
 
 
 def generation_metrics(before: Sequence[EngineStats], after: Sequence[EngineStats], seconds: float) -> dict[str, float]:
     """What the engines did between two snapshots, `seconds` apart. A restarted engine counts from zero. Faults are the
     pool's: it goes on counting when an engine is replaced."""
-    pairs = list(zip(before, after, strict=True))
-    deltas = [_delta(old, new) for old, new in pairs]
-    queries, hits, preemptions, tokens, samples = (float(sum(column)) for column in zip(*deltas, strict=True))
-    return {
-        "generation/samples_per_s": samples / seconds,
-        "generation/tokens_per_s": tokens / seconds,
-        "generation/prefix_cache_hit_rate": hits / queries if queries else 0.0,
-        "generation/num_preemptions": preemptions,
-        "generation/num_samples": samples,
-        **{
-            f"generation/{name}": float(sum(getattr(new, name) - getattr(old, name) for old, new in pairs))
-            for name in FAULTS
-        },
+    totals = dict.fromkeys(COUNTS, 0.0)
+    faults = dict.fromkeys(FAULTS, 0.0)
+    for old, new in zip(before, after, strict=True):
+        is_restarted = new.generated_samples < old.generated_samples
+        for name in COUNTS:
+            counted_before = 0 if is_restarted else getattr(old, name)
+            totals[name] += getattr(new, name) - counted_before
+        for name in FAULTS:
+            faults[name] += getattr(new, name) - getattr(old, name)
+    queries = totals["prefix_cache_queries"]
+    metrics = {
+        "generation/samples_per_s": totals["generated_samples"] / seconds,
+        "generation/tokens_per_s": totals["generated_tokens"] / seconds,
+        "generation/prefix_cache_hit_rate": totals["prefix_cache_hits"] / queries if queries else 0.0,
+        "generation/num_preemptions": totals["num_preemptions"],
+        "generation/num_samples": totals["generated_samples"],
     }
+    for name, count in faults.items():
+        metrics[f"generation/{name}"] = count
+    return metrics
 
 
-def _delta(old: EngineStats, new: EngineStats) -> tuple[int, int, int, int, int]:
-    fields = ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "generated_tokens", "generated_samples")
-    restarted = new.generated_samples < old.generated_samples
-    first, second, third, fourth, fifth = (
-        getattr(new, name) - (0 if restarted else getattr(old, name)) for name in fields
-    )
-    return first, second, third, fourth, fifth
+def _grouped(names: Sequence[str], groups: Sequence[ScoredGroup]) -> dict[str, list[ScoredGroup]]:
+    """Groups by name, names in alphabetical order."""
+    found: dict[str, list[ScoredGroup]] = {name: [] for name in sorted(set(names))}
+    for name, group in zip(names, groups, strict=True):
+        found[name].append(group)
+    return found
+
+
+def _rewards(groups: Sequence[ScoredGroup]) -> Float32:
+    return np.concatenate([group.rewards for group in groups])
+
+
+def _lengths(groups: Sequence[ScoredGroup]) -> Int32:
+    return np.concatenate([group.group.lengths for group in groups])
+
+
+def _share_truncated(groups: Sequence[ScoredGroup]) -> float:
+    is_stopped = np.concatenate([group.group.is_stopped for group in groups])
+    return float(1.0 - is_stopped.mean())

@@ -1,4 +1,4 @@
-"""When has validation stopped rising? The test that moves a run from ProRL to BroRL
+"""Test whether validation has stopped rising, which moves a run from ProRL to BroRL
 (`rollouts.schedule.kind=on_plateau`).
 
 A straight line is fitted to the last `window` validations. They count as rising when its slope is above `min_gain` with
@@ -39,14 +39,15 @@ class Trend:
 
 
 def trend(scores: Sequence[float], config: PlateauConfig) -> Trend:
-    """Of scores at equal distances, at least three. On an exact line the error is 0."""
+    """Line through scores at equal distances, at least three. On an exact line the error is 0."""
     y = np.asarray(scores, float)
     x = np.arange(len(y)) - (len(y) - 1) / 2
     spread = float(x @ x)
     slope = float(x @ y) / spread
     residuals = y - y.mean() - slope * x
-    error = math.sqrt(float(residuals @ residuals) / (len(y) - 2) / spread)
-    quantile = float(student_t.ppf(config.confidence, len(y) - 2))
+    degrees_of_freedom = len(y) - 2
+    error = math.sqrt(float(residuals @ residuals) / degrees_of_freedom / spread)
+    quantile = float(student_t.ppf(config.confidence, degrees_of_freedom))
     return Trend(slope, error, config.min_gain + quantile * error)
 
 
@@ -73,10 +74,12 @@ class PlateauDetector:
 
     def reset(self) -> None:
         """Start over, as after a switch: what was before says nothing about the new regime."""
-        self.scores, self.num_not_rising = [], 0
+        self.scores = []
+        self.num_not_rising = 0
 
     def state_dict(self) -> dict[str, Any]:
         return {"scores": self.scores[-self.config.window :], "num_not_rising": self.num_not_rising}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scores, self.num_not_rising = list(state["scores"]), state["num_not_rising"]
+        self.scores = list(state["scores"])
+        self.num_not_rising = state["num_not_rising"]

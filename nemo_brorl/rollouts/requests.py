@@ -1,9 +1,10 @@
-"""Groups to requests: a prompt's N rollouts are cut into chunks, each with the group's seed and its place in the
+"""Requests of a group: a prompt's N rollouts are cut into chunks, each with the group's seed and its place in the
 group."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 
 from nemo_brorl.rollouts.ledger import OpenGroup
@@ -32,34 +33,35 @@ def requests_for(
 ) -> list[RolloutRequest]:
     """Requests for `num_per_prompt` further rollouts of each prompt, which has `start` already; in order, the last
     chunk of a group possibly smaller."""
+    requests: list[RolloutRequest] = []
     end = start + num_per_prompt
-    return [
-        RolloutRequest(
-            prompt,
-            first,
-            min(chunk_size, end - first),
-            group_seed(run_seed, prompt.uid),
-            sampling,
-            deadline_s=deadline_s,
-        )
-        for prompt in prompts
-        for first in range(start, end, chunk_size)
-    ]
+    for prompt in prompts:
+        seed = group_seed(run_seed, prompt.uid)
+        for first in range(start, end, chunk_size):
+            num_rollouts = min(chunk_size, end - first)
+            request = RolloutRequest(prompt, first, num_rollouts, seed, sampling, deadline_s=deadline_s)
+            requests.append(request)
+    return requests
 
 
 def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
-    """Requests that go on with a group's beginnings, one for each block of them."""
+    """Requests that go on with a group's partial rollouts, one for each block of them."""
     seed = group_seed(run_seed, group.uid)
-    return [
-        RolloutRequest(
-            group.prompt, int(partial.indices[0]), len(partial.indices), seed, group.sampling, partial, group.deadline_s
+    requests: list[RolloutRequest] = []
+    for block in group.partial:
+        first = int(block.indices[0])
+        num_rollouts = len(block.indices)
+        request = RolloutRequest(
+            group.prompt, first, num_rollouts, seed, group.sampling, resumed=block, deadline_s=group.deadline_s
         )
-        for partial in group.unfinished
-    ]
+        requests.append(request)
+    return requests
 
 
 def fitting_chunk_size(num_rollouts: int, num_engines: int, chunk_size: int, chunks_per_engine: int = 16) -> int:
     """`chunk_size`, or less where rollouts are so few that engines would get fewer than `chunks_per_engine` chunks
     each: what an engine has begun cannot be moved, so balance needs many prompts on each. Never below `MIN_CHUNK`:
     every chunk costs its calls."""
-    return max(min(chunk_size, MIN_CHUNK), min(chunk_size, -(-num_rollouts // (num_engines * chunks_per_engine))))
+    smallest = min(chunk_size, MIN_CHUNK)
+    balanced = math.ceil(num_rollouts / (num_engines * chunks_per_engine))
+    return max(smallest, min(chunk_size, balanced))

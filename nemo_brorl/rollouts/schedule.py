@@ -1,4 +1,4 @@
-"""N, the prompts of a step, and the learning rate over training.
+"""Schedule of N, of the prompts of a step, and of the learning rate over training.
 
 Stages follow one another: `constant` has one, `staged` moves on after each stage's steps, `on_plateau` when validation
 has stopped rising (ProRL → BroRL). A stage's N sets its prompts per step under the sample budget, and the batch of
@@ -41,15 +41,25 @@ class RolloutSchedule:
 
     @property
     def stage(self) -> Stage:
-        """The current one."""
+        """The current stage."""
         num_per_prompt, prompts = stage_sizes(self.config)[self.index]
         exponent = _EXPONENTS[self.settings.learning_rate_scaling]
         base = stage_samples(self.config)[0]
-        return Stage(self.index, num_per_prompt, prompts, (num_per_prompt * prompts / base) ** exponent)
+        factor = (num_per_prompt * prompts / base) ** exponent
+        return Stage(self.index, num_per_prompt, prompts, factor)
 
     def learning_rate(self, step: int) -> float:
-        """Of a step, counted from 1, under the current stage."""
+        """Learning rate of a step, counted from 1, under the current stage."""
         return learning_rate(self.config.policy.optim, step) * self.stage.learning_rate_factor
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Size and learning rate of a step."""
+        stage = self.stage
+        return {
+            "policy/learning_rate": self.learning_rate(step),
+            "rollouts/num_per_prompt": float(stage.num_per_prompt),
+            "rollouts/prompts_per_step": float(stage.prompts_per_step),
+        }
 
     def before_step(self, steps_done: int) -> str | None:
         """Move on when a stage of fixed length is over."""
@@ -65,14 +75,17 @@ class RolloutSchedule:
         if self.settings.kind != "on_plateau" or self._is_last:
             return None
         reason = self.detector.observe(score)
-        return self._advance(steps_done, reason) if reason else None
+        if reason is None:
+            return None
+        return self._advance(steps_done, reason)
 
     @property
     def _is_last(self) -> bool:
         return self.index + 1 >= len(stage_sizes(self.config))
 
     def _advance(self, steps_done: int, reason: str) -> str:
-        self.index, self.stage_start = self.index + 1, steps_done
+        self.index += 1
+        self.stage_start = steps_done
         self.detector.reset()
         return reason
 
@@ -84,14 +97,14 @@ class RolloutSchedule:
         stages = len(stage_sizes(self.config))
         if state["index"] >= stages:
             raise CheckpointError(
-                f"the run was in stage {state['index'] + 1} of its schedule and the settings have {stages}: write "
-                f"the same "
-                "rollouts.schedule.stages as before, with new ones only at the end"
+                f"the run was in stage {state['index'] + 1} of its schedule and the settings have {stages}: write the"
+                " same rollouts.schedule.stages as before, with new ones only at the end"
             )
-        self.index, self.stage_start = state["index"], state["stage_start"]
+        self.index = state["index"]
+        self.stage_start = state["stage_start"]
         self.detector.load_state_dict(state["detector"])
 
 
 def learning_rate(optim: OptimConfig, step: int) -> float:
-    """Of step 1, 2, …: linear warm-up over `warmup_steps`, then constant (as in ProRLv2 and BroRL)."""
-    return optim.lr * min(1.0, step / (optim.warmup_steps + 1)) if optim.warmup_steps else optim.lr
+    """Learning rate of step 1, 2, …: linear warm-up over `warmup_steps`, then constant (as in ProRLv2 and BroRL)."""
+    return optim.lr * min(1.0, step / (optim.warmup_steps + 1))

@@ -2,9 +2,9 @@
 
     checkpoints/step_K/policy/      Megatron dist_checkpointing (weights, optimizer, reference)
                        state.json   step, prompt stream, counters
-                       under_way.npz  groups between two steps, with their rollouts
+                       groups.npz   groups carried between two steps, with their rollouts
                        COMPLETE     written last: names and sizes of all files above
-                salvaged.npz        what the step after the newest checkpoint had sampled, if it was cut
+                cut_step.npz        what the step after the newest checkpoint had sampled, if it was cut
 
 A folder is written under another name and renamed; without a marker that fits its files it does not count as a
 checkpoint. `Saver` has the policy's files written while training goes on. A checkpoint is then under way from one step
@@ -33,16 +33,19 @@ from nemo_brorl.core.files import replacing
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.object_store import fetch_or_none
 from nemo_brorl.ports import Policy
+from nemo_brorl.rollouts.carry_over import CarriedGroups
 from nemo_brorl.rollouts.group_size.waves import Draw
-from nemo_brorl.rollouts.ledger import OpenGroup, UnderWay
+from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.training.checkpoint_carriers import load_carriers, save_carriers
 from nemo_brorl.types import ScoredChunk
 
 log = get_logger(__name__)
 
 MARKER = "COMPLETE"
-_PARTIAL = ".partial"
-_SALVAGED = "salvaged.npz"
+UNFINISHED = ".partial"  # end of the name of a folder that is being written
+STATE = "state.json"
+GROUPS = "groups.npz"
+CUT_STEP = "cut_step.npz"
 MAX_FAILED_SAVES = 2  # in a row
 # rollouts of a cut step that have not come by then are taken for lost: the time that is left for them is short
 FETCH_S = 60.0
@@ -54,11 +57,11 @@ class RunState:
 
     step: int
     state: dict[str, Any]  # JSON-able, by owner
-    under_way: UnderWay
+    groups: CarriedGroups
 
 
 @dataclass(frozen=True)
-class Salvaged:
+class CutStep:
     """Whole chunks of a step that was cut."""
 
     step: int  # the last one before it
@@ -77,58 +80,55 @@ class Checkpoints:
         finished."""
         for unfinished in self._unfinished():
             shutil.rmtree(unfinished)
-        partial = self.folder / f"step_{run.step}{_PARTIAL}"
-        (partial / "policy").mkdir(parents=True)
-        (partial / "state.json").write_text(json.dumps({"step": run.step, **run.state}, indent=1))
-        save_carriers(partial / "under_way.npz", [run.under_way])
-        return partial / "policy"
+        folder = self.folder / f"step_{run.step}{UNFINISHED}"
+        policy_folder = folder / "policy"
+        policy_folder.mkdir(parents=True)
+        (folder / STATE).write_text(json.dumps({"step": run.step, **run.state}, indent=1))
+        save_carriers(folder / GROUPS, [run.groups])
+        return policy_folder
 
     def commit(self, step: int) -> Path:
         """Make what `begin` started a checkpoint, then delete the oldest. Returns its folder."""
         final = self.folder / f"step_{step}"
         shutil.rmtree(final, ignore_errors=True)
-        (self.folder / f"step_{step}{_PARTIAL}").rename(final)
+        (self.folder / f"step_{step}{UNFINISHED}").rename(final)
         _write_durably(final / MARKER, json.dumps(_inventory(final), indent=1))
         for old in self.complete()[self.keep :]:
             shutil.rmtree(old)
-        self._salvage_file.unlink(missing_ok=True)
+        (self.folder / CUT_STEP).unlink(missing_ok=True)
         return final
 
-    def keep_salvage(self, salvaged: Salvaged) -> int:
-        """Keep what the step after the newest checkpoint had sampled, until there is a newer one. Rollouts that are
-        kept; none, with a warning, when they cannot be written: they will be sampled again."""
-        there = Salvaged(salvaged.step, tuple(_with_arrays(salvaged.chunks)))
+    def save_cut_step(self, cut: CutStep) -> int:
+        """Keep what the step after the newest checkpoint had sampled, until there is a newer one. Returns the number of
+        rollouts kept; none, with a warning, when they cannot be written: they will be sampled again."""
+        path = self.folder / CUT_STEP
+        chunks = tuple(_with_arrays(cut.chunks))
         try:
-            with replacing(self._salvage_file) as aside:
-                save_carriers(aside, [there])
+            with replacing(path) as aside:
+                save_carriers(aside, [CutStep(cut.step, chunks)])
         except OSError as error:
-            log.warning("%s was not written (%s): its step will be sampled again", self._salvage_file, error)
+            log.warning("%s was not written (%s): its step will be sampled again", path, error)
             return 0
-        return sum(len(scored.rewards) for scored in there.chunks)
+        return sum(len(scored.rewards) for scored in chunks)
 
-    def salvage(self, step: int) -> tuple[ScoredChunk, ...]:
+    def load_cut_step(self, step: int) -> tuple[ScoredChunk, ...]:
         """What was kept of the step after this one, if that was cut."""
-        if not self._salvage_file.exists():
+        path = self.folder / CUT_STEP
+        if not path.exists():
             return ()
         try:
-            salvaged: Salvaged = load_carriers(self._salvage_file, Salvaged)[0]
+            cut: CutStep = load_carriers(path, CutStep)[0]
         except (CheckpointError, OSError) as error:
             log.warning("%s: the step that was cut is sampled again", error)
             return ()
-        return salvaged.chunks if salvaged.step == step else ()
-
-    @property
-    def _salvage_file(self) -> Path:
-        return self.folder / _SALVAGED
+        return cut.chunks if cut.step == step else ()
 
     def _unfinished(self) -> list[Path]:
-        return sorted(self.folder.glob(f"step_*{_PARTIAL}"))
+        return sorted(self.folder.glob(f"step_*{UNFINISHED}"))
 
     def complete(self) -> list[Path]:
         """Checkpoint folders whose marker fits their files, newest first; the others are named in a warning."""
-        folders = sorted(
-            self.folder.glob("step_*[0-9]"), key=lambda folder: int(folder.name.removeprefix("step_")), reverse=True
-        )
+        folders = sorted(self.folder.glob("step_*[0-9]"), key=_step_of, reverse=True)
         return [folder for folder in folders if _is_complete(folder)]
 
     def load_newest(self, read_policy: Callable[[Path], None]) -> RunState | None:
@@ -149,19 +149,16 @@ class Checkpoints:
                 return run
         if folders:
             raise CheckpointError(
-                f"none of the {len(folders)} checkpoints in {self.folder} can be read; delete that folder to start "
-                f"over,"
-                " or choose another exp_manager.explicit_log_dir"
+                f"none of the {len(folders)} checkpoints in {self.folder} can be read; delete that folder to start"
+                " over, or choose another exp_manager.explicit_log_dir"
             )
         return None
 
     def _read(self, folder: Path) -> RunState:
-        state = json.loads((folder / "state.json").read_text())
-        return RunState(
-            step=state.pop("step"),
-            state=state,
-            under_way=load_carriers(folder / "under_way.npz", UnderWay, OpenGroup, Draw)[0],
-        )
+        state = json.loads((folder / STATE).read_text())
+        step = state.pop("step")
+        groups = load_carriers(folder / GROUPS, CarriedGroups, OpenGroup, Draw)[0]
+        return RunState(step, state, groups)
 
 
 class Saver:
@@ -172,7 +169,9 @@ class Saver:
     """
 
     def __init__(self, checkpoints: Checkpoints, policy: Policy, in_background: bool) -> None:
-        self.checkpoints, self.policy, self.in_background = checkpoints, policy, in_background
+        self.checkpoints = checkpoints
+        self.policy = policy
+        self.in_background = in_background
         self.pending: int | None = None  # step of the checkpoint under way
         self.num_failed = 0  # in a row
         self.seconds: dict[str, float] = {}  # for the next row of metrics
@@ -184,10 +183,11 @@ class Saver:
         Raises CheckpointError.
         """
         self.finish(wait=True)
-        if (self.checkpoints.folder / f"step_{run.step}") not in self.checkpoints.complete():
-            self._begin(run, may_fail=not wait)
-            if wait or not self.in_background:
-                self.finish(wait=True, may_fail=not wait)
+        if self.checkpoints.folder / f"step_{run.step}" in self.checkpoints.complete():
+            return
+        self._begin(run, may_fail=not wait)
+        if wait or not self.in_background:
+            self.finish(wait=True, may_fail=not wait)
 
     def finish(self, wait: bool, may_fail: bool = True) -> None:
         """Complete the checkpoint under way, where there is one and its files are written. Raises CheckpointError."""
@@ -210,14 +210,16 @@ class Saver:
     def take_seconds(self) -> dict[str, float]:
         """Metrics of saving since the last call: `time/save_s`, how long a step waited; `time/save_background_s`,
         writing."""
-        seconds, self.seconds = self.seconds, {}
+        seconds = self.seconds
+        self.seconds = {}
         return seconds
 
     @contextmanager
     def _step_waits(self) -> Iterator[None]:
         start = time.monotonic()
         yield
-        self.seconds["time/save_s"] = self.seconds.get("time/save_s", 0.0) + time.monotonic() - start
+        waited_before = self.seconds.get("time/save_s", 0.0)
+        self.seconds["time/save_s"] = waited_before + time.monotonic() - start
 
     def _begin(self, run: RunState, may_fail: bool) -> None:
         try:
@@ -242,9 +244,11 @@ def _with_arrays(chunks: Iterable[ScoredChunk]) -> Iterator[ScoredChunk]:
     """Chunks with their tokens, without those whose node is gone: it may be why the run was told to stop."""
     until = time.monotonic() + FETCH_S
     for scored in chunks:
-        arrays = fetch_or_none(scored.chunk.data, max(0.0, until - time.monotonic()))
+        left_s = max(0.0, until - time.monotonic())
+        arrays = fetch_or_none(scored.chunk.data, left_s)
         if arrays is not None:
-            yield replace(scored, chunk=replace(scored.chunk, data=arrays))
+            chunk = replace(scored.chunk, data=arrays)
+            yield replace(scored, chunk=chunk)
 
 
 def check_state_keys(state: Mapping[str, Any], wanted: Collection[str]) -> None:
@@ -255,8 +259,17 @@ def check_state_keys(state: Mapping[str, Any], wanted: Collection[str]) -> None:
         )
 
 
+def _step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step_"))
+
+
 def _inventory(folder: Path) -> dict[str, int]:
-    return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    """Size of every file below a folder, by its name there."""
+    sizes: dict[str, int] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            sizes[str(path.relative_to(folder))] = path.stat().st_size
+    return sizes
 
 
 def _is_complete(folder: Path) -> bool:

@@ -21,9 +21,10 @@ from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.object_store import fetch, store
 
 _PLAIN = (str, int, float, bool, type(None))
-_KNOWN: dict[str, type] = {
-    name: kind for name, kind in vars(types).items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-}
+_KNOWN: dict[str, type] = {}
+for _kind in vars(types).values():
+    if isinstance(_kind, type) and dataclasses.is_dataclass(_kind):
+        _KNOWN[_kind.__name__] = _kind
 
 
 def save_carriers(path: Path, carriers: Sequence[Any]) -> None:
@@ -36,10 +37,13 @@ def save_carriers(path: Path, carriers: Sequence[Any]) -> None:
 def load_carriers(path: Path, *kinds: type) -> list[Any]:
     """Read what `save_carriers` wrote; `kinds` are dataclasses in it that are not of `types.py`. Raises CheckpointError
     for a file of another version of this program, and for a damaged one."""
-    known = _KNOWN | {kind.__name__: kind for kind in kinds}
+    known = dict(_KNOWN)
+    for kind in kinds:
+        known[kind.__name__] = kind
     try:
         with np.load(path) as arrays:
-            return [_value(record, known, arrays) for record in json.loads(arrays["records"].tobytes())]
+            records = json.loads(arrays["records"].tobytes())
+            return [_value(record, known, arrays) for record in records]
     except (KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} was written by another version of this program ({error}): start a new run folder"
@@ -49,31 +53,39 @@ def load_carriers(path: Path, *kinds: type) -> list[Any]:
 
 
 def _record(value: Any, arrays: dict[str, Any]) -> Any:
+    """A value as JSON; its arrays are added to `arrays`."""
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, np.ndarray):
-        arrays[str(len(arrays))] = value
-        return {"array": str(len(arrays) - 1)}
+        name = str(len(arrays))
+        arrays[name] = value
+        return {"array": name}
     if dataclasses.is_dataclass(value):
         # Cached properties live in the instance's dict too; only the fields are its state.
-        fields = {field.name: _record(getattr(value, field.name), arrays) for field in dataclasses.fields(value)}
+        fields: dict[str, Any] = {}
+        for field in dataclasses.fields(value):
+            fields[field.name] = _record(getattr(value, field.name), arrays)
         return {"type": type(value).__name__, "fields": fields}
     if isinstance(value, list | tuple):
-        return {"items": [_record(item, arrays) for item in value], "is_tuple": isinstance(value, tuple)}
+        items = [_record(item, arrays) for item in value]
+        return {"items": items, "is_tuple": isinstance(value, tuple)}
     if isinstance(value, Mapping):
         return {"mapping": {key: _record(item, arrays) for key, item in value.items()}}
     return _record(fetch(value), arrays)
 
 
 def _value(record: Any, known: Mapping[str, type], arrays: Any) -> Any:
+    """The value that `_record` wrote."""
     if isinstance(record, _PLAIN):
         return record
     if "array" in record:
         return arrays[record["array"]]
     if "type" in record:
-        return store(
-            known[record["type"]](**{name: _value(field, known, arrays) for name, field in record["fields"].items()})
-        )
+        kind = known[record["type"]]
+        fields: dict[str, Any] = {}
+        for name, field in record["fields"].items():
+            fields[name] = _value(field, known, arrays)
+        return store(kind(**fields))
     if "items" in record:
         items = [_value(item, known, arrays) for item in record["items"]]
         return tuple(items) if record["is_tuple"] else items

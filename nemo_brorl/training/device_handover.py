@@ -1,5 +1,5 @@
-"""Who has the devices: engines while rollouts are sampled, the policy while it learns. One place for the order of the
-steps.
+"""Handover of the devices between engines and policy: engines have them while rollouts are sampled, the policy while it
+learns. One place for the order of the steps.
 
 Between turns of the policy the engines are awake and the policy is offloaded, as far as `generation.sleep` and
 `policy.offload` say; where roles have devices of their own both say nothing, and every step here is a no-op. A turn
@@ -19,7 +19,7 @@ from nemo_brorl.ports import Generator, Policy
 from nemo_brorl.training.publish import SyncReport, publish
 
 
-class DeviceTurns:
+class DeviceHandover:
     """Hands the devices from one role to the other."""
 
     def __init__(self, policy: Policy, generator: Generator) -> None:
@@ -30,12 +30,15 @@ class DeviceTurns:
         self.residual: Mapping[str, float] = {}  # what sleeping engines still held, as metrics
 
     def metrics(self) -> dict[str, float]:
-        """Of the last turn."""
-        return {**self.residual, **(self.last_sync.metrics() if self.last_sync else {})}
+        """Metrics of the policy's last turn."""
+        metrics = dict(self.residual)
+        if self.last_sync is not None:
+            metrics.update(self.last_sync.metrics())
+        return metrics
 
     def begin(self, version: int, is_published: bool) -> None:
         """Both roles are on their devices, after start-up or a resume: the engines get the weights unless they have
-        them, and the turn is theirs."""
+        them, and the devices."""
         self.version = version
         if not is_published:
             self.last_sync = publish(self.policy, self.generator, version)

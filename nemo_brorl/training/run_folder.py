@@ -1,14 +1,19 @@
-"""The run folder: the resolved configuration and code revision it belongs to, and the refusal to mix two runs in it."""
+"""The run folder: the resolved configuration and code revision it belongs to, the refusal to mix two runs in it, and
+samples of each step to read."""
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 from nemo_brorl.config.same_run import RECORD, check_same_run
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.object_store import fetch
+from nemo_brorl.types import TrainBatch
 
 FROZEN_REVISION = "REVISION"  # beside the package, in code that the launcher has frozen
 
@@ -33,12 +38,35 @@ def code_revision() -> str:
     if frozen.is_file():  # inside a run folder, which may lie inside a checkout of another revision
         return frozen.read_text(encoding="utf-8").strip()
     try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        status = subprocess.run(
-            ["git", "status", "--porcelain"], cwd=root, capture_output=True, text=True, check=True
-        ).stdout
+        commit = _git(root, "rev-parse", "HEAD").strip()
+        status = _git(root, "status", "--porcelain")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return commit + (" with uncommitted changes" if status else "")
+    return f"{commit} with uncommitted changes" if status else commit
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
+
+
+def write_samples(
+    run_folder: Path, step: int, batch: TrainBatch, num: int, decode: Callable[[Sequence[int]], str]
+) -> None:
+    """Write the first rollout of `num` groups as text to `rollouts/step_K.jsonl`, to read what the model does; 0: no
+    file."""
+    if not num:
+        return
+    path = run_folder / "rollouts" / f"step_{step}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        for group, advantages in zip(batch.groups[:num], batch.advantages[:num], strict=True):
+            arrays = fetch(group.group.chunks[0].data)
+            response_ids = arrays.token_ids[: arrays.offsets[1]]
+            row = {
+                "prompt": decode(group.prompt.token_ids),
+                "response": decode(response_ids.tolist()),
+                "reward": float(group.rewards[0]),
+                "advantage": float(advantages[0]),
+                "group_mean": float(group.rewards.mean()),
+            }
+            file.write(json.dumps(row) + "\n")

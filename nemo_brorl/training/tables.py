@@ -7,28 +7,29 @@ from typing import Any
 
 import numpy as np
 
+PASS_AT_1 = "validation/pass_at_1"
 STAGES = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
 
 
 def change_rows(before: Mapping[str, float], after: Mapping[str, float]) -> list[list[str]]:
     """pass@1 per task and over all, before and after, from two validation rows; last, what the best constant answer
     would earn."""
-    names = [name for name in sorted(after) if name.startswith("validation/pass_at_1/")] + ["validation/pass_at_1"]
-    return [
-        [
-            name.removeprefix("validation/pass_at_1/") if name != "validation/pass_at_1" else "all tasks",
-            f"{before[name]:.1%}",
-            f"{after[name]:.1%}",
-            f"{100 * (after[name] - before[name]):+.1f} points",
-            f"{after[name.replace('pass_at_1', 'constant_answer')]:.1%}",
-        ]
-        for name in names
-    ]
+    prefix = f"{PASS_AT_1}/"
+    names = [name for name in sorted(after) if name.startswith(prefix)]
+    rows: list[list[str]] = []
+    for name in [*names, PASS_AT_1]:
+        title = "all tasks" if name == PASS_AT_1 else name.removeprefix(prefix)
+        points = 100 * (after[name] - before[name])
+        constant = after[name.replace("pass_at_1", "constant_answer")]
+        rows.append([title, f"{before[name]:.1%}", f"{after[name]:.1%}", f"{points:+.1f} points", f"{constant:.1%}"])
+    return rows
 
 
 def time_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Seconds by stage over all steps, with their share of the sum."""
-    seconds = {stage: sum(row.get(f"time/{stage}_s") or 0.0 for row in rows) for stage in STAGES}
+    seconds: dict[str, float] = {}
+    for stage in STAGES:
+        seconds[stage] = sum(row.get(f"time/{stage}_s") or 0.0 for row in rows)
     total = sum(seconds.values()) or 1.0
     return [[stage, f"{value:.1f}", f"{value / total:.0%}"] for stage, value in seconds.items()]
 
@@ -38,29 +39,35 @@ def sampling_line(rows: Sequence[Mapping[str, Any]]) -> str:
     steps = [row for row in rows if row.get("dynamic_sampling/num_groups")]
     if not steps:
         return "no groups were sampled"
-    groups = sum(row["dynamic_sampling/num_groups"] for row in steps)
-    kept = sum(row["dynamic_sampling/keep_rate"] * row["dynamic_sampling/num_groups"] for row in steps)
-    samples = sum(row["generation/num_samples"] for row in steps)
-    seconds = sum(row["time/generate_s"] for row in steps)
-    hits = float(np.mean([row["generation/prefix_cache_hit_rate"] for row in steps]))
+    num_groups = num_kept = num_samples = seconds = hit_rates = 0.0
+    for row in steps:
+        num_groups += row["dynamic_sampling/num_groups"]
+        num_kept += row["dynamic_sampling/keep_rate"] * row["dynamic_sampling/num_groups"]
+        num_samples += row["generation/num_samples"]
+        seconds += row["time/generate_s"]
+        hit_rates += row["generation/prefix_cache_hit_rate"]
     return (
-        f"keep rate {kept / groups:.0%} of {groups:.0f} groups, {samples / seconds:,.0f} samples/s, prefix cache "
-        f"hit rate {hits:.0%}"
+        f"keep rate {num_kept / num_groups:.0%} of {num_groups:.0f} groups, {num_samples / seconds:,.0f} samples/s,"
+        f" prefix cache hit rate {hit_rates / len(steps):.0%}"
     )
 
 
-def step_line(step: int, max_steps: int, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> str:
-    """The one-line summary of a training step."""
+def step_line(step: int, max_steps: int, metrics: Mapping[str, float]) -> str:
+    """The one-line summary of a training step, from its row of metrics."""
     reward = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "reward carried"
-    return (
-        f"step {step}/{max_steps}  {reward}  kept {metrics['dynamic_sampling/keep_rate']:.0%}"
-        f"  {metrics['generation/samples_per_s']:,.0f} samples/s  kl {metrics.get('policy/kl_to_reference', 0.0):.4f}"
-        f"  grad {metrics['policy/grad_norm']:.2f}{_mismatch(metrics['policy/log_prob_mismatch'])}"
-        f"  generate {seconds['generate']:.1f} s  update {seconds['log_prob'] + seconds['update']:.1f} s  sync "
-        f"{seconds['sync']:.2f} s"
-    )
-
-
-def _mismatch(value: float) -> str:
-    """Not known where every rollout is older than the weights that learnt from it."""
-    return "" if np.isnan(value) else f"  mismatch {value:.0e}"
+    mismatch = metrics["policy/log_prob_mismatch"]
+    update_s = metrics["time/log_prob_s"] + metrics["time/update_s"]
+    fields = [
+        f"step {step}/{max_steps}",
+        reward,
+        f"kept {metrics['dynamic_sampling/keep_rate']:.0%}",
+        f"{metrics['generation/samples_per_s']:,.0f} samples/s",
+        f"kl {metrics.get('policy/kl_to_reference', 0.0):.4f}",
+        f"grad {metrics['policy/grad_norm']:.2f}",
+    ]
+    if not np.isnan(mismatch):  # not known where every rollout is older than the weights that learnt from it
+        fields.append(f"mismatch {mismatch:.0e}")
+    fields.append(f"generate {metrics['time/generate_s']:.1f} s")
+    fields.append(f"update {update_s:.1f} s")
+    fields.append(f"sync {metrics['time/sync_s']:.2f} s")
+    return "  ".join(fields)

@@ -13,7 +13,7 @@ import numpy as np
 
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.ports import Forecast
-from nemo_brorl.rollouts.assemble import close_group
+from nemo_brorl.rollouts.ledger import close_group
 from nemo_brorl.types import (
     ChunkArrays,
     EngineStats,

@@ -62,7 +62,7 @@ def test_a_step_given_up_half_way_begins_anew_and_the_run_equals_one_that_was_ne
     assert resumed.step_number == at
     resumed.fit()
     assert fake(resumed).weight == fake(whole).weight
-    assert resumed.collector.state_dict() == whole.collector.state_dict()
+    assert resumed.carry_over.state().carry_over == whole.carry_over.state().carry_over
     assert settled(last_row(resumed)) == settled(last_row(whole))
 
 
@@ -70,8 +70,8 @@ def num_sampled(*trainers: BroRLTrainer) -> int:
     return sum(trainer.parts.generator.num_samples for trainer in trainers)  # type: ignore[attr-defined]
 
 
-def salvaged(trainer: BroRLTrainer) -> list[float]:
-    """Of every step that this trainer made."""
+def replayed(trainer: BroRLTrainer) -> list[float]:
+    """Rollouts of a cut step that were taken as they were, in every step that this trainer made."""
     return [row["rollouts/salvaged"] for _, row in trainer.parts.sink.rows if "rollouts/salvaged" in row]  # type: ignore[attr-defined]
 
 
@@ -79,31 +79,36 @@ def test_what_a_step_had_sampled_when_it_was_given_up_is_not_sampled_again(tmp_p
     config = small_config()
     whole = make_step_wise(make_trainer(tmp_path / "whole", config))
     whole.fit()
-    trainers = []
+    trainers, kept = [], []
     for turn in (29, 4):  # the step begun anew is given up once more, at its fourth turn
         trainers.append(make_step_wise(make_trainer(tmp_path / "stopped", config)))
         trainers[-1].stop = CutAtTurn(turn)
         trainers[-1].resume()
         trainers[-1].fit()
+        cut_step = trainers[-1].parts.checkpoints.load_cut_step(trainers[-1].step_number)
+        kept.append(sum(len(scored.rewards) for scored in cut_step))
     first, second = trainers
     assert first.step_number == second.step_number
     trainers.append(make_step_wise(make_trainer(tmp_path / "stopped", config)))
     assert trainers[-1].resume()
     trainers[-1].fit()
     assert fake(trainers[-1]).weight == fake(whole).weight
-    taken, *later = salvaged(trainers[-1])
-    assert taken >= sum(len(scored.rewards) for scored in first.collector.salvaged) > 0
+    taken, *later = replayed(trainers[-1])
+    assert taken >= kept[0] > 0
     assert set(later) == {0.0}
-    assert sum(salvaged(whole)) == 0
+    assert sum(replayed(whole)) == 0
     in_flight = 2 * 3  # each cut loses at most the chunk of three that its last turn brought, before it was scored
     assert num_sampled(whole) <= num_sampled(*trainers) <= num_sampled(whole) + in_flight
 
 
-def test_salvaged_rollouts_of_other_weights_are_sampled_again(tmp_path: Path) -> None:
+def test_replayed_rollouts_of_other_weights_are_sampled_again(tmp_path: Path) -> None:
     trainer = make_step_wise(make_trainer(tmp_path, small_config()))
-    trainer.stop = CutAtTurn(turn=25)
+    trainer.stop = CutAtTurn(turn=29)
     trainer.fit()
-    chunks = trainer.collector.salvaged
-    assert trainer.collector.take_salvage(trainer.version).chunks == chunks
-    trainer.collector.salvaged = chunks
-    assert trainer.collector.take_salvage(trainer.version + 1).chunks == ()
+    again = make_trainer(tmp_path, small_config())
+    assert again.resume()
+    chunks = again.carry_over.cut_step
+    assert len(chunks) > 0
+    assert again.carry_over.take_replay(again.version).chunks == chunks
+    again.carry_over.cut_step = chunks
+    assert again.carry_over.take_replay(again.version + 1).chunks == ()

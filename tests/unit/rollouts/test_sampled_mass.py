@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_brorl.rollouts.sampled_mass import sampled_mass
+from nemo_brorl.rollouts.ledger import sampled_mass
 
 
 def test_equal_responses_count_once() -> None:

@@ -1,4 +1,4 @@
-"""Groups that grow in waves, through collection, advantages and checkpoints, on fakes."""
+"""Groups that grow in waves, through filling, advantages and checkpoints, on fakes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def config_of_waves(max_steps: int = 4) -> BroRLConfig:
     return config
 
 
-def collected(folder: Path) -> tuple[ScoredGroup, ...]:
-    return make_trainer(folder, config_of_waves()).collect().sampled
+def sampled(folder: Path) -> tuple[ScoredGroup, ...]:
+    return make_trainer(folder, config_of_waves()).fill_batch().sampled
 
 
 def test_a_group_is_as_large_as_its_waves_and_the_last_of_them_ends_at_n(tmp_path: Path) -> None:
-    groups = collected(tmp_path)
+    groups = sampled(tmp_path)
     for group in groups:
         assert len(group.rewards) == sum(wave.num_rollouts for wave in group.waves)
         assert [wave.num_rollouts for wave in group.waves] == [4, 4, 8][: len(group.waves)]
@@ -38,13 +38,13 @@ def test_a_group_is_as_large_as_its_waves_and_the_last_of_them_ends_at_n(tmp_pat
 
 
 def test_decisions_are_the_same_when_the_step_is_taken_again(tmp_path: Path) -> None:
-    first, again = collected(tmp_path / "a"), collected(tmp_path / "b")
+    first, again = sampled(tmp_path / "a"), sampled(tmp_path / "b")
     assert [group.waves for group in first] == [group.waves for group in again]
 
 
 def test_every_wave_of_a_batch_sums_to_no_advantage(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, config_of_waves())
-    batch = learning_batch(trainer.collect().batch, trainer.config, 1)
+    batch = learning_batch(trainer.fill_batch().batch, trainer.config, 1)
     for group, advantages in zip(batch.groups, batch.advantages, strict=True):
         ends = np.cumsum([wave.num_rollouts for wave in group.waves])
         assert [float(part.sum()) for part in np.split(advantages, ends[:-1])] == pytest.approx(

@@ -28,14 +28,12 @@ def test_a_group_survives_token_by_token(tmp_path: Path) -> None:
         )
 
 
-def test_a_held_group_keeps_its_beginnings(tmp_path: Path) -> None:
+def test_an_open_group_keeps_its_partial_rollouts(tmp_path: Path) -> None:
     partial = PartialRollouts(np.array([4, 6], np.int32), np.array([2, 0], np.int32), 3, make_arrays([4, 6], [2, 0]))
-    save_carriers(
-        tmp_path / "held.npz", [OpenGroup(make_prompt("train/9"), SAMPLING, None, num_rollouts=8, unfinished=[partial])]
-    )
-    (loaded,) = load_carriers(tmp_path / "held.npz", OpenGroup)
-    assert (loaded.uid, loaded.num_rollouts, loaded.num_unfinished, loaded.oldest_version) == ("train/9", 8, 2, 3)
-    np.testing.assert_array_equal(loaded.unfinished[0].data.token_ids, partial.data.token_ids)
+    save_carriers(tmp_path / "groups.npz", [OpenGroup(make_prompt("train/9"), SAMPLING, partial=[partial])])
+    (loaded,) = load_carriers(tmp_path / "groups.npz", OpenGroup)
+    assert (loaded.uid, loaded.num_rollouts, loaded.num_partial, loaded.oldest_version) == ("train/9", 2, 2, 3)
+    np.testing.assert_array_equal(loaded.partial[0].data.token_ids, partial.data.token_ids)
 
 
 def test_a_file_of_another_version_is_refused_by_name(tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.rollouts.ledger import UnderWay
-from nemo_brorl.training.checkpoint import MARKER, Checkpoints, RunState, Salvaged, Saver
+from nemo_brorl.rollouts.carry_over import CarriedGroups
+from nemo_brorl.training.checkpoint import MARKER, Checkpoints, CutStep, RunState, Saver
 from nemo_brorl.types import RolloutRequest, Sampling
 from tests.support.fakes import FakePolicy, make_chunk, make_group, make_prompt, score_chunk
 
 
 def run_state(step: int) -> RunState:
-    return RunState(step, {"version": step}, UnderWay(kept=(make_group([0.0, 1.0], uid=f"train/{step}"),)))
+    return RunState(step, {"version": step}, CarriedGroups(kept=(make_group([0.0, 1.0], uid=f"train/{step}"),)))
 
 
 def save_steps(folder: Path, steps: list[int], keep: int = 3) -> tuple[Checkpoints, FakePolicy]:
@@ -29,7 +29,7 @@ def test_the_newest_checkpoint_is_loaded_with_its_carried_groups(tmp_path: Path)
     run = checkpoints.load_newest(policy.load)
     assert run is not None
     assert (run.step, run.state, policy.weight) == (10, {"version": 10}, 10.0)
-    assert run.under_way.kept[0].prompt.uid == "train/10"
+    assert run.groups.kept[0].prompt.uid == "train/10"
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damag
     if damage == "no marker":
         (newest / MARKER).unlink()
     elif damage == "half a file":
-        (newest / "under_way.npz").write_bytes((newest / "under_way.npz").read_bytes()[:50])
+        (newest / "groups.npz").write_bytes((newest / "groups.npz").read_bytes()[:50])
     elif damage == "bad marker":
         (newest / MARKER).write_text("{")
     else:
@@ -72,7 +72,7 @@ def test_a_save_that_was_cut_short_is_written_anew(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "step_4" / MARKER).read_text()).keys() == {
         "policy/weight.json",
         "state.json",
-        "under_way.npz",
+        "groups.npz",
     }
 
 
@@ -134,39 +134,41 @@ def test_a_folder_that_cannot_be_made_is_a_warning_like_any_lost_save(
         saver.save(run_state(4), wait=False)
 
 
-def salvaged(step: int) -> Salvaged:
+def cut_step(step: int) -> CutStep:
     request = RolloutRequest(make_prompt(), first_index=0, num_rollouts=2, seed=1, sampling=Sampling(1.0, 1.0, 8))
-    return Salvaged(step, (score_chunk(make_chunk(request, [2, 3]), [0.0, 1.0]),))
+    return CutStep(step, (score_chunk(make_chunk(request, [2, 3]), [0.0, 1.0]),))
 
 
 def test_what_a_cut_step_had_sampled_is_kept_until_the_next_checkpoint(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     checkpoints.begin(run_state(2))
     checkpoints.commit(2)
-    assert checkpoints.salvage(2) == ()
-    assert checkpoints.keep_salvage(salvaged(2)) == 2
-    assert checkpoints.salvage(1) == (), "that of another step"
-    (chunk,) = checkpoints.salvage(2)
-    (kept,) = salvaged(2).chunks
+    assert checkpoints.load_cut_step(2) == ()
+    assert checkpoints.save_cut_step(cut_step(2)) == 2
+    assert checkpoints.load_cut_step(1) == (), "that of another step"
+    (chunk,) = checkpoints.load_cut_step(2)
+    (kept,) = cut_step(2).chunks
     assert chunk.rewards.tolist() == [0.0, 1.0]
     assert chunk.chunk.data.token_ids.tolist() == kept.chunk.data.token_ids.tolist()
     assert chunk.chunk.request.sampling == kept.chunk.request.sampling
     checkpoints.begin(run_state(3))
     checkpoints.commit(3)
-    assert checkpoints.salvage(2) == ()
+    assert checkpoints.load_cut_step(2) == ()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_2", "step_3"]
 
 
-def test_a_damaged_file_of_salvaged_rollouts_costs_only_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_of_a_cut_step_costs_only_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
-    checkpoints.keep_salvage(salvaged(2))
-    path = tmp_path / "salvaged.npz"
+    checkpoints.save_cut_step(cut_step(2))
+    path = tmp_path / "cut_step.npz"
     for content in (path.read_bytes()[:100], b""):
         path.write_bytes(content)
-        assert checkpoints.salvage(2) == ()
+        assert checkpoints.load_cut_step(2) == ()
     assert caplog.text.count("is damaged") == 2
 
 
-def test_salvaged_rollouts_that_cannot_be_written_are_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert Checkpoints(tmp_path / "missing", keep=2).keep_salvage(salvaged(2)) == 0
+def test_rollouts_of_a_cut_step_that_cannot_be_written_are_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Checkpoints(tmp_path / "missing", keep=2).save_cut_step(cut_step(2)) == 0
     assert "will be sampled again" in caplog.text

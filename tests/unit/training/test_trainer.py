@@ -42,7 +42,7 @@ def test_a_killed_run_that_is_resumed_equals_an_uninterrupted_one(tmp_path: Path
     killed = make_trainer(tmp_path / "killed", small_config())
     killed.validate()
     for _ in range(3):  # checkpoint at step 2, killed after step 3
-        killed.record(killed.step())
+        killed.step()
         killed.after_step()
     resumed = make_trainer(tmp_path / "killed", small_config())
     assert resumed.resume()
@@ -72,7 +72,7 @@ def test_one_row_a_step_holds_training_and_validation_metrics(tmp_path: Path) ->
 def test_a_stop_request_ends_after_the_step_and_saves(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, small_config())
     trainer.validate()
-    trainer.record(trainer.step())
+    trainer.step()
     trainer.after_step()
     trainer.stop.reason = "SIGINT"
     trainer.fit()
@@ -97,7 +97,7 @@ def test_too_many_non_finite_updates_stop_the_run(tmp_path: Path) -> None:
 def test_starvation_saves_what_was_learnt_before_it_stops(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, small_config())
     trainer.validate()
-    trainer.record(trainer.step())
+    trainer.step()
     trainer.after_step()
     trainer.parts.sampler.verifier = FakeVerifier(period=1)  # from now on everything is right
     with pytest.raises(StarvationError, match="all_correct"):
@@ -128,7 +128,7 @@ def test_resets_survive_a_restart_without_one_more_or_less(tmp_path: Path) -> No
     killed = make_trainer(tmp_path, config)
     killed.validate()
     for _ in range(3):  # checkpoint at step 2; step 3 validates without a new best, resets, and is lost
-        killed.record(killed.step())
+        killed.step()
         killed.after_step()
     killed.saver.finish(wait=True)
     assert [event["reason"] for event in events(tmp_path)] == ["interval", "patience"]
@@ -150,7 +150,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     policy.num_polls = 2
     weights = []
     for _ in range(6):
-        trainer.record(trainer.step())
+        trainer.step()
         weights.append(policy.weight)
         trainer.after_step()
         names = sorted(folder.name for folder in (tmp_path / "checkpoints").glob("*"))
@@ -167,7 +167,7 @@ def test_a_stop_waits_for_the_last_checkpoint(tmp_path: Path) -> None:
     config.trainer.save_interval = 1
     trainer = make_trainer(tmp_path, config)
     fake(trainer).num_polls = 100
-    trainer.record(trainer.step())
+    trainer.step()
     trainer.after_step()
     trainer.stop.reason = "SIGTERM"
     trainer.fit()

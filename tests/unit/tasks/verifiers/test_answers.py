@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nemo_brorl.rollouts.assemble import close_group
+from nemo_brorl.rollouts.ledger import close_group
 from nemo_brorl.tasks.verifiers.math.key import key_of, unmarked
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS, answer_reader
 from nemo_brorl.types import RolloutChunk, RolloutRequest, ScoredChunk

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nemo_brorl.rollouts.salvage import Salvage
+from nemo_brorl.rollouts.replay_cache import ReplayCache
 from nemo_brorl.types import PartialRollouts, RolloutRequest, Sampling, ScoredChunk
 from tests.support.fakes import make_arrays, make_chunk, make_prompt, score_chunk
 
@@ -27,10 +27,10 @@ def begun(*lengths: int, version: int = 0) -> PartialRollouts:
 
 def test_a_request_for_the_same_rollouts_is_answered_once() -> None:
     answer = scored(REQUEST)
-    salvage = Salvage([answer])
-    assert salvage.take(replace(REQUEST)) is answer
-    assert salvage.take(REQUEST) is None
-    assert salvage.num_taken == 2
+    cache = ReplayCache([answer])
+    assert cache.take(replace(REQUEST)) is answer
+    assert cache.take(REQUEST) is None
+    assert cache.num_taken == 2
 
 
 @pytest.mark.parametrize(
@@ -47,24 +47,24 @@ def test_a_request_for_the_same_rollouts_is_answered_once() -> None:
     ],
 )
 def test_another_question_has_no_answer(other: RolloutRequest) -> None:
-    salvage = Salvage([scored(REQUEST)])
-    assert salvage.take(other) is None
-    assert salvage.num_taken == 0
+    cache = ReplayCache([scored(REQUEST)])
+    assert cache.take(other) is None
+    assert cache.num_taken == 0
 
 
 def test_resumed_rollouts_are_the_same_if_they_had_begun_alike() -> None:
     request = replace(REQUEST, resumed=begun(2, 1))
     for resumed, is_same in ((begun(2, 1), True), (begun(2, 2), False), (begun(2, 1, version=1), False)):
-        answer = Salvage([scored(request)]).take(replace(REQUEST, resumed=resumed))
+        answer = ReplayCache([scored(request)]).take(replace(REQUEST, resumed=resumed))
         assert (answer is not None) == is_same
 
 
 def test_only_whole_chunks_are_kept_and_those_not_asked_for_again_yet_stay() -> None:
     first, second, third = (replace(REQUEST, first_index=index) for index in (0, 2, 4))
-    salvage = Salvage([scored(first), scored(second)])
-    taken = salvage.take(first)
+    cache = ReplayCache([scored(first), scored(second)])
+    taken = cache.take(first)
     assert taken is not None
-    salvage.note(taken)
+    cache.note(taken)
     whole = scored(third)
-    salvage.note(replace(whole, chunk=replace(whole.chunk, unfinished=begun(1, 0))))
-    assert [chunk.chunk.request.first_index for chunk in salvage.chunks] == [0, 2]
+    cache.note(replace(whole, chunk=replace(whole.chunk, unfinished=begun(1, 0))))
+    assert [chunk.chunk.request.first_index for chunk in cache.chunks] == [0, 2]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.theory.mass_balance import Rewards, theorem_1
-from nemo_brorl.training.metrics import mass_balance_metrics
+from nemo_brorl.rollouts.metrics import mass_balance_metrics
 from nemo_brorl.types import SampledMass
 from tests.support.fakes import make_group
 

@@ -1,9 +1,9 @@
-"""What a step that was cut had sampled, for the step that begins anew.
+"""Cache of the chunks that a cut step had sampled, for the step that begins anew.
 
 The step begins anew with the prompts, seeds and weights of the one that was cut, so it asks for the same rollouts
-again, chunk by chunk. Chunks that had come back whole and scored are taken as they are; others are sampled again, also
-those of which a part had ended: the order of rollouts within a group is that of its chunks, and results do not change
-with the moment of the cut.
+again, chunk by chunk. Chunks that had come back whole and scored are replayed as they are; others are sampled again,
+also those of which a part had ended: the order of rollouts within a group is that of its chunks, and results do not
+change with the moment of the cut.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ import numpy as np
 from nemo_brorl.types import PartialRollouts, RolloutRequest, ScoredChunk
 
 
-class Salvage:
-    """Of one step: `take` what there is of the step that was cut, `note` what came back in this one."""
+class ReplayCache:
+    """Chunks of one step: `take` those of the step that was cut, `note` those that come back in this one."""
 
     def __init__(self, chunks: Iterable[ScoredChunk] = ()) -> None:
         self.num_taken = 0  # rollouts
-        self._old = {_key(scored.chunk.request): scored for scored in chunks}
         self._new: list[ScoredChunk] = []
+        self._old: dict[tuple[str, bytes], ScoredChunk] = {}
+        for scored in chunks:
+            self._old[_key(scored.chunk.request)] = scored
 
     @property
     def chunks(self) -> tuple[ScoredChunk, ...]:
-        """What would be taken if this step were cut now."""
+        """Chunks that a later step may replay if this one is cut now."""
         return (*self._new, *self._old.values())
 
     def take(self, request: RolloutRequest) -> ScoredChunk | None:
@@ -38,7 +40,7 @@ class Salvage:
         return found
 
     def note(self, scored: ScoredChunk) -> None:
-        """A chunk has come back."""
+        """Keep a chunk that has come back, if it is whole."""
         if scored.chunk.unfinished is None:
             self._new.append(scored)
 
@@ -49,8 +51,13 @@ def _key(request: RolloutRequest) -> tuple[str, bytes]:
 
 def _is_same(old: RolloutRequest, new: RolloutRequest) -> bool:
     """Whether both ask for the same tokens."""
-    same_draw = (old.prompt.token_ids, old.seed, old.sampling) == (new.prompt.token_ids, new.seed, new.sampling)
-    return same_draw and old.prompt.verifier == new.prompt.verifier and _begin_alike(old.resumed, new.resumed)
+    return (
+        old.seed == new.seed
+        and old.sampling == new.sampling
+        and old.prompt.token_ids == new.prompt.token_ids
+        and old.prompt.verifier == new.prompt.verifier
+        and _begin_alike(old.resumed, new.resumed)
+    )
 
 
 def _begin_alike(old: PartialRollouts | None, new: PartialRollouts | None) -> bool:

@@ -10,8 +10,8 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import GenerationError, StarvationError
 from nemo_brorl.ports import Forecast
-from nemo_brorl.rollouts.batch_fill import Collected, Collection
-from nemo_brorl.rollouts.carry_over import Collector
+from nemo_brorl.rollouts.batch_fill import BatchFill, FilledBatch
+from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.types import RolloutRequest
@@ -39,13 +39,15 @@ class SlowGenerator(FakeGenerator):
         return [request for session in self.sessions for request in session.submitted]
 
 
-def make_collector(config: BroRLConfig, generator: FakeGenerator, period: int = 3) -> Collector:
+def make_carry_over(config: BroRLConfig, generator: FakeGenerator, period: int = 3) -> CarryOver:
     sampler = Sampler(generator, FakeVerifier(period), Console(), chunk_size=8, seed=1)
-    return Collector(config, FakePrompts(), sampler, Console())
+    return CarryOver(config.rollouts, config.dynamic_sampling, 2, FakePrompts(), sampler)
 
 
-def collect(collector: Collector, version: int = 0) -> Collected:
-    return Collection(collector, STAGE, version).complete().finish()
+def fill(carry_over: CarryOver, version: int = 0) -> FilledBatch:
+    batch_fill = BatchFill(carry_over, STAGE, version)
+    batch_fill.complete()
+    return batch_fill.finish()
 
 
 def cutting_config(unfinished: str = "drop", min_fraction: float = 0.5) -> BroRLConfig:
@@ -58,97 +60,97 @@ def cutting_config(unfinished: str = "drop", min_fraction: float = 0.5) -> BroRL
     return config
 
 
-def uids(collected: Collected) -> list[str]:
-    return [group.prompt.uid for group in collected.batch]
+def uids(filled: FilledBatch) -> list[str]:
+    return [group.prompt.uid for group in filled.batch]
 
 
 def test_dropped_groups_are_replaced_until_the_batch_is_full() -> None:
-    collector = make_collector(BroRLConfig(), FakeGenerator())  # every third group is all right
-    collected = collect(collector)
-    assert uids(collected) == ["train/1", "train/2"]
+    carry_over = make_carry_over(BroRLConfig(), FakeGenerator())  # every third group is all right
+    filled = fill(carry_over)
+    assert uids(filled) == ["train/1", "train/2"]
     # train/0 was dropped: 2 missing at a keep rate of 0.95 make 3 in flight, so train/2 and train/3 follow; both of no
     # use are counted
-    assert [group.prompt.uid for group in collected.sampled] == ["train/0", "train/1", "train/2", "train/3"]
-    assert collected.metrics["dynamic_sampling/wasted_rollouts"] == 16
+    assert [group.prompt.uid for group in filled.sampled] == ["train/0", "train/1", "train/2", "train/3"]
+    assert filled.metrics["dynamic_sampling/wasted_rollouts"] == 16
 
 
 def test_what_is_sampled_does_not_depend_on_how_many_chunks_arrive_at_a_time() -> None:
     seen = []
     for num in (1, 2, None):
         generator, steps = SlowGenerator(num_per_poll=num), []
-        collector = make_collector(BroRLConfig(), generator, period=2)  # half of the groups are of no use
+        carry_over = make_carry_over(BroRLConfig(), generator, period=2)  # half of the groups are of no use
         for generator.version in range(4):
-            steps.append(collect(collector, generator.version))
+            steps.append(fill(carry_over, generator.version))
         seen.append([(uids(step), [group.prompt.uid for group in step.sampled]) for step in steps])
     assert seen[0] == seen[1] == seen[2]
     assert [len(batch) for batch, _ in seen[0]] == [2, 2, 2, 2]
 
 
-def test_a_starved_collection_leaves_no_session_open() -> None:
+def test_a_starved_fill_leaves_no_session_open() -> None:
     generator = SlowGenerator()
     with pytest.raises(StarvationError, match="all_correct"):
-        collect(make_collector(BroRLConfig(), generator, period=1))
+        fill(make_carry_over(BroRLConfig(), generator, period=1))
     assert all(session.is_closed for session in generator.sessions)
 
 
 def test_a_group_with_enough_ended_closes_without_the_rest() -> None:
     generator = SlowGenerator(slow=["train/1"], num_ended=6)
-    collected = collect(make_collector(cutting_config(), generator))
-    assert [(group.prompt.uid, group.group.num_rollouts) for group in collected.sampled] == [
+    filled = fill(make_carry_over(cutting_config(), generator))
+    assert [(group.prompt.uid, group.group.num_rollouts) for group in filled.sampled] == [
         ("train/0", 8),
         ("train/1", 6),
     ]
-    assert collected.metrics["rollouts/cut_share"] == 2 / 8
+    assert filled.metrics["rollouts/cut_share"] == 2 / 8
     # 6 of 2 tokens ended, 2 had 1 token: 2 - 14 / 8
-    assert collected.metrics["rollouts/length_bias"] == pytest.approx(0.25)
+    assert filled.metrics["rollouts/length_bias"] == pytest.approx(0.25)
 
 
 def test_the_rest_is_sampled_on_and_learnt_from_a_step_later_within_its_group() -> None:
     generator = SlowGenerator(slow=["train/1"], num_ended=6)
-    collector = make_collector(cutting_config("resume"), generator)
-    first = collect(collector)
+    carry_over = make_carry_over(cutting_config("resume"), generator)
+    first = fill(carry_over)
     assert uids(first) == ["train/1"]
     generator.slow, generator.version = frozenset(), 1
-    second = collect(collector, version=1)
-    late = second.batch[-1]
-    assert late.prompt.uid == "train/1"
-    assert late.group.num_rollouts == 8
-    assert late.learn_from is not None
-    assert late.learn_from.tolist() == [6, 7]
-    assert (late.group.version, late.group.newest_version) == (0, 1)
+    second = fill(carry_over, version=1)
+    completed = second.batch[-1]
+    assert completed.prompt.uid == "train/1"
+    assert completed.group.num_rollouts == 8
+    assert completed.learn_from is not None
+    assert completed.learn_from.tolist() == [6, 7]
+    assert (completed.group.version, completed.group.newest_version) == (0, 1)
     resumed = [request for request in generator.requests if request.resumed is not None]
     assert [request.indices.tolist() for request in resumed] == [[6, 7]]
 
 
 def test_a_group_with_too_few_ended_is_dropped_as_timed_out() -> None:
     generator = SlowGenerator(slow=["train/1"], num_ended=2)
-    collected = collect(make_collector(cutting_config(min_fraction=0.5), SlowGenerator(slow=["train/0"], num_ended=2)))
-    assert uids(collected) == ["train/1"]
-    assert collected.metrics["dynamic_sampling/timed_out"] == 1
-    assert collected.metrics["dynamic_sampling/wasted_rollouts"] == 2
+    filled = fill(make_carry_over(cutting_config(min_fraction=0.5), SlowGenerator(slow=["train/0"], num_ended=2)))
+    assert uids(filled) == ["train/1"]
+    assert filled.metrics["dynamic_sampling/timed_out"] == 1
+    assert filled.metrics["dynamic_sampling/wasted_rollouts"] == 2
     assert generator.num_samples == 0
 
 
-def test_a_held_group_goes_on_as_a_whole_and_comes_first_in_the_next_step() -> None:
+def test_a_partial_group_goes_on_as_a_whole_and_comes_first_in_the_next_step() -> None:
     generator = SlowGenerator(slow=["train/2"], num_ended=2)
     config = cutting_config("resume")
-    collector = make_collector(config, generator)
-    collector.prompts.take(1)  # train/1 and train/2 make the batch
-    assert uids(collect(collector)) == ["train/1"]
-    assert [group.uid for group in collector.held] == ["train/2"]
+    carry_over = make_carry_over(config, generator)
+    carry_over.prompts.take(1)  # train/1 and train/2 make the batch
+    assert uids(fill(carry_over)) == ["train/1"]
+    assert [group.uid for group in carry_over.partial] == ["train/2"]
     generator.slow = frozenset()
-    second = collect(collector, version=1)
+    second = fill(carry_over, version=1)
     assert uids(second)[0] == "train/2"
     assert second.batch[0].group.num_rollouts == 8
 
 
-def test_a_held_group_that_grew_too_old_starts_anew_and_no_prompt_is_lost() -> None:
+def test_a_partial_group_that_grew_too_old_starts_anew_and_no_prompt_is_lost() -> None:
     generator = SlowGenerator(slow=["train/2"], num_ended=2)
-    collector = make_collector(cutting_config("resume"), generator)
-    collector.prompts.take(1)
-    collect(collector)
+    carry_over = make_carry_over(cutting_config("resume"), generator)
+    carry_over.prompts.take(1)
+    fill(carry_over)
     generator.slow, generator.version = frozenset(), 5
-    second = collect(collector, version=5)
+    second = fill(carry_over, version=5)
     assert uids(second)[0] == "train/2"
     assert second.batch[0].group.version == 5
 
@@ -162,64 +164,62 @@ def surplus_config(fate: str) -> BroRLConfig:
 @pytest.mark.parametrize("fate", ["restart", "resume"])
 def test_surplus_in_flight_is_aborted_and_its_prompts_come_first_in_the_next_step(fate: str) -> None:
     generator = SlowGenerator(slow=["train/4"])
-    collector = make_collector(surplus_config(fate), generator)
-    collector.prompts.take(1)
-    assert uids(collect(collector)) == ["train/1", "train/2"]  # train/3 and train/4 were surplus; 4 was cut
+    carry_over = make_carry_over(surplus_config(fate), generator)
+    carry_over.prompts.take(1)
+    assert uids(fill(carry_over)) == ["train/1", "train/2"]  # train/3 and train/4 were surplus; 4 was cut
     generator.slow = frozenset()
     generator.version = 1
-    assert uids(collect(collector, version=1)) == ["train/4", "train/5"]
+    assert uids(fill(carry_over, version=1)) == ["train/4", "train/5"]
 
 
 def test_surplus_in_flight_can_be_dropped() -> None:
     generator = SlowGenerator(slow=["train/4"])
-    collector = make_collector(surplus_config("drop"), generator)
-    collector.prompts.take(1)
-    collected = collect(collector)
-    assert collected.metrics["dynamic_sampling/dropped"] == 1
+    carry_over = make_carry_over(surplus_config("drop"), generator)
+    carry_over.prompts.take(1)
+    filled = fill(carry_over)
+    assert filled.metrics["dynamic_sampling/dropped"] == 1
     generator.version = 1
-    assert uids(collect(collector, version=1)) == ["train/5", "train/7"]
+    assert uids(fill(carry_over, version=1)) == ["train/5", "train/7"]
 
 
 def test_a_group_that_mixes_versions_is_refused_unless_the_settings_allow_it() -> None:
     generator = FakeGenerator()
     generator.version = 3
     with pytest.raises(GenerationError, match="under version 3 to 3, the step is of version 4"):
-        collect(make_collector(BroRLConfig(), generator), version=4)
+        fill(make_carry_over(BroRLConfig(), generator), version=4)
 
 
-def test_a_collectors_state_survives_a_restart() -> None:
+def test_the_state_of_sampling_survives_a_restart() -> None:
     generator = SlowGenerator(slow=["train/2"], num_ended=2)
-    collector = make_collector(cutting_config("resume"), generator)
-    collector.prompts.take(1)
-    collect(collector)
-    again = make_collector(cutting_config("resume"), SlowGenerator())
-    again.prompts.load_state_dict(collector.prompts.state_dict())
-    again.load_state_dict(collector.state_dict(), collector.under_way())
-    assert uids(collect(again, version=0))[0] == "train/2"
+    carry_over = make_carry_over(cutting_config("resume"), generator)
+    carry_over.prompts.take(1)
+    fill(carry_over)
+    again = make_carry_over(cutting_config("resume"), SlowGenerator())
+    again.load_state(carry_over.state())
+    assert uids(fill(again, version=0))[0] == "train/2"
 
 
 def test_tokens_are_counted_once_though_they_were_sampled_in_two_steps() -> None:
     generator = SlowGenerator(slow=["train/1"], num_ended=6)
-    collector = make_collector(cutting_config("resume"), generator)
-    first = collect(collector)
+    carry_over = make_carry_over(cutting_config("resume"), generator)
+    first = fill(carry_over)
     # train/0: 8 of 2 tokens; train/1: 6 of 2 and 2 of 1
     assert first.metrics["rollouts/generated_tokens"] == 16 + 12 + 2
     generator.slow, generator.version = frozenset(), 1
-    second = collect(collector, version=1)
+    second = fill(carry_over, version=1)
     # two more of one token each, and the groups train/2, train/3, train/4 of the second step
     num_groups = len(second.sampled)
     assert second.metrics["rollouts/generated_tokens"] == 30 + 2 + 16 * num_groups
     assert second.metrics["rollouts/informative_per_million_tokens"] > 0
 
 
-def test_a_tail_that_ended_before_a_checkpoint_is_learnt_from_after_a_restart() -> None:
+def test_a_group_completed_before_a_checkpoint_is_learnt_from_after_a_restart() -> None:
     generator = SlowGenerator(slow=["train/1"], num_ended=6)
-    collector = make_collector(cutting_config("resume"), generator)
-    collect(collector)
+    carry_over = make_carry_over(cutting_config("resume"), generator)
+    fill(carry_over)
     generator.slow, generator.version = frozenset(), 1
-    Collection(collector, STAGE, version=1).complete().close()  # a checkpoint is written before the batch is taken
-    again = make_collector(cutting_config("resume"), SlowGenerator())
-    again.prompts.load_state_dict(collector.prompts.state_dict())
-    again.load_state_dict(collector.state_dict(), collector.under_way())
-    late = [group for group in collect(again, version=1).batch if group.learn_from is not None]
-    assert [group.prompt.uid for group in late] == ["train/1"]
+    BatchFill(carry_over, STAGE, version=1).complete()  # a checkpoint is written before the batch is taken
+    again = make_carry_over(cutting_config("resume"), SlowGenerator())
+    again.load_state(carry_over.state())
+    completed = [group for group in fill(again, version=1).batch if group.learn_from is not None]
+    assert [group.prompt.uid for group in completed] == ["train/1"]

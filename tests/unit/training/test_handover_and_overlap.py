@@ -43,9 +43,9 @@ def test_a_run_with_overlap_that_is_killed_after_a_checkpoint_equals_an_uninterr
     whole.fit()
     first = make_trainer(tmp_path / "parts", overlapping_config())
     for _ in range(3):
-        first.record(first.step())
+        first.step()
         first.after_step()
-    assert first.next_collection is not None  # of step 4, lost
+    assert first.fill is not None  # of step 4, lost
     second = make_trainer(tmp_path / "parts", overlapping_config())
     assert second.resume()
     assert second.step_number == 2
