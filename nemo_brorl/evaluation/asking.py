@@ -14,7 +14,7 @@ from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.evaluation.answers import AnswerFile, answers_of
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.rollouts.group_size.waves import Draw
+from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.sampler import RolloutStream, Sampler
 from nemo_brorl.types import Prompt, ScoredGroup
 

@@ -7,10 +7,8 @@ sampled, then *done*. What it has seen is learnt (`CarryOver.learn`) when it bec
 A group whose slow rollouts were cut closes without them if at least `min_fraction` of it has finished. With
 `rollouts.unfinished: drop` its partial rollouts are gone; with `resume` they are sampled on in the next step and learnt
 from then, judged within the whole group. A group with less is dropped as timed out, or with `resume` goes on as a whole
-in the next step.
-
-Surplus groups in flight when the batch is full are finished, sampled on or restarted in the next step, or dropped, as
-`dynamic_sampling.in_flight` says.
+in the next step. Surplus groups in flight when the batch is full are finished, sampled on or restarted in the next
+step, or dropped, as `dynamic_sampling.in_flight` says.
 
 Who owns what while a batch is filled, each fact once:
 
@@ -123,10 +121,11 @@ class BatchFill:
         self.done_at = time.monotonic()
         if self.phase is Phase.DRAINING and self.stream.is_idle:
             self._end()
-        seconds = self.done_at - self.start
         if not self.is_done:
+            stream = self.stream
             console = self.carry_over.sampler.console
-            console.progress("generate", self.stream.num_settled, self.stream.num_asked, "rollouts", seconds)
+            seconds = self.done_at - self.start
+            console.progress("generate", stream.num_settled, stream.num_asked, "rollouts", seconds)
 
     def complete(self, check: Callable[[], None] = lambda: None) -> None:
         """Advance until it is done. Raises as `advance`, or what `check`, called at every turn, raises; nothing is
@@ -153,13 +152,20 @@ class BatchFill:
             metrics.update(reward_metrics(sampled))
             metrics.update(mass_balance_metrics(sampled))
             metrics.update(allocation_metrics(sampled, self.stage.num_per_prompt))
-        metrics.update(generation_metrics(self.stats_before, self.stats_after, max(generate_s, 1e-9)))
+        seconds = max(generate_s, 1e-9)
+        metrics.update(generation_metrics(self.stats_before, self.stats_after, seconds))
         metrics.update(self.dynamic_sampling.metrics())
         metrics.update(length_bias(self.cut_groups))
         metrics.update(self.carry_over.spent.metrics())
         metrics["rollouts/late_groups"] = float(len(completed))
         metrics["rollouts/salvaged"] = float(self.replay_cache.num_taken)
-        return FilledBatch(batch, tuple(sampled), metrics, generate_s, max(self.done_at - sampled_at, 0.0))
+        return FilledBatch(
+            batch=batch,
+            sampled=tuple(sampled),
+            metrics=metrics,
+            generate_s=generate_s,
+            reward_s=max(self.done_at - sampled_at, 0.0),
+        )
 
     def _admit(self) -> None:
         """Begin as many groups as dynamic sampling asks for: partial ones of the step before first."""
@@ -193,7 +199,8 @@ class BatchFill:
         self.stream.release(group.uid)
         if len(group.parts) > group.num_learnt:
             waves = self.allocation.close(group.draws, is_cut=True)
-            scored = replace(group.close(), waves=waves, learn_from=group.not_learnt())
+            scored = group.close()
+            scored = replace(scored, waves=waves, learn_from=group.not_learnt())
             if judge(scored, self.dynamic_sampling.config).keep:
                 self.carry_over.completed.append(scored)
             group.num_learnt = len(group.parts)
@@ -223,8 +230,8 @@ class BatchFill:
     def _settle_overdue(self, group: OpenGroup) -> None:
         """Some of its rollouts missed a deadline."""
         is_resumed = self.settings.unfinished == "resume"
-        num_enough = max(MIN_GROUP, math.ceil(self.settings.min_fraction * group.num_rollouts))
-        if group.num_finished >= num_enough:
+        num_enough = math.ceil(self.settings.min_fraction * group.num_rollouts)
+        if group.num_finished >= max(MIN_GROUP, num_enough):
             self._close_group(group, is_cut=True)
             group.num_learnt = len(group.parts)
             if is_resumed:
@@ -238,7 +245,8 @@ class BatchFill:
     def _close_group(self, group: OpenGroup, is_cut: bool) -> None:
         self.stream.release(group.uid)
         waves = self.allocation.close(group.draws, is_cut)
-        self.dynamic_sampling.offer(replace(group.close(), waves=waves))
+        scored = replace(group.close(), waves=waves)
+        self.dynamic_sampling.offer(scored)
 
     def _withdraw(self, group: OpenGroup, reason: str) -> None:
         self.stream.release(group.uid)
@@ -247,23 +255,23 @@ class BatchFill:
     def _drain_if_due(self) -> None:
         """Stop filling when the batch is full or the deadline has passed."""
         limit_s = self.settings.step_deadline_s
-        self.is_overdue = limit_s is not None and time.monotonic() - self.filling_since > limit_s
+        seconds = time.monotonic() - self.filling_since
+        self.is_overdue = limit_s is not None and seconds > limit_s
         if self.dynamic_sampling.is_full:
             self._admit()  # what faster groups would have made room for
         elif not self.is_overdue:
             return
         self.phase = Phase.DRAINING
-        self.cuts_surplus = not self.is_overdue and self.dynamic_sampling.config.in_flight != "finish"
+        finishes_surplus = self.dynamic_sampling.config.in_flight == "finish"
+        self.cuts_surplus = not self.is_overdue and not finishes_surplus
         if self.is_overdue or self.cuts_surplus:
             self.stream.cut()
 
     def _end(self) -> None:
         """Nothing is being sampled: teach what was seen, or fill on when the batch would be empty."""
         if not self.dynamic_sampling.kept:
-            log.warning(
-                "no informative group within rollouts.step_deadline_s=%s: sampling goes on",
-                self.settings.step_deadline_s,
-            )
+            limit_s = self.settings.step_deadline_s
+            log.warning("no informative group within rollouts.step_deadline_s=%s: sampling goes on", limit_s)
             self.phase = Phase.FILLING
             self.is_overdue = False
             self.filling_since = time.monotonic()
@@ -271,10 +279,10 @@ class BatchFill:
         self.phase = Phase.DONE
         self._close()
         self.stats_after = self.carry_over.sampler.generator.stats()
-        self.carry_over.learn(self.dynamic_sampling.sampled(), self.cut_groups, self.stream.num_tokens)
+        sampled = self.dynamic_sampling.sampled()
+        self.carry_over.learn(sampled, self.cut_groups, self.stream.num_tokens)
 
     def _close(self) -> None:
-        """End the stream; what is being sampled is dropped."""
         self.stream.close()
         self.carry_over.sampler.console.clear()
 
@@ -283,7 +291,8 @@ class BatchFill:
             return
         for part in group.parts:
             chunk = part.chunk
-            if chunk.version != self.version or chunk.newest_version != self.version:
+            versions = {chunk.version, chunk.newest_version}
+            if versions != {self.version}:
                 raise GenerationError(
                     f"engine {chunk.engine} sampled {group.uid} under version {chunk.version} to"
                     f" {chunk.newest_version}, the step is of version {self.version}"

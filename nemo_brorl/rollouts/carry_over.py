@@ -73,7 +73,11 @@ class CarryOver:
         self.prompts = prompts
         self.sampler = sampler
         self.dynamic_sampling = DynamicSampling(dynamic_sampling)
-        self.sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens)
+        self.sampling = Sampling(
+            temperature=rollouts.temperature,
+            top_p=rollouts.top_p,
+            max_tokens=rollouts.max_response_tokens,
+        )
         self.partial: list[OpenGroup] = []
         self.completed: list[ScoredGroup] = []
         self.restarted: list[Prompt] = []
@@ -109,8 +113,14 @@ class CarryOver:
 
     def take_closed(self) -> list[OpenGroup]:
         """Partial groups that a step has learnt from already."""
-        closed = [group for group in self.partial if group.is_closed]
-        self.partial = [group for group in self.partial if not group.is_closed]
+        closed: list[OpenGroup] = []
+        left: list[OpenGroup] = []
+        for group in self.partial:
+            if group.is_closed:
+                closed.append(group)
+            else:
+                left.append(group)
+        self.partial = left
         return closed
 
     def take_open(self, num: int) -> list[OpenGroup]:
@@ -144,20 +154,27 @@ class CarryOver:
         else:
             self.partial.append(group)
 
-    def learn(self, sampled: Sequence[ScoredGroup], cut: Sequence[OpenGroup], num_tokens: int) -> None:
+    def learn(
+        self,
+        sampled: Sequence[ScoredGroup],
+        cut: Sequence[OpenGroup],
+        num_tokens: int,
+    ) -> None:
         """Take in what a step has seen, once it is over: forecasts and beliefs do not change while a batch is filled.
 
         `sampled`: all groups that closed in it; `cut`: those of which rollouts were cut; `num_tokens`: sampled in it.
         """
         num_informative = 0
         for scored in sampled:
-            self.lengths.observe(scored.prompt.task, scored.prompt.uid, scored.group.lengths)
+            prompt = scored.prompt
+            self.lengths.observe(prompt.task, prompt.uid, scored.group.lengths)
             decision = judge(scored, self.dynamic_sampling.config)
             num_informative += decision.reason == "informative"
         for group in cut:
+            task = group.prompt.task
             for block in group.partial:
                 is_cut = np.ones(len(block.lengths), bool)
-                self.lengths.observe(group.prompt.task, group.uid, block.lengths, is_cut)
+                self.lengths.observe(task, group.uid, block.lengths, is_cut)
         self.beliefs.learn(sampled)
         self.spent = self.spent.plus(num_tokens, num_informative)
 
@@ -175,27 +192,44 @@ class CarryOver:
             "beliefs": self.beliefs.state_dict(),
             "spent": self.spent.state_dict(),
         }
-        return SamplerState(deepcopy(self.prompts.state_dict()), deepcopy(carry_over), groups)
+        return SamplerState(
+            prompts=deepcopy(self.prompts.state_dict()),
+            carry_over=deepcopy(carry_over),
+            groups=groups,
+        )
 
-    def load_state(self, state: SamplerState, cut_step: tuple[ScoredChunk, ...] = ()) -> None:
+    def load_state(
+        self,
+        state: SamplerState,
+        cut_step: tuple[ScoredChunk, ...] = (),
+    ) -> None:
         """Continue where `state` was taken; `cut_step`: what the step that was cut there had sampled."""
-        self.prompts.load_state_dict(state.prompts)
+        own = state.carry_over
+        groups = state.groups
         self.cut_step = cut_step
-        self.dynamic_sampling.kept = list(state.groups.kept)
-        self.partial = list(state.groups.partial)
-        self.completed = list(state.groups.completed)
-        self.dynamic_sampling.keep_rate = state.carry_over["keep_rate"]
-        self.restarted = [_prompt(record) for record in state.carry_over["restarted"]]
-        self.lengths.load_state_dict(state.carry_over["lengths"])
-        self.beliefs.load_state_dict(state.carry_over["beliefs"])
-        self.spent = Spent.from_state(state.carry_over["spent"])
+        self.dynamic_sampling.kept = list(groups.kept)
+        self.partial = list(groups.partial)
+        self.completed = list(groups.completed)
+        self.prompts.load_state_dict(state.prompts)
+        self.dynamic_sampling.keep_rate = own["keep_rate"]
+        self.restarted = [_prompt(record) for record in own["restarted"]]
+        self.lengths.load_state_dict(own["lengths"])
+        self.beliefs.load_state_dict(own["beliefs"])
+        self.spent = Spent.from_state(own["spent"])
 
 
 def _copy(group: OpenGroup) -> OpenGroup:
     """An open group that does not change when the original is sampled on."""
-    return replace(group, parts=list(group.parts), partial=list(group.partial), draws=list(group.draws))
+    return replace(
+        group,
+        parts=list(group.parts),
+        partial=list(group.partial),
+        draws=list(group.draws),
+    )
 
 
 def _prompt(record: Mapping[str, Any]) -> Prompt:
     """A prompt from JSON, where a tuple has become a list."""
-    return Prompt(**{**record, "token_ids": tuple(record["token_ids"])})
+    fields = dict(record)
+    fields["token_ids"] = tuple(record["token_ids"])
+    return Prompt(**fields)

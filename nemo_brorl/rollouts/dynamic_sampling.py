@@ -51,8 +51,10 @@ def judge(group: ScoredGroup, config: DynamicSamplingConfig) -> Decision:
     """Decide on one group by its raw rewards."""
     if not config.enabled:
         return Decision(True, "disabled")
-    low, high = float(group.rewards.min()), float(group.rewards.max())
-    if high - low > max(config.min_reward_range - EQUAL, EQUAL):
+    low = float(group.rewards.min())
+    high = float(group.rewards.max())
+    least_range = max(config.min_reward_range - EQUAL, EQUAL)
+    if high - low > least_range:
         return Decision(True, "informative")
     if low >= 1.0:
         return Decision(False, "all_correct")
@@ -127,7 +129,8 @@ class DynamicSampling:
         is_exhausted = not self._in_flight and self._num_admitted >= limit
         if is_exhausted and not self.is_full:
             raise StarvationError(self._starvation_message())
-        return max(min(self._target, limit) - self._num_admitted, 0)
+        target = min(self._target, limit)
+        return max(target - self._num_admitted, 0)
 
     def admit(self, uids: Iterable[str]) -> None:
         """Note groups that have begun, in order."""
@@ -197,7 +200,8 @@ class DynamicSampling:
         self._count(decision.reason, group.group.num_rollouts)
         if decision.keep:
             self.kept.append(group)
-        self.keep_rate = KEEP_RATE_DECAY * self.keep_rate + (1 - KEEP_RATE_DECAY) * decision.keep
+        self.keep_rate *= KEEP_RATE_DECAY
+        self.keep_rate += (1 - KEEP_RATE_DECAY) * decision.keep
         self._num_done += 1
         self._raise_target()
 
@@ -206,7 +210,8 @@ class DynamicSampling:
         time."""
         missing = self.wanted - len(self.kept)
         if missing > 0:
-            needed = math.ceil(missing * self.config.oversample / max(self.keep_rate, MIN_KEEP_RATE) - 1e-9)
+            keep_rate = max(self.keep_rate, MIN_KEEP_RATE)
+            needed = math.ceil(missing * self.config.oversample / keep_rate - 1e-9)
             self._target = max(self._target, self._num_done + needed)
 
     def _count(self, reason: str, num_rollouts: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nemo_brorl.rollouts.group_size.waves import Draw
+from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.types import (
     SUCCESS_REWARD,
     Float32,
@@ -76,12 +76,14 @@ class OpenGroup:
     @property
     def rewards(self) -> Float32:
         """Raw rewards of the finished rollouts, [finished], by place in the group."""
-        return np.concatenate([part.rewards for part in in_order(self.parts)])
+        rewards = [part.rewards for part in in_order(self.parts)]
+        return np.concatenate(rewards)
 
     @property
     def lengths(self) -> Int32:
         """Response tokens of the finished rollouts, [finished], by place in the group."""
-        return np.concatenate([part.chunk.lengths for part in in_order(self.parts)])
+        lengths = [part.chunk.lengths for part in in_order(self.parts)]
+        return np.concatenate(lengths)
 
     def close(self) -> ScoredGroup:
         """Group of the finished rollouts; partial ones are not in it."""
@@ -95,7 +97,10 @@ class OpenGroup:
         indices: list[int] = []
         for part in in_order(self.parts):
             indices.extend(part.chunk.indices.tolist())
-        places = [place for place, index in enumerate(indices) if index not in learnt]
+        places: list[int] = []
+        for place, index in enumerate(indices):
+            if index not in learnt:
+                places.append(place)
         return np.array(places, np.int64)
 
 
@@ -124,7 +129,11 @@ class GroupLedger:
 
     def unsettled(self) -> list[str]:
         """Uids of the groups with rollouts that have not come back."""
-        return [uid for uid, out in self._out.items() if out]
+        uids: list[str] = []
+        for uid, out in self._out.items():
+            if out:
+                uids.append(uid)
+        return uids
 
     def open(self, group: OpenGroup) -> None:
         """Follow a group; nothing of it is out yet."""
@@ -136,20 +145,26 @@ class GroupLedger:
         """Note rollouts that were asked for; those that were partial no longer are."""
         asked = set(indices)
         group = self.groups[uid]
-        group.partial = [block for block in group.partial if not _is_resumed(block, asked)]
+        left: list[PartialRollouts] = []
+        for block in group.partial:
+            if not _is_resumed(block, asked):
+                left.append(block)
+        group.partial = left
         self._out[uid] |= asked
 
     def receive(self, chunk: RolloutChunk, scored: ScoredChunk | None) -> OpenGroup | None:
         """Note what a request came back with; `scored` is None for a chunk without finished rollouts. Returns the group
         if that settles it."""
         uid = chunk.request.prompt.uid
-        group, out = self.groups[uid], self._out[uid]
+        group = self.groups[uid]
+        out = self._out[uid]
         indices = chunk.indices.tolist()
         if chunk.unfinished is not None:
             indices += chunk.unfinished.indices.tolist()
             group.partial.append(chunk.unfinished)
-        assert out.issuperset(indices) and len(set(indices)) == len(indices), f"rollouts of {uid} came back twice"
-        out.difference_update(indices)
+        for index in indices:
+            assert index in out, f"rollout {index} of {uid} came back twice"
+            out.remove(index)
         if scored is not None:
             group.parts.append(scored)
         return None if out else group
@@ -163,22 +178,25 @@ class GroupLedger:
 
 def _is_resumed(block: PartialRollouts, asked: set[int]) -> bool:
     """Whether partial rollouts are asked for again: all of a block or none, as its data is one block."""
-    num_asked = len(asked.intersection(block.indices.tolist()))
-    assert num_asked in (0, len(block.indices)), "partial rollouts of one chunk must be resumed together"
+    indices = block.indices.tolist()
+    num_asked = len(asked.intersection(indices))
+    assert num_asked in (0, len(indices)), "partial rollouts of one chunk must be resumed together"
     return num_asked > 0
 
 
 def close_group(prompt: Prompt, parts: Iterable[ScoredChunk]) -> ScoredGroup:
     """One group from its scored chunks, none of them empty, in any order."""
     ordered = in_order(parts)
+    chunks = tuple(part.chunk for part in ordered)
     rewards = np.concatenate([part.rewards for part in ordered])
+    repetition = np.concatenate([part.repetition for part in ordered])
     keys = np.concatenate([part.keys for part in ordered])
     log_probs = np.concatenate([part.log_probs for part in ordered])
     return ScoredGroup(
-        group=RolloutGroup(prompt, tuple(part.chunk for part in ordered)),
+        group=RolloutGroup(prompt, chunks),
         rewards=rewards,
         num_failed=sum(part.num_failed for part in ordered),
-        repetition=np.concatenate([part.repetition for part in ordered]),
+        repetition=repetition,
         mass=sampled_mass(keys, log_probs, rewards),
         answers=_joined_answers(ordered),
     )
@@ -186,7 +204,11 @@ def close_group(prompt: Prompt, parts: Iterable[ScoredChunk]) -> ScoredGroup:
 
 def in_order(parts: Iterable[ScoredChunk]) -> list[ScoredChunk]:
     """Chunks by the place of their first rollout in the group, whichever came first."""
-    return sorted(parts, key=lambda part: int(part.chunk.indices[0]))
+    return sorted(parts, key=_first_index)
+
+
+def _first_index(part: ScoredChunk) -> int:
+    return int(part.chunk.indices[0])
 
 
 def _joined_answers(parts: Sequence[ScoredChunk]) -> tuple[str | None, ...] | None:
@@ -204,7 +226,8 @@ def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledM
     (`docs/theory.md`): from every rollout's key, log-prob and reward, [N] each. Equal responses are taken to have equal
     rewards."""
     _, first, counts = np.unique(keys, return_index=True, return_counts=True)
-    probabilities = np.exp(log_probs[first].astype(np.float64))
+    different = log_probs[first].astype(np.float64)
+    probabilities = np.exp(different)
     is_correct = rewards[first] >= SUCCESS_REWARD
     correct = probabilities[is_correct]
     wrong = probabilities[~is_correct]

@@ -11,7 +11,7 @@ from nemo_brorl.types import SUCCESS_REWARD, EngineStats, Float32, Int32, Scored
 
 FAULTS = ("num_restarts", "num_garbage", "num_resampled")  # of EngineStats
 COUNTS = ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "generated_tokens", "generated_samples")
-SUCCESS_BUCKETS = ((0, 0), (1, 1), (2, 5))  # then "more" and "all"; at large N the first ones hold the hard prompts
+SUCCESS_BUCKETS = ("0", "1", "2_to_5", "more", "all")  # at large N the first ones hold the hard prompts
 MASS_BALANCE = (
     "unsampled_mass",
     "unsampled_mass_good_turing",
@@ -25,15 +25,16 @@ def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     """Rewards, lengths and successes of all groups sampled in a step, informative or not."""
     rewards = _rewards(groups)
     lengths = _lengths(groups)
+    num_failed = sum(group.num_failed for group in groups)
     metrics = {
         "reward/mean": float(rewards.mean()),
-        "reward/num_failed": float(sum(group.num_failed for group in groups)),
+        "reward/num_failed": float(num_failed),
         "rollouts/response_tokens": float(lengths.mean()),
         "rollouts/response_tokens_max": float(lengths.max()),
         "rollouts/truncated": _share_truncated(groups),
     }
-    groups_of_task = _grouped([group.prompt.task for group in groups], groups)
-    for task, own in groups_of_task.items():
+    tasks = [group.prompt.task for group in groups]
+    for task, own in _grouped(tasks, groups).items():
         metrics[f"reward/{task}"] = float(_rewards(own).mean())
     metrics.update(success_histogram(groups))
     metrics.update(domain_metrics(groups))
@@ -43,11 +44,14 @@ def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     """Metrics of the groups of each domain of a mixture, whose tasks may be many; nothing without one."""
     metrics: dict[str, float] = {}
-    groups_of_domain = _grouped([group.prompt.domain for group in groups], groups)
-    for domain, own in groups_of_domain.items():
+    domains = [group.prompt.domain for group in groups]
+    for domain, own in _grouped(domains, groups).items():
         if not domain:
             continue
-        num_informative = sum(bool(np.ptp(group.rewards) > 0) for group in own)
+        num_informative = 0
+        for group in own:
+            if np.ptp(group.rewards) > 0:
+                num_informative += 1
         metrics[f"domain/{domain}/groups"] = float(len(own))
         metrics[f"domain/{domain}/reward"] = float(_rewards(own).mean())
         metrics[f"domain/{domain}/informative"] = num_informative / len(own)
@@ -58,26 +62,23 @@ def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 def success_histogram(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     """Share of groups by their number of correct rollouts: 0, 1, 2–5, more, all."""
-    counts = {_bucket_name(low, high): 0 for low, high in SUCCESS_BUCKETS}
-    counts["more"] = 0
-    counts["all"] = 0
+    counts = dict.fromkeys(SUCCESS_BUCKETS, 0)
     for group in groups:
         num_successes = int((group.rewards >= SUCCESS_REWARD).sum())
-        counts[_bucket(num_successes, len(group.rewards))] += 1
-    return {f"rollouts/successes_{name}": count / len(groups) for name, count in counts.items()}
+        bucket = _bucket(num_successes, len(group.rewards))
+        counts[bucket] += 1
+    metrics: dict[str, float] = {}
+    for bucket, count in counts.items():
+        metrics[f"rollouts/successes_{bucket}"] = count / len(groups)
+    return metrics
 
 
 def _bucket(successes: int, num_rollouts: int) -> str:
     if successes == num_rollouts:
         return "all"
-    for low, high in SUCCESS_BUCKETS:
-        if low <= successes <= high:
-            return _bucket_name(low, high)
-    return "more"
-
-
-def _bucket_name(low: int, high: int) -> str:
-    return f"{low}" if low == high else f"{low}_to_{high}"
+    if successes <= 1:
+        return str(successes)
+    return "2_to_5" if successes <= 5 else "more"
 
 
 def mass_balance_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
@@ -95,28 +96,35 @@ def mass_balance_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     ones every response is new, the unsampled mass is about 1, and only the trend with N is of use. The measured
     counterpart, the change of the expected advantage after an update, is `policy/measured_gain.py`.
     """
-    terms = np.array([_mass_balance_terms(group) for group in groups])
-    means = terms.mean(axis=0).tolist()
-    return {f"mass_balance/{name}": mean for name, mean in zip(MASS_BALANCE, means, strict=True)}
+    totals = dict.fromkeys(MASS_BALANCE, 0.0)
+    for group in groups:
+        for name, term in _mass_balance_terms(group).items():
+            totals[name] += term
+    metrics: dict[str, float] = {}
+    for name, total in totals.items():
+        metrics[f"mass_balance/{name}"] = total / len(groups)
+    return metrics
 
 
-def _mass_balance_terms(group: ScoredGroup) -> tuple[float, ...]:
-    """Terms of one group, in the order of `MASS_BALANCE`."""
+def _mass_balance_terms(group: ScoredGroup) -> dict[str, float]:
+    """Terms of one group, by name."""
     mass = group.mass
     num = len(group.rewards)
     success_rate = float((group.rewards >= SUCCESS_REWARD).mean())
-    unsampled = min(max(1.0 - mass.correct - mass.wrong, 0.0), 1.0)
+    failure_rate = 1 - success_rate
     mood = mass.correct - mass.wrong
-    gain_of_correct = (1 - mood) * (1 - success_rate) * mass.correct_squares
-    gain_of_wrong = (mood + 1) * success_rate * mass.wrong_squares
-    bound = abs(mood) * max(success_rate, 1 - success_rate) * unsampled**2
-    return (
-        unsampled,
-        mass.num_singletons / num,
-        mass.num_distinct / num,
-        (gain_of_correct + gain_of_wrong) / num,
-        bound / num,
-    )
+    unsampled = 1.0 - mass.correct - mass.wrong
+    unsampled = min(max(unsampled, 0.0), 1.0)  # rounding apart
+    gain_of_correct = (1 - mood) * failure_rate * mass.correct_squares
+    gain_of_wrong = (1 + mood) * success_rate * mass.wrong_squares
+    bound = abs(mood) * max(success_rate, failure_rate) * unsampled**2
+    return {
+        "unsampled_mass": unsampled,
+        "unsampled_mass_good_turing": mass.num_singletons / num,
+        "distinct_responses": mass.num_distinct / num,
+        "sampled_gain": (gain_of_correct + gain_of_wrong) / num,
+        "unsampled_coupling_bound": bound / num,
+    }
 
 
 def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
@@ -131,16 +139,22 @@ def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
             partial.extend(block.lengths.tolist())
     if not partial:
         return {}
-    mean_begun = float(np.mean([*finished, *partial]))
-    bias = float(np.mean(finished)) - mean_begun if finished else 0.0
+    begun = finished + partial
+    bias = 0.0
+    if finished:
+        bias = float(np.mean(finished) - np.mean(begun))
     return {
-        "rollouts/cut_share": len(partial) / (len(finished) + len(partial)),
+        "rollouts/cut_share": len(partial) / len(begun),
         "rollouts/cut_response_tokens": float(np.mean(partial)),
         "rollouts/length_bias": bias,
     }
 
 
-def generation_metrics(before: Sequence[EngineStats], after: Sequence[EngineStats], seconds: float) -> dict[str, float]:
+def generation_metrics(
+    before: Sequence[EngineStats],
+    after: Sequence[EngineStats],
+    seconds: float,
+) -> dict[str, float]:
     """What the engines did between two snapshots, `seconds` apart. A restarted engine counts from zero. Faults are the
     pool's: it goes on counting when an engine is replaced."""
     totals = dict.fromkeys(COUNTS, 0.0)
@@ -148,15 +162,19 @@ def generation_metrics(before: Sequence[EngineStats], after: Sequence[EngineStat
     for old, new in zip(before, after, strict=True):
         is_restarted = new.generated_samples < old.generated_samples
         for name in COUNTS:
-            counted_before = 0 if is_restarted else getattr(old, name)
-            totals[name] += getattr(new, name) - counted_before
+            totals[name] += getattr(new, name)
+            if not is_restarted:
+                totals[name] -= getattr(old, name)
         for name in FAULTS:
-            faults[name] += getattr(new, name) - getattr(old, name)
-    queries = totals["prefix_cache_queries"]
+            faults[name] += getattr(new, name)
+            faults[name] -= getattr(old, name)
+    hit_rate = 0.0
+    if totals["prefix_cache_queries"]:
+        hit_rate = totals["prefix_cache_hits"] / totals["prefix_cache_queries"]
     metrics = {
         "generation/samples_per_s": totals["generated_samples"] / seconds,
         "generation/tokens_per_s": totals["generated_tokens"] / seconds,
-        "generation/prefix_cache_hit_rate": totals["prefix_cache_hits"] / queries if queries else 0.0,
+        "generation/prefix_cache_hit_rate": hit_rate,
         "generation/num_preemptions": totals["num_preemptions"],
         "generation/num_samples": totals["generated_samples"],
     }
@@ -166,21 +184,23 @@ def generation_metrics(before: Sequence[EngineStats], after: Sequence[EngineStat
 
 
 def _grouped(names: Sequence[str], groups: Sequence[ScoredGroup]) -> dict[str, list[ScoredGroup]]:
-    """Groups by name, names in alphabetical order."""
-    found: dict[str, list[ScoredGroup]] = {name: [] for name in sorted(set(names))}
+    """Groups by name, in the order in which names first come."""
+    found: dict[str, list[ScoredGroup]] = {}
     for name, group in zip(names, groups, strict=True):
-        found[name].append(group)
+        found.setdefault(name, []).append(group)
     return found
 
 
 def _rewards(groups: Sequence[ScoredGroup]) -> Float32:
-    return np.concatenate([group.rewards for group in groups])
+    rewards = [group.rewards for group in groups]
+    return np.concatenate(rewards)
 
 
 def _lengths(groups: Sequence[ScoredGroup]) -> Int32:
-    return np.concatenate([group.group.lengths for group in groups])
+    lengths = [group.group.lengths for group in groups]
+    return np.concatenate(lengths)
 
 
 def _share_truncated(groups: Sequence[ScoredGroup]) -> float:
-    is_stopped = np.concatenate([group.group.is_stopped for group in groups])
-    return float(1.0 - is_stopped.mean())
+    is_stopped = [group.group.is_stopped for group in groups]
+    return float(1.0 - np.concatenate(is_stopped).mean())

@@ -67,7 +67,10 @@ class PlateauDetector:
         if len(self.scores) < self.config.window:
             return None
         found = trend(self.scores[-self.config.window :], self.config)
-        self.num_not_rising = 0 if found.is_rising else self.num_not_rising + 1
+        if found.is_rising:
+            self.num_not_rising = 0
+        else:
+            self.num_not_rising += 1
         if self.num_not_rising < self.config.patience:
             return None
         return f"no rise in {self.num_not_rising} validations in a row: {found} over the last {self.config.window}"

@@ -34,7 +34,9 @@ class ReplayCache:
         """The answer to a request; None where it must be sampled. One to another question (other settings, or another
         prompt) is none."""
         found = self._old.pop(_key(request), None)
-        if found is None or not _is_same(found.chunk.request, request):
+        if found is None:
+            return None
+        if not _is_same(found.chunk.request, request):
             return None
         self.num_taken += len(found.rewards)
         return found
@@ -51,16 +53,17 @@ def _key(request: RolloutRequest) -> tuple[str, bytes]:
 
 def _is_same(old: RolloutRequest, new: RolloutRequest) -> bool:
     """Whether both ask for the same tokens."""
-    return (
-        old.seed == new.seed
-        and old.sampling == new.sampling
-        and old.prompt.token_ids == new.prompt.token_ids
-        and old.prompt.verifier == new.prompt.verifier
-        and _begin_alike(old.resumed, new.resumed)
-    )
+    is_same_prompt = old.prompt.token_ids == new.prompt.token_ids
+    is_same_verifier = old.prompt.verifier == new.prompt.verifier
+    is_same_draw = old.seed == new.seed and old.sampling == new.sampling
+    if not (is_same_prompt and is_same_verifier and is_same_draw):
+        return False
+    return _begin_alike(old.resumed, new.resumed)
 
 
 def _begin_alike(old: PartialRollouts | None, new: PartialRollouts | None) -> bool:
     if old is None or new is None:
         return old is new
-    return old.version == new.version and np.array_equal(old.lengths, new.lengths)
+    if old.version != new.version:
+        return False
+    return np.array_equal(old.lengths, new.lengths)

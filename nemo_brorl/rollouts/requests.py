@@ -58,7 +58,12 @@ def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
     return requests
 
 
-def fitting_chunk_size(num_rollouts: int, num_engines: int, chunk_size: int, chunks_per_engine: int = 16) -> int:
+def fitting_chunk_size(
+    num_rollouts: int,
+    num_engines: int,
+    chunk_size: int,
+    chunks_per_engine: int = 16,
+) -> int:
     """`chunk_size`, or less where rollouts are so few that engines would get fewer than `chunks_per_engine` chunks
     each: what an engine has begun cannot be moved, so balance needs many prompts on each. Never below `MIN_CHUNK`:
     every chunk costs its calls."""

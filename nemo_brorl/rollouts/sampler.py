@@ -12,7 +12,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.stall_watch import Heartbeat, Stalled
 from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
-from nemo_brorl.rollouts.group_size.waves import Draw
+from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
 from nemo_brorl.rollouts.replay_cache import ReplayCache
 from nemo_brorl.rollouts.requests import requests_for, requests_to_resume
@@ -59,7 +59,13 @@ class RolloutStream:
         """Whether no rollout is out."""
         return self.ledger.num_out == 0
 
-    def open(self, prompt: Prompt, draw: Draw, sampling: Sampling, deadline_s: float | None = None) -> None:
+    def open(
+        self,
+        prompt: Prompt,
+        draw: Draw,
+        sampling: Sampling,
+        deadline_s: float | None = None,
+    ) -> None:
         """Begin a group with its first wave."""
         self.ledger.open(OpenGroup(prompt, sampling, deadline_s))
         self.extend(prompt.uid, draw)
@@ -71,9 +77,16 @@ class RolloutStream:
         num = draw.num_rollouts
         group.draws.append(draw)
         self.ledger.ask(uid, range(start, start + num))
-        self._submit(
-            requests_for([group.prompt], num, self.chunk_size, group.sampling, self.seed, start, group.deadline_s)
+        requests = requests_for(
+            [group.prompt],
+            num_per_prompt=num,
+            chunk_size=self.chunk_size,
+            sampling=group.sampling,
+            run_seed=self.seed,
+            start=start,
+            deadline_s=group.deadline_s,
         )
+        self._submit(requests)
 
     def resume(self, group: OpenGroup) -> None:
         """Go on with a group that was cut: its partial rollouts are asked for again."""
@@ -91,7 +104,10 @@ class RolloutStream:
         """Wait for news, at most `timeout_s`; groups that have settled since, in the order they did. The stream follows
         them until `release` or `extend`. Raises StallError when the run was given up."""
         self.heartbeat.check()
-        wait_any([*self.session.pending(), *self.verifier.pending()], 0.0 if self._replayed else timeout_s)
+        pending = [*self.session.pending(), *self.verifier.pending()]
+        if self._replayed:
+            timeout_s = 0.0  # there is news already
+        wait_any(pending, timeout_s)
         chunks = self.session.poll()
         scores = [*self._replayed, *self.verifier.poll()]
         self._replayed = []
@@ -120,7 +136,12 @@ class RolloutStream:
         self.session.close()
         self.verifier.forget()
 
-    def _receive(self, chunk: RolloutChunk, scored: ScoredChunk | None, settled: list[OpenGroup]) -> None:
+    def _receive(
+        self,
+        chunk: RolloutChunk,
+        scored: ScoredChunk | None,
+        settled: list[OpenGroup],
+    ) -> None:
         group = self.ledger.receive(chunk, scored)
         if group is not None:
             settled.append(group)
@@ -187,7 +208,10 @@ class Sampler:
         return self.heartbeat.stage(name, self.generator.stalled, self.verifier.stalled, *others)
 
     def open_stream(
-        self, forecast: Forecast | None = None, chunk_size: int | None = None, replay_cache: ReplayCache | None = None
+        self,
+        forecast: Forecast | None = None,
+        chunk_size: int | None = None,
+        replay_cache: ReplayCache | None = None,
     ) -> RolloutStream:
         """Stream of groups that are begun, extended and cut one by one. One stream at a time."""
         return RolloutStream(
@@ -200,7 +224,13 @@ class Sampler:
             replay_cache,
         )
 
-    def sample(self, prompts: Sequence[Prompt], num_per_prompt: int, sampling: Sampling, stage: str) -> SampledGroups:
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        num_per_prompt: int,
+        sampling: Sampling,
+        stage: str,
+    ) -> SampledGroups:
         """`num_per_prompt` rollouts of each prompt. The order of the result does not depend on which engine was
         faster."""
         start = time.monotonic()
@@ -217,5 +247,8 @@ class Sampler:
                 seconds = time.monotonic() - start
                 self.console.progress(stage, stream.num_settled, stream.num_asked, "rollouts", seconds)
         self.console.clear()
-        groups = [closed[prompt.uid] for prompt in prompts]
-        return SampledGroups(groups, stream.sampled_at - start, time.monotonic() - stream.sampled_at)
+        return SampledGroups(
+            groups=[closed[prompt.uid] for prompt in prompts],
+            generate_s=stream.sampled_at - start,
+            reward_s=time.monotonic() - stream.sampled_at,
+        )

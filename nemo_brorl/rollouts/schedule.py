@@ -45,12 +45,18 @@ class RolloutSchedule:
         num_per_prompt, prompts = stage_sizes(self.config)[self.index]
         exponent = _EXPONENTS[self.settings.learning_rate_scaling]
         base = stage_samples(self.config)[0]
-        factor = (num_per_prompt * prompts / base) ** exponent
-        return Stage(self.index, num_per_prompt, prompts, factor)
+        growth = num_per_prompt * prompts / base
+        return Stage(
+            index=self.index,
+            num_per_prompt=num_per_prompt,
+            prompts_per_step=prompts,
+            learning_rate_factor=growth**exponent,
+        )
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of a step, counted from 1, under the current stage."""
-        return learning_rate(self.config.policy.optim, step) * self.stage.learning_rate_factor
+        base = learning_rate(self.config.policy.optim, step)
+        return base * self.stage.learning_rate_factor
 
     def metrics(self, step: int) -> dict[str, float]:
         """Size and learning rate of a step."""
@@ -90,7 +96,11 @@ class RolloutSchedule:
         return reason
 
     def state_dict(self) -> dict[str, Any]:
-        return {"index": self.index, "stage_start": self.stage_start, "detector": self.detector.state_dict()}
+        return {
+            "index": self.index,
+            "stage_start": self.stage_start,
+            "detector": self.detector.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises CheckpointError when the run was in a stage that the settings no longer have."""

@@ -30,8 +30,9 @@ for _kind in vars(types).values():
 def save_carriers(path: Path, carriers: Sequence[Any]) -> None:
     """Write dataclasses of `types.py`, and dataclasses, sequences and mappings of such."""
     arrays: dict[str, Any] = {}
-    records = json.dumps([_record(carrier, arrays) for carrier in carriers])
-    np.savez(path, records=np.frombuffer(records.encode(), np.uint8), **arrays)
+    records = [_record(carrier, arrays) for carrier in carriers]
+    text = json.dumps(records).encode()
+    np.savez(path, records=np.frombuffer(text, np.uint8), **arrays)
 
 
 def load_carriers(path: Path, *kinds: type) -> list[Any]:
@@ -42,7 +43,8 @@ def load_carriers(path: Path, *kinds: type) -> list[Any]:
         known[kind.__name__] = kind
     try:
         with np.load(path) as arrays:
-            records = json.loads(arrays["records"].tobytes())
+            text = arrays["records"].tobytes()
+            records = json.loads(text)
             return [_value(record, known, arrays) for record in records]
     except (KeyError, TypeError) as error:
         raise CheckpointError(
@@ -65,16 +67,25 @@ def _record(value: Any, arrays: dict[str, Any]) -> Any:
         fields: dict[str, Any] = {}
         for field in dataclasses.fields(value):
             fields[field.name] = _record(getattr(value, field.name), arrays)
-        return {"type": type(value).__name__, "fields": fields}
+        name = type(value).__name__
+        return {"type": name, "fields": fields}
     if isinstance(value, list | tuple):
         items = [_record(item, arrays) for item in value]
-        return {"items": items, "is_tuple": isinstance(value, tuple)}
+        is_tuple = isinstance(value, tuple)
+        return {"items": items, "is_tuple": is_tuple}
     if isinstance(value, Mapping):
-        return {"mapping": {key: _record(item, arrays) for key, item in value.items()}}
+        mapping: dict[str, Any] = {}
+        for key, item in value.items():
+            mapping[key] = _record(item, arrays)
+        return {"mapping": mapping}
     return _record(fetch(value), arrays)
 
 
-def _value(record: Any, known: Mapping[str, type], arrays: Any) -> Any:
+def _value(
+    record: Any,
+    known: Mapping[str, type],
+    arrays: Any,
+) -> Any:
     """The value that `_record` wrote."""
     if isinstance(record, _PLAIN):
         return record
@@ -89,4 +100,7 @@ def _value(record: Any, known: Mapping[str, type], arrays: Any) -> Any:
     if "items" in record:
         items = [_value(item, known, arrays) for item in record["items"]]
         return tuple(items) if record["is_tuple"] else items
-    return {key: _value(item, known, arrays) for key, item in record["mapping"].items()}
+    mapping: dict[str, Any] = {}
+    for key, item in record["mapping"].items():
+        mapping[key] = _value(item, known, arrays)
+    return mapping

@@ -1,4 +1,4 @@
-"""Checkpoints as Hugging Face folders: which checkpoint, and whether a folder holds it already."""
+"""Conversion of checkpoints to Hugging Face folders: which checkpoint, and whether a folder holds it already."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ RECORD = "converted.json"  # in the folder: which checkpoint it was made of
 def newest_checkpoint(folder: Path, setting: str) -> Path:
     """A step_K folder itself, or the newest complete one in a checkpoints folder. Raises CheckpointError when it is not
     complete, or there is none."""
-    if (folder / MARKER).is_file():
-        complete = [found for found in Checkpoints(folder.parent, 1).complete() if found.name == folder.name]
-    else:
-        complete = Checkpoints(folder, 1).complete()
-    if not complete:
-        raise CheckpointError(f"{folder} holds no complete checkpoint: write {setting}=RUN/checkpoints/step_K")
-    return complete[0]
+    is_step = (folder / MARKER).is_file()
+    checkpoints = Checkpoints(folder.parent if is_step else folder, keep=1)
+    for checkpoint in checkpoints.complete():
+        if not is_step or checkpoint.name == folder.name:
+            return checkpoint
+    raise CheckpointError(f"{folder} holds no complete checkpoint: write {setting}=RUN/checkpoints/step_K")
 
 
 def empty(folder: Path, setting: str) -> Path:
@@ -37,25 +36,33 @@ def empty(folder: Path, setting: str) -> Path:
 def is_converted(checkpoint: Path, folder: Path) -> bool:
     """Whether `folder` was made of this checkpoint, and not of another one of the same name."""
     try:
-        return json.loads((folder / RECORD).read_text()) == _identity(checkpoint)
+        record = json.loads((folder / RECORD).read_text())
+        return record == _identity(checkpoint)
     except (OSError, ValueError):
         return False
 
 
-def convert_into(checkpoint: Path, folder: Path, export: Callable[[Path], None]) -> None:
+def convert_into(
+    checkpoint: Path,
+    folder: Path,
+    export: Callable[[Path], None],
+) -> None:
     """Have the weights written beside `folder`, then put in its place: a conversion that is stopped leaves nothing
     there."""
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     export(partial)
-    (partial / RECORD).write_text(json.dumps(_identity(checkpoint), indent=1) + "\n")
+    record = json.dumps(_identity(checkpoint), indent=1)
+    (partial / RECORD).write_text(record + "\n")
     if folder.exists():
         folder.rmdir()  # `empty` has looked
     os.replace(partial, folder)
 
 
 def _identity(checkpoint: Path) -> dict[str, str]:
-    """A checkpoint that is made anew has another marker."""
+    """Path of a checkpoint and a digest of its marker: one that is made anew has another marker."""
     marker = checkpoint / MARKER
-    digest = hashlib.blake2b(marker.read_bytes() + str(marker.stat().st_mtime_ns).encode(), digest_size=16).hexdigest()
-    return {"checkpoint": str(checkpoint.absolute()), "marker": digest}
+    digest = hashlib.blake2b(marker.read_bytes(), digest_size=16)
+    written_at = marker.stat().st_mtime_ns
+    digest.update(str(written_at).encode())
+    return {"checkpoint": str(checkpoint.absolute()), "marker": digest.hexdigest()}

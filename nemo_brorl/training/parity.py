@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -41,14 +42,21 @@ class ParityReport:
         return max(self.hf_megatron, self.hf_vllm, self.megatron_vllm)
 
     def __str__(self) -> str:
-        return (
+        text = (
             f"HF-Megatron {self.hf_megatron:.1e}, HF-vLLM {self.hf_vllm:.1e}, Megatron-vLLM {self.megatron_vllm:.1e}"
             f" (mean |difference| in nats over {self.num_tokens} tokens)"
-            + ("" if self.fp8 is None else f"; FP8 adds {self.fp8:.1e}")
         )
+        if self.fp8 is None:
+            return text
+        return f"{text}; FP8 adds {self.fp8:.1e}"
 
 
-def check_parity(config: BroRLConfig, prompts: Sequence[Prompt], policy: Policy, generator: Generator) -> ParityReport:
+def check_parity(
+    config: BroRLConfig,
+    prompts: Sequence[Prompt],
+    policy: Policy,
+    generator: Generator,
+) -> ParityReport:
     """Sample a fixed small batch and compare, without FP8, whose noise would hide a difference; what FP8 adds is
     measured apart and warned about above `parity.max_fp8_mismatch`. Raises ParityError above
     `parity.max_mean_abs_diff`."""
@@ -61,7 +69,7 @@ def check_parity(config: BroRLConfig, prompts: Sequence[Prompt], policy: Policy,
     requests = requests_for(prompts, num, num, sampling, config.trainer.seed)
     for chunk in sorted(generator.generate(requests), key=lambda chunk: chunk.request.prompt.uid):
         arrays = fetch(chunk.data)
-        for low, high in zip(arrays.offsets[:-1], arrays.offsets[1:], strict=True):
+        for low, high in pairwise(arrays.offsets.tolist()):
             prompt_ids.append(chunk.request.prompt.token_ids)
             response_ids.append(arrays.token_ids[low:high].tolist())
             sampled.append(arrays.log_probs[low:high])
@@ -69,18 +77,27 @@ def check_parity(config: BroRLConfig, prompts: Sequence[Prompt], policy: Policy,
     megatron = np.concatenate(policy.log_probs(prompt_ids, response_ids, with_fp8=False))
     hf = np.concatenate(policy.hf_log_probs(prompt_ids, response_ids))
     fp8 = None
+    measured: dict[str, float] = {}
     if config.policy.fp8:
-        fp8 = _mean_abs(np.concatenate(policy.log_probs(prompt_ids, response_ids)) - megatron)
-    report = ParityReport(_mean_abs(hf - megatron), _mean_abs(hf - vllm), _mean_abs(megatron - vllm), len(vllm), fp8)
-    if not (report.worst <= config.parity.max_mean_abs_diff and np.isfinite(fp8 or 0.0)):  # the first also refuses NaN
+        with_fp8 = np.concatenate(policy.log_probs(prompt_ids, response_ids))
+        fp8 = _mean_abs(with_fp8 - megatron)
+        measured["policy/fp8_mismatch"] = fp8
+    report = ParityReport(
+        hf_megatron=_mean_abs(hf - megatron),
+        hf_vllm=_mean_abs(hf - vllm),
+        megatron_vllm=_mean_abs(megatron - vllm),
+        num_tokens=len(vllm),
+        fp8=fp8,
+    )
+    bound = config.parity.max_mean_abs_diff
+    is_within = report.worst <= bound  # NaN is not
+    if not is_within or not np.isfinite(fp8 or 0.0):
         raise ParityError(
-            f"log-probs do not agree: {report}; the bound is "
-            f"parity.max_mean_abs_diff={config.parity.max_mean_abs_diff:g}."
-            " With bf16 on either side a bound of 0.05 is usual; a larger difference means that one of the three "
-            "computes another model"
+            f"log-probs do not agree: {report}; the bound is parity.max_mean_abs_diff={bound:g}. With bf16 on either"
+            " side a bound of 0.05 is usual; a larger difference means that one of the three computes another model"
         )
-    for text in alarms({} if fp8 is None else {"policy/fp8_mismatch": fp8}, config.parity):
-        _log.warning("%s", text)
+    for alarm in alarms(measured, config.parity):
+        _log.warning("%s", alarm)
     return report
 
 
@@ -88,8 +105,9 @@ def alarms(metrics: Mapping[str, float], config: ParityConfig) -> Iterator[str]:
     """A warning for every difference between stacks that a step measured above its bound."""
     for metric, setting, what in _ALARMS:
         bound = getattr(config, setting)
-        if metrics.get(metric, 0.0) > bound:
-            yield f"mean |{what}| log-prob is {metrics[metric]:.3f}, above parity.{setting}={bound:g}"
+        value = metrics.get(metric, 0.0)
+        if value > bound:
+            yield f"mean |{what}| log-prob is {value:.3f}, above parity.{setting}={bound:g}"
 
 
 def _mean_abs(difference: Float32) -> float:

@@ -1,4 +1,4 @@
-"""publish: the policy's current weights into every engine, stamped with their version."""
+"""Publication of the policy's current weights to every engine, stamped with their version."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ class SyncReport:
     seconds: float
     num_bytes: int  # of the weights, once; every engine received them
     num_tensors: int
-    peak_extra_bytes: (
-        int  # of buckets and kept copies that were alive together, beside the models; as counted by the generator
-    )
+    # of buckets and kept copies that were alive together, beside the models; as counted by the generator
+    peak_extra_bytes: int
     num_attempts: int  # more than one when an engine was lost in a collective
 
     def metrics(self) -> dict[str, float]:

@@ -46,11 +46,17 @@ def code_revision() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 def write_samples(
-    run_folder: Path, step: int, batch: TrainBatch, num: int, decode: Callable[[Sequence[int]], str]
+    run_folder: Path,
+    step: int,
+    batch: TrainBatch,
+    num: int,
+    decode: Callable[[Sequence[int]], str],
 ) -> None:
     """Write the first rollout of `num` groups as text to `rollouts/step_K.jsonl`, to read what the model does; 0: no
     file."""
@@ -59,7 +65,8 @@ def write_samples(
     path = run_folder / "rollouts" / f"step_{step}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        for group, advantages in zip(batch.groups[:num], batch.advantages[:num], strict=True):
+        groups = batch.groups[:num]
+        for group, advantages in zip(groups, batch.advantages[:num], strict=True):
             arrays = fetch(group.group.chunks[0].data)
             response_ids = arrays.token_ids[: arrays.offsets[1]]
             row = {
@@ -69,4 +76,5 @@ def write_samples(
                 "advantage": float(advantages[0]),
                 "group_mean": float(group.rewards.mean()),
             }
-            file.write(json.dumps(row) + "\n")
+            line = json.dumps(row)
+            file.write(line + "\n")

@@ -1,4 +1,4 @@
-"""Rows of the tables at the end of a run, from its metrics."""
+"""Tables at the end of a run, and the line of a step, made of metrics."""
 
 from __future__ import annotations
 
@@ -52,7 +52,11 @@ def sampling_line(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def step_line(step: int, max_steps: int, metrics: Mapping[str, float]) -> str:
+def step_line(
+    step: int,
+    max_steps: int,
+    metrics: Mapping[str, float],
+) -> str:
     """The one-line summary of a training step, from its row of metrics."""
     reward = f"reward {metrics['reward/mean']:.3f}" if "reward/mean" in metrics else "reward carried"
     mismatch = metrics["policy/log_prob_mismatch"]

@@ -1,4 +1,4 @@
-"""What rollouts were spent on: the numbers by which `rollouts.allocation` fixed and waves compare at equal compute."""
+"""Metrics of what rollouts were spent on: by them `rollouts.allocation` fixed and waves compare at equal compute."""
 
 from __future__ import annotations
 
@@ -21,14 +21,19 @@ class Spent:
 
     def plus(self, generated_tokens: int, informative_groups: int) -> Spent:
         """After another step."""
-        return Spent(self.generated_tokens + generated_tokens, self.informative_groups + informative_groups)
+        return Spent(
+            generated_tokens=self.generated_tokens + generated_tokens,
+            informative_groups=self.informative_groups + informative_groups,
+        )
 
     def metrics(self) -> dict[str, float]:
-        """Of the whole run so far."""
-        millions = self.generated_tokens / 1e6
+        """Metrics of the whole run so far."""
+        per_million = 0.0
+        if self.generated_tokens:
+            per_million = self.informative_groups / (self.generated_tokens / 1e6)
         return {
             "rollouts/generated_tokens": float(self.generated_tokens),
-            "rollouts/informative_per_million_tokens": self.informative_groups / millions if millions else 0.0,
+            "rollouts/informative_per_million_tokens": per_million,
         }
 
     def state_dict(self) -> dict[str, int]:
@@ -41,40 +46,52 @@ class Spent:
 
 
 def allocation_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> dict[str, float]:
-    """Of all groups sampled in a step.
+    """Metrics of all groups sampled in a step.
 
     group_size         rollouts per group: mean and percentiles
     extended           share of groups that got more than their first wave
     full               share of groups that got all N
     first_wave_reward  mean raw reward of first waves, every group alike: what `reward/mean` is under fixed
-    wave_weight        of the mean of a wave in its group's estimate, times the group's size over the wave's: 1 counts
-    as in a plain mean
+    wave_weight        weight of a wave's mean in its group's estimate, times the group's size over the wave's: 1 counts
+                       as in a plain mean
     """
-    sizes = np.array([len(group.rewards) for group in groups])
-    weights = np.concatenate([relative_weights(group) for group in groups])
-    return {
-        "rollouts/group_size": float(sizes.mean()),
-        **{f"rollouts/group_size_p{share}": float(np.percentile(sizes, share)) for share in PERCENTILES},
-        "rollouts/extended": float(np.mean([len(group.waves) > 1 for group in groups])),
-        "rollouts/full": float((sizes >= num_per_prompt).mean()),
-        "rollouts/first_wave_reward": float(np.mean([first_wave_reward(group) for group in groups])),
-        "rollouts/wave_weight_mean": float(weights.mean()),
-        "rollouts/wave_weight_variance": float(weights.var()),
-        "rollouts/wave_weight_max": float(np.abs(weights).max()),
+    sizes: list[int] = []
+    weights: list[float] = []
+    first_rewards: list[float] = []
+    num_extended = 0
+    num_full = 0
+    for group in groups:
+        size = len(group.rewards)
+        sizes.append(size)
+        weights.extend(relative_weights(group))
+        first_rewards.append(first_wave_reward(group))
+        num_extended += len(group.waves) > 1
+        num_full += size >= num_per_prompt
+    metrics = {
+        "rollouts/group_size": float(np.mean(sizes)),
+        "rollouts/extended": num_extended / len(groups),
+        "rollouts/full": num_full / len(groups),
+        "rollouts/first_wave_reward": float(np.mean(first_rewards)),
+        "rollouts/wave_weight_mean": float(np.mean(weights)),
+        "rollouts/wave_weight_variance": float(np.var(weights)),
+        "rollouts/wave_weight_max": float(np.max(np.abs(weights))),
     }
+    for share in PERCENTILES:
+        metrics[f"rollouts/group_size_p{share}"] = float(np.percentile(sizes, share))
+    return metrics
 
 
-def relative_weights(group: ScoredGroup) -> np.ndarray:
+def relative_weights(group: ScoredGroup) -> list[float]:
     """One number per wave; 1 where a rollout counts as in a plain mean over the group."""
     if not group.waves:
-        return np.ones(1)
-    sizes = np.array([wave.num_rollouts for wave in group.waves])
-    return np.array([wave.weight for wave in group.waves]) * sizes.sum() / sizes
+        return [1.0]
+    size = sum(wave.num_rollouts for wave in group.waves)
+    return [wave.weight * size / wave.num_rollouts for wave in group.waves]
 
 
 def first_wave_reward(group: ScoredGroup) -> float:
     """Mean raw reward of the rollouts whose number did not depend on any reward."""
     if not group.waves:
         return float(group.rewards.mean())
-    places = np.concatenate([chunk.indices for chunk in group.group.chunks])
-    return float(group.rewards[places < group.waves[0].num_rollouts].mean())
+    is_first = group.indices < group.waves[0].num_rollouts
+    return float(group.rewards[is_first].mean())

@@ -1,4 +1,4 @@
-"""What a run knows about how often its prompts are answered correctly: a Beta belief per prompt under a prior per task.
+"""Beliefs of a run about how often its prompts are answered correctly: a Beta belief per prompt, a prior per task.
 
 The prior of a task is fitted by moments to the groups seen of it. A group's first n rollouts with k correct give k / n
 and k (k − 1) / (n (n − 1)), whose expectations are E[p] and E[p²] whatever n is, so sums of two numbers per task say it
@@ -27,9 +27,12 @@ from nemo_brorl.config.schema import PosteriorConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
 
-_MEAN, _SECOND_MOMENT = 0.5, 0.375  # E[p] and E[p²] of Beta(½, ½)
+_MEAN = 0.5  # E[p] of Beta(½, ½)
+_SECOND_MOMENT = 0.375  # E[p²] of Beta(½, ½)
 _MIN_MEAN = 1e-3  # a task that was never answered correctly is not believed to be impossible
-_MIN_SHARE, _MAX_SHARE = 0.005, 0.99  # of the largest possible variance, m (1 − m): a + b from 0.01 to 199
+# share of the largest possible variance, m (1 − m), that a belief may have: a + b from 0.01 to 199
+_MIN_SHARE = 0.005
+_MAX_SHARE = 0.99
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,13 @@ class Seen:
 
     def plus(self, other: Seen, factor: float = 1.0) -> Seen:
         """Sum with `factor` times another."""
-        mine, theirs = asdict(self), asdict(other)
-        return Seen(**{name: mine[name] + factor * theirs[name] for name in mine})
+        return Seen(
+            groups=self.groups + factor * other.groups,
+            rate=self.rate + factor * other.rate,
+            pairs=self.pairs + factor * other.pairs,
+            prompt_tokens=self.prompt_tokens + factor * other.prompt_tokens,
+            response_tokens=self.response_tokens + factor * other.response_tokens,
+        )
 
     def times(self, factor: float) -> Seen:
         return Seen().plus(self, factor)
@@ -71,23 +79,28 @@ class SuccessPosterior:
 
     def posterior(self, prompt: Prompt) -> SuccessPrior:
         """The belief about one prompt: its task's prior, and what it was seen to do."""
-        prior, counts = self.prior(prompt.task), self._prompts.get(prompt_key(prompt))
+        prior = self.prior(prompt.task)
+        counts = self._prompts.get(prompt_key(prompt))
         if counts is None:
             return prior
         memory = self._memory(counts)
-        return prior.after(memory * counts.successes, memory * counts.failures)
+        successes = memory * counts.successes
+        failures = memory * counts.failures
+        return prior.after(successes, failures)
 
     def prior(self, task: str) -> SuccessPrior:
         """The belief about a prompt of a task that was not seen yet."""
-        weight = self.config.prior_groups
-        mean, second = self._moments(self.seen())
-        task_sums = self._tasks.get(task, Seen()).plus(Seen(1.0, mean, second), weight)
-        return beta_of(task_sums.rate / task_sums.groups, task_sums.pairs / task_sums.groups)
+        mean, second_moment = self._moments(self.seen())
+        all_tasks = Seen(1.0, mean, second_moment)
+        sums = self.seen(task).plus(all_tasks, self.config.prior_groups)
+        mean = sums.rate / sums.groups
+        second_moment = sums.pairs / sums.groups
+        return beta_of(mean, second_moment)
 
     def mixture_variance(self) -> float:
         """E[p (1 − p)] of the next prompt, over all tasks in their shares."""
-        mean, second = self._moments(self.seen())
-        return max(mean - second, _MIN_MEAN**2)
+        mean, second_moment = self._moments(self.seen())
+        return max(mean - second_moment, _MIN_MEAN**2)
 
     def seen(self, task: str | None = None) -> Seen:
         """Sums over the groups of one task, or of all."""
@@ -102,43 +115,73 @@ class SuccessPosterior:
         """After an update: forget a little, then take in all groups that the step sampled, informative or not."""
         self.forget()
         for scored in sorted(groups, key=lambda group: group.prompt.uid):
+            prompt = scored.prompt
             is_correct = scored.rewards >= SUCCESS_REWARD
-            self.observe(scored.prompt, int(is_correct.sum()), len(is_correct))
-            first = is_correct[scored.indices < scored.waves[0].num_rollouts] if scored.waves else is_correct
-            self.observe_first(scored.prompt, int(first.sum()), len(first), float(scored.group.lengths.mean()))
+            successes = int(is_correct.sum())
+            self.observe(prompt, successes, len(is_correct))
+            if scored.waves:
+                is_first = scored.indices < scored.waves[0].num_rollouts
+                is_correct = is_correct[is_first]
+                successes = int(is_correct.sum())
+            response_tokens = float(scored.group.lengths.mean())
+            self.observe_first(prompt, successes, len(is_correct), response_tokens)
 
     def forget(self) -> None:
-        """The policy was updated."""
+        """Discount what was seen, as the policy was updated."""
         self.num_updates += 1
-        self._tasks = {task: sums.times(self.config.memory) for task, sums in self._tasks.items()}
+        for task, sums in self._tasks.items():
+            self._tasks[task] = sums.times(self.config.memory)
 
     def observe(self, prompt: Prompt, successes: int, rollouts: int) -> None:
         """Take in rollouts of one prompt; the least recently seen prompt is dropped when there are too many."""
         key = prompt_key(prompt)
-        old = self._prompts.pop(key, _Counts(0.0, 0.0, self.num_updates))
+        nothing = _Counts(0.0, 0.0, self.num_updates)
+        old = self._prompts.pop(key, nothing)
         memory = self._memory(old)
+        failures = rollouts - successes
         self._prompts[key] = _Counts(
-            memory * old.successes + successes, memory * old.failures + rollouts - successes, self.num_updates
+            successes=memory * old.successes + successes,
+            failures=memory * old.failures + failures,
+            update=self.num_updates,
         )
         while len(self._prompts) > self.config.max_prompts:
             self._prompts.popitem(last=False)
 
-    def observe_first(self, prompt: Prompt, successes: int, rollouts: int, response_tokens: float) -> None:
+    def observe_first(
+        self,
+        prompt: Prompt,
+        successes: int,
+        rollouts: int,
+        response_tokens: float,
+    ) -> None:
         """Take in a group's first wave, whose size did not depend on any reward, for the prior of its task. A single
         rollout has no pair and says nothing of the second moment."""
         if rollouts < 2:
             return
-        pairs = successes * (successes - 1) / (rollouts * (rollouts - 1))
-        group = Seen(1.0, successes / rollouts, pairs, float(len(prompt.token_ids)), response_tokens)
-        self._tasks[prompt.task] = self.seen(prompt.task).plus(group)
+        num_pairs = rollouts * (rollouts - 1)
+        num_correct_pairs = successes * (successes - 1)
+        group = Seen(
+            groups=1.0,
+            rate=successes / rollouts,
+            pairs=num_correct_pairs / num_pairs,
+            prompt_tokens=float(len(prompt.token_ids)),
+            response_tokens=response_tokens,
+        )
+        seen = self.seen(prompt.task)
+        self._tasks[prompt.task] = seen.plus(group)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; at most `rollouts.posterior.max_prompts` prompts."""
-        prompts = {key: [counts.successes, counts.failures, counts.update] for key, counts in self._prompts.items()}
+        prompts: dict[str, list[float]] = {}
+        for key, counts in self._prompts.items():
+            prompts[key] = [counts.successes, counts.failures, counts.update]
+        tasks: dict[str, dict[str, float]] = {}
+        for task, sums in self._tasks.items():
+            tasks[task] = asdict(sums)
         return {
             "num_updates": self.num_updates,
             "prompts": prompts,
-            "tasks": {task: asdict(sums) for task, sums in self._tasks.items()},
+            "tasks": tasks,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -148,29 +191,39 @@ class SuccessPosterior:
                 f"success beliefs have the keys {sorted(self.state_dict())}, the checkpoint has {sorted(state)}"
             )
         self.num_updates = int(state["num_updates"])
-        self._prompts = OrderedDict((key, _Counts(*counts)) for key, counts in state["prompts"].items())
-        self._tasks = {task: Seen(**sums) for task, sums in state["tasks"].items()}
+        self._prompts.clear()
+        for key, counts in state["prompts"].items():
+            self._prompts[key] = _Counts(*counts)
+        self._tasks.clear()
+        for task, sums in state["tasks"].items():
+            self._tasks[task] = Seen(**sums)
 
     def _moments(self, sums: Seen) -> tuple[float, float]:
         """E[p], E[p²] of the groups in `sums`, leaning on Beta(½, ½)."""
         weight = self.config.prior_groups
         total = sums.groups + weight
-        return (sums.rate + weight * _MEAN) / total, (sums.pairs + weight * _SECOND_MOMENT) / total
+        mean = (sums.rate + weight * _MEAN) / total
+        second_moment = (sums.pairs + weight * _SECOND_MOMENT) / total
+        return mean, second_moment
 
     def _memory(self, counts: _Counts) -> float:
-        return self.config.memory ** (self.num_updates - counts.update)
+        """Factor by which counts are discounted by now."""
+        age = self.num_updates - counts.update
+        return self.config.memory**age
 
 
 def prompt_key(prompt: Prompt) -> str:
     """The same for the same task and tokens, whenever they are drawn."""
     tokens = np.asarray(prompt.token_ids, np.int32).tobytes()
-    return hashlib.blake2b(prompt.task.encode() + b"/" + tokens, digest_size=8).hexdigest()
+    content = prompt.task.encode() + b"/" + tokens
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def beta_of(mean: float, second_moment: float) -> SuccessPrior:
     """The Beta distribution with these moments, or the nearest one with a + b from 0.01 to 199."""
     mean = min(max(mean, _MIN_MEAN), 1 - _MIN_MEAN)
+    variance = second_moment - mean**2
     largest = mean * (1 - mean)  # variance of a prompt that is always or never answered
-    share = min(max((second_moment - mean**2) / largest, _MIN_SHARE), _MAX_SHARE)
+    share = min(max(variance / largest, _MIN_SHARE), _MAX_SHARE)
     total = 1 / share - 1
     return SuccessPrior(mean * total, (1 - mean) * total)

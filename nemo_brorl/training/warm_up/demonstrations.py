@@ -33,7 +33,11 @@ class Demonstrations:
     """
 
     def __init__(
-        self, source: Source, tokenizer: ChatTokenizer, system_prompt: str | None, tagged_fraction: float
+        self,
+        source: Source,
+        tokenizer: ChatTokenizer,
+        system_prompt: str | None,
+        tagged_fraction: float,
     ) -> None:
         self.source = source
         self.tokenizer = tokenizer
@@ -43,16 +47,20 @@ class Demonstrations:
     def demonstration(self, index: int) -> Demonstration:
         """Raises DataError when the question has no single written answer to learn from."""
         question = self.source.question(index)
-        is_tagged = Random(f"style {index}").random() < self.tagged_fraction
+        style = Random(f"style {index}").random()
+        text = response_text(question, is_tagged=style < self.tagged_fraction)
+        prompt_ids = self.tokenizer.prompt_ids(question.text, self.system_prompt)
+        response_ids = self.tokenizer.encode(text)
         return Demonstration(
             task=question.task,
-            prompt_ids=tuple(self.tokenizer.prompt_ids(question.text, self.system_prompt)),
-            response_ids=(*self.tokenizer.encode(response_text(question, is_tagged)), self.tokenizer.eos_token_id),
+            prompt_ids=tuple(prompt_ids),
+            response_ids=(*response_ids, self.tokenizer.eos_token_id),
         )
 
     def batch(self, step: int, size: int) -> list[Demonstration]:
         """Demonstrations [step · size, (step + 1) · size)."""
-        return [self.demonstration(index) for index in range(step * size, (step + 1) * size)]
+        first = step * size
+        return [self.demonstration(index) for index in range(first, first + size)]
 
 
 def response_text(question: Question, is_tagged: bool) -> str:
@@ -60,17 +68,29 @@ def response_text(question: Question, is_tagged: bool) -> str:
     answer = question.payload.get("answer")
     if answer is None:
         raise DataError(
-            f"task {question.task} generates questions without a written answer; leave it out of the warm-up's "
-            f"data.tasks"
+            f"task {question.task} generates questions without a written answer; leave it out of the warm-up's"
+            " data.tasks"
         )
-    return f"{ANSWER_TAGS[0]}{answer}{ANSWER_TAGS[1]}" if is_tagged else str(answer)
+    if not is_tagged:
+        return str(answer)
+    opening, closing = ANSWER_TAGS
+    return f"{opening}{answer}{closing}"
 
 
-def tokenizer_texts(source: Source, num_questions: int, system_prompt: str | None) -> list[str]:
+def tokenizer_texts(
+    source: Source,
+    num_questions: int,
+    system_prompt: str | None,
+) -> list[str]:
     """Whole conversations of the first `num_questions` questions, for `build_tokenizer`."""
     return [_conversation(source.question(index), system_prompt) for index in range(num_questions)]
 
 
 def _conversation(question: Question, system_prompt: str | None) -> str:
-    system = ["system", system_prompt] if system_prompt else []
-    return "\n".join([*system, "user", question.text, "assistant", str(question.payload.get("answer", ""))])
+    lines: list[str] = []
+    if system_prompt:
+        lines += ["system", system_prompt]
+    lines += ["user", question.text]
+    answer = question.payload.get("answer", "")
+    lines += ["assistant", str(answer)]
+    return "\n".join(lines)

@@ -15,7 +15,14 @@ from nemo_brorl.config.schema import SftConfig
 INITIAL_STD = 0.02  # GPT-2's and Qwen2's initializer_range
 
 
-def write_initial_model(folder: Path, sft: SftConfig, *, eos_id: int, pad_id: int, seed: int) -> int:
+def write_initial_model(
+    folder: Path,
+    sft: SftConfig,
+    *,
+    eos_id: int,
+    pad_id: int,
+    seed: int,
+) -> int:
     """Write config.json, generation_config.json and model.safetensors. Returns the number of parameters.
 
     Projections back into the residual stream are scaled by 1 / sqrt(2 · layers), as in GPT-2.
@@ -26,12 +33,19 @@ def write_initial_model(folder: Path, sft: SftConfig, *, eos_id: int, pad_id: in
     stopping = {"eos_token_id": eos_id, "pad_token_id": pad_id, "bos_token_id": pad_id}
     (folder / "generation_config.json").write_text(json.dumps(stopping, indent=1))
     random = np.random.default_rng(seed)
-    tensors = {name: initial_tensor(name, shape, sft.num_layers, random) for name, shape in qwen2_shapes(sft).items()}
+    tensors: dict[str, NDArray[np.float32]] = {}
+    for name, shape in qwen2_shapes(sft).items():
+        tensors[name] = initial_tensor(name, shape, sft.num_layers, random)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return sum(tensor.size for tensor in tensors.values())
 
 
-def qwen2_config(sft: SftConfig, *, eos_id: int, pad_id: int) -> dict[str, Any]:
+def qwen2_config(
+    sft: SftConfig,
+    *,
+    eos_id: int,
+    pad_id: int,
+) -> dict[str, Any]:
     """The config.json of a Qwen2ForCausalLM with tied embeddings."""
     return {
         "architectures": ["Qwen2ForCausalLM"],
@@ -59,32 +73,44 @@ def qwen2_config(sft: SftConfig, *, eos_id: int, pad_id: int) -> dict[str, Any]:
 
 def qwen2_shapes(sft: SftConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all tensors, in Hugging Face's order."""
-    hidden, kv = sft.hidden_size, sft.hidden_size // sft.num_attention_heads * sft.num_key_value_heads
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (sft.vocab_size, hidden)}
+    hidden = sft.hidden_size
+    inner = sft.intermediate_size
+    head = hidden // sft.num_attention_heads
+    key_value = head * sft.num_key_value_heads
+    shapes: dict[str, tuple[int, ...]] = {}
+    shapes["model.embed_tokens.weight"] = (sft.vocab_size, hidden)
     for layer in range(sft.num_layers):
-        prefix = f"model.layers.{layer}."
-        shapes |= {
-            f"{prefix}self_attn.{name}_proj.weight": (rows, hidden)
-            for name, rows in (("q", hidden), ("k", kv), ("v", kv))
-        }
-        shapes |= {
-            f"{prefix}self_attn.{name}_proj.bias": (rows,) for name, rows in (("q", hidden), ("k", kv), ("v", kv))
-        }
-        shapes |= {f"{prefix}self_attn.o_proj.weight": (hidden, hidden)}
-        shapes |= {f"{prefix}mlp.{name}_proj.weight": (sft.intermediate_size, hidden) for name in ("gate", "up")}
-        shapes |= {f"{prefix}mlp.down_proj.weight": (hidden, sft.intermediate_size)}
-        shapes |= {f"{prefix}{name}_layernorm.weight": (hidden,) for name in ("input", "post_attention")}
-    return shapes | {"model.norm.weight": (hidden,)}
+        prefix = f"model.layers.{layer}"
+        attention = f"{prefix}.self_attn"
+        shapes[f"{attention}.q_proj.weight"] = (hidden, hidden)
+        shapes[f"{attention}.k_proj.weight"] = (key_value, hidden)
+        shapes[f"{attention}.v_proj.weight"] = (key_value, hidden)
+        shapes[f"{attention}.q_proj.bias"] = (hidden,)
+        shapes[f"{attention}.k_proj.bias"] = (key_value,)
+        shapes[f"{attention}.v_proj.bias"] = (key_value,)
+        shapes[f"{attention}.o_proj.weight"] = (hidden, hidden)
+        shapes[f"{prefix}.mlp.gate_proj.weight"] = (inner, hidden)
+        shapes[f"{prefix}.mlp.up_proj.weight"] = (inner, hidden)
+        shapes[f"{prefix}.mlp.down_proj.weight"] = (hidden, inner)
+        shapes[f"{prefix}.input_layernorm.weight"] = (hidden,)
+        shapes[f"{prefix}.post_attention_layernorm.weight"] = (hidden,)
+    shapes["model.norm.weight"] = (hidden,)
+    return shapes
 
 
 def initial_tensor(
-    name: str, shape: tuple[int, ...], num_layers: int, random: np.random.Generator
+    name: str,
+    shape: tuple[int, ...],
+    num_layers: int,
+    random: np.random.Generator,
 ) -> NDArray[np.float32]:
     """Ones for norms, zeros for biases, else normal."""
     if name.endswith("norm.weight"):
         return np.ones(shape, np.float32)
     if name.endswith(".bias"):
         return np.zeros(shape, np.float32)
-    is_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-    std = INITIAL_STD / np.sqrt(2 * num_layers) if is_residual else INITIAL_STD
-    return (random.standard_normal(shape) * std).astype(np.float32)
+    std = INITIAL_STD
+    if name.endswith(("o_proj.weight", "down_proj.weight")):
+        std /= np.sqrt(2 * num_layers)  # back into the residual stream
+    values = random.standard_normal(shape) * std
+    return values.astype(np.float32)

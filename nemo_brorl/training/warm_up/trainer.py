@@ -66,10 +66,14 @@ def is_cached(config: BroRLConfig) -> bool:
 
 def learning_rate(config: BroRLConfig, step: int) -> float:
     """Linear warm-up, then cosine to a tenth at max_steps."""
-    peak, total, warm = config.sft.lr, config.sft.max_steps, min(LR_WARM_UP_STEPS, config.sft.max_steps)
+    peak = config.sft.lr
+    total = config.sft.max_steps
+    warm = min(LR_WARM_UP_STEPS, total)
     if step < warm:
         return peak * (step + 1) / warm
-    return peak * (0.1 + 0.45 * (1 + np.cos(np.pi * (step - warm) / max(1, total - warm))))
+    progress = (step - warm) / max(1, total - warm)
+    cosine = np.cos(np.pi * progress)
+    return peak * (0.1 + 0.45 * (1 + cosine))
 
 
 def supervised_batch(demonstrations: Sequence[Demonstration]) -> TrainBatch:
@@ -115,13 +119,15 @@ def warm_up(
     Raises TrainingError when steps or time run out below `sft.min_pass_at_1`, or a probe lands above
     `sft.max_pass_at_1`.
     """
-    sft, start = config.sft, time.monotonic()
-    step, version, result = 0, 0, None
+    sft = config.sft
+    start = time.monotonic()
+    step = 0
+    version = 0
     while True:
         block = min(sft.probe_interval, sft.max_steps - step)
-        examples = [
-            example for index in range(step, step + block) for example in demonstrations.batch(index, sft.batch_size)
-        ]
+        examples: list[Demonstration] = []
+        for index in range(step, step + block):
+            examples += demonstrations.batch(index, sft.batch_size)
         batch = supervised_batch(examples)
         plan = plan_update(
             batch,
@@ -135,7 +141,8 @@ def warm_up(
             seed=config.trainer.seed + step,
         )
         report = policy.update(plan)
-        step, version = step + block, version + 1
+        step += block
+        version += 1
         publish(policy, generator, version)
         result = evaluator.evaluate("probe")
         seconds = time.monotonic() - start
@@ -152,7 +159,9 @@ def warm_up(
 
 def check_band(config: BroRLConfig, result: EvaluationResult) -> None:
     """Raise TrainingError for a base that has nothing to learn from, or nothing left to learn."""
-    low, high, found = config.sft.min_pass_at_1, config.sft.max_pass_at_1, result.overall.pass_at_1
+    low = config.sft.min_pass_at_1
+    high = config.sft.max_pass_at_1
+    found = result.overall.pass_at_1
     if not low <= found <= high:
         advice = (
             "raise sft.max_steps or sft.time_limit_s, or choose easier data.tasks"

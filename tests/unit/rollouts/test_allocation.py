@@ -26,7 +26,7 @@ def test_the_reward_of_first_waves_does_not_see_which_groups_were_extended() -> 
     assert metrics["rollouts/first_wave_reward"] == pytest.approx((1 / 2 + 0) / 2)  # all rollouts: 5/8
     assert (metrics["rollouts/extended"], metrics["rollouts/full"], metrics["rollouts/group_size"]) == (0.5, 0.5, 4)
     # a wave of a third of the group with a quarter of the weight counts 3/4-fold, the other 9/8-fold
-    assert relative_weights(extended).tolist() == pytest.approx([0.75, 1.125])
+    assert relative_weights(extended) == pytest.approx([0.75, 1.125])
     assert metrics["rollouts/wave_weight_mean"] == pytest.approx((0.75 + 1.125 + 0.5) / 3)
     assert metrics["rollouts/wave_weight_max"] == pytest.approx(1.125)
 
