@@ -1,27 +1,63 @@
-"""The score of a Reasoning Gym task's own `score_answer`: 1 for a right answer, and whatever part of it the task
-grants."""
+"""The score of a Reasoning Gym task's own `score_answer`: 1 for a right answer, and what it grants of that to others.
+
+Nine tasks run the answer as Python. Theirs has to be a literal or arithmetic (`safe_answer.py`); every other task
+scores under a guard that lets no answer run.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+import string
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache, lru_cache
 from typing import Any
 
 from nemo_brorl.tasks.verifiers.answer import extract_answer
+from nemo_brorl.tasks.verifiers.safe_answer import EvaluationError, EvaluationGuard, is_arithmetic
 
 BOARD_TASKS = ("arc_agi", "rearc")  # a right answer to these equals metadata["output"], tuples of tuples
 
+# Tasks that run an answer as Python when it is not the one they wrote (version 0.1.25): by eval(), for lists ...
+LIST_TASKS = ("binary_matrix", "n_queens", "spiral_matrix", "string_insertion")
+# ... and by SymPy's parse_expr, which calls eval(), for numbers, polynomials and antiderivatives.
+NUMBER_TASKS = ("countdown", "puzzle24")
+POLYNOMIAL_TASKS = ("polynomial_multiplication",)
+INTEGRAL_TASKS = ("intermediate_integration", "simple_integration")
+
+# Names in an antiderivative beside its variable: any constant of one letter, and pi.
+CONSTANTS = frozenset((*string.ascii_letters, "pi"))
+# Not SymPy's Integral, which makes an answer of the question.
+FUNCTIONS = frozenset(
+    (
+        *("sqrt", "cbrt", "root", "exp", "log", "ln", "Abs", "abs", "sign", "erf", "erfi", "Rational"),
+        *("sin", "cos", "tan", "cot", "sec", "csc", "asin", "acos", "atan", "acot", "asec", "acsc", "atan2"),
+        *("sinh", "cosh", "tanh", "coth", "sech", "csch", "asinh", "acosh", "atanh", "acoth", "asech", "acsch"),
+    )
+)
+
+# What tasks raise about an odd answer: prime_factorization ("abc"), boxnet ("[1]", "0"), game_of_life ("{}"),
+# coin_flip ("1e999"), propositional_logic (a thousand negations).
+ODD_ANSWER_ERRORS = (ValueError, AttributeError, TypeError, KeyError, OverflowError, RecursionError)
+
+_guard = EvaluationGuard()
+
 
 def score(payload: Mapping[str, Any], response: str) -> float:
-    """Score the response to the entry in `payload` (`dataset`, `config`, `question`, `answer`, `metadata`). No answer
-    scores 0."""
+    """Score the response to the entry in `payload` (`dataset`, `config`, `question`, `answer`, `metadata`).
+
+    No answer scores 0, and so does one that would be run and may not. Raises EvaluationError when a task runs answers
+    that is not known to.
+    """
     given = extract_answer(response)
-    if given is None:
+    if given is None or not _is_safe(payload, given):
         return 0.0
-    return float(
-        _score_answer(payload["dataset"], json.dumps(payload["config"], sort_keys=True))(given, _entry(payload))
-    )
+    score_answer = _score_answer(payload["dataset"], json.dumps(payload["config"], sort_keys=True))
+    entry = _entry(payload)
+    try:
+        return _guarded(payload["dataset"], lambda: float(score_answer(given, entry)), entry)
+    except ODD_ANSWER_ERRORS:
+        score_answer(entry["answer"], entry)  # raises as well where the entry is at fault and not the answer
+        return 0.0
 
 
 def answer(payload: Mapping[str, Any], response: str) -> str | None:
@@ -32,10 +68,49 @@ def answer(payload: Mapping[str, Any], response: str) -> str | None:
 def check(payload: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with a payload: an entry that lacks a part."""
     if missing := [key for key in ("dataset", "config", "question", "answer", "metadata") if key not in payload]:
-        yield (
-            f"the payload has no {', '.join(missing)}; it holds an entry of a Reasoning Gym task, its name and "
-            f"its settings"
-        )
+        lacking = ", ".join(missing)
+        yield f"the payload has no {lacking}; it holds an entry of a Reasoning Gym task, its name and its settings"
+
+
+def load() -> None:
+    """Import Reasoning Gym (about a second) ahead of the first score, whose deadline it would eat."""
+    import reasoning_gym as library  # noqa: F401
+
+
+def _is_safe(payload: Mapping[str, Any], given: str) -> bool:
+    """Whether a task that hands answers to SymPy may see this one. It may see the entry's own."""
+    task, metadata = payload["dataset"], payload["metadata"]
+    if given == payload["answer"]:
+        return True
+    if task in NUMBER_TASKS:
+        return is_arithmetic(given)
+    if task in POLYNOMIAL_TASKS:
+        return is_arithmetic(given, names=metadata["variables"])
+    if task in INTEGRAL_TASKS:
+        return is_arithmetic(given, names={*CONSTANTS, metadata["variable"]}, functions=FUNCTIONS)
+    return True
+
+
+def _guarded(task: str, score_answer: Callable[[], float], entry: Mapping[str, Any]) -> float:
+    if task in (*NUMBER_TASKS, *POLYNOMIAL_TASKS, *INTEGRAL_TASKS):
+        return score_answer()  # SymPy compiles what it writes itself, of an answer that is arithmetic
+    _install_guard()
+    try:
+        return _guard.call(score_answer, _own_texts(entry))
+    except EvaluationError as error:
+        if task in LIST_TASKS:
+            return 0.0
+        raise EvaluationError(f"task {task} runs answers as Python, which it is not known to: {error}") from error
+
+
+@cache
+def _install_guard() -> None:
+    _guard.install()
+
+
+def _own_texts(entry: Mapping[str, Any]) -> Collection[str]:
+    """What a task may evaluate of its own: bitwise_arithmetic its problem, number_sorting its answer."""
+    return [text for text in (entry["answer"], *entry["metadata"].values()) if isinstance(text, str)]
 
 
 def _entry(payload: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -44,11 +119,6 @@ def _entry(payload: Mapping[str, Any]) -> Mapping[str, Any]:
         return payload
     metadata = payload["metadata"]
     return {**payload, "metadata": {**metadata, "output": tuple(tuple(row) for row in metadata["output"])}}
-
-
-def load() -> None:
-    """Import Reasoning Gym (about a second) ahead of the first score, whose deadline it would eat."""
-    import reasoning_gym as library  # noqa: F401
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,176 @@
+"""What a library may evaluate of an answer: literals, and arithmetic with bounded numbers. The rest is refused.
+
+A grammar lists what is allowed, node by node of the syntax tree. `EvaluationGuard` is for code that is not known to
+evaluate answers: while that runs, an audit hook of the interpreter (PEP 578) lets nothing be compiled that is neither a
+literal nor text of the guard's caller.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import threading
+from collections.abc import Callable, Collection
+from fractions import Fraction
+from types import FrameType
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+MAX_LENGTH = 50_000  # characters
+MAX_BITS = 200_000  # of any number that can come out on the way: 9**9**9 has 1.2 billion
+MAX_EXPONENT_BITS = 64  # beyond which a bound on the exponent need not be computed
+_ARITHMETIC = re.compile(r"[A-Za-z0-9_ \t\n+\-*/().,]*")
+_REFUSED_NUMBER = re.compile(r"[0-9.][A-Za-z_]|[0-9]{101}")  # 1e9, 0x1, 1j, 1_0, and what has more than 100 digits
+
+# What ast.parse raises about a text: no Python, a null byte, too many digits or levels.
+PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+SIGNED_NODES = (ast.Expression, ast.Load, ast.Constant, ast.UnaryOp, ast.UAdd, ast.USub)
+LITERAL_NODES = (*SIGNED_NODES, ast.List, ast.Tuple)
+OPERATORS = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
+ARITHMETIC_NODES = (*SIGNED_NODES, *OPERATORS, ast.Name, ast.Call)
+
+
+class EvaluationError(RuntimeError):
+    """Code under the guard was about to run a text as a program."""
+
+
+def is_literal(text: str) -> bool:
+    """Whether a text is a Python number, string, constant, or lists and tuples of them."""
+    tree = _parsed(text)
+    if tree is None:
+        return False
+    return all(isinstance(node, LITERAL_NODES) and _has_plain_value(node) for node in ast.walk(tree))
+
+
+def is_arithmetic(text: str, names: Collection[str] = (), functions: Collection[str] = ()) -> bool:
+    """Whether a text is arithmetic of decimal numbers, these names and calls of these functions, and stays bounded."""
+    if not _ARITHMETIC.fullmatch(text) or _REFUSED_NUMBER.search(text):
+        return False
+    tree = _parsed(text)
+    if tree is None:
+        return False
+    nodes = list(ast.walk(tree))
+    called = {node.func for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
+        if not isinstance(node, ARITHMETIC_NODES) or not _has_plain_value(node):
+            return False
+        if isinstance(node, ast.Name) and node.id not in (functions if node in called else names):
+            return False
+        if isinstance(node, ast.Call) and (node.keywords or not isinstance(node.func, ast.Name)):
+            return False
+    return _is_bounded(nodes)
+
+
+def _parsed(text: str) -> ast.Expression | None:
+    if len(text) > MAX_LENGTH:
+        return None
+    try:
+        return ast.parse(text.strip(), mode="eval")
+    except PARSE_ERRORS:
+        return None
+
+
+def _has_plain_value(node: ast.AST) -> bool:
+    return not isinstance(node, ast.Constant) or node.value is None or isinstance(node.value, bool | int | float | str)
+
+
+def _is_bounded(nodes: list[ast.AST]) -> bool:
+    """Whether every rational number that the expression can produce, coefficients included, stays below MAX_BITS bits.
+
+    Bits of a fraction are those of numerator and denominator. `nodes` are in breadth-first order: reversed, a child
+    precedes its parent.
+    """
+    bits: dict[ast.AST, int] = {}
+    for node in reversed(nodes):
+        bits[node] = _bits(node, bits)
+        if bits[node] > MAX_BITS:
+            return False
+    return True
+
+
+def _bits(node: ast.AST, bits: dict[ast.AST, int]) -> int:
+    """An upper bound, from those of the node's children."""
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            fraction = Fraction(repr(number))
+            return fraction.numerator.bit_length() + (fraction.denominator - 1).bit_length()
+        case ast.BinOp(left=ast.Name(id="E"), op=ast.Pow()):  # stays exp(...)
+            return bits[node.right] + 1
+        case ast.BinOp(op=ast.Pow()):
+            return max(1, bits[node.left]) << min(bits[node.right], MAX_EXPONENT_BITS)
+        case ast.BinOp():
+            return bits[node.left] + bits[node.right] + 1
+        case ast.UnaryOp():
+            return bits[node.operand]
+        case ast.Call():
+            return sum(bits[argument] for argument in node.args) + 1
+    return 0
+
+
+RUNNING_EVENTS = frozenset(  # of PEP 578, that come before code runs
+    (
+        "code.__new__",
+        "compile",
+        "os.exec",
+        "os.fork",
+        "os.posix_spawn",
+        "os.system",
+        "pickle.find_class",
+        "subprocess.Popen",
+    )
+)
+
+
+class EvaluationGuard(threading.local):
+    """Runs a function that compiles nothing but literals and trusted texts, unpickles nothing and starts no process.
+
+    What the interpreter compiles and runs to import a module is let through. The hook cannot be taken out of the
+    process again; outside `call` it returns at once. State is by thread.
+    """
+
+    def __init__(self) -> None:
+        self.trusted: Collection[str] | None = None  # None: no call is under way in this thread
+        self.refused = False
+
+    def install(self) -> None:
+        """Add the hook to the process. Once is enough."""
+        sys.addaudithook(self._audit)
+
+    def call(self, function: Callable[[], Result], trusted: Collection[str]) -> Result:
+        """The function's result. Raises EvaluationError when anything was refused, also if the function caught it."""
+        self.trusted, self.refused = trusted, False
+        try:
+            return function()
+        finally:
+            self.trusted = None
+            if self.refused:
+                raise EvaluationError("a text that is no literal was about to be run")
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in RUNNING_EVENTS or self.trusted is None:
+            return
+        trusted = self.trusted
+        self.trusted = None  # the check itself parses
+        is_allowed = _is_importing() or (event == "compile" and _may_compile(arguments[0], trusted))
+        self.trusted = trusted
+        if not is_allowed:
+            self.refused = True
+            raise EvaluationError(f"{event} is not allowed here")
+
+
+def _may_compile(source: object, trusted: Collection[str]) -> bool:
+    text = source.decode(errors="replace") if isinstance(source, bytes) else source
+    return isinstance(text, str) and (text in trusted or is_literal(text))
+
+
+def _is_importing() -> bool:
+    """Whether an import is under way inside the guarded function."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not EvaluationGuard.call.__code__:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
