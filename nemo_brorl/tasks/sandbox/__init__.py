@@ -1,8 +1,35 @@
-"""Running programs that nobody trusts: `sandbox.py` the door, everything else behind it. docs/sandbox.md says what
-holds them.
+"""Sandbox for programs that nobody trusts: `run` for one, `Sandbox` for many. README.md says what holds them.
 
-Two sides. *Outside*, a trusted process owns a `Sandbox` and judges what comes out of it. *Inside*, `warden.py` is a
-small process that confines itself (`confine.py`), keeps a warm interpreter, and forks one *inmate* for each run:
-`inmate.py` gives up every right it has, `harness.py` runs the program. What a program should have answered never goes
-inside, so nothing in there is worth stealing. Standard library only.
+Standard library only, and nothing of the rest of this project.
 """
+
+from nemo_brorl.tasks.sandbox.limits import (
+    FAILED,
+    FINISHED,
+    KILLED,
+    LOST,
+    TIMED_OUT,
+    TOO_MUCH_OUTPUT,
+    Layers,
+    Limits,
+)
+from nemo_brorl.tasks.sandbox.sandbox import Job, Run, Sandbox, SandboxError, run
+from nemo_brorl.tasks.sandbox.values import NotPlainError, decode
+
+__all__ = [
+    "FAILED",
+    "FINISHED",
+    "KILLED",
+    "LOST",
+    "TIMED_OUT",
+    "TOO_MUCH_OUTPUT",
+    "Job",
+    "Layers",
+    "Limits",
+    "NotPlainError",
+    "Run",
+    "Sandbox",
+    "SandboxError",
+    "decode",
+    "run",
+]

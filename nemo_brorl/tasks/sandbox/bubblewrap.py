@@ -1,5 +1,5 @@
-"""The command line of bubblewrap, which may make namespaces where we may not: its program is set-uid, or has a profile
-of its own."""
+"""Command line of bubblewrap, the first choice where it is installed: its program is set-uid, or has a profile of its
+own, and so may make namespaces where we may not."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from nemo_brorl.tasks.sandbox.confine import DEVICES, SCRATCH
+from nemo_brorl.tasks.sandbox.confine import DEVICES
+from nemo_brorl.tasks.sandbox.limits import NAMESPACES
+
+PROGRAM = "bwrap"
+NAMESPACE_OPTIONS = ("--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session")
 
 
-def wrapped(command: Sequence[str], readable: Sequence[str], scratch_bytes: int) -> list[str]:
+def is_usable(without: Sequence[str]) -> bool:
+    """Whether bubblewrap is installed and may be tried: not as root, for whom it has no second user, so that the limit
+    of processes would not act; nor where layers that it always makes are to be left out."""
+    if os.getuid() == 0 or shutil.which(PROGRAM) is None:
+        return False
+    return not any(layer in without for layer in ("bubblewrap", *NAMESPACES))
+
+
+def wrapped(command: Sequence[str], readable: Sequence[str], scratch: str, scratch_bytes: int) -> list[str]:
     """`command` as process 1 of new namespaces, with the root that `confine.py` makes where it may. It dies with its
     parent."""
-    options = [shutil.which("bwrap") or "bwrap", "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session"]
+    options = [shutil.which(PROGRAM) or PROGRAM, *NAMESPACE_OPTIONS]
     for path in readable:
-        options += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind", path, path]
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]
+        else:
+            options += ["--ro-bind", path, path]
     for device in DEVICES:
         options += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-    return [
-        *options,
-        "--size",
-        str(scratch_bytes),
-        "--tmpfs",
-        SCRATCH,
-        "--remount-ro",
-        "/",
-        "--chdir",
-        "/",
-        "--",
-        *command,
-    ]
+    options += ["--size", str(scratch_bytes), "--tmpfs", scratch, "--remount-ro", "/", "--chdir", "/"]
+    return [*options, "--", *command]

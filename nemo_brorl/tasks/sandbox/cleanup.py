@@ -1,4 +1,4 @@
-"""After a run: nothing of it is alive, and its files are gone."""
+"""End of a run: nothing of it is alive, and its files are gone."""
 
 from __future__ import annotations
 
@@ -6,44 +6,53 @@ import os
 import secrets
 import signal
 import time
+from collections.abc import Callable
 
-from nemo_brorl.tasks.sandbox.program_process import Cell
+from nemo_brorl.tasks.sandbox.program_process import Confinement
 
 RETRY_S, GIVE_UP_S = 0.002, 10.0
 BLOCK = 4096  # bytes that a file takes at least
+YES, NO, BROKEN = 0, 1, 2  # exit codes of a copy
 
 
-def end_all(pid: int, cell: Cell, processes: int) -> int:
-    """Kill everything that the inmate `pid` has started, and itself, and wait for the end. Its wait status.
+def end_all(pid: int, confinement: Confinement, processes: int) -> int:
+    """Kill everything that the program process `pid` has started, and itself, and wait for the end. Its wait status.
 
-    `processes` is /proc. Raises OSError when something will not die: then this warden is of no more use.
+    `processes` is /proc. Raises OSError when something will not die: then this fork server is of no more use.
     """
     statuses: dict[int, int] = {}
     give_up_at = time.monotonic() + GIVE_UP_S
     while True:
-        _kill(cell, processes)
-        if _wait_for_all(statuses, is_certain=cell.layers.pid):
+        _kill(confinement, processes)
+        if _wait_for_all(statuses, is_certain=confinement.layers.pid):
             return statuses[pid]
         if time.monotonic() > give_up_at:
             raise OSError(f"processes of run {pid} cannot be ended")
         time.sleep(RETRY_S)
 
 
-def _wait_for_all(statuses: dict[int, int], is_certain: bool) -> bool:
-    """Whether no child is left. Adds the wait status of each that has ended; `is_certain` that all will, it waits for
-    that."""
-    try:
-        while (ended := os.waitpid(-1, 0 if is_certain else os.WNOHANG))[0]:
-            statuses[ended[0]] = ended[1]
-    except ChildProcessError:
-        return True
-    return False
+def in_a_copy(work: Callable[[], bool | None]) -> bool:
+    """Whether `work` says yes, done in a fork of this process: the names of a program's files stay out of the memory
+    that the next program is a copy of."""
+    copy = os.fork()
+    if copy == 0:
+        code = BROKEN
+        try:
+            code = NO if work() is False else YES
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(copy, 0)
+    if os.waitstatus_to_exitcode(status) not in (YES, NO):
+        raise OSError("the scratch folder cannot be counted or cleared")
+    return os.waitstatus_to_exitcode(status) == YES
 
 
 def empty(folder: str) -> None:
     """Remove all that is in the scratch folder, where it is not a mount of its own that went away with the run. Folders
     may lie a thousand deep and have no rights: each is brought up to the top, then its files are removed."""
-    prefix, number, found = secrets.token_hex(8), 0, [folder]
+    prefix = secrets.token_hex(8)
+    number = 0
+    found = [folder]
     while found:
         here = found.pop()
         os.chmod(here, 0o700)
@@ -64,36 +73,51 @@ def empty(folder: str) -> None:
 def is_within(folder: str, limit: int) -> bool:
     """Whether what lies in the scratch folder is within `limit` bytes, a block for each file counted. What cannot be
     looked into is not."""
-    found, left = [folder], limit
+    folders = [folder]
+    size = 0
     try:
-        while found and left >= 0:
-            size, below = _contents(found.pop())
-            left, found = left - size, [*found, *below]
+        while folders and size <= limit:
+            size += _size_of(folders.pop(), folders)
     except FileNotFoundError:
         return True  # the program is at work: the next look will tell
     except OSError:
         return False
-    return left >= 0
+    return size <= limit
 
 
-def _contents(folder: str) -> tuple[int, list[str]]:
-    """(bytes of what lies right in a folder, the folders among it)."""
-    size, below = 0, []
+def _size_of(folder: str, folders: list[str]) -> int:
+    """Bytes of what lies right in a folder; the folders among it are appended to `folders`."""
+    size = 0
     with os.scandir(folder) as listed:
         for entry in listed:
             size += max(512 * entry.stat(follow_symlinks=False).st_blocks, BLOCK)
-            below += [entry.path] if entry.is_dir(follow_symlinks=False) else []
-    return size, below
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+    return size
 
 
-def _kill(cell: Cell, processes: int) -> None:
+def _wait_for_all(statuses: dict[int, int], is_certain: bool) -> bool:
+    """Whether no child is left. Adds the wait status of each that has ended; `is_certain` that all will, it waits for
+    that."""
+    options = 0 if is_certain else os.WNOHANG
+    while True:
+        try:
+            pid, status = os.waitpid(-1, options)
+        except ChildProcessError:
+            return True
+        if pid == 0:
+            return False
+        statuses[pid] = status
+
+
+def _kill(confinement: Confinement, processes: int) -> None:
     """SIGKILL for every process of the run: in one system call where it has a pid namespace or a user of its own, else
     by the family tree, all of which hangs on this process (PR_SET_CHILD_SUBREAPER)."""
-    if cell.layers.pid:
+    if confinement.layers.pid:
         assert os.getpid() == 1, "process 1 of its own namespace: -1 reaches nobody else's processes"
         _kill_all()
-    elif cell.layers.own_uid:
-        _kill_as(cell.user)
+    elif confinement.layers.own_uid:
+        _kill_as(confinement.user)
     else:
         for pid in _descendants(processes):
             try:
@@ -110,7 +134,7 @@ def _kill_all() -> None:
 
 
 def _kill_as(user: int) -> None:
-    """Kill all processes of the inmates' user, which is nobody else's. The killer is one of them."""
+    """Kill all processes of the programs' user, which is nobody else's. The killer is one of them."""
     killer = os.fork()
     if killer:
         os.waitpid(killer, 0)
@@ -125,8 +149,9 @@ def _kill_as(user: int) -> None:
 def _descendants(processes: int) -> list[int]:
     """Process ids of all that descend from this process, parents first."""
     children: dict[int, list[int]] = {}
-    for name in os.listdir(processes):
-        if name.isdigit() and (parent := _parent(processes, name)) is not None:
+    for name in filter(str.isdigit, os.listdir(processes)):
+        parent = _parent(processes, name)
+        if parent is not None:
             children.setdefault(parent, []).append(int(name))
     found = children.get(os.getpid(), [])
     for pid in found:  # grows while it is walked
@@ -140,7 +165,8 @@ def _parent(processes: int, name: str) -> int | None:
     except OSError:
         return None
     try:
-        return int(os.read(file, 1024).rpartition(b")")[2].split()[1])
+        after_command = os.read(file, 1024).rpartition(b")")[2]
+        return int(after_command.split()[1])
     except (OSError, IndexError):
         return None
     finally:

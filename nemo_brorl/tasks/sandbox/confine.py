@@ -1,9 +1,11 @@
-"""How the warden confines itself, layer by layer: what the kernel forbids is left out and reported.
+"""Namespaces that the fork server enters, layer by layer: what the kernel forbids is left out and reported.
 
 With the rights of root (CAP_SYS_ADMIN) the new root is built first, since what it shows may lie below folders that only
-root can enter, and the user namespace comes after; it has two users nobody else is, the warden's and the inmates'.
+root can enter, and the user namespace comes after; it has two users that nobody else is: one for the fork server and
+one for the programs.
+
 Without those rights the user namespace comes first and brings them; it has the caller's own user, and with CAP_SETUID
-one more for the inmates.
+one more for the programs.
 """
 
 from __future__ import annotations
@@ -14,24 +16,21 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from nemo_brorl.tasks.sandbox import linux
 from nemo_brorl.tasks.sandbox.limits import Layers
 
-SYSTEM = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/etc/ld.so.cache",
-    "/etc/localtime",
-)  # a program may read these
+# Files of the system that a program may read.
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/localtime")
 DEVICES = ("null", "zero", "full", "random", "urandom")
-SCRATCH = "/tmp"  # inside; the only place that can be written
-WARDEN_ID, INMATE_ID = 0, 1000  # users inside a namespace with two of them
+# Places of the scratch folder inside, the only one that can be written: the second where the first would hide files
+# that programs may read.
+SCRATCH = "/tmp"
+OTHER_SCRATCH = "/scratch"
+SERVER_ID, PROGRAM_ID = 0, 1000  # users inside a namespace with two of them
 NO_USERS = 77  # exit code
 MAX_REQUEST = 1024  # bytes
 ROOT_OPTIONS = "size=1m,nr_inodes=4096,mode=755"  # of the tmpfs that holds the mount points
@@ -44,41 +43,58 @@ NAMESPACES = {
 
 
 def readable_paths(extra: Sequence[str] = ()) -> list[str]:
-    """What programs may read: the system's libraries, this interpreter and its packages, and `extra`. None lies below
-    another."""
-    found = {path for path in (*SYSTEM, sys.base_prefix, sys.prefix, *extra) if os.path.lexists(path)}
-    return sorted(path for path in found if not any(str(parent) in found for parent in Path(path).parents))
+    """What programs may read: the system's libraries, this interpreter and its packages, and `extra`; a link comes with
+    what it leads to. None lies below another."""
+    found: set[str] = set()
+    for path in (*SYSTEM, sys.base_prefix, sys.prefix, *extra):
+        if os.path.lexists(path):
+            found.update((path, os.path.realpath(path)))
+    outermost: list[str] = []
+    for path in sorted(found):
+        if not any(str(parent) in found for parent in Path(path).parents):
+            outermost.append(path)
+    return outermost
 
 
-def enter_namespaces(folder: str, readable: Sequence[str], without: Sequence[str]) -> tuple[Layers, int]:
-    """Enter every namespace that this kernel gives, except `without`. (Layers, user id of the inmates).
+def scratch_beside(readable: Sequence[str]) -> str:
+    """Place of the scratch folder in the new root, where it hides nothing that programs may read."""
+    hides = any(Path(path).is_relative_to(SCRATCH) for path in readable)
+    return OTHER_SCRATCH if hides else SCRATCH
+
+
+def enter_namespaces(settings: dict[str, Any]) -> tuple[Layers, int]:
+    """Enter every namespace that this kernel gives, except those in `without` of the settings. (Layers, user id of the
+    programs).
 
     The pid namespace holds for the next child only. `folder` is empty, and becomes the new root's place. Ends the
     process with exit code `NO_USERS` when it got a user namespace without users, from which there is no way back.
     """
-    layers, rights = Layers(), linux.capabilities()
-    can_build, can_be_others = bool(rights >> linux.CAP_SYS_ADMIN & 1), bool(rights >> linux.CAP_SETUID & 1)
+    without = settings["without"]
+    make_root = partial(_new_root, settings["folder"], settings["readable"], settings["mounted_scratch"])
+    layers = Layers()
+    rights = linux.capabilities()
+    can_be_others = bool(rights >> linux.CAP_SETUID & 1)
     users = _Users(can_be_others)
-    if can_build and "mount" not in without:
-        layers = replace(layers, mount=_try(lambda: _new_root(folder, readable)))
+    if rights >> linux.CAP_SYS_ADMIN & 1 and "mount" not in without:
+        layers = replace(layers, mount=_try(make_root))
     if "user" not in without:
-        layers = replace(layers, user=_try(lambda: _new_user(users, layers.mount)))
+        layers = replace(layers, user=_try(partial(_new_user, users, layers.mount)))
     users.close()
     if layers.user and not layers.mount and "mount" not in without:
-        layers = replace(layers, mount=_try(lambda: _new_root(folder, readable)))
+        layers = replace(layers, mount=_try(make_root))
     for name, flag in NAMESPACES.items():
-        if name not in without and _try(lambda flag=flag: linux.unshare(flag)):  # type: ignore[misc]
-            layers = replace(layers, **{name: True})
+        if name not in without:
+            layers = replace(layers, **{name: _try(partial(linux.unshare, flag))})
     if not layers.user:
-        return replace(layers, own_uid=can_be_others and "own_uid" not in without), users.inmate
-    return replace(layers, own_uid=can_be_others), INMATE_ID
+        return replace(layers, own_uid=can_be_others and "own_uid" not in without), users.program
+    return replace(layers, own_uid=can_be_others), PROGRAM_ID
 
 
-def mount_scratch(mib: int) -> None:
+def mount_scratch(scratch: str, mib: int) -> None:
     """An empty scratch folder of this size, in a mount namespace of this process."""
     linux.unshare(linux.CLONE_NEWNS)
     flags = linux.MS_NOSUID | linux.MS_NODEV
-    linux.mount("tmpfs", SCRATCH, "tmpfs", flags, f"size={mib}m,nr_inodes=2048,mode=1777")
+    linux.mount("tmpfs", scratch, "tmpfs", flags, f"size={mib}m,nr_inodes=2048,mode=1777")
 
 
 def _try(step: Callable[[], None]) -> bool:
@@ -89,19 +105,20 @@ def _try(step: Callable[[], None]) -> bool:
     return True
 
 
-def _new_root(folder: str, readable: Sequence[str]) -> None:
+def _new_root(folder: str, readable: Sequence[str], scratch: str) -> None:
     """A root of its own, read-only: `readable`, a few devices, an empty scratch folder, and no /proc."""
     linux.unshare(linux.CLONE_NEWNS)
     linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("tmpfs", folder, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, ROOT_OPTIONS)
     for path in readable:
         if os.path.islink(path):
+            os.makedirs(os.path.dirname(folder + path), exist_ok=True)
             os.symlink(os.readlink(path), folder + path)
         else:
             _bind(path, folder + path, linux.MOUNT_ATTR_RDONLY | linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV)
     for device in DEVICES:
         _bind(f"/dev/{device}", f"{folder}/dev/{device}", linux.MOUNT_ATTR_NOSUID)
-    os.makedirs(folder + SCRATCH, exist_ok=True)
+    os.makedirs(folder + scratch, exist_ok=True)
     linux.restrict_mount(folder, linux.MOUNT_ATTR_RDONLY | linux.MOUNT_ATTR_NOSUID)
     linux.pivot_root(folder)
 
@@ -121,8 +138,8 @@ def _new_user(users: _Users, has_mount: bool) -> None:
         os._exit(NO_USERS)
     if users.are_two:
         os.setgroups([])
-        os.setresgid(WARDEN_ID, WARDEN_ID, WARDEN_ID)
-        os.setresuid(WARDEN_ID, WARDEN_ID, WARDEN_ID)
+        os.setresgid(SERVER_ID, SERVER_ID, SERVER_ID)
+        os.setresuid(SERVER_ID, SERVER_ID, SERVER_ID)
 
 
 class _Users:
@@ -131,9 +148,12 @@ class _Users:
 
     def __init__(self, are_two: bool) -> None:
         self.are_two = are_two
-        self.own_user, self.own_group, self.free = os.getuid(), os.getgid(), _free_user(os.getpid())
-        self.inmate = self.free + 1 if are_two else self.own_user  # as seen from outside
-        parent, self._here, self._there = os.getpid(), *socket.socketpair()
+        parent = os.getpid()
+        self.own_user = os.getuid()
+        self.own_group = os.getgid()
+        self.free = _free_user(parent)
+        self.program = self.free + 1 if are_two else self.own_user  # as seen from outside
+        self._here, self._there = socket.socketpair()
         self._writer = os.fork()
         if self._writer == 0:
             self._here.close()
@@ -144,12 +164,15 @@ class _Users:
 
     def map(self, is_nobody: bool) -> bool:
         """Give them to the user namespace that this process is in. False when that is forbidden. `is_nobody` makes the
-        warden a user without a single file, which it can afford once its root is built."""
-        warden = self.free if is_nobody and self.are_two else self.own_user
-        users, groups = f"{WARDEN_ID} {warden} 1\n{INMATE_ID} {self.inmate} 1\n", ""
-        if not self.are_two:
-            users, groups = f"{INMATE_ID} {warden} 1\n", f"{INMATE_ID} {self.own_group} 1\n"
-        self._here.send(json.dumps([users, groups or users]).encode())
+        fork server a user without a single file, which it can afford once its root is built."""
+        if self.are_two:
+            server = self.free if is_nobody else self.own_user
+            users = f"{SERVER_ID} {server} 1\n{PROGRAM_ID} {self.program} 1\n"
+            groups = users
+        else:
+            users = f"{PROGRAM_ID} {self.own_user} 1\n"
+            groups = f"{PROGRAM_ID} {self.own_group} 1\n"
+        self._here.send(json.dumps([users, groups]).encode())
         return self._here.recv(1) == b"y"
 
     def close(self) -> None:
@@ -171,9 +194,13 @@ def _write_maps(pid: int, maps: list[str], may_set_groups: bool) -> bool:
 
 
 def _free_user(pid: int) -> int:
-    """The first of two user ids that no account has and no other warden takes: from the end of what this machine can
-    name."""
+    """The first of two user ids that no account has and no other fork server takes: from the end of what this machine
+    can name."""
+    first, size = 0, 0
     with open("/proc/self/uid_map", encoding="ascii") as uid_map:
-        ranges = [tuple(map(int, line.split())) for line in uid_map]
-    first, _, size = max(ranges, key=lambda row: row[2])
-    return first + min(size, 2**31) - 4 - 2 * (pid % max(1, min(size // 4, 2**22)))
+        for line in uid_map:
+            start, _, length = map(int, line.split())
+            if length > size:
+                first, size = start, length
+    num_pairs = max(1, min(size // 4, 2**22))
+    return first + min(size, 2**31) - 4 - 2 * (pid % num_pairs)

@@ -1,13 +1,12 @@
-"""What happens inside an inmate: the program runs, then the parts of the job, and reports go out as lines of JSON.
+"""Harness inside the program process: the program runs, then the parts of the job, and reports go out as JSON lines.
 
 A job: `source` (the program), `stdin`, `kind`, `parts`, and for functions `name`. Kinds:
 
 - `main`: the program is a script that reads `stdin` and prints. No parts, no reports.
 - `call`: each part is a list of arguments for the function `name`, also a method of the class `Solution`. Reports
   `["value", value, index]` (`values.py`).
-- `script`: each part is Python source that runs after the program in its namespace. Whenever it calls `CHECK(number,
-value, …)`, it
-  reports `["check", [values], number]`; at its end `["done", null, index]`.
+- `script`: each part is Python source that runs after the program in its namespace. Whenever it calls
+  `CHECK(number, value, …)`, it reports `["check", [values], number]`; at its end `["done", null, index]`.
 
 A part that raises reports `["error", text, index]`. The program shares this process and may forge all of that: a report
 is the program's word and nothing more, which is why it is judged outside.
@@ -40,36 +39,35 @@ def run(job: dict[str, Any], report_to: int) -> int:
     module.__dict__["__file__"] = "program.py"
     sys.modules[module.__name__] = module
     sys.argv = ["program.py"]
-    code = _guarded(partial(_execute, job["source"], "program.py", module), report, -1)
+    program = partial(_execute, job["source"], "program.py", module)
+    code = _guarded(program, report, -1)
     if code == SUCCESS and job["kind"] == "script":
         module.__dict__[CHECK] = lambda number, *values: report("check", list(values), number)
-    for index, part in enumerate(job["parts"] if code == SUCCESS else ()):
+    parts = job["parts"] if code == SUCCESS else []
+    for index, part in enumerate(parts):
         if job["kind"] == "call":
-            _guarded(partial(_report_call, report, module, job["name"], part, index), report, index)
-        elif _guarded(partial(_execute, part, "tests.py", module), report, index) == SUCCESS:
+            call = partial(_report_call, report, module, job["name"], part, index)
+            _guarded(call, report, index)
+            continue
+        script = partial(_execute, part, "tests.py", module)
+        if _guarded(script, report, index) == SUCCESS:
             report("done", None, index)
     return _guarded(_finish, report, -1) or code
 
 
 def _execute(source: str, name: str, module: types.ModuleType) -> None:
-    exec(_compiled(source, name), module.__dict__)
+    code = compile(source, name, "exec", dont_inherit=True)
+    exec(code, module.__dict__)
 
 
 def _report_call(
     report: Callable[..., None], module: types.ModuleType, name: str, arguments: list[Any], index: int
 ) -> None:
-    report("value", _call(module, name, arguments), index)
-
-
-def _call(module: types.ModuleType, name: str, arguments: list[Any]) -> Any:
-    found = module.__dict__.get(name)
-    if found is None:
-        found = getattr(module.__dict__["Solution"](), name)
-    return found(*arguments)
-
-
-def _compiled(source: str, name: str) -> types.CodeType:
-    return compile(source, name, "exec", dont_inherit=True)
+    function = module.__dict__.get(name)
+    if function is None:
+        solution = module.__dict__["Solution"]()
+        function = getattr(solution, name)
+    report("value", function(*arguments), index)
 
 
 def _guarded(work: Callable[[], object], report: Callable[[str, Any, int], None], index: int) -> int:
@@ -79,16 +77,19 @@ def _guarded(work: Callable[[], object], report: Callable[[str, Any, int], None]
     except SystemExit as end:
         return SUCCESS if end.code in (None, 0) else FAILURE
     except BaseException as error:  # noqa: BLE001 whatever a program raises is its failure, KeyboardInterrupt and GeneratorExit as well
-        report("error", f"{type(error).__name__}: {error}"[:MAX_ERROR], index)
+        message = f"{type(error).__name__}: {error}"
+        report("error", message[:MAX_ERROR], index)
         return FAILURE
     return SUCCESS
 
 
 def _reporter(file: int) -> Callable[[str, Any, int], None]:
     def report(what: str, value: Any, index: int) -> None:
-        line = f"[{json.dumps(what)}, {encode(value)}, {index}]\n".encode()
+        text = f"[{json.dumps(what)}, {encode(value)}, {index}]\n"
+        line = text.encode()
         while line:
-            line = line[os.write(file, line) :]
+            num_written = os.write(file, line)
+            line = line[num_written:]
 
     return report
 
@@ -98,7 +99,9 @@ def _fresh_streams() -> None:
     sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+    sys.__stdin__ = sys.stdin  # type: ignore[misc]
+    sys.__stdout__ = sys.stdout  # type: ignore[misc]
+    sys.__stderr__ = sys.stderr  # type: ignore[misc]
 
 
 def _finish() -> None:

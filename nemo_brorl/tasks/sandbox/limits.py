@@ -1,4 +1,4 @@
-"""What a program may use, which layers hold it, and what became of it: the words that both sides share."""
+"""Limits, layers and endings of a run: the words that both sides of the wall share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 
 MIB = 2**20
+MAX_MESSAGE = 4096  # bytes, between owner and fork server
+STOP = b"stop"  # the owner's word that a program must end now
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one run. Exceeding one ends the run; none of them is shared with the next."""
+    """Limits of one run. Exceeding one ends the run; none of them is shared with the next."""
 
     seconds: float = 5.0  # wall clock, for each part of the run
     memory_mib: int = 512  # address space, for each process
@@ -19,6 +21,9 @@ class Limits:
     output_kib: int = 1024  # what is printed, and as much again for results
     processes: int = 8  # threads count as well
     open_files: int = 64
+
+
+NAMESPACES = ("user", "mount", "pid", "net", "ipc", "uts")
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Layers:
 
     def __str__(self) -> str:
         """As in `sandbox: user+mount+pid+net+ipc+uts namespaces, own uid, no_new_privs, seccomp, rlimits`."""
-        spaces = "+".join(name for name in ("user", "mount", "pid", "net", "ipc", "uts") if getattr(self, name))
+        spaces = "+".join(name for name in NAMESPACES if getattr(self, name))
         named = {
             "bubblewrap": self.bubblewrap,
             f"{spaces} namespaces": bool(spaces),

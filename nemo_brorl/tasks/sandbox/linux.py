@@ -13,15 +13,26 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
-MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
 MNT_DETACH = 2
-MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
+MOUNT_ATTR_RDONLY = 1
+MOUNT_ATTR_NOSUID = 2
+MOUNT_ATTR_NODEV = 4
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
-PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 36, 38, 22
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
 SECCOMP_MODE_FILTER = 2
-CAP_SETUID, CAP_SYS_ADMIN, LAST_CAPABILITY = 7, 21, 63
+CAP_SETUID = 7
+CAP_SYS_ADMIN = 21
+LAST_CAPABILITY = 63
 
 # System calls without a function in the C library; those above 400 have the same number everywhere.
 _NUMBERS = {"x86_64": {"pivot_root": 155, "capset": 126}, "aarch64": {"pivot_root": 41, "capset": 91}}
@@ -48,13 +59,17 @@ def _checked(result: int, what: str) -> int:
 
 def syscall(number: int, *arguments: object) -> int:
     """A system call by its number; integers are passed as 64 bits."""
-    wide = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
+    wide: list[object] = []
+    for argument in arguments:
+        wide.append(ctypes.c_long(argument) if isinstance(argument, int) else argument)
     return _checked(_libc.syscall(ctypes.c_long(number), *wide), f"system call {number}")
 
 
 def prctl(option: int, *arguments: int) -> int:
     """`prctl(2)`."""
-    padded = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
+    padded = [ctypes.c_ulong(0)] * 4
+    for index, argument in enumerate(arguments):
+        padded[index] = ctypes.c_ulong(argument)
     return _checked(_libc.prctl(option, *padded), f"prctl {option}")
 
 
@@ -65,10 +80,8 @@ def unshare(flags: int) -> None:
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """`mount(2)`."""
-    _checked(
-        _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode()),
-        f"mount {source} on {target}",
-    )
+    result = _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode())
+    _checked(result, f"mount {source} on {target}")
 
 
 def detach(target: str) -> None:
@@ -115,7 +128,9 @@ def capabilities() -> int:
     """Bit mask of this process's effective capabilities; 0 where /proc does not say."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-            lines = dict(line.split(":", 1) for line in status if ":" in line)
-        return int(lines["CapEff"], 16)
-    except (OSError, KeyError, ValueError):
+            for line in status:
+                if line.startswith("CapEff:"):
+                    return int(line.removeprefix("CapEff:"), 16)
+    except (OSError, ValueError):
         return 0
+    return 0

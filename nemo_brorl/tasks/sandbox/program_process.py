@@ -1,8 +1,9 @@
-"""The process of one run: a fork of the warden that gives up every right, then runs the program. Nothing here
+"""Process of one run: a fork of the fork server that gives up every right, then runs the program. Nothing here
 returns."""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -14,11 +15,11 @@ from nemo_brorl.tasks.sandbox.limits import MIB, Layers
 REPORT = 3  # file descriptor on which the harness reports
 STACK_BYTES = 64 * MIB
 COULD_NOT_START = 125  # exit code
-MAX_OPEN_FILES = 4096  # of the warden, with room to spare
+MAX_OPEN_FILES = 4096  # of the fork server, with room to spare
 
 
-class Cell(NamedTuple):
-    """What every inmate of a warden is put under."""
+class Confinement(NamedTuple):
+    """What every program of a fork server is put under."""
 
     layers: Layers
     user: int  # becomes its user where `layers.own_uid`
@@ -28,16 +29,23 @@ class Cell(NamedTuple):
     limits: dict[str, Any]  # of `Limits`
     null: int  # /dev/null
 
+    @property
+    def has_own_scratch(self) -> bool:
+        """Whether each run mounts a scratch folder of its own, which is gone with it."""
+        return self.layers.mount and not self.layers.bubblewrap
 
-def live(job: dict[str, Any], printed: int, reported: int, cell: Cell) -> None:
-    """Run a job in this process, which ends with it. `printed` and `reported` are pipes to the warden."""
+
+def live(job_file: int, printed: int, reported: int, seconds: float, confinement: Confinement) -> None:
+    """Run a job in this process, which ends with it. `printed` and `reported` are pipes to the owner."""
     code = COULD_NOT_START
     try:
-        _connect(job["stdin"], printed, cell.null)
-        _confine(cell, job["seconds"])
+        with open(job_file, "rb", closefd=False) as reader:
+            job = json.load(reader)
+        _connect(job["stdin"], printed, confinement.null)
+        _confine(confinement, seconds)
         os.dup2(reported, REPORT)
-        os.closerange(REPORT + 1, MAX_OPEN_FILES)  # nothing of the warden's stays open
-        _filter_calls(cell)
+        os.closerange(REPORT + 1, MAX_OPEN_FILES)  # nothing of the fork server's stays open
+        _filter_calls(confinement)
         code = harness.run(job, REPORT)
     finally:
         os._exit(code)
@@ -67,36 +75,36 @@ def _connect(stdin: str, printed: int, null: int) -> None:
     os.dup2(null, 2)
 
 
-def _confine(cell: Cell, seconds: float) -> None:
+def _confine(confinement: Confinement, seconds: float) -> None:
     """Everything but the filter of system calls: in an order in which each step still has the rights it needs."""
     os.setsid()
-    if cell.layers.mount and not cell.layers.bubblewrap:
-        confine.mount_scratch(cell.limits["scratch_mib"])
-    os.chdir(cell.scratch)
-    _set_limits(cell.limits, seconds)
-    if cell.layers.own_uid:
+    if confinement.has_own_scratch:
+        confine.mount_scratch(confinement.scratch, confinement.limits["scratch_mib"])
+    os.chdir(confinement.scratch)
+    _set_limits(confinement.limits, seconds)
+    if confinement.layers.own_uid:
         os.setgroups([])
-        os.setresgid(cell.user, cell.user, cell.user)
-        os.setresuid(cell.user, cell.user, cell.user)
+        os.setresgid(confinement.user, confinement.user, confinement.user)
+        os.setresuid(confinement.user, confinement.user, confinement.user)
     linux.drop_capabilities()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-    if cell.rules is not None:
-        landlock.restrict(cell.rules)
+    if confinement.rules is not None:
+        landlock.restrict(confinement.rules)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _filter_calls(cell: Cell) -> None:
-    if cell.filter is not None:
-        # With other processes in sight, the filter names the one that may be signalled.
-        code = cell.filter if cell.layers.pid else seccomp.build(guard_signals=True, pid=os.getpid())
-        seccomp.install(code or cell.filter)
+def _filter_calls(confinement: Confinement) -> None:
+    code = confinement.filter
+    if code is not None and not confinement.layers.pid:  # others are in sight: it names the one that may be signalled
+        code = seccomp.build(guard_signals=True, pid=os.getpid())
+    if code is not None:
+        seccomp.install(code)
 
 
 def _set_limits(rights: dict[str, Any], seconds: float) -> None:
-    cpu = int(seconds) + 2
     hard = {
         resource.RLIMIT_AS: rights["memory_mib"] * MIB,
-        resource.RLIMIT_CPU: cpu,
+        resource.RLIMIT_CPU: int(seconds) + 2,
         resource.RLIMIT_FSIZE: rights["file_mib"] * MIB,
         resource.RLIMIT_NOFILE: rights["open_files"],
         resource.RLIMIT_NPROC: rights["processes"],
@@ -106,6 +114,7 @@ def _set_limits(rights: dict[str, Any], seconds: float) -> None:
         resource.RLIMIT_MSGQUEUE: 0,
     }
     for limit, value in hard.items():
-        ceiling = resource.getrlimit(limit)[1]
-        value = value if ceiling == resource.RLIM_INFINITY else min(value, ceiling)
+        _, ceiling = resource.getrlimit(limit)
+        if ceiling != resource.RLIM_INFINITY and ceiling < value:
+            value = ceiling
         resource.setrlimit(limit, (value, value))

@@ -1,4 +1,4 @@
-"""A seccomp filter without a library: system calls that no solution of an exercise needs are refused.
+"""Filter of system calls (seccomp) without a library: those that no solution of an exercise needs are refused.
 
 What is refused either reaches beyond the program (other processes, the network, the kernel's interfaces), or is memory
 that the limits do not count (memory files, shared memory, message queues), or undoes confinement (new namespaces,
@@ -93,8 +93,21 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "vmsplice": (278, 75),
 }
 SOCKET = (41, 198)  # refused whole: without a network namespace it would reach the machine, with one it is of no use
-SIGNALS: dict[str, tuple[int, int]] = {"kill": (62, 129), "tkill": (200, 130), "pidfd_send_signal": (424, 424)}
+# Calls that signal other processes where those are in sight. `tgkill` may name this process, as `abort` does.
+SIGNALS: dict[str, tuple[int, int]] = {
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
+}
 TGKILL = (234, 131)
+# Operations on a file that name the process to signal when it becomes ready, and the signal: F_SETOWN, F_SETSIG,
+# F_SETOWN_EX; FIOSETOWN, SIOCSPGRP.
+FCNTL = (72, 25)
+FCNTL_SIGNALS = (8, 10, 15)
+IOCTL = (16, 29)
+IOCTL_SIGNALS = (0x8901, 0x8902)
 CLONE, CLONE3 = (56, 220), 435
 PRLIMIT = (302, 261)
 NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW… flag that `clone` takes
@@ -103,7 +116,7 @@ _ARCHITECTURE = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # colum
 _X32 = 0x40000000  # set in the numbers of x86_64's second set of calls
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # opcodes of classic BPF
-_NUMBER, _ARCH, _ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
+_NUMBER, _ARCH, _ARGUMENTS = 0, 4, (16, 24)  # offsets in struct seccomp_data
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 
@@ -123,8 +136,13 @@ def build(guard_signals: bool, pid: int = 0) -> bytes | None:
     if guard_signals:
         refused += [call[column] for call in SIGNALS.values()]
         code += _inspect(TGKILL[column], _step(_EQUAL, pid, 1, 0))
+        for operation in FCNTL_SIGNALS:
+            code += _inspect(FCNTL[column], _step(_EQUAL, operation, 0, 1), argument=1)
+        for operation in IOCTL_SIGNALS:
+            code += _inspect(IOCTL[column], _step(_EQUAL, operation, 0, 1), argument=1)
     for number in refused:
-        code += _refuse(number) if number is not None else []
+        if number is not None:
+            code += _refuse(number)
     return b"".join([*code, _step(_RETURN, _ALLOW)])
 
 
@@ -144,7 +162,12 @@ def _refuse(number: int, error: int = errno.EPERM) -> list[bytes]:
     return [_step(_EQUAL, number, 0, 1), _step(_RETURN, _ERROR | error)]
 
 
-def _inspect(number: int, refuse_if_next: bytes) -> list[bytes]:
-    """Refuse one call by its first argument. `refuse_if_next` falls through to the refusal, or jumps over it."""
-    body = [_step(_LOAD, _ARGUMENT), refuse_if_next, _step(_RETURN, _ERROR | errno.EPERM), _step(_LOAD, _NUMBER)]
+def _inspect(number: int, refuse_if_next: bytes, argument: int = 0) -> list[bytes]:
+    """Refuse one call by one of its arguments. `refuse_if_next` falls through to the refusal, or jumps over it."""
+    body = [
+        _step(_LOAD, _ARGUMENTS[argument]),
+        refuse_if_next,
+        _step(_RETURN, _ERROR | errno.EPERM),
+        _step(_LOAD, _NUMBER),
+    ]
     return [_step(_EQUAL, number, 0, len(body)), *body]

@@ -8,11 +8,13 @@ bool, int, float, complex, str, bytes, list, tuple, set, frozenset and dict of e
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
-SMALL = (
-    2**63
-)  # integers from here on travel as hexadecimal: Python reads and writes long decimal ones in quadratic time
+# Integers from here on travel as hexadecimal: Python reads and writes long decimal ones in quadratic time.
+SMALL = 2**63
+# Types of collections, apart from the plain ones, whose values become lists.
+LISTS = ("deque", "dict_keys", "dict_values", "range", "map", "filter", "zip", "generator")
 
 
 class NotPlainError(ValueError):
@@ -48,26 +50,34 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, str):
         return str.__getitem__(value, slice(None)) if kind is not str else value
     if isinstance(value, list):
-        return [_to_json(item) for item in list.__iter__(value)]
+        return _list_to_json(list.__iter__(value))
     if isinstance(value, tuple):
-        return {"tuple": [_to_json(item) for item in tuple.__iter__(value)]}
+        return {"tuple": _list_to_json(tuple.__iter__(value))}
     if isinstance(value, dict):
-        return {"dict": [[_to_json(key), _to_json(item)] for key, item in dict.items(value)]}
+        pairs: list[list[Any]] = []
+        for key, item in dict.items(value):
+            pairs.append([_to_json(key), _to_json(item)])
+        return {"dict": pairs}
     return _rarer_to_json(value)
+
+
+def _list_to_json(items: Iterable[Any]) -> list[Any]:
+    return [_to_json(item) for item in items]
 
 
 def _rarer_to_json(value: Any) -> Any:
     if isinstance(value, set | frozenset):
-        return {"set": [_to_json(item) for item in value]}
+        return {"set": _list_to_json(value)}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if isinstance(value, bytes | bytearray):
         return {"bytes": bytes(value).hex()}
     if type(value).__module__ == "numpy":
         return _to_json(value.tolist())
-    if type(value).__name__ in ("deque", "dict_keys", "dict_values", "range", "map", "filter", "zip", "generator"):
-        return {type(value).__name__: [_to_json(item) for item in value]}
-    raise NotPlainError(f"a value of type {type(value).__name__} is not plain data")
+    name = type(value).__name__
+    if name in LISTS:
+        return {name: _list_to_json(value)}
+    raise NotPlainError(f"a value of type {name} is not plain data")
 
 
 def _from_json(data: Any) -> Any:
@@ -83,6 +93,11 @@ def _from_json(data: Any) -> Any:
     if kind == "bytes":
         return bytes.fromhex(content)
     if kind == "dict":
-        return {_from_json(key): _from_json(item) for key, item in content}
+        mapping: dict[Any, Any] = {}
+        for key, item in content:
+            mapping[_from_json(key)] = _from_json(item)
+        return mapping
     items = [_from_json(item) for item in content]
-    return tuple(items) if kind == "tuple" else set(items) if kind == "set" else items
+    if kind == "set":
+        return set(items)
+    return tuple(items) if kind == "tuple" else items

@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 from nemo_brorl.config.reward_rules import SHARE_OF_TESTS
 from nemo_brorl.config.reward_schema import CodeConfig, RewardsConfig
-from nemo_brorl.tasks.sandbox.limits import Limits
-from nemo_brorl.tasks.sandbox.sandbox import Job, Sandbox
+from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.tasks.sandbox import Job, Limits, Sandbox, SandboxError
 from nemo_brorl.tasks.verifiers.answer import without_thinking
 from nemo_brorl.tasks.verifiers.code.tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
 from nemo_brorl.tasks.verifiers.deadlines import KEY, Deadlines
@@ -88,9 +88,11 @@ def make_runner() -> Runner:
         processes=settings.max_processes,
         open_files=settings.max_open_files,
     )
-    return Runner(
-        Sandbox(limits, settings.readable, settings.preload, is_bare_allowed=settings.allow_unsandboxed), seconds
-    )
+    try:
+        sandbox = Sandbox(limits, settings.readable, settings.preload, is_bare_allowed=settings.allow_unsandboxed)
+    except SandboxError as error:
+        raise ResourceError(f"{error}. docs/sandbox.md says how to get one.") from error
+    return Runner(sandbox, seconds)
 
 
 def check(payload: Payload) -> Iterator[str]:

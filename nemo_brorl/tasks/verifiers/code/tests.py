@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.tasks.sandbox.limits import FINISHED
-from nemo_brorl.tasks.sandbox.sandbox import Job, Run
-from nemo_brorl.tasks.sandbox.values import NotPlainError, decode
+from nemo_brorl.tasks.sandbox import FINISHED, Job, NotPlainError, Run, decode
 from nemo_brorl.tasks.verifiers.code.assertions import Script, holds, take_apart
 from nemo_brorl.tasks.verifiers.payload import Payload
 

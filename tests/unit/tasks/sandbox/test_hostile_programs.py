@@ -77,6 +77,6 @@ def test_the_same_sandbox_serves_honest_programs_after_all_that(runner: code.Run
 
 
 def _what_is_left(runner: code.Runner, host: Host) -> list[object]:
-    """Processes other than the warden, and things that are not as they were."""
+    """Processes other than the fork server, and things that are not as they were."""
     below = descendants(runner.sandbox.process_id)
     return [*below[1 if runner.sandbox.layers.pid else 0 :], *host.touched()]
