@@ -124,8 +124,10 @@ def _new_root(folder: str, readable: Sequence[str], scratch: str) -> None:
 
 
 def _bind(source: str, target: str, attributes: int) -> None:
-    os.makedirs(target if os.path.isdir(source) else os.path.dirname(target), exist_ok=True)
-    if not os.path.isdir(source):
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
         Path(target).touch()
     linux.mount(source, target, "", linux.MS_BIND | linux.MS_REC)
     linux.restrict_mount(target, attributes)
@@ -158,7 +160,8 @@ class _Users:
         if self._writer == 0:
             self._here.close()
             while asked := self._there.recv(MAX_REQUEST):
-                self._there.send(b"y" if _write_maps(parent, json.loads(asked), are_two) else b"n")
+                is_done = _write_maps(parent, json.loads(asked), are_two)
+                self._there.send(b"y" if is_done else b"n")
             os._exit(0)
         self._there.close()
 

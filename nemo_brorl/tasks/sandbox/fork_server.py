@@ -23,7 +23,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from nemo_brorl.tasks.sandbox import cleanup, confine, landlock, linux, program_process, seccomp
-from nemo_brorl.tasks.sandbox.limits import MAX_MESSAGE, MIB, STOP, Layers
+from nemo_brorl.tasks.sandbox.limits import MAX_MESSAGE, MIB, NAMESPACES, STOP, Layers
 from nemo_brorl.tasks.sandbox.program_process import Confinement
 
 LOOK_S = 0.02  # between two counts of files
@@ -46,7 +46,8 @@ def main(arguments: list[str]) -> None:
         processes = os.open("/proc", os.O_RDONLY | os.O_CLOEXEC)
     if settings["bubblewrap"]:
         is_first = os.getpid() == 1
-        layers = Layers(mount=True, pid=is_first, net=True, ipc=True, uts=True, user=True, bubblewrap=True)
+        spaces = dict.fromkeys(NAMESPACES, True)
+        layers = Layers(**spaces | {"pid": is_first}, bubblewrap=True)
         user = os.getuid()
     else:
         layers, user = confine.enter_namespaces(settings)
@@ -94,12 +95,13 @@ def _wait_for_the_end(pid: int, owner: socket.socket, confinement: Confinement) 
     """Return when a program has ended or must end: the owner says so, or is gone, or the program's files, where no
     mount limits them, are too large together."""
     scratch_bytes = confinement.limits["scratch_mib"] * MIB
+    look_after_ms = None if confinement.has_own_scratch else LOOK_S * 1000
     process = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(process, select.POLLIN)
     poll.register(owner, select.POLLIN)
     while True:
-        ready = [file for file, _ in poll.poll(None if confinement.has_own_scratch else LOOK_S * 1000)]
+        ready = dict(poll.poll(look_after_ms))
         if owner.fileno() in ready:
             owner.recv(MAX_MESSAGE)
         if ready:

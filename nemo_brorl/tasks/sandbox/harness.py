@@ -29,6 +29,7 @@ from nemo_brorl.tasks.sandbox.values import encode
 CHECK = "__check__"
 MAX_ERROR = 300  # characters
 SUCCESS, FAILURE = 0, 1  # exit codes
+Report = Callable[[str, Any, int], None]  # what, value, index
 
 
 def run(job: dict[str, Any], report_to: int) -> int:
@@ -42,7 +43,11 @@ def run(job: dict[str, Any], report_to: int) -> int:
     program = partial(_execute, job["source"], "program.py", module)
     code = _guarded(program, report, -1)
     if code == SUCCESS and job["kind"] == "script":
-        module.__dict__[CHECK] = lambda number, *values: report("check", list(values), number)
+
+        def check(number: int, *values: Any) -> None:
+            report("check", list(values), number)
+
+        module.__dict__[CHECK] = check
     parts = job["parts"] if code == SUCCESS else []
     for index, part in enumerate(parts):
         if job["kind"] == "call":
@@ -60,9 +65,7 @@ def _execute(source: str, name: str, module: types.ModuleType) -> None:
     exec(code, module.__dict__)
 
 
-def _report_call(
-    report: Callable[..., None], module: types.ModuleType, name: str, arguments: list[Any], index: int
-) -> None:
+def _report_call(report: Report, module: types.ModuleType, name: str, arguments: list[Any], index: int) -> None:
     function = module.__dict__.get(name)
     if function is None:
         solution = module.__dict__["Solution"]()
@@ -70,7 +73,7 @@ def _report_call(
     report("value", function(*arguments), index)
 
 
-def _guarded(work: Callable[[], object], report: Callable[[str, Any, int], None], index: int) -> int:
+def _guarded(work: Callable[[], object], report: Report, index: int) -> int:
     """The exit code that Python would end with after this work."""
     try:
         work()
@@ -83,7 +86,7 @@ def _guarded(work: Callable[[], object], report: Callable[[str, Any, int], None]
     return SUCCESS
 
 
-def _reporter(file: int) -> Callable[[str, Any, int], None]:
+def _reporter(file: int) -> Report:
     def report(what: str, value: Any, index: int) -> None:
         text = f"[{json.dumps(what)}, {encode(value)}, {index}]\n"
         line = text.encode()

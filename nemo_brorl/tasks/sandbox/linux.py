@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from pathlib import Path
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
@@ -127,10 +128,11 @@ def drop_bounding_set() -> None:
 def capabilities() -> int:
     """Bit mask of this process's effective capabilities; 0 where /proc does not say."""
     try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-            for line in status:
-                if line.startswith("CapEff:"):
-                    return int(line.removeprefix("CapEff:"), 16)
-    except (OSError, ValueError):
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
         return 0
+    for line in status.splitlines():
+        name, _, value = line.partition(":")
+        if name == "CapEff":
+            return int(value, 16)
     return 0

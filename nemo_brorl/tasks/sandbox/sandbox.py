@@ -132,8 +132,9 @@ class Sandbox:
     def run(self, job: Job, seconds: float | None = None) -> Run:
         """Run a job: each part within the limits, all of it within `seconds`. A lost fork server is replaced, and the
         run counts as LOST."""
-        total = seconds or self.limits.seconds * (1 + len(job.parts))
-        times = TimeLimits(min(self.limits.seconds, total), total, 1 + len(job.parts))
+        num_parts = 1 + len(job.parts)
+        total = seconds or self.limits.seconds * num_parts
+        times = TimeLimits(min(self.limits.seconds, total), total, num_parts)
         max_bytes = self.limits.output_kib * 1024
         started_at = time.monotonic()
         printed = OutputPipe(max_bytes)
@@ -157,8 +158,12 @@ class Sandbox:
             reported.close()
         if ending is None and not (printed.is_within_limit and reported.is_within_limit):
             ending = TOO_MUCH_OUTPUT
-        text = printed.text.decode(errors="replace")
-        return Run(ending or _ending_of(status), time.monotonic() - started_at, text, _parsed(bytes(reported.text)))
+        return Run(
+            ending=ending or _ending_of(status),
+            seconds=time.monotonic() - started_at,
+            printed=printed.text.decode(errors="replace"),
+            reports=_parsed(bytes(reported.text)),
+        )
 
     @property
     def process_id(self) -> int:
@@ -294,7 +299,10 @@ def _parsed(reported: bytes) -> list[list[Any]]:
             report = json.loads(line)
         except (ValueError, RecursionError):
             return found
-        if not isinstance(report, list) or [type(item) for item in report[::2]] != [str, int] or len(report) != 3:
+        if not isinstance(report, list) or len(report) != 3:
+            return found
+        what, _, index = report
+        if type(what) is not str or type(index) is not int:
             return found
         found.append(report)
     return found

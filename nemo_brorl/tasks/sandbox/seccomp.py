@@ -126,9 +126,11 @@ def build(guard_signals: bool, pid: int = 0) -> bytes | None:
     if linux.machine() not in _ARCHITECTURE:
         return None
     column, architecture = _ARCHITECTURE[linux.machine()]
-    code = [_step(_LOAD, _ARCH), _step(_EQUAL, architecture, 1, 0), _step(_RETURN, _KILL), _step(_LOAD, _NUMBER)]
+    kill = _step(_RETURN, _KILL)
+    code = [_step(_LOAD, _ARCH), _step(_EQUAL, architecture, 1, 0), kill]
+    code.append(_step(_LOAD, _NUMBER))
     if column == 0:
-        code += [_step(_AT_LEAST, _X32, 0, 1), _step(_RETURN, _KILL)]
+        code += [_step(_AT_LEAST, _X32, 0, 1), kill]
     code += _refuse(CLONE3, errno.ENOSYS)
     code += _inspect(CLONE[column], _step(_ANY_BIT, NEW_NAMESPACES, 0, 1))
     code += _inspect(PRLIMIT[column], _step(_EQUAL, 0, 1, 0))  # a process may limit itself
@@ -150,7 +152,8 @@ def install(code: bytes) -> None:
     """Put this thread and all it starts under a filter. Needs no_new_privs. Raises OSError where the kernel has no
     seccomp."""
     program = ctypes.create_string_buffer(code, len(code))
-    head = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(program)))
+    packed = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(program))
+    head = ctypes.create_string_buffer(packed)
     linux.prctl(linux.PR_SET_SECCOMP, linux.SECCOMP_MODE_FILTER, ctypes.addressof(head))
 
 

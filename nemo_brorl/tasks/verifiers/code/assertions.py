@@ -18,24 +18,37 @@ from nemo_brorl.tasks.sandbox.harness import CHECK
 
 HOLE = "value_"  # name of a value from inside, in an expression kept outside
 CLOSE = ("isclose", "allclose")
+NUMPY = ("np", "numpy")
 NUMPY_CLOSE = {"rtol": 1e-5, "atol": 1e-8}
-_CONDITIONAL = (ast.If, ast.For, ast.While, ast.Try, ast.IfExp, ast.Lambda, ast.Match, ast.AsyncFor)
-_COMPARE: dict[type[ast.cmpop], Any] = {
+# Nodes whose body may be passed over.
+CONDITIONAL = (
+    ast.If,
+    ast.IfExp,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.Try,
+    ast.Match,
+    ast.Lambda,
+)
+COMPARE: dict[type[ast.cmpop], Any] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-    ast.Is: lambda left, right: left is right,
-    ast.IsNot: lambda left, right: left is not right,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
     ast.In: lambda left, right: left in right,
     ast.NotIn: lambda left, right: left not in right,
 }
-_SIGNS: dict[type[ast.AST], Any] = {
+UNARY: dict[type[ast.unaryop], Any] = {
     ast.Not: operator.not_,
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
+}
+BINARY: dict[type[ast.operator], Any] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
 }
@@ -58,11 +71,11 @@ class Script(NamedTuple):
 def take_apart(source: str, first_number: int = 0) -> Script:
     """A test script and its checks, numbered from `first_number`. Raises SyntaxError, and ValueError for one too deep
     to compile."""
+    splitter = _Splitter(first_number)
     try:
-        tree = ast.parse(source)
-        splitter = _Splitter(first_number)
-        rewritten = ast.fix_missing_locations(splitter.visit(tree))
-        return Script(ast.unparse(rewritten), splitter.checks)
+        tree = splitter.visit(ast.parse(source))
+        ast.fix_missing_locations(tree)
+        return Script(ast.unparse(tree), splitter.checks)
     except RecursionError as error:
         raise ValueError("a test script nests too deeply") from error
 
@@ -77,13 +90,15 @@ def holds(check: Check, values: Sequence[Any]) -> bool:
 
 
 class _Splitter(ast.NodeTransformer):
+    """Puts a report of values in the place of each assertion."""
+
     def __init__(self, first_number: int) -> None:
         self.checks: dict[int, Check] = {}
         self.next_number = first_number
         self.depth = 0  # of conditions around the statement
 
     def visit(self, node: ast.AST) -> Any:
-        is_conditional = isinstance(node, _CONDITIONAL)
+        is_conditional = isinstance(node, CONDITIONAL)
         self.depth += is_conditional
         visited = super().visit(node)
         self.depth -= is_conditional
@@ -92,9 +107,12 @@ class _Splitter(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         holes: list[ast.expr] = []
         expression = _kept_outside(node.test, holes)
-        number, self.next_number = self.next_number, self.next_number + 1
+        number = self.next_number
+        self.next_number += 1
         self.checks[number] = Check(expression, is_required=self.depth == 0)
-        return ast.Expr(ast.Call(ast.Name(CHECK, ast.Load()), [ast.Constant(number), *holes], []))
+        arguments = [ast.Constant(number), *holes]
+        report = ast.Call(ast.Name(CHECK), arguments, [])
+        return ast.Expr(report)
 
 
 def _kept_outside(node: ast.expr, holes: list[ast.expr]) -> ast.expr:
@@ -104,20 +122,29 @@ def _kept_outside(node: ast.expr, holes: list[ast.expr]) -> ast.expr:
         return node
     match node:
         case ast.Compare(left, ops, comparators):
-            return ast.Compare(_kept_outside(left, holes), ops, [_kept_outside(item, holes) for item in comparators])
+            kept_left = _kept_outside(left, holes)
+            return ast.Compare(kept_left, ops, _all_kept_outside(comparators, holes))
         case ast.BoolOp(op, values):
-            return ast.BoolOp(op, [_kept_outside(item, holes) for item in values])
-        case ast.UnaryOp(ast.Not() | ast.USub() | ast.UAdd() as sign, operand):
-            return ast.UnaryOp(sign, _kept_outside(operand, holes))
-        case ast.BinOp(left, ast.Add() | ast.Sub() as sign, right):
-            return ast.BinOp(_kept_outside(left, holes), sign, _kept_outside(right, holes))
-        case ast.Call(function, arguments, keywords) if _is_kept_function(function, arguments, keywords):
-            kept = [_kept_outside(item, holes) for item in arguments]
-            return ast.Call(
-                function, kept, [ast.keyword(item.arg, _kept_outside(item.value, holes)) for item in keywords]
-            )
+            return ast.BoolOp(op, _all_kept_outside(values, holes))
+        case ast.UnaryOp(op, operand) if type(op) in UNARY:
+            return ast.UnaryOp(op, _kept_outside(operand, holes))
+        case ast.BinOp(left, op, right) if type(op) in BINARY:
+            kept_left = _kept_outside(left, holes)
+            return ast.BinOp(kept_left, op, _kept_outside(right, holes))
+        case ast.Call(function, arguments, keywords) if _is_kept_function(node):
+            kept_arguments = _all_kept_outside(arguments, holes)
+            kept_options: list[ast.keyword] = []
+            for option in keywords:
+                kept_value = _kept_outside(option.value, holes)
+                kept_options.append(ast.keyword(option.arg, kept_value))
+            return ast.Call(function, kept_arguments, kept_options)
+    name = f"{HOLE}{len(holes)}"
     holes.append(node)
-    return ast.Name(f"{HOLE}{len(holes) - 1}", ast.Load())
+    return ast.Name(name)
+
+
+def _all_kept_outside(nodes: Sequence[ast.expr], holes: list[ast.expr]) -> list[ast.expr]:
+    return [_kept_outside(node, holes) for node in nodes]
 
 
 def _is_literal(node: ast.expr) -> bool:
@@ -128,60 +155,87 @@ def _is_literal(node: ast.expr) -> bool:
     return True
 
 
-def _is_kept_function(function: ast.expr, arguments: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> bool:
-    name = (
-        function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
-    )
-    has_unpacking = any(isinstance(item, ast.Starred) for item in arguments) or any(
-        item.arg is None for item in keywords
-    )
-    return not has_unpacking and name in ("abs", *CLOSE) and len(arguments) == (1 if name == "abs" else 2)
+def _is_kept_function(call: ast.Call) -> bool:
+    """Whether a call is one of `abs`, `isclose`, `allclose` with as many arguments as they take."""
+    for argument in call.args:
+        if isinstance(argument, ast.Starred):
+            return False
+    for option in call.keywords:
+        if option.arg is None:  # **options
+            return False
+    function = call.func
+    name = ""
+    if isinstance(function, ast.Name):
+        name = function.id
+    elif isinstance(function, ast.Attribute):
+        name = function.attr
+    if name == "abs":
+        return len(call.args) == 1
+    return name in CLOSE and len(call.args) == 2
 
 
 def _evaluate(node: ast.expr, values: Sequence[Any]) -> Any:
+    """Value of an expression kept outside, with the values from inside in its holes."""
     if _is_literal(node):
         return ast.literal_eval(node)
     match node:
         case ast.Name(name):
-            return values[int(name.removeprefix(HOLE))]
-        case ast.Compare(left, ops, comparators):
-            return _evaluate_comparison(_evaluate(left, values), ops, [_evaluate(item, values) for item in comparators])
+            index = int(name.removeprefix(HOLE))
+            return values[index]
+        case ast.Compare():
+            return _evaluate_comparison(node, values)
         case ast.BoolOp(op, parts):
-            return (all if isinstance(op, ast.And) else any)(_evaluate(part, values) for part in parts)
-        case ast.UnaryOp(sign, operand):
-            return _SIGNS[type(sign)](_evaluate(operand, values))
-        case ast.BinOp(left, sign, right):
-            return _SIGNS[type(sign)](_evaluate(left, values), _evaluate(right, values))
-        case ast.Call(function, arguments, keywords):
-            given = [_evaluate(item, values) for item in arguments]
-            return _call(function, given, {str(item.arg): _evaluate(item.value, values) for item in keywords})
+            truths = (_evaluate(part, values) for part in parts)
+            return all(truths) if isinstance(op, ast.And) else any(truths)
+        case ast.UnaryOp(op, operand):
+            apply = UNARY[type(op)]
+            return apply(_evaluate(operand, values))
+        case ast.BinOp(left, op, right):
+            combine = BINARY[type(op)]
+            left_value = _evaluate(left, values)
+            right_value = _evaluate(right, values)
+            return combine(left_value, right_value)
+        case ast.Call():
+            return _evaluate_call(node, values)
     raise TypeError(f"{type(node).__name__} is not kept outside")
 
 
-def _evaluate_comparison(left: Any, ops: Sequence[ast.cmpop], comparators: Sequence[Any]) -> bool:
-    for op, right in zip(ops, comparators, strict=True):
-        if not _COMPARE[type(op)](left, right):
+def _evaluate_comparison(node: ast.Compare, values: Sequence[Any]) -> bool:
+    left = _evaluate(node.left, values)
+    for op, comparator in zip(node.ops, node.comparators, strict=True):
+        right = _evaluate(comparator, values)
+        is_true = COMPARE[type(op)]
+        if not is_true(left, right):
             return False
         left = right
     return True
 
 
-def _call(function: ast.expr, arguments: list[Any], options: dict[str, Any]) -> Any:
+def _evaluate_call(node: ast.Call, values: Sequence[Any]) -> Any:
+    function = node.func
+    arguments: list[Any] = []
+    for argument in node.args:
+        arguments.append(_evaluate(argument, values))
+    options: dict[str, Any] = {}
+    for option in node.keywords:
+        name = str(option.arg)
+        options[name] = _evaluate(option.value, values)
     if isinstance(function, ast.Name) and function.id == "abs":
         return abs(arguments[0])
-    if (
-        isinstance(function, ast.Attribute)
-        and isinstance(function.value, ast.Name)
-        and function.value.id in ("np", "numpy")
-    ):
+    module = function.value if isinstance(function, ast.Attribute) else None
+    if isinstance(module, ast.Name) and module.id in NUMPY:
         return _numpy_close(*arguments, **NUMPY_CLOSE | options)
     return math.isclose(*arguments, **options)
 
 
 def _numpy_close(got: Any, expected: Any, rtol: float, atol: float) -> bool:
     """`numpy.allclose` for numbers and nested lists of the same shape."""
-    if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
-        return len(got) == len(expected) and all(
-            _numpy_close(*pair, rtol, atol) for pair in zip(got, expected, strict=True)
-        )
-    return bool(got == expected or abs(got - expected) <= atol + rtol * abs(expected))
+    if not isinstance(got, list | tuple) or not isinstance(expected, list | tuple):
+        if got == expected:
+            return True
+        difference = abs(got - expected)
+        return bool(difference <= atol + rtol * abs(expected))
+    if len(got) != len(expected):
+        return False
+    pairs = zip(got, expected, strict=True)
+    return all(_numpy_close(item, expected_item, rtol, atol) for item, expected_item in pairs)

@@ -1,14 +1,12 @@
-"""The share of tests that a response's program passes, or 1 for all of them: run in a sandbox (docs/sandbox.md), judged
-here.
+"""Verifier of programs: the share of tests that a response's program passes, or 1 for all of them. It runs in a sandbox
+(docs/sandbox.md), and is judged here.
 
 The payload holds the tests, under `tests` (an object, or that as JSON text) or directly:
 
 - `inputs`, `outputs`: what is read and what must be printed; with `fn_name`, lists of arguments and what that function
-must return,
-  also as a method of `Solution`. The layout of APPS, TACO, Eurus-2.
+  must return, also as a method of `Solution`. The layout of APPS, TACO, Eurus-2.
 - `asserts`: a list of assertions, each a test. `script`: one test of any length; with `entry_point` it defines `check`,
-which is called
-  with that function (HumanEval). Assertions are judged outside the sandbox (`assertions.py`).
+  which is called with that function (HumanEval). Assertions are judged outside the sandbox (`assertions.py`).
 
 And how they count: `scoring` (fraction, all), `compare` (lines, exact, any_order), `float_tolerance`, `max_tests`,
 `setup` (source before the program's), `program` (block: the last code block of the response; text: all of it if it has
@@ -21,25 +19,24 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nemo_brorl.config.reward_rules import SHARE_OF_TESTS
 from nemo_brorl.config.reward_schema import CodeConfig, RewardsConfig
 from nemo_brorl.core.errors import ResourceError
-from nemo_brorl.tasks.sandbox import Job, Limits, Sandbox, SandboxError
+from nemo_brorl.tasks.sandbox import Job, Limits, Run, Sandbox, SandboxError
 from nemo_brorl.tasks.verifiers.answer import without_thinking
 from nemo_brorl.tasks.verifiers.code.tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
 from nemo_brorl.tasks.verifiers.deadlines import KEY, Deadlines
 from nemo_brorl.tasks.verifiers.payload import Payload, check_choice
 
-SCORINGS, COMPARISONS, PROGRAMS, ISOLATIONS = (
-    ("fraction", "all"),
-    ("lines", "exact", "any_order"),
-    ("block", "text"),
-    ("test", "program"),
-)
+# Options of a payload, the default first.
+SCORINGS = ("fraction", "all")
+COMPARISONS = ("lines", "exact", "any_order")
+PROGRAMS = ("block", "text")
+ISOLATIONS = ("test", "program")
 PYTHON = ("python", "python3", "py")  # languages that a code block may name
 FENCE = "```"
 VARIABLE = "BRORL_CODE_SETTINGS"  # of the environment; programs do not see it
@@ -57,12 +54,14 @@ _runners: dict[int, Runner] = {}  # by process id: a sandbox serves the process 
 
 def configure(rewards: RewardsConfig) -> None:
     """Use these settings in this process and those that it starts from now on."""
-    os.environ[VARIABLE] = json.dumps([asdict(rewards.code), Deadlines.of(rewards).seconds("code", {})])
+    seconds = Deadlines.of(rewards).seconds("code", {})
+    os.environ[VARIABLE] = json.dumps([asdict(rewards.code), seconds])
 
 
 def close() -> None:
     """End this process's sandbox, if it has one."""
-    if (runner := _runners.pop(os.getpid(), None)) is not None:
+    runner = _runners.pop(os.getpid(), None)
+    if runner is not None:
         runner.sandbox.close()
 
 
@@ -97,13 +96,10 @@ def make_runner() -> Runner:
 
 def check(payload: Payload) -> Iterator[str]:
     """What is wrong with a payload."""
-    for key, choices in (
-        ("scoring", SCORINGS),
-        ("compare", COMPARISONS),
-        ("program", PROGRAMS),
-        ("isolation", ISOLATIONS),
-    ):
-        yield from check_choice(payload, key, choices)
+    yield from check_choice(payload, "scoring", SCORINGS)
+    yield from check_choice(payload, "compare", COMPARISONS)
+    yield from check_choice(payload, "program", PROGRAMS)
+    yield from check_choice(payload, "isolation", ISOLATIONS)
     try:
         read_tests(payload)
     except ValueError as error:
@@ -115,9 +111,13 @@ def score(payload: Payload, response: str) -> float:
     program = extract_program(response, may_be_bare=payload.get("program") == "text")
     if program is None:
         return 0.0
-    tests = read_tests(payload)[: payload.get("max_tests")]
-    runner = _runners.get(os.getpid()) or _runners.setdefault(os.getpid(), make_runner())
-    outcomes = run_tests(f"{payload.get('setup', '')}\n{program}", tests, payload, runner)
+    tests = read_tests(payload)
+    tests = tests[: payload.get("max_tests")]
+    process = os.getpid()
+    if process not in _runners:
+        _runners[process] = make_runner()
+    setup = payload.get("setup", "")
+    outcomes = run_tests(f"{setup}\n{program}", tests, payload, _runners[process])
     if payload.get("scoring", SCORINGS[0]) == "all":
         return float(all(outcomes))  # stops at the first that fails
     return sum(outcomes) / len(tests)
@@ -127,65 +127,85 @@ def extract_program(response: str, may_be_bare: bool = False) -> str | None:
     """The last complete code block that says it is Python, else the last that does not say what it is. Without any
     block, the whole text where that is allowed."""
     shown = without_thinking(response)
-    named: dict[str, str] = {}
-    lines: list[str] | None = None
-    language, has_fence = "", False
+    has_fence = False
+    blocks: dict[str, str] = {}  # the last of each language
+    lines: list[str] = []
+    language: str | None = None  # of the block that is open
     for line in shown.splitlines():
         if not line.lstrip().startswith(FENCE):
-            if lines is not None:
-                lines.append(line)
+            lines.append(line)
             continue
         has_fence = True
-        if lines is None:
-            language, lines = line.strip().strip("`").strip().lower().partition(" ")[0], []
+        if language is None:
+            language = _language(line)
         else:
-            named["python" if language in PYTHON else language], lines = "\n".join(lines) + "\n", None
+            lines.append("")
+            blocks[language] = "\n".join(lines)
+            language = None
+        lines = []
     if not has_fence and may_be_bare and shown.strip():
         return shown
-    return named.get("python", named.get(""))
+    unnamed = blocks.get("")
+    return blocks.get(PYTHON[0], unnamed)
+
+
+def _language(fence: str) -> str:
+    """The language that an opening fence names, "" for none; all of Python's names are one."""
+    label = fence.strip().strip("`").strip()
+    language, _, _ = label.lower().partition(" ")
+    return PYTHON[0] if language in PYTHON else language
 
 
 def run_tests(program: str, tests: list[Test], payload: Payload, runner: Runner) -> Iterator[bool]:
     """Whether the program passes each test. Those that its time is over for fail."""
     compare = payload.get("compare", COMPARISONS[0])
-    rules = Rules(compare == "exact", compare == "any_order", payload.get("float_tolerance", Rules.tolerance))
-    ends_at = time.monotonic() + SHARE_OF_TESTS * payload.get(KEY, runner.seconds)
+    tolerance = payload.get("float_tolerance", Rules.tolerance)
+    rules = Rules(compare == "exact", compare == "any_order", tolerance)
+    seconds = payload.get(KEY, runner.seconds)
+    ends_at = time.monotonic() + SHARE_OF_TESTS * seconds
     num_together = len(tests) if payload.get("isolation") == "program" else 1
-    done = 0
-    while done < len(tests):
-        left = ends_at - time.monotonic()
-        if left <= 0:
-            yield from [False] * (len(tests) - done)
+    num_done = 0
+    while num_done < len(tests):
+        seconds_left = ends_at - time.monotonic()
+        if seconds_left <= 0:
+            yield from [False] * (len(tests) - num_done)
             return
-        outcomes = list(_run_some(program, tests[done : done + num_together], rules, runner.sandbox, left))
+        next_tests = tests[num_done : num_done + num_together]
+        outcomes = _run_together(program, next_tests, rules, runner.sandbox, seconds_left)
         yield from outcomes
-        done += len(outcomes)
+        num_done += len(outcomes)
 
 
-def _run_some(program: str, tests: list[Test], rules: Rules, sandbox: Sandbox, left: float) -> Iterator[bool]:
+def _run_together(program: str, tests: list[Test], rules: Rules, sandbox: Sandbox, seconds: float) -> list[bool]:
     """Run tests of the first one's kind in one process. One outcome for each up to the first that did not come to its
     end."""
     first = tests[0]
     if isinstance(first, PrintTest):
-        yield first.passes(sandbox.run(first.job(program), left), rules)
-        return
-    alike = [test for test in tests if isinstance(test, type(first))]
+        run = sandbox.run(first.job(program), seconds)
+        return [first.passes(run, rules)]
     if isinstance(first, CallTest):
-        job = Job(
-            program, "call", name=first.name, parts=[test.arguments for test in alike if isinstance(test, CallTest)]
-        )
-    else:
-        job = Job(program, "script", parts=[test.script.source for test in alike if isinstance(test, ScriptTest)])
-    reports = sandbox.run(job, left).reports
-    for index, test in enumerate(alike):
-        mine = _reports_of(reports, index)
-        yield not isinstance(test, PrintTest) and test.passes(mine, rules)
-        if not mine or mine[-1][0] == "check":
-            return  # it took the process with it: what comes after has not run
+        calls = [test for test in tests if isinstance(test, CallTest)]
+        arguments = [test.arguments for test in calls]
+        job = Job(program, "call", name=first.name, parts=arguments)
+        run = sandbox.run(job, seconds)
+        return _outcomes(calls, run, rules)
+    scripts = [test for test in tests if isinstance(test, ScriptTest)]
+    sources = [test.script.source for test in scripts]
+    job = Job(program, "script", parts=sources)
+    run = sandbox.run(job, seconds)
+    return _outcomes(scripts, run, rules)
 
 
-def _reports_of(reports: list[list[object]], index: int) -> list[list[object]]:
-    """Those of one part: after the end of the part before it, up to its own end."""
-    ends = [position for position, (what, _, _) in enumerate(reports) if what != "check"]
-    start = ends[index - 1] + 1 if 0 < index <= len(ends) else 0
-    return [] if index > len(ends) else reports[start : ends[index] + 1 if index < len(ends) else None]
+def _outcomes(tests: Sequence[CallTest | ScriptTest], run: Run, rules: Rules) -> list[bool]:
+    """Whether each test passes by the reports of its part of a run. The last may have taken the process with it: what
+    comes after has not run."""
+    parts: list[list[list[Any]]] = [[]]  # reports of each, up to the one that ends it
+    for report in run.reports:
+        parts[-1].append(report)
+        if report[0] != "check":
+            parts.append([])
+    outcomes: list[bool] = []
+    for test, reports in zip(tests, parts, strict=False):
+        passes = test.passes(reports, rules)
+        outcomes.append(passes)
+    return outcomes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +46,15 @@ class CallTest:
 
     def passes(self, reports: Sequence[list[Any]], rules: Rules) -> bool:
         """Judge the reports of this test's part of a run."""
-        values = [value for what, value, _ in reports if what == "value"]
+        encoded: list[Any] = []
+        for what, value, _ in reports:
+            if what == "value":
+                encoded.append(value)
+        if len(encoded) != 1:
+            return False
         try:
-            return len(values) == 1 and any(same_value(decode(values[0]), one, rules) for one in self.expected)
+            returned = decode(encoded[0])
+            return any(same_value(returned, expected, rules) for expected in self.expected)
         except (NotPlainError, RecursionError):
             return False
 
@@ -62,16 +68,28 @@ class ScriptTest:
     def passes(self, reports: Sequence[list[Any]], rules: Rules) -> bool:
         """Judge the reports of this test's part of a run: it came to its end, made every check it had to, and each
         held."""
-        made = [(number, value) for what, value, number in reports if what == "check"]
-        required = {number for number, check in self.script.checks.items() if check.is_required}
-        if reports[-1:] == [] or reports[-1][0] != "done" or not made or not required <= {number for number, _ in made}:
+        if not reports or reports[-1][0] != "done":
             return False
-        return all(self._holds(number, value) for number, value in made)
+        missing: set[int] = set()
+        for number, check in self.script.checks.items():
+            if check.is_required:
+                missing.add(number)
+        num_made = 0
+        for what, value, number in reports:
+            if what != "check":
+                continue
+            if not self._holds(number, value):
+                return False
+            missing.discard(number)
+            num_made += 1
+        return num_made > 0 and not missing
 
     def _holds(self, number: int, value: Any) -> bool:
         check = self.script.checks.get(number)
+        if check is None or not isinstance(value, list):
+            return False
         try:
-            return check is not None and isinstance(value, list) and holds(check, decode(value))
+            return holds(check, decode(value))
         except NotPlainError:
             return False
 
@@ -101,96 +119,137 @@ def same_text(got: str, expected: str, rules: Rules) -> bool:
     """Whether a program printed what it should."""
     if rules.is_exact:
         return got == expected
-    ours, theirs = ([line.split() for line in text.strip().splitlines()] for text in (got, expected))
+    got_lines = _lines_of_words(got)
+    expected_lines = _lines_of_words(expected)
     if rules.is_any_order:
-        ours, theirs = sorted(ours), sorted(theirs)
-    return len(ours) == len(theirs) and all(
-        _same_words(*pair, rules.tolerance) for pair in zip(ours, theirs, strict=True)
-    )
+        got_lines.sort()
+        expected_lines.sort()
+    if len(got_lines) != len(expected_lines):
+        return False
+    for got_words, expected_words in zip(got_lines, expected_lines, strict=True):
+        if not _same_words(got_words, expected_words, rules.tolerance):
+            return False
+    return True
+
+
+def _lines_of_words(text: str) -> list[list[str]]:
+    return [line.split() for line in text.strip().splitlines()]
 
 
 def same_value(got: Any, expected: Any, rules: Rules) -> bool:
     """Whether a function returned what it should, which is JSON: tuples count as lists, and keys are texts."""
-    got, expected = _as_json(got), _as_json(expected)
+    got = _as_json(got)
+    expected = _as_json(expected)
     if rules.is_any_order and isinstance(got, list) and isinstance(expected, list):
-        got, expected = sorted(got, key=repr), sorted(expected, key=repr)
+        got.sort(key=repr)
+        expected.sort(key=repr)
     return _is_same(got, expected, rules.tolerance)
 
 
 def _same_words(got: list[str], expected: list[str], tolerance: float) -> bool:
-    return len(got) == len(expected) and all(
-        ours == theirs or _same_numbers(ours, theirs, tolerance) for ours, theirs in zip(got, expected, strict=True)
-    )
+    if len(got) != len(expected):
+        return False
+    for word, expected_word in zip(got, expected, strict=True):
+        if word != expected_word and not _same_numbers(word, expected_word, tolerance):
+            return False
+    return True
 
 
 def _same_numbers(got: str, expected: str, tolerance: float) -> bool:
-    if not tolerance or not any(mark in expected for mark in ".eE"):
+    has_point = any(mark in expected for mark in ".eE")
+    if not tolerance or not has_point:
         return False
     try:
-        return math.isclose(float(got), float(expected), rel_tol=tolerance, abs_tol=tolerance)
+        number = float(got)
+        expected_number = float(expected)
+        return math.isclose(number, expected_number, rel_tol=tolerance, abs_tol=tolerance)
     except ValueError:
         return False
 
 
 def _is_same(got: Any, expected: Any, tolerance: float) -> bool:
     if isinstance(got, list) and isinstance(expected, list):
-        return len(got) == len(expected) and all(_is_same(*pair, tolerance) for pair in zip(got, expected, strict=True))
-    if isinstance(got, dict) and isinstance(expected, dict):
-        return got.keys() == expected.keys() and all(_is_same(got[key], expected[key], tolerance) for key in got)
-    numbers = isinstance(got, int | float) and isinstance(expected, int | float)
-    if numbers and tolerance and (isinstance(got, float) or isinstance(expected, float)):
-        try:
-            return bool(got == expected) or math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
-        except OverflowError:  # an integer beyond every float
-            return False
-    return bool(got == expected)
+        keys: Iterable[Any] = range(len(got))
+        may_be_same = len(got) == len(expected)
+    elif isinstance(got, dict) and isinstance(expected, dict):
+        keys = got
+        may_be_same = got.keys() == expected.keys()
+    else:
+        return _is_same_item(got, expected, tolerance)
+    if not may_be_same:
+        return False
+    return all(_is_same(got[key], expected[key], tolerance) for key in keys)
+
+
+def _is_same_item(got: Any, expected: Any, tolerance: float) -> bool:
+    if got == expected:
+        return True
+    are_numbers = isinstance(got, int | float) and isinstance(expected, int | float)
+    is_one_float = isinstance(got, float) or isinstance(expected, float)
+    if not (are_numbers and is_one_float and tolerance):
+        return False
+    try:
+        return math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
+    except OverflowError:  # an integer beyond every float
+        return False
 
 
 def _as_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_as_json(item) for item in value]
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): _as_json(item) for key, item in value.items()}
+        json_object: dict[str, Any] = {}
+        for key, item in value.items():
+            json_object[str(key)] = _as_json(item)
+        return json_object
     return value
 
 
 def _input_tests(given: Mapping[str, Any]) -> Iterator[Test]:
-    inputs, outputs, name = given.get("inputs", []), given.get("outputs", []), given.get("fn_name")
-    if (
-        not isinstance(inputs, Sequence)
-        or not isinstance(outputs, Sequence)
-        or isinstance(inputs, str)
-        or len(inputs) != len(outputs)
-    ):
+    inputs = given.get("inputs", [])
+    outputs = given.get("outputs", [])
+    name = given.get("fn_name")
+    are_lists = isinstance(inputs, Sequence) and isinstance(outputs, Sequence) and not isinstance(inputs, str)
+    if not are_lists or len(inputs) != len(outputs):
         raise ValueError("'inputs' and 'outputs' must be two lists of the same length")
-    if name is not None and not (isinstance(name, str) and name.isidentifier()):
+    is_name = isinstance(name, str) and name.isidentifier()
+    if name is not None and not is_name:
         raise ValueError(f"'fn_name' is {name!r}; write the name of a function, or leave it out")
-    for one, output in zip(inputs, outputs, strict=True):
+    for given_input, output in zip(inputs, outputs, strict=True):
         if name is None:
-            yield PrintTest(_text(one, "inputs"), _text(output, "outputs"))
+            yield PrintTest(_text(given_input, "inputs"), _text(output, "outputs"))
         else:
-            yield CallTest(name, _arguments(one), _accepted(output))
+            yield CallTest(name, _arguments(given_input), _accepted(output))
 
 
 def _text(value: Any, key: str) -> str:
     """Text as it is; a list is lines, as in some of TACO's rows."""
     if isinstance(value, str):
         return value
-    if isinstance(value, Sequence) and all(isinstance(item, str) for item in value):
+    if _is_list_of_texts(value):
         return "\n".join(value)
     raise ValueError(f"{key!r} holds {str(value)[:80]!r}; without fn_name write the text that is read or printed")
 
 
+def _is_list_of_texts(value: Any) -> bool:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return False
+    return all(isinstance(item, str) for item in value)
+
+
 def _arguments(value: Any) -> list[Any]:
     """A list is the arguments; text has one of them on each line, as JSON (LiveCodeBench)."""
-    if isinstance(value, str):
-        try:
-            return [json.loads(line) for line in value.splitlines() if line.strip()]
-        except ValueError as error:
-            raise ValueError(
-                f"'inputs' holds {value[:80]!r}; with fn_name write a list of arguments, or one as JSON on each line"
-            ) from error
-    return list(value) if isinstance(value, list | tuple) else [value]
+    if isinstance(value, list | tuple):
+        return list(value)
+    if not isinstance(value, str):
+        return [value]
+    lines = filter(str.strip, value.splitlines())
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise ValueError(
+            f"'inputs' holds {value[:80]!r}; with fn_name write a list of arguments, or one as JSON on each line"
+        ) from error
 
 
 def _accepted(value: Any) -> list[Any]:
@@ -208,19 +267,23 @@ def _accepted(value: Any) -> list[Any]:
 
 
 def _script_tests(given: Mapping[str, Any]) -> Iterator[Test]:
-    asserts, script, entry_point = given.get("asserts", []), given.get("script"), given.get("entry_point")
-    if isinstance(asserts, str) or not all(isinstance(item, str) for item in asserts):
+    asserts = given.get("asserts", [])
+    script = given.get("script")
+    entry_point = given.get("entry_point")
+    if not _is_list_of_texts(asserts):
         raise ValueError("'asserts' must be a list of texts, each with at least one assertion")
     if script is not None and not isinstance(script, str):
         raise ValueError(f"'script' is a {type(script).__name__}; write Python source")
-    whole = [f"{script}\n\ncheck({entry_point})\n" if entry_point else script] if script else []
-    number = 0
-    for source in [*asserts, *whole]:
+    sources = list(asserts)
+    if script:
+        sources.append(f"{script}\n\ncheck({entry_point})\n" if entry_point else script)
+    num_checks = 0
+    for source in sources:
         try:
-            taken = take_apart(source, number)
+            taken_apart = take_apart(source, num_checks)
         except (SyntaxError, ValueError) as error:
             raise ValueError(f"a test does not compile: {str(error)[:200]}: {source[:80]!r}") from error
-        if not taken.checks:
+        if not taken_apart.checks:
             raise ValueError(f"a test asserts nothing: {source[:80]!r}")
-        number += len(taken.checks)
-        yield ScriptTest(taken)
+        num_checks += len(taken_apart.checks)
+        yield ScriptTest(taken_apart)
