@@ -13,11 +13,11 @@ import numpy as np
 import ray
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.generation.chunk_task import ChunkMeta, ChunkProgress
-from nemo_brorl.generation.engine_actor import EngineReady
-from nemo_brorl.generation.engine_handle import EngineSlot
+from nemo_brorl.generation.chunk_messages import ChunkMeta, ChunkProgress
+from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
+from nemo_brorl.generation.transport import RayTransport
 from nemo_brorl.ports import Forecast
 from nemo_brorl.tasks.scoring.repetition import response_keys
 from nemo_brorl.tasks.scoring.worker import ResponseScores
@@ -31,7 +31,7 @@ ROUND_TRIP_S = 0.002  # of a question for news: two in one would be answered at 
 
 
 class StandInEngine:
-    """Answers like `generation.engine.RolloutEngine`, with random arrays; every so many rollouts there is news."""
+    """Answers like `RolloutEngine`, with random arrays; every so many rollouts there is progress to tell."""
 
     def __init__(self, index: int, mean_tokens: int) -> None:
         self.index, self.mean_tokens = index, mean_tokens
@@ -43,7 +43,7 @@ class StandInEngine:
 
     @ray.method(num_returns=3)
     async def generate(
-        self, flight: int, request: RolloutRequest, beginnings: None
+        self, call_id: int, request: RolloutRequest, partial: None
     ) -> tuple[ChunkMeta, ChunkArrays, None]:
         for first in range(
             0, request.num_rollouts, self.every
@@ -59,9 +59,9 @@ class StandInEngine:
         tokens = random.integers(3, VOCAB_SIZE, int(offsets[-1]), np.int32)
         arrays = ChunkArrays(tokens, np.full(len(tokens), -2.0, np.float32), offsets)
         is_stopped = lengths < request.sampling.max_tokens
-        return ChunkMeta(flight, request.prompt.uid, request.indices, lengths, is_stopped, 0, 0), arrays, None
+        return ChunkMeta(call_id, request.prompt.uid, request.indices, lengths, is_stopped, 0, 0), arrays, None
 
-    async def news(self, every: int, within_s: float) -> tuple[ChunkProgress, ...]:
+    async def progress(self, every: int, within_s: float) -> tuple[ChunkProgress, ...]:
         self.every = every
         await self.is_due.wait()
         self.is_due.clear()
@@ -71,10 +71,10 @@ class StandInEngine:
     def stats(self) -> EngineStats:
         return EngineStats(self.index, 0, 0, 0, 0, 0, 0)
 
-    def withdraw(self, flight: int) -> bool:
+    def withdraw(self, call_id: int) -> bool:
         return False
 
-    def abort(self, flights: Sequence[int]) -> None:
+    def abort(self, call_ids: Sequence[int]) -> None:
         return None
 
 
@@ -96,24 +96,28 @@ class StandInGenerator:
         self.config = config
         actor: Any = ray.remote(num_cpus=0.1)(StandInEngine)
         num = config.generation.num_engines or 1
-        self.slots = [EngineSlot(index, partial(actor.remote, index, mean_tokens), 0, 600.0) for index in range(num)]
-        self.numbers = itertools.count()
+        self.transport = RayTransport()
+        self.call_ids = itertools.count()
+        self.handles = []
+        for index in range(num):
+            start_actor = partial(actor.remote, index, mean_tokens)
+            self.handles.append(EngineHandle(index, start_actor, 0, 600.0, self.transport))
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
         generation = self.config.generation
         placement = ChunkPlacement([], generation.max_num_seqs, self.config.rollouts.placement, forecast)
-        return VllmSession(self.slots, placement, generation, self.numbers, {0})
+        return VllmSession(self.handles, placement, generation, self.call_ids, {0}, self.transport)
 
     def stats(self) -> list[EngineStats]:
-        references = [slot.actor.stats.remote() for slot in self.slots]
-        return [slot.count(ray.get(reference)) for slot, reference in zip(self.slots, references, strict=True)]
+        references = [handle.actor.stats.remote() for handle in self.handles]
+        return [handle.count(ray.get(reference)) for handle, reference in zip(self.handles, references, strict=True)]
 
     def stalled(self, seconds: float) -> list[str]:
         return []
 
     def close(self) -> None:
-        for slot in self.slots:
-            slot.close()
+        for handle in self.handles:
+            handle.close()
 
 
 class BulkPrompts:

@@ -12,7 +12,7 @@ from bench.cluster_model.engine import Chunk, EngineModel
 from bench.cluster_model.load import ClusterShape, Load
 from nemo_brorl.generation.placement.engine_load import PrefixCache
 from nemo_brorl.generation.placement.placement import Steal
-from nemo_brorl.generation.placement.report_times import ReportTimes
+from nemo_brorl.generation.progress_report import ReportTimes
 
 
 class Dispatcher(Protocol):

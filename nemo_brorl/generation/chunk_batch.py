@@ -8,16 +8,9 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from nemo_brorl.generation.chunk_task import (
-    ChunkFailure,
-    ChunkMeta,
-    ChunkProgress,
-    ChunkWork,
-    Continuation,
-    RolloutTask,
-    Withdrawn,
-)
-from nemo_brorl.generation.progress_report import News, Reports
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, ChunkProgress, Progress, Withdrawn
+from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, RolloutTask
+from nemo_brorl.generation.progress_report import ProgressReports
 from nemo_brorl.types import Sampling
 
 
@@ -44,7 +37,7 @@ class ChunkBatch:
     its last one has ended, or earlier, by `cut` or the request's deadline; `withdraw` and `abort` drop it, with
     `Withdrawn` as the answer.
 
-    `cut` and `abort` may overtake the chunk on its way here: flights that are not known are remembered.
+    `cut` and `abort` may overtake the chunk on its way here: calls that are not known are remembered.
     """
 
     def __init__(self, requests: Requests) -> None:
@@ -52,12 +45,12 @@ class ChunkBatch:
         self.num_tokens = 0  # sampled so far
         self.num_samples = 0  # rollouts that have ended
         self._requests = requests
-        self._chunks: dict[int, ChunkWork] = {}  # by flight
-        self._rollouts: dict[str, tuple[ChunkWork, int]] = {}  # unfinished, by name: chunk and row
+        self._chunks: dict[int, ChunkTask] = {}  # by call
+        self._rollouts: dict[str, tuple[ChunkTask, int]] = {}  # unfinished, by name: chunk and row
         self._cut_early: set[int] = set()
         self._dropped_early: set[int] = set()
         self._failure: ChunkFailure | None = None
-        self._reports = Reports()
+        self._reports = ProgressReports()
         self.set_version(0)
 
     @property
@@ -70,30 +63,32 @@ class ChunkBatch:
         self.version = version
         self._requests.set_version(version)
 
-    def add(self, chunk: ChunkWork) -> None:
+    def add(self, chunk: ChunkTask) -> None:
         """Queue a chunk's rollouts."""
         if self._failure is not None:
             chunk.answer.set_result((self._failure, None, None))
             return
         if not self._chunks:
-            self._reports.note_begun(time.monotonic())
-        self._chunks[chunk.flight] = chunk
-        if chunk.flight in self._dropped_early:
+            self._reports.times.note_begun(time.monotonic())
+        self._chunks[chunk.call_id] = chunk
+        if chunk.call_id in self._dropped_early:
             self._drop(chunk)
             return
-        for task in chunk.tasks():
-            name = f"{chunk.flight}/{task.row}"
-            chunk.ids.append(self._requests.add(name, task, chunk.request.sampling))
-            self._rollouts[name] = chunk, task.row
-        if chunk.flight in self._cut_early:
-            self.cut([chunk.flight])
+        sampling = chunk.request.sampling
+        for task in chunk.rollouts():
+            name = f"{chunk.call_id}/{task.row}"
+            identity = self._requests.add(name, task, sampling)
+            chunk.ids.append(identity)
+            self._rollouts[name] = (chunk, task.row)
+        if chunk.call_id in self._cut_early:
+            self.cut([chunk.call_id])
 
     def step(self) -> None:
         """One step; answers the chunks it finishes."""
         for name, continuation in self._requests.step():
             chunk, row = self._rollouts.pop(name)
             chunk.put(row, continuation)
-            self._reports.note_ended()
+            self._reports.times.note_ended()
             if chunk.is_finished:
                 self._answer(chunk)
         now = time.monotonic()
@@ -101,32 +96,38 @@ class ChunkBatch:
         if self._chunks and self._reports.is_due(now):
             self._reports.tell(self._progress(), now)
 
-    def report(self, every: int, within_s: float, answer: Future[News]) -> None:
-        """Tell `answer` how far all chunks are, as `Reports` says when."""
-        self._reports.ask(every, within_s, answer)
+    def report(self, every: int, within_s: float, question: Future[Progress]) -> None:
+        """Answer `question` with how far all chunks are, when `ReportTimes` says."""
+        self._reports.ask(every, within_s, question)
 
-    def cut(self, flights: Collection[int]) -> None:
+    def cut(self, call_ids: Collection[int]) -> None:
         """End these chunks with what they have."""
-        self._cut_early |= set(flights) - self._chunks.keys()
-        for chunk in [self._chunks[flight] for flight in flights if flight in self._chunks]:
+        for call_id in call_ids:
+            chunk = self._chunks.get(call_id)
+            if chunk is None:
+                self._cut_early.add(call_id)
+                continue
             for row in chunk.missing():
                 chunk.put(row, self._requests.so_far(chunk.ids[row]))
-            self._forget(chunk)
+            self._remove_rollouts(chunk)
             self._answer(chunk)
 
-    def withdraw(self, flight: int) -> bool:
+    def withdraw(self, call_id: int) -> bool:
         """Drop a chunk unless a token of it was sampled; whether it was dropped."""
-        chunk = self._chunks.get(flight)
-        if chunk is None or any(self._requests.num_tokens(identity) != 0 for identity in chunk.ids):
+        chunk = self._chunks.get(call_id)
+        if chunk is None:
             return False
+        for identity in chunk.ids:
+            if self._requests.num_tokens(identity) != 0:
+                return False
         self._drop(chunk)
         return True
 
-    def abort(self, flights: Collection[int]) -> None:
+    def abort(self, call_ids: Collection[int]) -> None:
         """Drop these chunks. Nothing else is in flight, here or on its way, and nobody waits for a report."""
         self._reports.drop()
         self._cut_early.clear()
-        self._dropped_early = set(flights) - self._chunks.keys()
+        self._dropped_early = set(call_ids) - self._chunks.keys()
         for chunk in list(self._chunks.values()):
             self._drop(chunk)
 
@@ -140,48 +141,52 @@ class ChunkBatch:
 
     def _cut_overdue(self, now: float) -> None:
         for chunk in list(self._chunks.values()):
-            limit = chunk.request.deadline_s
-            if limit is None:
+            deadline_s = chunk.request.deadline_s
+            if deadline_s is None:
                 continue
-            if (
-                chunk.begun_at is None and self._requests.num_tokens(chunk.ids[0]) != 0
-            ):  # vLLM begins with the first of a chunk
+            first = chunk.ids[0]  # vLLM begins with the first rollout of a chunk
+            if chunk.begun_at is None and self._requests.num_tokens(first) != 0:
                 chunk.begun_at = now
-            if chunk.begun_at is not None and now - chunk.begun_at > limit:
-                self.cut([chunk.flight])
+            if chunk.begun_at is not None and now - chunk.begun_at > deadline_s:
+                self.cut([chunk.call_id])
 
-    def _progress(self) -> tuple[ChunkProgress, ...]:
+    def _progress(self) -> Progress:
         """Of every chunk in the batch that has begun."""
-        news = []
+        progress = []
         for chunk in self._chunks.values():
-            counts = {row: self._requests.num_tokens(chunk.ids[row]) for row in chunk.missing()}
-            ages = [num + chunk.num_resumed(row) for row, num in counts.items() if num]
-            num_ended = len(chunk.ids) - sum(
-                num is not None for num in counts.values()
-            )  # None: in this step, and not yet put
-            if ages or num_ended:
-                age = sum(ages) / len(ages) if ages else 0.0
-                news.append(ChunkProgress(chunk.flight, num_ended + len(ages), num_ended, age))
-        return tuple(news)
+            num_running = 0  # begun and not ended
+            num_waiting = 0
+            num_tokens = 0  # of those that are running
+            for row in chunk.missing():
+                sampled = self._requests.num_tokens(chunk.ids[row])
+                if sampled:
+                    num_running += 1
+                    num_tokens += sampled + chunk.num_resumed(row)
+                elif sampled == 0:
+                    num_waiting += 1  # None: it has ended in this step, and was not put yet
+            num_ended = len(chunk.ids) - num_running - num_waiting
+            if num_running or num_ended:
+                age = num_tokens / num_running if num_running else 0.0
+                progress.append(ChunkProgress(chunk.call_id, num_ended + num_running, num_ended, age))
+        return tuple(progress)
 
-    def _answer(self, chunk: ChunkWork) -> None:
-        del self._chunks[chunk.flight]
-        reply = chunk.reply(self.version, self._requests.vocab_size)
-        meta = reply[0]
+    def _answer(self, chunk: ChunkTask) -> None:
+        del self._chunks[chunk.call_id]
+        meta, arrays, partial = chunk.reply(self.version, self._requests.vocab_size)
         if isinstance(meta, ChunkMeta):
-            reply = (dataclasses.replace(meta, progress=self._progress()), *reply[1:])
-            self._reports.note_told(time.monotonic())
+            meta = dataclasses.replace(meta, progress=self._progress())
+            self._reports.times.note_told(time.monotonic())
             self.num_samples += len(meta.lengths)
             self.num_tokens += chunk.num_sampled
-        chunk.answer.set_result(reply)
+        chunk.answer.set_result((meta, arrays, partial))
 
-    def _drop(self, chunk: ChunkWork) -> None:
-        self._forget(chunk)
-        del self._chunks[chunk.flight]
+    def _drop(self, chunk: ChunkTask) -> None:
+        self._remove_rollouts(chunk)
+        del self._chunks[chunk.call_id]
         chunk.answer.set_result((Withdrawn(), None, None))
 
-    def _forget(self, chunk: ChunkWork) -> None:
+    def _remove_rollouts(self, chunk: ChunkTask) -> None:
         """Take what is left of a chunk out of the batch."""
         self._requests.abort(chunk.ids)
         for row in range(len(chunk.ids)):
-            self._rollouts.pop(f"{chunk.flight}/{row}", None)
+            self._rollouts.pop(f"{chunk.call_id}/{row}", None)

@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,10 +21,11 @@ import ray
 from nemo_brorl.core.errors import GenerationError, WeightSyncError
 from nemo_brorl.core.logs import get_logger, setup_logging
 from nemo_brorl.generation.chunk_batch import ChunkBatch
-from nemo_brorl.generation.chunk_task import ChunkFailure, ChunkWork, Reply
+from nemo_brorl.generation.chunk_messages import ChunkFailure, Progress, Reply
+from nemo_brorl.generation.chunk_task import ChunkTask
 from nemo_brorl.generation.device import EngineSettings, prepare_process
-from nemo_brorl.generation.progress_report import News
-from nemo_brorl.generation.sleep_mode import SleepMode
+from nemo_brorl.generation.engine_handle import EngineReady
+from nemo_brorl.generation.sleep import SleepMode
 from nemo_brorl.generation.vllm_requests import VllmRequests
 from nemo_brorl.generation.weights.incoming import (
     IncomingWeights,
@@ -47,16 +47,6 @@ from nemo_brorl.types import (
 T = TypeVar("T")
 
 logger = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class EngineReady:
-    """An engine that can be used, and how long it took."""
-
-    engine: int
-    process: int
-    import_s: float
-    load_s: float
 
 
 class RolloutEngine:
@@ -92,34 +82,34 @@ class RolloutEngine:
         return self._ready
 
     @ray.method(num_returns=3)
-    async def generate(self, flight: int, request: RolloutRequest, beginnings: ChunkArrays | None) -> Reply:
+    async def generate(self, call_id: int, request: RolloutRequest, partial: ChunkArrays | None) -> Reply:
         """The rollouts of the request as three Ray returns: what to know, the ended ones, and the unfinished ones if it
         was cut.
 
-        `flight` is a number of the caller's that was not used before; `beginnings` are those of `request.resumed`.
+        `call_id` is a number of the caller's that was not used before; `partial` are the tokens of `request.resumed`.
         """
         answer: Future[Reply] = Future()
-        await self._on_thread(lambda: self._add(ChunkWork(flight, request, beginnings, answer)))
+        await self._on_thread(lambda: self._add(ChunkTask(call_id, request, partial, answer)))
         return await asyncio.wrap_future(answer)
 
-    async def cut(self, flights: Collection[int]) -> None:
+    async def cut(self, call_ids: Collection[int]) -> None:
         """End these chunks with what they have; those that are not here yet, as soon as they come."""
-        await self._on_thread(lambda: self._batch.cut(flights))
+        await self._on_thread(lambda: self._batch.cut(call_ids))
 
-    async def withdraw(self, flight: int) -> bool:
+    async def withdraw(self, call_id: int) -> bool:
         """Give a chunk back unless a token of it was sampled; whether it was. Its `generate` then answers Withdrawn."""
-        return await self._on_thread(lambda: self._batch.withdraw(flight))
+        return await self._on_thread(lambda: self._batch.withdraw(call_id))
 
-    async def abort(self, flights: Collection[int]) -> None:
+    async def abort(self, call_ids: Collection[int]) -> None:
         """Drop these chunks, which is all there are, also those that are not here yet."""
-        await self._on_thread(lambda: self._batch.abort(flights))
+        await self._on_thread(lambda: self._batch.abort(call_ids))
 
-    async def news(self, every: int, within_s: float) -> News:
+    async def progress(self, every: int, within_s: float) -> Progress:
         """How far the chunks here are, once `every` more rollouts have ended or a busy engine has told nothing for
-        `within_s`, see `Reports`. An engine without chunks does not answer before it has some."""
-        answer: Future[News] = Future()
-        await self._on_thread(lambda: self._batch.report(every, within_s, answer))
-        return await asyncio.wrap_future(answer)
+        `within_s`, see `ReportTimes`. An engine without chunks does not answer before it has some."""
+        question: Future[Progress] = Future()
+        await self._on_thread(lambda: self._batch.report(every, within_s, question))
+        return await asyncio.wrap_future(question)
 
     async def stats(self) -> EngineStats:
         """Counters since the engine was started."""
@@ -167,7 +157,7 @@ class RolloutEngine:
 
     # ---- below: on the vLLM thread only ----
 
-    def _add(self, chunk: ChunkWork) -> None:
+    def _add(self, chunk: ChunkTask) -> None:
         self._batch.add(chunk)
         self._step_if_needed()
 
@@ -228,7 +218,10 @@ class RolloutEngine:
         return report
 
     def _stats(self) -> EngineStats:
-        counters = {metric.name: int(metric.value) for metric in self._engine.get_metrics() if hasattr(metric, "value")}
+        counters = {}
+        for metric in self._engine.get_metrics():
+            if hasattr(metric, "value"):  # not so for histograms
+                counters[metric.name] = int(metric.value)
         return EngineStats(
             engine=self._settings.index,
             version=self._batch.version,

@@ -1,27 +1,31 @@
-"""One engine's place in the pool: the actor behind it changes when it dies, its number and its counters go on."""
+"""The driver's handle on one engine: the actor behind it changes when it dies, its number and its counters go on."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ray
-from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
-
-from nemo_brorl.core.errors import BroRLError, GenerationError
+from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.logs import get_logger
-from nemo_brorl.generation.chunk_task import ChunkFailure
-from nemo_brorl.generation.engine_actor import EngineReady
+from nemo_brorl.generation.chunk_messages import ChunkFailure
+from nemo_brorl.generation.transport import EngineTransport, explain
 from nemo_brorl.types import EngineStats, TensorInfo
-
-ENGINE_FAILURES = (RayActorError, RayTaskError, GetTimeoutError, ObjectLostError)
 
 _COUNTERS = ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "generated_tokens", "generated_samples")
 
 logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class EngineReady:
+    """An engine that can be used, and how long it took."""
+
+    engine: int
+    process: int
+    import_s: float
+    load_s: float
 
 
 @dataclass(frozen=True)
@@ -35,24 +39,34 @@ class PublishedWeights:
     @classmethod
     def of(cls, manifest: Sequence[TensorInfo], copies: Sequence[Any], version: int) -> PublishedWeights:
         """An update as it was streamed; a copy that is None was not kept."""
-        return cls(tuple(manifest), None if any(copy is None for copy in copies) else tuple(copies), version)
+        buckets = None if None in copies else tuple(copies)
+        return cls(tuple(manifest), buckets, version)
 
     @property
     def num_bytes(self) -> int:
         """That the copy takes in the object store."""
-        return sum(info.num_bytes for info in self.manifest) if self.buckets is not None else 0
+        if self.buckets is None:
+            return 0
+        return sum(info.num_bytes for info in self.manifest)
 
 
-class EngineSlot:
+class EngineHandle:
     """Starts, replaces and stops one engine.
 
-    starting ──`starting` resolves, `wait`──► ready ──`replace`──► starting …; the slot gives up with GenerationError
-    when it was replaced `max_restarts` times and no chunk of its came in between. While starting, `starting` is the
+    starting ──`starting` resolves, `wait`──► ready ──`replace`──► starting …; the handle gives up with GenerationError
+    when its engine was replaced `max_restarts` times and no chunk came in between. While starting, `starting` is the
     reference to wait for; when it resolves, the new actor has loaded `published`. Who holds on to an `actor` may find
     another one here later.
     """
 
-    def __init__(self, index: int, start_actor: Callable[[], Any], max_restarts: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        index: int,
+        start_actor: Callable[[], Any],
+        max_restarts: int,
+        timeout_s: float,
+        transport: EngineTransport,
+    ) -> None:
         self.index = index
         # what a replacement loads; None: the weights of the model folder
         self.published: PublishedWeights | None = None
@@ -64,34 +78,37 @@ class EngineSlot:
         self._start_actor = start_actor
         self._max_restarts = max_restarts
         self._timeout_s = timeout_s
+        self._transport = transport
         self._num_in_a_row = 0  # replacements since a chunk came
         self._num_restarts = 0
         self._num_garbage = 0
         self._given_up: str | None = None  # why, once there are no restarts left
         self._counted: EngineStats | None = None  # last snapshot, of all actors so far
         self._carried: EngineStats | None = None  # of the actors before this one
-        self._heard = time.monotonic()
+        self._heard = transport.now()
         self.actor: Any = start_actor()
         self.starting: Any = self.actor.ready.remote()  # None when ready
 
     @property
     def name(self) -> str:
-        """Of the engine that is here now: another one after every replacement."""
-        return f"engine {self.index}" + (f" (number {self.num_started})" if self.num_started > 1 else "")
+        """Name of the engine that is here now: another one after every replacement."""
+        if self.num_started == 1:
+            return f"engine {self.index}"
+        return f"engine {self.index} (number {self.num_started})"
 
     @property
     def version(self) -> int:
-        """Of the weights published last; 0: the model folder's."""
+        """Version of the weights published last; 0: the model folder's."""
         return 0 if self.published is None else self.published.version
 
     @property
     def silence_s(self) -> float:
         """Seconds since the engine was last given something to do, or was last heard of."""
-        return time.monotonic() - self._heard
+        return self._transport.now() - self._heard
 
     def touch(self) -> None:
         """The engine was heard of, or begins to have something to do: its time starts again."""
-        self._heard = time.monotonic()
+        self._heard = self._transport.now()
 
     def note_chunk(self) -> None:
         """A good chunk came: earlier failures are forgiven."""
@@ -101,10 +118,9 @@ class EngineSlot:
     def wait(self) -> EngineReady:
         """Block until the engine is ready. Raises GenerationError when it does not start."""
         reference = self.starting if self.starting is not None else self.actor.ready.remote()
-        try:
-            ready: EngineReady = ray.get(reference, timeout=self._timeout_s)
-        except ENGINE_FAILURES as cause:
-            raise GenerationError(f"engine {self.index} did not start: {explain(cause)}") from cause
+        ready = self._transport.results([reference], self._timeout_s)[0]
+        if not isinstance(ready, EngineReady):
+            raise GenerationError(f"engine {self.index} did not start: {explain(ready)}")
         self.note_ready(ready)
         return ready
 
@@ -115,8 +131,22 @@ class EngineSlot:
             self.touch()
             logger.info("engine %d is ready: import %.1f s, load %.1f s", self.index, ready.import_s, ready.load_s)
 
+    def check_start(self) -> None:
+        """Note that a starting engine is ready, or replace one that failed or takes too long. Does not wait. Raises
+        GenerationError when there are no restarts left."""
+        if self.starting is None:
+            return
+        if self._transport.wait([self.starting]):
+            result = self._transport.results([self.starting], self._timeout_s)[0]
+            if isinstance(result, EngineReady):
+                self.note_ready(result)
+            else:
+                self.replace(result)
+        elif self.silence_s >= self._timeout_s:
+            self.replace(TimeoutError(f"no answer within generation.timeout_s={self._timeout_s:g}"))
+
     def wait_or_replace(self) -> EngineReady:
-        """Block until an engine is ready, maybe a new one. Raises GenerationError when the slot gives up."""
+        """Block until an engine is ready, maybe a new one. Raises GenerationError when there are no restarts left."""
         while True:
             try:
                 return self.wait()
@@ -127,92 +157,76 @@ class EngineSlot:
         """Kill the actor and start another with the published weights, without waiting; where no copy of them is kept
         it `lacks_weights` until the next publication.
 
-        Raises GenerationError when the slot was replaced `max_restarts` times for a fault since it last returned a
+        Raises GenerationError when the engine was replaced `max_restarts` times for a fault since it last returned a
         chunk.
         """
-        ray.kill(self.actor, no_restart=True)
-        self._num_garbage += isinstance(cause, ChunkFailure) and cause.is_garbage
-        if self._given_up is None and is_fault and self._num_in_a_row >= self._max_restarts:
-            self._given_up = (
-                f"engine {self.index} failed {self._num_in_a_row + 1} times, "
-                f"generation.max_restarts={self._max_restarts}; "
-                f"last: {explain(cause)}"
-            )
+        self._transport.kill(self.actor)
+        self.lost_to = explain(cause)
+        if isinstance(cause, ChunkFailure) and cause.is_garbage:
+            self._num_garbage += 1
+        if is_fault:
+            self._count_fault()
         if self._given_up is not None:
             raise GenerationError(self._given_up)
         self.num_started += 1
         self.lacks_weights = self.published is not None and self.published.buckets is None
-        self.lost_to = explain(cause)
-        self._num_in_a_row += is_fault
-        self._num_restarts += is_fault
-        until = "; it samples again after the next publication" if self.lacks_weights else ""
         logger.warning(
             "engine %d is replaced (%d of %d): %s%s",
             self.index,
             self._num_in_a_row,
             self._max_restarts,
             self.lost_to,
-            until,
+            "; it samples again after the next publication" if self.lacks_weights else "",
         )
         self._carried = self._counted
-        self.actor = self._start_actor()
-        self.touch()
-        if self.published is None or self.published.buckets is None:
-            self.starting = self.actor.ready.remote()
-        else:
-            self.starting = self.actor.restore.remote(
-                self.published.manifest, self.published.version, *self.published.buckets
-            )
+        self._start()
 
     def count(self, snapshot: EngineStats) -> EngineStats:
-        """The slot's counters: those of its actor plus what earlier actors were last seen with, and its faults."""
+        """Counters of all engines that were here: those of the actor plus what earlier actors were last seen with, and
+        its faults."""
         if self._carried is not None:
             totals = {name: getattr(snapshot, name) + getattr(self._carried, name) for name in _COUNTERS}
             snapshot = dataclasses.replace(snapshot, **totals)
         self._counted = snapshot
         return dataclasses.replace(
-            snapshot, num_restarts=self._num_restarts, num_garbage=self._num_garbage, num_resampled=self.num_resampled
+            snapshot,
+            num_restarts=self._num_restarts,
+            num_garbage=self._num_garbage,
+            num_resampled=self.num_resampled,
         )
 
     def close(self) -> None:
         """Stop the engine."""
-        ray.kill(self.actor, no_restart=True)
+        self._transport.kill(self.actor)
+
+    def _count_fault(self) -> None:
+        if self._given_up is None and self._num_in_a_row >= self._max_restarts:
+            self._given_up = (
+                f"engine {self.index} failed {self._num_in_a_row + 1} times, "
+                f"generation.max_restarts={self._max_restarts}; last: {self.lost_to}"
+            )
+        if self._given_up is None:
+            self._num_in_a_row += 1
+            self._num_restarts += 1
+
+    def _start(self) -> None:
+        self.actor = self._start_actor()
+        self.touch()
+        published = self.published
+        if published is None or published.buckets is None:
+            self.starting = self.actor.ready.remote()
+        else:
+            self.starting = self.actor.restore.remote(published.manifest, published.version, *published.buckets)
 
 
-def check_weights(slots: Sequence[EngineSlot]) -> None:
+def check_weights(handles: Sequence[EngineHandle]) -> None:
     """Raise GenerationError when no engine has the published weights: only the policy could bring them, and it waits
     for samples."""
-    if all(slot.lacks_weights for slot in slots):
-        causes = "; ".join(f"engine {slot.index}: {slot.lost_to}" for slot in slots)
-        raise GenerationError(
-            f"no engine is left that has the published weights, generation.keep_published=false keeps no copy: "
-            f"continue from the last "
-            f"checkpoint, or write keep_published=true. Lost to: {causes}"
-        )
-
-
-def explain(cause: object) -> str:
-    """One line about why an engine failed, without the remote traceback."""
-    if isinstance(cause, RayTaskError):
-        inner = cause.cause
-        return str(inner) if isinstance(inner, BroRLError) else f"{type(inner).__name__}: {inner}"
-    if isinstance(cause, ChunkFailure):
-        return cause.reason
-    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    return lines[-1].split(" Some common causes include", maxsplit=1)[0] if lines else type(cause).__name__
-
-
-def get_or_failure(reference: Any, timeout_s: float) -> Any:
-    """The result, or the exception (one of ENGINE_FAILURES) in its place, for the caller to decide."""
-    try:
-        return ray.get(reference, timeout=timeout_s)
-    except ENGINE_FAILURES as cause:
-        return cause
-
-
-def get_all(references: Sequence[Any], timeout_s: float) -> list[Any]:
-    """The results, with exceptions in the places of those that failed; one call when none did."""
-    try:
-        return list(ray.get(list(references), timeout=timeout_s)) if references else []
-    except ENGINE_FAILURES:
-        return [get_or_failure(reference, timeout_s) for reference in references]
+    for handle in handles:
+        if not handle.lacks_weights:
+            return
+    causes = "; ".join(f"engine {handle.index}: {handle.lost_to}" for handle in handles)
+    raise GenerationError(
+        "no engine is left that has the published weights, generation.keep_published=false keeps no copy: continue "
+        f"from the last checkpoint, or write keep_published=true. Lost to: {causes}"
+    )

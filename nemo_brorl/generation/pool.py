@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.generation import device
-from nemo_brorl.generation.engine_actor import EngineReady, RolloutEngine
-from nemo_brorl.generation.engine_handle import EngineSlot, check_weights, get_or_failure
+from nemo_brorl.generation.engine_actor import RolloutEngine
+from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady, check_weights
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.generation.staged_sleep import StagedSleep
+from nemo_brorl.generation.sleep import StagedSleep
+from nemo_brorl.generation.transport import RayTransport
 from nemo_brorl.generation.weights.incoming import read_shapes
 from nemo_brorl.generation.weights.receivers import WeightReceivers
 from nemo_brorl.ports import Forecast
@@ -47,52 +48,60 @@ class VllmPool:
         self._generation = config.generation
         self._placement = config.rollouts.placement
         self._versions = {0}  # that were published, and the model folder's
-        self._numbers = itertools.count()
+        self._call_ids = itertools.count()
+        self._transport = RayTransport()
         self._session: VllmSession | None = None
+        self._handles: list[EngineHandle] = []
         actor_class: Any = ray.remote(**device.actor_options(config))(RolloutEngine)
-        self._slots = [
-            EngineSlot(
-                index,
-                partial(
-                    actor_class.options(**places.engine_options(index)).remote,
-                    device.engine_settings(config, model_folder, index, places.worker_environment(index)),
-                ),
-                config.generation.max_restarts,
-                config.generation.timeout_s,
+        for index in range(num_engines(config)):
+            settings = device.engine_settings(config, model_folder, index, places.worker_environment(index))
+            placed_class = actor_class.options(**places.engine_options(index))
+            start_actor = functools.partial(placed_class.remote, settings)
+            handle = EngineHandle(
+                index, start_actor, self._generation.max_restarts, self._generation.timeout_s, self._transport
             )
-            for index in range(num_engines(config))
-        ]
-        self._sleep = StagedSleep(self._slots, config.generation)
-        num_workers = len(self._slots) * config.generation.tensor_parallel_size
-        is_collective = weight_transport(config) == "collective"
-        self._receivers = WeightReceivers(self._slots, config.generation.weight_timeout_s, num_workers, is_collective)
+            self._handles.append(handle)
+        self._sleep = StagedSleep(self._handles, self._generation, self._transport)
+        self._receivers = WeightReceivers(
+            self._handles,
+            self._generation.weight_timeout_s,
+            num_workers=len(self._handles) * self._generation.tensor_parallel_size,
+            is_collective=weight_transport(config) == "collective",
+            transport=self._transport,
+        )
 
     def wait_ready(self) -> list[EngineReady]:
         """Block until all engines are ready. Raises GenerationError naming the engine that does not start."""
-        return [slot.wait() for slot in self._slots]
+        return [handle.wait() for handle in self._handles]
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
         """Begin to sample. Raises GenerationError while another session is open, or when no engine has the published
         weights."""
         self._sleep.check_awake("open_session")
-        check_weights(self._slots)
+        check_weights(self._handles)
         if self._session is not None and self._session.is_open:
             raise GenerationError(
                 "a session was opened while another is unfinished; close it, or exhaust `generate`, first"
             )
         placement = ChunkPlacement([], self._generation.max_num_seqs, self._placement, forecast)
-        self._session = VllmSession(self._slots, placement, self._generation, self._numbers, self._versions)
+        self._session = VllmSession(
+            self._handles, placement, self._generation, self._call_ids, self._versions, self._transport
+        )
         return self._session
 
     def stalled(self, seconds: float) -> list[str]:
         """Engines that are starting, or sample, and were not heard of for longer than this. Any thread may ask."""
-        busy = self._session.busy_engines() if self._session is not None and self._session.is_open else frozenset()
-        return [
-            f"{slot.name} {'is starting' if slot.starting is not None else 'samples'}, last heard of "
-            f"{slot.silence_s:.0f} s ago"
-            for slot in self._slots
-            if slot.silence_s > seconds and (slot.starting is not None or slot.index in busy)
-        ]
+        busy: frozenset[int] = frozenset()
+        if self._session is not None and self._session.is_open:
+            busy = self._session.busy_engines()
+        late = []
+        for handle in self._handles:
+            silence_s = handle.silence_s
+            if silence_s > seconds and handle.starting is not None:
+                late.append(f"{handle.name} is starting, last heard of {silence_s:.0f} s ago")
+            elif silence_s > seconds and handle.index in busy:
+                late.append(f"{handle.name} samples, last heard of {silence_s:.0f} s ago")
+        return late
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
         """Chunks as they finish, in any order, one per request. Closing the iterator aborts what is unfinished.
@@ -143,19 +152,20 @@ class VllmPool:
 
     def stats(self) -> list[EngineStats]:
         """Every engine's counters; they never fall, also when an engine was replaced."""
-        references = [slot.actor.stats.remote() for slot in self._slots]
-        snapshots = []
-        for slot, reference in zip(self._slots, references, strict=True):
-            snapshot = get_or_failure(reference, self._generation.timeout_s)
+        timeout_s = self._generation.timeout_s
+        calls = [handle.actor.stats.remote() for handle in self._handles]
+        snapshots = self._transport.results(calls, timeout_s)
+        totals = []
+        for handle, snapshot in zip(self._handles, snapshots, strict=True):
             if isinstance(snapshot, Exception):
-                slot.replace(snapshot)
-                slot.wait_or_replace()
-                snapshot = ray.get(slot.actor.stats.remote())
-            snapshots.append(slot.count(snapshot))
-        return snapshots
+                handle.replace(snapshot)
+                handle.wait_or_replace()
+                snapshot = ray.get(handle.actor.stats.remote())
+            totals.append(handle.count(snapshot))
+        return totals
 
     def close(self) -> None:
         """Stop all engines. May be called twice."""
-        for slot in self._slots:
-            slot.close()
-        self._slots = []
+        for handle in self._handles:
+            handle.close()
+        self._handles = []

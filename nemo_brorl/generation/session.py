@@ -3,316 +3,298 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-import ray
 from ray.exceptions import ObjectLostError
 
 from nemo_brorl.config.schema import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
-from nemo_brorl.generation.chunk_task import ChunkFailure, ChunkMeta, Withdrawn, check_lengths, find_mismatch
-from nemo_brorl.generation.engine_handle import ENGINE_FAILURES, EngineSlot, check_weights, explain, get_all
-from nemo_brorl.generation.flights import Flight, Flights, landed, untouched
+from nemo_brorl.generation.chunk_messages import (
+    ChunkFailure,
+    ChunkMeta,
+    Progress,
+    Withdrawn,
+    check_lengths,
+    find_mismatch,
+)
+from nemo_brorl.generation.engine_handle import EngineHandle, check_weights
+from nemo_brorl.generation.in_flight import ChunkInFlight, EngineInUse, OpenCall, answered_chunk, unsampled_chunk
 from nemo_brorl.generation.placement.placement import ChunkPlacement
-from nemo_brorl.generation.progress_report import News
+from nemo_brorl.generation.transport import EngineTransport, explain
 from nemo_brorl.types import RolloutChunk, RolloutRequest
 
 
 class VllmSession:
-    """The GenerationSession over a pool's slots.
+    """The GenerationSession over a pool's engines.
 
     Life of a request: submitted ──placement──► in flight on an engine ──its meta──► polled, once. Back to the
     placement: when the engine is lost (it died, failed a step, returned garbage, or said nothing for `timeout_s` while
     it had something to do), and when it gives the chunk to an idle engine. A request that is cut is ended by its
     engine, or here when no engine has it.
 
-    Whether an engine is usable is the slot's business; each poll looks at it, so anyone may replace engines meanwhile.
-    One that lacks the published weights is left out until the next publication.
+    Handles know whether their engine is usable; anyone may replace engines meanwhile. One that lacks the published
+    weights is left out until the next publication.
 
-    Nothing waits but `close`. Per chunk one call to an engine; to each engine one more is always open, which it answers
-    when it has got further (`generation.report_every`). Per poll one `ray.wait` over all of these, at most a batch and
-    one chunk for each engine however many requests there are, and one `ray.get`.
+    Nothing waits but `close`. Each chunk in flight is one open call to its engine; one more is always open to each
+    engine, which it answers when it has got further (`generation.report_every`).
     """
 
     def __init__(
         self,
-        slots: Sequence[EngineSlot],
+        handles: Sequence[EngineHandle],
         placement: ChunkPlacement,
         config: GenerationConfig,
-        numbers: Iterator[int],  # of flights
+        call_ids: Iterator[int],
         known_versions: Collection[int],
+        transport: EngineTransport,
     ) -> None:
+        """`call_ids` of `generate` are never used twice in a pool."""
         self.is_open = True
-        self._slots = slots
+        self._handles = handles
         self._placement = placement
         self._config = config
-        self._numbers = numbers
+        self._call_ids = call_ids
         self._known_versions = known_versions
+        self._transport = transport
         self._requests: dict[int, RolloutRequest] = {}  # that have not ended, by chunk
-        self._actors: dict[int, Any] = {}  # of the engines the placement knows
-        self._flights = Flights()
-        self._withdrawals: dict[Any, Flight] = {}  # by the reference to the victim's answer
-        self._asked: dict[Any, int] = {}  # engines by the reference to their news; every engine in `_actors` has one
-        self._last_news: dict[int, News] = {}  # by engine
+        self._engines: dict[int, EngineInUse] = {}  # those that the placement knows
+        self._in_flight: dict[int, ChunkInFlight] = {}  # by chunk
+        self._open_calls: dict[Any, OpenCall] = {}  # by reference
         self._cut: set[int] = set()  # chunks that have not ended
         self._num_losses: Counter[int] = Counter()  # engines, by chunk
-        self._restarted: set[int] = set()  # chunks whose beginnings are gone
+        self._restarted: set[int] = set()  # chunks whose partial rollouts are gone
         self._ended: list[RolloutChunk] = []  # for the next poll
-        self._resolved: Any = None  # a reference that has
 
     def submit(self, requests: Sequence[RolloutRequest]) -> None:
         """Queue more. Raises ConfigError for a request that does not fit `generation.max_model_len`; none is queued
         then."""
         check_lengths(requests, self._config.max_model_len)
         self._requests.update(zip(self._placement.submit(requests), requests, strict=True))
-        self._admit()
+        self._admit_ready_engines()
         self._dispatch()
 
     def cut(self, uids: Collection[str]) -> None:
         """End all unfinished requests of these prompts; they come through `poll`."""
-        wanted = set(uids)
-        chunks = {chunk for chunk, request in self._requests.items() if request.prompt.uid in wanted} - self._cut
-        self._cut |= chunks
-        numbers: dict[int, list[int]] = {}
-        for flight in self._flights.of_chunks(chunks):
-            numbers.setdefault(flight.engine, []).append(flight.number)
-        for engine, flights in numbers.items():
-            self._actors[engine].cut.remote(flights)
-        self._end_waiting()
+        call_ids: dict[int, list[int]] = {}  # by engine
+        for chunk, request in self._requests.items():
+            if request.prompt.uid not in uids or chunk in self._cut:
+                continue
+            self._cut.add(chunk)
+            in_flight = self._in_flight.get(chunk)
+            if in_flight is not None:
+                call_ids.setdefault(in_flight.engine, []).append(in_flight.call_id)
+        for engine, to_cut in call_ids.items():
+            self._engines[engine].actor.cut.remote(to_cut)
+        self._end_cut_chunks_without_engine()
 
     def poll(self) -> list[RolloutChunk]:
         """What has finished. Raises GenerationError when an engine, or a chunk, fails too often."""
-        self._forget_replaced()
-        self._hear()
-        self._replace_silent()
+        self._drop_replaced_engines()
+        self._take_results()
+        self._replace_silent_engines()
+        for handle in self._handles:
+            handle.check_start()
         if self._requests:
-            check_weights(self._slots)
-        self._admit()
-        self._end_waiting()
+            check_weights(self._handles)
+        self._admit_ready_engines()
+        self._end_cut_chunks_without_engine()
         self._dispatch()
-        self._steal()
-        ended, self._ended = self._ended, []
+        self._ask_for_chunks_back()
+        ended = self._ended
+        self._ended = []
         return ended
 
     def pending(self) -> list[Any]:
         """References, one of which resolves when `poll` may have news. Silent engines are only found by polling now and
         then."""
-        if not self._ended:
-            return self._references()
-        if self._resolved is None:
-            self._resolved = ray.put(None)
-        return [self._resolved]
+        if self._ended:
+            return [self._transport.put(None)]
+        starting = [handle.starting for handle in self._handles if handle.starting is not None]
+        return [*self._open_calls, *starting]
 
     def busy_engines(self) -> frozenset[int]:
-        """Engines that have chunks."""
-        return frozenset(engine for engine, flights in list(self._flights.engines.items()) if flights)
+        """Engines that have chunks. Any thread may ask."""
+        return frozenset(index for index, engine in list(self._engines.items()) if engine.in_flight)
 
     def close(self) -> None:
         """Drop what is unfinished and wait until the engines are idle. Engines that do not answer are replaced."""
-        busy = {engine: flights for engine, flights in self._flights.engines.items() if flights}
-        replies = {engine: self._actors[engine].abort.remote(list(flights)) for engine, flights in busy.items()}
-        for engine, flights in busy.items():
-            try:
-                ray.get(
-                    [replies[engine], *(flight.meta for flight in flights.values())], timeout=self._config.timeout_s
-                )
-            except ENGINE_FAILURES as cause:
-                if self._slots[engine].actor is self._actors[engine]:
-                    self._slots[engine].replace(cause)
+        aborts = {}
+        for index, engine in self._engines.items():
+            if engine.in_flight:
+                aborts[index] = engine.actor.abort.remote(list(engine.in_flight))
+        for index, abort in aborts.items():
+            engine = self._engines[index]
+            metas = [in_flight.meta for in_flight in engine.in_flight.values()]
+            for result in self._transport.results([abort, *metas], self._config.timeout_s):
+                # a handle may have another actor by now: by somebody else, or by the first of these failures
+                if isinstance(result, Exception) and self._handles[index].actor is engine.actor:
+                    self._handles[index].replace(result)
         self.is_open = False
-        for record in (
-            self._actors,
-            self._flights,
-            self._withdrawals,
-            self._asked,
-            self._requests,
-            self._cut,
-            self._ended,
-        ):
+        for record in (self._engines, self._in_flight, self._open_calls, self._requests, self._cut, self._ended):
             record.clear()
 
-    def _references(self) -> list[Any]:
-        starting = [slot.starting for slot in self._slots if slot.starting is not None]
-        return [*self._flights.by_meta, *self._withdrawals, *self._asked, *starting]
+    def _take_results(self) -> None:
+        resolved = self._transport.wait(list(self._open_calls))
+        results = self._transport.results(resolved, self._config.timeout_s)
+        for reference, result in zip(resolved, results, strict=True):
+            call = self._open_calls.pop(reference, None)
+            if call is not None:  # else the engine was lost a moment ago
+                call.on_result(result)
 
-    def _hear(self) -> None:
-        """Take in what has resolved."""
-        references = self._references()
-        if not references:
-            return
-        resolved, _ = ray.wait(references, num_returns=len(references), timeout=0, fetch_local=False)
-        for reference, result in zip(resolved, get_all(resolved, self._config.timeout_s), strict=True):
-            if reference in self._flights.by_meta:
-                self._land(self._flights.by_meta[reference], result)
-            elif reference in self._withdrawals:
-                self._note_withdrawal(self._withdrawals.pop(reference), result)
-            elif reference in self._asked:
-                self._note_news(self._asked.pop(reference), result)
-            else:  # an engine that was starting, or something of one that was lost a moment ago
-                self._note_start(reference, result)
-
-    def _land(self, flight: Flight, result: Any) -> None:
-        request = self._requests[flight.chunk]
-        if isinstance(result, Withdrawn):
-            self._take_back(flight)
-        elif (
-            isinstance(result, ObjectLostError) and request.resumed is not None and flight.chunk not in self._restarted
-        ):
-            self._restarted.add(flight.chunk)  # the node that held the beginnings is gone: sample them again
-            self._flights.remove(flight)
-            self._launch(flight.engine, flight.chunk)
-        elif not isinstance(result, ChunkMeta):
-            self._lose(flight.engine, result)
-        elif (reason := find_mismatch(result, flight.number, request, self._known_versions)) is not None:
-            self._lose(flight.engine, ChunkFailure(reason, is_garbage=True))
-        else:
-            self._finish(flight, result)
-
-    def _finish(self, flight: Flight, meta: ChunkMeta) -> None:
-        self._flights.remove(flight)
-        self._placement.finish(flight.engine, flight.chunk, meta.lengths)
-        self._note_progress(flight.engine, meta.progress)
-        self._slots[flight.engine].note_chunk()
-        self._cut.discard(flight.chunk)
-        self._ended.append(landed(flight, self._requests.pop(flight.chunk), meta))
-
-    def _take_back(self, flight: Flight) -> None:
-        """Its engine gave a chunk back; the placement is told when the answer to our question comes."""
-        if all(asked is not flight for asked in self._withdrawals.values()):
-            self._lose(
-                flight.engine, ChunkFailure(f"engine {flight.engine} gave a chunk back unasked", is_garbage=True)
-            )
-
-    def _note_withdrawal(self, flight: Flight, result: Any) -> None:
-        if result is True:
-            self._flights.remove(flight)
-            self._placement.withdrawn(flight.chunk)
-        elif result is False:
-            self._placement.kept(flight.chunk)
-
-    def _note_news(self, engine: int, news: Any) -> None:
-        """An engine told how far it is, or cannot any more."""
-        if isinstance(news, Exception):
-            self._lose(engine, news)
-            return
-        if news != self._last_news.get(engine):
-            self._slots[engine].touch()
-        self._last_news[engine] = news
-        self._note_progress(engine, news)
-        self._ask(engine)
-
-    def _note_progress(self, engine: int, news: News) -> None:
-        flights = self._flights.engines[engine]
-        for chunk in [chunk for chunk in news if chunk.flight in flights]:
-            self._placement.progress(engine, flights[chunk.flight].chunk, chunk.num_begun, chunk.num_ended, chunk.age)
-
-    def _ask(self, engine: int) -> None:
-        """Have an engine tell when it has got further."""
-        self._asked[self._actors[engine].news.remote(self._config.report_every, self._config.report_s)] = engine
-
-    def _note_start(self, reference: Any, result: Any) -> None:
-        for slot in self._slots:
-            if slot.starting is not reference:
-                continue
-            if isinstance(result, Exception):
-                slot.replace(result)
+    def _note_chunk(self, in_flight: ChunkInFlight, result: Any) -> None:
+        """An engine answered `generate`, or cannot any more."""
+        chunk = in_flight.chunk
+        engine = in_flight.engine
+        request = self._requests[chunk]
+        if isinstance(result, ChunkMeta):
+            mismatch = find_mismatch(result, in_flight.call_id, request, self._known_versions)
+            if mismatch is None:
+                self._finish(in_flight, result)
             else:
-                slot.note_ready(result)
+                self._lose(engine, ChunkFailure(mismatch, is_garbage=True))
+        elif isinstance(result, Withdrawn):
+            in_flight.is_given_back = True  # the answer to `withdraw` says so, too
+            if not in_flight.is_asked_back:
+                self._lose(engine, ChunkFailure(f"engine {engine} gave a chunk back unasked", is_garbage=True))
+        elif isinstance(result, ObjectLostError) and request.resumed is not None and chunk not in self._restarted:
+            self._restarted.add(chunk)  # the node that held the partial rollouts is gone: sample them again
+            self._remove_in_flight(in_flight)
+            self._launch(engine, chunk)
+        else:
+            self._lose(engine, result)
 
-    def _forget_replaced(self) -> None:
+    def _finish(self, in_flight: ChunkInFlight, meta: ChunkMeta) -> None:
+        self._remove_in_flight(in_flight)
+        self._placement.finish(in_flight.engine, in_flight.chunk, meta.lengths)
+        self._note_chunk_progress(in_flight.engine, meta.progress)
+        self._handles[in_flight.engine].note_chunk()
+        self._cut.discard(in_flight.chunk)
+        request = self._requests.pop(in_flight.chunk)
+        self._ended.append(answered_chunk(in_flight, request, meta))
+
+    def _note_withdrawal(self, in_flight: ChunkInFlight, is_withdrawn: Any) -> None:
+        """An engine answered `withdraw`."""
+        in_flight.is_asked_back = False
+        if self._in_flight.get(in_flight.chunk) is not in_flight:
+            self._placement.kept(in_flight.chunk)  # it has finished
+        elif is_withdrawn is True:
+            self._remove_in_flight(in_flight)
+            self._placement.withdrawn(in_flight.chunk)
+        elif in_flight.is_given_back:
+            reason = f"engine {in_flight.engine} gave a chunk back and says that it keeps it"
+            self._lose(in_flight.engine, ChunkFailure(reason, is_garbage=True))
+        elif is_withdrawn is False:
+            self._placement.kept(in_flight.chunk)
+
+    def _note_progress(self, engine: int, progress: Any) -> None:
+        """An engine told how far it is, or cannot any more."""
+        if isinstance(progress, Exception):
+            self._lose(engine, progress)
+            return
+        if progress != self._engines[engine].last_progress:
+            self._handles[engine].touch()
+        self._engines[engine].last_progress = progress
+        self._note_chunk_progress(engine, progress)
+        self._ask_for_progress(engine)
+
+    def _note_chunk_progress(self, engine: int, progress: Progress) -> None:
+        in_flight = self._engines[engine].in_flight
+        for news in progress:
+            if news.call_id in in_flight:
+                chunk = in_flight[news.call_id].chunk
+                self._placement.progress(engine, chunk, news.num_begun, news.num_ended, news.age)
+
+    def _ask_for_progress(self, engine: int) -> None:
+        reference = self._engines[engine].actor.progress.remote(self._config.report_every, self._config.report_s)
+        self._open_calls[reference] = OpenCall(engine, functools.partial(self._note_progress, engine))
+
+    def _drop_replaced_engines(self) -> None:
         """Somebody else may have found an engine dead."""
-        for engine, actor in list(self._actors.items()):
-            if self._slots[engine].actor is not actor:
-                self._drop(engine, "it was replaced")
+        for index, engine in list(self._engines.items()):
+            if self._handles[index].actor is not engine.actor:
+                self._drop(index, "it was replaced")
 
-    def _replace_silent(self) -> None:
+    def _replace_silent_engines(self) -> None:
         cause = TimeoutError(f"no answer within generation.timeout_s={self._config.timeout_s:g}")
-        for slot in self._slots:
-            if slot.silence_s < self._config.timeout_s:
-                continue
-            if slot.starting is not None:
-                slot.replace(cause)
-            elif self._flights.engines.get(slot.index):
-                self._lose(slot.index, cause)
+        for index, engine in list(self._engines.items()):
+            if engine.in_flight and self._handles[index].silence_s >= self._config.timeout_s:
+                self._lose(index, cause)
 
     def _lose(self, engine: int, cause: object) -> None:
-        self._slots[engine].replace(cause)
+        self._handles[engine].replace(cause)
         self._drop(engine, explain(cause))
 
     def _drop(self, engine: int, reason: str) -> None:
         """An engine is gone: what it had waits again."""
-        del self._actors[engine]
+        lost = self._engines.pop(engine)
         self._placement.lose(engine)
-        self._withdrawals = {
-            reference: flight for reference, flight in self._withdrawals.items() if flight.engine != engine
-        }
-        self._asked = {reference: asked for reference, asked in self._asked.items() if asked != engine}
-        for flight in self._flights.drop_engine(engine):
-            request = self._requests[flight.chunk]
-            self._slots[engine].num_resampled += request.num_rollouts
-            self._num_losses[flight.chunk] += 1
-            if self._num_losses[flight.chunk] > self._config.max_restarts:
+        self._open_calls = {reference: call for reference, call in self._open_calls.items() if call.engine != engine}
+        for in_flight in lost.in_flight.values():
+            chunk = in_flight.chunk
+            del self._in_flight[chunk]
+            self._handles[engine].num_resampled += in_flight.num_rollouts
+            self._num_losses[chunk] += 1
+            if self._num_losses[chunk] > self._config.max_restarts:
+                request = self._requests[chunk]
                 raise GenerationError(
                     f"prompt {request.prompt.uid}, rollouts from {request.first_index}, was lost with "
-                    f"{self._num_losses[flight.chunk]} "
-                    f"engines, generation.max_restarts={self._config.max_restarts}; last: {reason}"
+                    f"{self._num_losses[chunk]} engines, generation.max_restarts={self._config.max_restarts}; "
+                    f"last: {reason}"
                 )
 
-    def _admit(self) -> None:
-        for slot in self._slots:
-            if slot.starting is None and slot.index not in self._actors and not slot.lacks_weights:
-                self._actors[slot.index] = slot.actor
-                self._flights.add_engine(slot.index)
-                self._placement.add_engine(slot.index)
-                self._ask(slot.index)
+    def _admit_ready_engines(self) -> None:
+        for handle in self._handles:
+            if handle.starting is None and handle.index not in self._engines and not handle.lacks_weights:
+                self._engines[handle.index] = EngineInUse(handle.actor)
+                self._placement.add_engine(handle.index)
+                self._ask_for_progress(handle.index)
 
     def _dispatch(self) -> None:
         while (assignment := self._placement.assign()) is not None:
             self._launch(*assignment)
 
-    def _launch(self, engine: int, chunk: int) -> None:
-        request, beginnings = self._requests[chunk], None
+    def _launch(self, index: int, chunk: int) -> None:
+        request = self._requests[chunk]
+        partial = None
         if request.resumed is not None:
-            beginnings = (
-                None if chunk in self._restarted else request.resumed.data
-            )  # by itself: then Ray brings it along
+            if chunk not in self._restarted:
+                partial = request.resumed.data  # an argument of its own: then Ray brings it along
             request = dataclasses.replace(request, resumed=dataclasses.replace(request.resumed, data=None))
-        if not self._flights.engines[engine]:
-            self._slots[engine].touch()
-        number = next(self._numbers)
-        references = self._actors[engine].generate.remote(number, request, beginnings)
-        self._flights.add(Flight(number, engine, chunk, *references))
+        engine = self._engines[index]
+        if not engine.in_flight:
+            self._handles[index].touch()
+        call_id = next(self._call_ids)
+        references = engine.actor.generate.remote(call_id, request, partial)
+        in_flight = ChunkInFlight(call_id, index, chunk, request.num_rollouts, *references)
+        engine.in_flight[call_id] = in_flight
+        self._in_flight[chunk] = in_flight
+        self._open_calls[in_flight.meta] = OpenCall(index, functools.partial(self._note_chunk, in_flight))
 
-    def _end_waiting(self) -> None:
-        """End the chunks that were cut and are on no engine."""
-        waiting = self._cut - {flight.chunk for flight in self._flights.by_meta.values()} if self._cut else set()
-        for chunk in sorted(waiting):
+    def _remove_in_flight(self, in_flight: ChunkInFlight) -> None:
+        del self._in_flight[in_flight.chunk]
+        del self._engines[in_flight.engine].in_flight[in_flight.call_id]
+        self._open_calls.pop(in_flight.meta, None)
+
+    def _end_cut_chunks_without_engine(self) -> None:
+        for chunk in sorted(self._cut - self._in_flight.keys()):
             is_held = not self._placement.cancel(chunk)
             assert not is_held, f"chunk {chunk} is held by an engine that does not have it"
             self._cut.remove(chunk)
-            self._ended.append(untouched(self._requests.pop(chunk), self._slots[0].version))
+            self._ended.append(unsampled_chunk(self._requests.pop(chunk), self._handles[0].version))
 
-    def _steal(self) -> None:
-        steals = self._placement.steals()
-        flights = (
-            {flight.chunk: flight for flight in self._flights.of_chunks({steal.chunk for steal in steals})}
-            if steals
-            else {}
-        )
-        for steal in steals:
-            if steal.chunk in self._cut or self._has_begun(flights[steal.chunk]):
+    def _ask_for_chunks_back(self) -> None:
+        """Have chunks withdrawn that an idle engine could begin at once."""
+        for steal in self._placement.steals():
+            engine = self._engines[steal.victim]
+            in_flight = self._in_flight[steal.chunk]
+            num_others = engine.num_rollouts - in_flight.num_rollouts
+            may_have_begun = num_others < self._config.max_num_seqs  # there is room for it in the batch
+            if steal.chunk in self._cut or may_have_begun:
                 self._placement.kept(steal.chunk)
-            else:
-                withdrawal = self._actors[steal.victim].withdraw.remote(flights[steal.chunk].number)
-                self._withdrawals[withdrawal] = flights[steal.chunk]
-
-    def _has_begun(self, flight: Flight) -> bool:
-        """Whether the engine has room for it in its batch: then it is at it, or about to be."""
-        others = [
-            self._requests[other.chunk].num_rollouts
-            for other in self._flights.engines[flight.engine].values()
-            if other is not flight
-        ]
-        return sum(others) < self._config.max_num_seqs
+                continue
+            in_flight.is_asked_back = True
+            withdrawal = engine.actor.withdraw.remote(in_flight.call_id)
+            self._open_calls[withdrawal] = OpenCall(steal.victim, functools.partial(self._note_withdrawal, in_flight))

@@ -19,8 +19,8 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
 from nemo_brorl.core.weight_wire import broadcast_group
 from nemo_brorl.core.weight_wire.flat import check_bytes
-from nemo_brorl.generation.engine_actor import EngineReady
-from nemo_brorl.generation.engine_handle import EngineSlot
+from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
+from nemo_brorl.generation.transport import RayTransport
 from nemo_brorl.generation.weights.incoming import IncomingWeights, LoadReport
 from nemo_brorl.generation.weights.receivers import WeightReceivers
 from nemo_brorl.policy.weights.weight_source import WeightSource
@@ -127,11 +127,12 @@ class LightGenerator:
 
     def __init__(self, folder: Path, *faults: Sequence[str]) -> None:
         actor = ray.remote(num_cpus=0.1, max_restarts=0)(LightEngine)
-        self.slots = [
-            EngineSlot(index, partial(actor.remote, index, str(folder), fault), max_restarts=5, timeout_s=60.0)
-            for index, fault in enumerate(faults)
-        ]
-        receivers = WeightReceivers(self.slots, TIMEOUT_S, len(faults), is_collective=True)
+        transport = RayTransport()
+        self.handles = []
+        for index, fault in enumerate(faults):
+            start_actor = partial(actor.remote, index, str(folder), fault)
+            self.handles.append(EngineHandle(index, start_actor, 5, 60.0, transport))
+        receivers = WeightReceivers(self.handles, TIMEOUT_S, len(faults), is_collective=True, transport=transport)
         self.weight_receivers, self.join_weight_link, self.load_weights = (
             receivers.names,
             receivers.join,
@@ -155,10 +156,10 @@ def test_engines_that_fail_a_broadcast_are_named_and_replaced_and_the_next_attem
     assert report.num_attempts == 2
     assert generator.weight_receivers() == ("engine 0 (number 4)", "engine 1 (number 3)")
     assert publish(policy, generator, version=2).num_attempts == 1
-    generator.slots[0].replace("test")
-    assert [slot.lacks_weights for slot in generator.slots] == [True, False]
+    generator.handles[0].replace("test")
+    assert [handle.lacks_weights for handle in generator.handles] == [True, False]
     assert publish(policy, generator, version=3).num_attempts == 1
-    assert [slot.lacks_weights for slot in generator.slots] == [False, False]
+    assert [handle.lacks_weights for handle in generator.handles] == [False, False]
 
 
 def test_policy_ranks_that_hang_are_named_with_what_engines_have(tmp_path: Path) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
-from nemo_brorl.generation.engine_handle import EngineSlot, explain, get_or_failure
+from nemo_brorl.generation.engine_handle import EngineHandle
+from nemo_brorl.generation.transport import EngineTransport, explain
 from nemo_brorl.generation.weights.incoming import LoadReport
 from nemo_brorl.types import StreamedBucket, TensorInfo, WeightLink
 
@@ -26,26 +25,33 @@ class WeightBroadcast:
     ReceiverLostError names the engine.
     """
 
-    def __init__(self, slots: Sequence[EngineSlot], timeout_s: float, is_collective: bool = False) -> None:
-        self._slots = list(slots)
+    def __init__(
+        self,
+        handles: Sequence[EngineHandle],
+        timeout_s: float,
+        transport: EngineTransport,
+        is_collective: bool = False,
+    ) -> None:
+        self._handles = list(handles)
         self._timeout_s = timeout_s
+        self._transport = transport
         self._is_collective = is_collective
         self._num_sent = 0
         self._largest = 0  # bytes of a bucket
-        self._confirmed = {slot.index: 0 for slot in slots}  # buckets, by engine
+        self._num_confirmed = {handle.index: 0 for handle in handles}  # buckets, by engine
         self.lost: dict[int, Exception] = {}  # by engine: how it was found dead
 
     def join(self, link: WeightLink) -> None:
         """Bring all engines into a broadcast group. Raises ReceiverLostError that names those that do not come."""
-        joining = {
-            slot.index: slot.actor.join_weight_link.remote(link, number) for number, slot in enumerate(self._slots)
-        }
+        joining = {}
+        for number, handle in enumerate(self._handles):
+            joining[handle.index] = handle.actor.join_weight_link.remote(link, number)
         # The group itself says after `timeout_s` who is late; engines that cannot even say so are given up.
         results = self._collect(joining, 2 * link.timeout_s)
-        self.lost = {engine: result for engine, result in results.items() if _is_gone(result)}
-        refused = [explain(result) for result in results.values() if isinstance(result, RayTaskError)]
-        if refused:
-            raise ReceiverLostError(refused[0])
+        self.lost = _gone(results)
+        for result in results.values():
+            if isinstance(result, RayTaskError):
+                raise ReceiverLostError(explain(result))
         if self.lost:
             names = ", ".join(f"engine {engine}" for engine in self.lost)
             raise ReceiverLostError(f"{names} did not join the weight group within {link.timeout_s:g} s")
@@ -65,16 +71,16 @@ class WeightBroadcast:
         try:
             for bucket in buckets:
                 streamed = bucket if isinstance(bucket, StreamedBucket) else StreamedBucket(bucket, bucket, 0)
-                self._gather_bucket(loading)
+                self._confirm(loading)
                 loading = self._submit("receive_weights", streamed.message)
                 self._num_sent += 1
                 self._largest = max(self._largest, streamed.num_bytes)
                 copies.append(streamed.copy)
-            self._gather_bucket(loading)
+            self._confirm(loading)
         except (RayError, WeightSyncError) as cause:
             if not self._is_collective or isinstance(cause, ReceiverLostError):
                 raise
-            raise self._who_broke_it(loading, cause) from cause
+            raise self._blame(loading, cause) from cause
         return tuple(copies)
 
     def finish(self, version: int) -> None:
@@ -91,68 +97,90 @@ class WeightBroadcast:
         """The most bytes of buckets that can have been alive at once. One bucket is being made, one sent; in a
         collective every worker has memory for one more, else one waits in the object store and one is loaded from
         there."""
-        return self._largest * (2 + (num_workers if self._is_collective else 2))
+        num_received = num_workers if self._is_collective else 2
+        return self._largest * (2 + num_received)
 
     def _submit(self, method: str, *args: Any) -> dict[int, Any]:
-        return {
-            slot.index: getattr(slot.actor, method).remote(*args) for slot in self._slots if slot.index not in self.lost
-        }
+        """References by engine, of a call to each that is not lost."""
+        calls = {}
+        for handle in self._handles:
+            if handle.index not in self.lost:
+                calls[handle.index] = getattr(handle.actor, method).remote(*args)
+        return calls
 
-    def _gather_bucket(self, loading: dict[int, Any]) -> None:
+    def _confirm(self, loading: dict[int, Any]) -> None:
+        """Wait until the engines have loaded a bucket."""
         for engine in self._gather(loading):
-            self._confirmed[engine] += 1
+            self._num_confirmed[engine] += 1
 
-    def _gather(self, references: dict[int, Any]) -> dict[int, Any]:
-        results = self._collect(references, self._timeout_s)
-        gone = {engine: result for engine, result in results.items() if _is_gone(result)}
+    def _gather(self, calls: dict[int, Any]) -> dict[int, Any]:
+        """Results by engine, of those that are not lost."""
+        results = self._collect(calls, self._timeout_s)
+        gone = _gone(results)
         if gone and self._is_collective:
             raise ReceiverLostError(self._progress(gone))
         for engine, result in results.items():
             if isinstance(result, RayTaskError):
                 raise WeightSyncError(f"engine {engine}: {explain(result)}") from result
         self.lost |= gone
-        return {engine: result for engine, result in results.items() if engine not in gone}
+        for engine in gone:
+            del results[engine]
+        return results
 
-    def _collect(self, references: dict[int, Any], timeout_s: float) -> dict[int, Any]:
+    def _collect(self, calls: dict[int, Any], timeout_s: float) -> dict[int, Any]:
         """Results or failures by engine, all within one time; in a collective, once one has failed, the others get a
         moment."""
-        deadline = time.monotonic() + timeout_s
-        left = {reference: engine for engine, reference in references.items()}
+        deadline = self._transport.now() + timeout_s
+        engines = {reference: engine for engine, reference in calls.items()}  # that have not answered
         results: dict[int, Any] = {}
-        while left:
-            done, _ = ray.wait(list(left), timeout=max(0.0, deadline - time.monotonic()))
-            if not done:
+        while engines:
+            left_s = max(0.0, deadline - self._transport.now())
+            resolved = self._transport.wait(list(engines), left_s)
+            if not resolved:
                 break
-            results |= {left.pop(reference): get_or_failure(reference, timeout_s) for reference in done}
-            if self._is_collective and any(isinstance(result, Exception) for result in results.values()):
-                deadline = min(deadline, time.monotonic() + _GRACE_S)
-        late = GetTimeoutError(f"no answer within {timeout_s:g} s")
-        return results | dict.fromkeys(left.values(), late)
+            has_failed = False
+            for reference, result in zip(resolved, self._transport.results(resolved, timeout_s), strict=True):
+                results[engines.pop(reference)] = result
+                has_failed = has_failed or isinstance(result, Exception)
+            if has_failed and self._is_collective:
+                deadline = min(deadline, self._transport.now() + _GRACE_S)
+        for engine in engines.values():
+            results[engine] = GetTimeoutError(f"no answer within {timeout_s:g} s")
+        return results
 
-    def _who_broke_it(self, loading: dict[int, Any], cause: Exception) -> WeightSyncError:
-        """A collective stopped in the policy or in an engine; those engines that have not confirmed their last bucket
-        may be why."""
+    def _blame(self, loading: dict[int, Any], cause: Exception) -> WeightSyncError:
+        """Who broke a collective, which stopped in the policy or in an engine: those engines that have not confirmed
+        their last bucket may be why."""
         results = self._collect(loading, _GRACE_S)
         for engine, result in results.items():
-            self._confirmed[engine] += not isinstance(result, Exception) and self._confirmed[engine] < self._num_sent
-        gone = {engine: result for engine, result in results.items() if _is_gone(result)}
+            if not isinstance(result, Exception) and self._num_confirmed[engine] < self._num_sent:
+                self._num_confirmed[engine] += 1
+        gone = _gone(results)
         if gone:
             return ReceiverLostError(f"{self._progress(gone)}; {explain(cause)}")
-        confirmed = ", ".join(f"engine {engine} has confirmed {num}" for engine, num in self._confirmed.items())
+        confirmed = ", ".join(f"engine {engine} has confirmed {num}" for engine, num in self._num_confirmed.items())
         return WeightSyncError(f"{explain(cause)}; {confirmed}")
 
     def _progress(self, gone: dict[int, Exception]) -> str:
         """Who is gone or late, and how far everybody is."""
         said = []
-        for engine, how in gone.items():
-            state = "is late" if isinstance(how, GetTimeoutError) else "is gone"
-            said.append(
-                f"engine {engine} {state}: it has confirmed {self._confirmed[engine]} of {self._num_sent} buckets sent"
-            )
-        others = [f"engine {engine}: {num}" for engine, num in self._confirmed.items() if engine not in gone]
-        return "; ".join(said) + (f" ({', '.join(others)})" if others else "")
+        others = []
+        for engine, num_confirmed in self._num_confirmed.items():
+            if engine in gone:
+                state = "is late" if isinstance(gone[engine], GetTimeoutError) else "is gone"
+                said.append(
+                    f"engine {engine} {state}: it has confirmed {num_confirmed} of {self._num_sent} buckets sent"
+                )
+            else:
+                others.append(f"engine {engine}: {num_confirmed}")
+        progress = "; ".join(said)
+        return f"{progress} ({', '.join(others)})" if others else progress
 
 
-def _is_gone(result: Any) -> bool:
-    """Dead or silent, and not merely an error of a call."""
-    return isinstance(result, Exception) and not isinstance(result, RayTaskError)
+def _gone(results: dict[int, Any]) -> dict[int, Exception]:
+    """Engines that are dead or silent, and not merely failed a call."""
+    gone = {}
+    for engine, result in results.items():
+        if isinstance(result, Exception) and not isinstance(result, RayTaskError):
+            gone[engine] = result
+    return gone

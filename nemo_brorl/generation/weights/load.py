@@ -19,7 +19,7 @@ from nemo_brorl.core.weight_wire import cuda_ipc
 from nemo_brorl.core.weight_wire.broadcast_group import WeightGroup, join
 from nemo_brorl.core.weight_wire.flat import check_bytes, unflatten
 from nemo_brorl.generation.cpu_fixes import fix_seeded_prefill, pack_experts_again, repack_heads
-from nemo_brorl.generation.sleep_mode import resident_bytes
+from nemo_brorl.generation.sleep import resident_bytes
 from nemo_brorl.types import BucketNotice, WeightBucket, WeightLink
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nemo_brorl.core.errors import ReceiverLostError
-from nemo_brorl.generation.engine_handle import EngineSlot, PublishedWeights
+from nemo_brorl.generation.engine_handle import EngineHandle, PublishedWeights
+from nemo_brorl.generation.transport import EngineTransport
 from nemo_brorl.generation.weights.broadcast import WeightBroadcast
 from nemo_brorl.types import TensorInfo, WeightLink
 
@@ -19,21 +20,30 @@ class WeightReceivers:
     moves what does not fit to files. Without it a few buckets are alive at once and no more.
     """
 
-    def __init__(self, slots: Sequence[EngineSlot], timeout_s: float, num_workers: int, is_collective: bool) -> None:
-        self._slots = slots
+    def __init__(
+        self,
+        handles: Sequence[EngineHandle],
+        timeout_s: float,
+        num_workers: int,
+        is_collective: bool,
+        transport: EngineTransport,
+    ) -> None:
+        self._handles = handles
         self._timeout_s = timeout_s
         self._num_workers = num_workers  # of all engines together
         self._is_collective = is_collective
+        self._transport = transport
 
     def names(self) -> tuple[str, ...]:
-        """Of the engines, all alive; one that was replaced has another."""
+        """Names of the engines, all alive; one that was replaced has another."""
         self._wait_ready()
-        return tuple(slot.name for slot in self._slots)
+        return tuple(handle.name for handle in self._handles)
 
     def join(self, link: WeightLink) -> None:
         """Bring all engines into a broadcast. Raises ReceiverLostError that names those that do not come in time, after
         they have been given up and replaced."""
-        if (names := self.names()) != link.receivers:
+        names = self.names()
+        if names != link.receivers:
             raise ReceiverLostError(
                 f"the weight group was opened for {', '.join(link.receivers)}; now there are {', '.join(names)}"
             )
@@ -42,7 +52,7 @@ class WeightReceivers:
             broadcast.join(link)
         finally:
             for engine, cause in broadcast.lost.items():
-                self._slots[engine].replace(cause)
+                self._handles[engine].replace(cause)
 
     def load(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
         """Load a stream of StreamedBucket (or of references to WeightBucket) into every engine; prefix caches are
@@ -62,24 +72,26 @@ class WeightReceivers:
             is_whole = True
         finally:
             if not is_whole:
-                for slot in self._slots:
-                    slot.replace(f"weights of version {version} arrived in part")
+                for handle in self._handles:
+                    handle.replace(f"weights of version {version} arrived in part")
         return self._note_published(PublishedWeights.of(manifest, copies, version), broadcast)
 
     def _note_published(self, published: PublishedWeights, broadcast: WeightBroadcast) -> int:
-        before = self._slots[0].published
-        for slot in self._slots:
-            slot.published = published
-            slot.lacks_weights = False
-            slot.touch()  # loading was no silence
+        before = self._handles[0].published
+        num_bytes = published.num_bytes + broadcast.bytes_alive(self._num_workers)
+        if before is not None:
+            num_bytes += before.num_bytes
+        for handle in self._handles:
+            handle.published = published
+            handle.lacks_weights = False
+            handle.touch()  # loading was no silence
         for engine, cause in broadcast.lost.items():
-            self._slots[engine].replace(cause)
-        copies = published.num_bytes + (before.num_bytes if before is not None else 0)
-        return copies + broadcast.bytes_alive(self._num_workers)
+            self._handles[engine].replace(cause)
+        return num_bytes
 
     def _wait_ready(self) -> None:
-        for slot in self._slots:
-            slot.wait_or_replace()
+        for handle in self._handles:
+            handle.wait_or_replace()
 
     def _new_broadcast(self) -> WeightBroadcast:
-        return WeightBroadcast(self._slots, self._timeout_s, self._is_collective)
+        return WeightBroadcast(self._handles, self._timeout_s, self._transport, self._is_collective)

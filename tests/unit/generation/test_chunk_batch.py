@@ -12,17 +12,8 @@ import pytest
 
 from nemo_brorl.generation import chunk_batch
 from nemo_brorl.generation.chunk_batch import ChunkBatch
-from nemo_brorl.generation.chunk_task import (
-    ChunkFailure,
-    ChunkMeta,
-    ChunkProgress,
-    ChunkWork,
-    Continuation,
-    Reply,
-    RolloutTask,
-    Withdrawn,
-)
-from nemo_brorl.generation.progress_report import News
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, ChunkProgress, Progress, Reply, Withdrawn
+from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, RolloutTask
 from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Sampling
 
 REQUEST = RolloutRequest(Prompt("a", "task", "verifier", (7, 8), {}), 0, 2, 100, Sampling(1.0, 1.0, 3))
@@ -72,9 +63,9 @@ class FakeRequests:
         self.version = version
 
 
-def add(batch: ChunkBatch, flight: int, request: RolloutRequest = REQUEST) -> Future[Reply]:
+def add(batch: ChunkBatch, call_id: int, request: RolloutRequest = REQUEST) -> Future[Reply]:
     answer: Future[Reply] = Future()
-    batch.add(ChunkWork(flight, request, None, answer))
+    batch.add(ChunkTask(call_id, request, None, answer))
     return answer
 
 
@@ -104,8 +95,8 @@ def test_a_cut_chunk_is_answered_with_what_it_has() -> None:
     batch.cut([1])
     meta = meta_of(answer)
     assert meta.indices.tolist() == [0]
-    assert meta.unfinished.indices.tolist() == [1]
-    assert meta.unfinished.lengths.tolist() == [1]
+    assert meta.partial.indices.tolist() == [1]
+    assert meta.partial.lengths.tolist() == [1]
     assert not any(identity.startswith("id 1/") for identity in requests.tokens), "it leaves the batch"
     assert not other.done()
     assert (batch.num_samples, batch.num_tokens) == (1, 4)
@@ -114,7 +105,7 @@ def test_a_cut_chunk_is_answered_with_what_it_has() -> None:
 def test_a_cut_and_an_abort_may_overtake_their_chunk() -> None:
     batch = ChunkBatch(FakeRequests())
     batch.cut([1])
-    assert meta_of(add(batch, 1)).unfinished.lengths.tolist() == [0, 0]
+    assert meta_of(add(batch, 1)).partial.lengths.tolist() == [0, 0]
     batch.abort([2])
     assert isinstance(meta_of(add(batch, 2)), Withdrawn)
     assert batch.is_idle
@@ -150,8 +141,8 @@ def test_the_age_of_a_chunk_counts_what_its_rollouts_came_with() -> None:
     batch = ChunkBatch(FakeRequests())
     first = add(batch, 1, replace(REQUEST, sampling=Sampling(1.0, 1.0, 1)))
     partial = PartialRollouts(np.array([0, 1], np.int32), np.array([2, 0], np.int32), 0, None)
-    beginnings = ChunkArrays(np.array([5, 6], np.int32), np.array([-1.0, -1.0], np.float32), np.array([0, 2, 2]))
-    batch.add(ChunkWork(2, replace(REQUEST, sampling=Sampling(1.0, 1.0, 9), resumed=partial), beginnings, Future()))
+    partial_arrays = ChunkArrays(np.array([5, 6], np.int32), np.array([-1.0, -1.0], np.float32), np.array([0, 2, 2]))
+    batch.add(ChunkTask(2, replace(REQUEST, sampling=Sampling(1.0, 1.0, 9), resumed=partial), partial_arrays, Future()))
     batch.step()
     assert meta_of(first).progress == (ChunkProgress(2, num_begun=2, num_ended=0, age=2.0),), "3 and 1"
 
@@ -164,8 +155,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def ask(batch: ChunkBatch, every: int, within_s: float = 1000.0) -> Future[News]:
-    answer: Future[News] = Future()
+def ask(batch: ChunkBatch, every: int, within_s: float = 1000.0) -> Future[Progress]:
+    answer: Future[Progress] = Future()
     batch.report(every, within_s, answer)
     return answer
 
@@ -235,7 +226,7 @@ def test_the_time_of_a_chunk_runs_from_its_first_token() -> None:
     assert not waiting.done(), "it waited for the first chunk"
     batch.step()
     batch.step()
-    assert meta_of(waiting).unfinished is not None
+    assert meta_of(waiting).partial is not None
 
 
 def test_a_chunk_knows_the_oldest_and_the_newest_version_of_its_tokens() -> None:

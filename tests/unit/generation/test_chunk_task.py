@@ -8,50 +8,42 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nemo_brorl.generation.chunk_task import (
-    ChunkFailure,
-    ChunkMeta,
-    ChunkWork,
-    Continuation,
-    find_garbage,
-    find_mismatch,
-    no_arrays,
-    rollout_seed,
-)
+from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, find_garbage, find_mismatch, no_arrays
+from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, rollout_seed
 from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Sampling
 
 PROMPT = Prompt("a", "task", "verifier", (7, 8), {})
 REQUEST = RolloutRequest(PROMPT, 4, 3, 100, Sampling(1.0, 1.0, 5))
-BEGINNINGS = ChunkArrays(
+RESUMED_ARRAYS = ChunkArrays(
     np.array([1, 2, 3], np.int32), np.array([-0.1, -0.2, -0.3], np.float32), np.array([0, 2, 2, 3])
 )
 PARTIAL = PartialRollouts(np.array([1, 5, 9], np.int32), np.array([2, 0, 1], np.int32), version=3, data=None)
 RESUMED = replace(REQUEST, first_index=1, resumed=PARTIAL)
 
 
-def work_of(request: RolloutRequest, beginnings: ChunkArrays | None = None) -> ChunkWork:
-    return ChunkWork(12, request, beginnings, Future())
+def task_of(request: RolloutRequest, partial: ChunkArrays | None = None) -> ChunkTask:
+    return ChunkTask(12, request, partial, Future())
 
 
 def sampled(tokens: list[int], version: int = 6, has_ended: bool = True) -> Continuation:
     return Continuation(tokens, [-0.5] * len(tokens), [version] if tokens else [], has_ended, is_stopped=has_ended)
 
 
-def meta_of(work: ChunkWork, version: int = 6) -> tuple[ChunkMeta, ChunkArrays, ChunkArrays | None]:
-    meta, arrays, beginnings = work.reply(version, vocab_size=10)
+def meta_of(task: ChunkTask, version: int = 6) -> tuple[ChunkMeta, ChunkArrays, ChunkArrays | None]:
+    meta, arrays, partial = task.reply(version, vocab_size=10)
     assert isinstance(meta, ChunkMeta)
     assert arrays is not None
-    return meta, arrays, beginnings
+    return meta, arrays, partial
 
 
 def test_a_rollout_is_drawn_with_the_seed_of_its_place_in_the_group() -> None:
-    tasks = list(work_of(REQUEST).tasks())
+    tasks = list(task_of(REQUEST).rollouts())
     assert [task.seed for task in tasks] == [104, 105, 106]
     assert all(task.token_ids == [7, 8] and task.max_tokens == 5 for task in tasks)
 
 
 def test_a_resumed_rollout_goes_on_from_its_beginning_with_another_seed() -> None:
-    tasks = list(work_of(RESUMED, BEGINNINGS).tasks())
+    tasks = list(task_of(RESUMED, RESUMED_ARRAYS).rollouts())
     assert [task.token_ids for task in tasks] == [[7, 8, 1, 2], [7, 8], [7, 8, 3]]
     assert [task.max_tokens for task in tasks] == [3, 5, 4]
     assert tasks[0].seed not in (101, rollout_seed(100, 1, 1)), "nor that of a continuation from elsewhere"
@@ -59,58 +51,58 @@ def test_a_resumed_rollout_goes_on_from_its_beginning_with_another_seed() -> Non
     assert all(0 <= task.seed < 2**63 for task in tasks)
 
 
-def test_a_chunk_whose_beginnings_are_gone_starts_from_the_prompt() -> None:
-    assert [task.token_ids for task in work_of(RESUMED).tasks()] == [[7, 8]] * 3
+def test_a_chunk_whose_partial_rollouts_are_gone_starts_from_the_prompt() -> None:
+    assert [task.token_ids for task in task_of(RESUMED).rollouts()] == [[7, 8]] * 3
 
 
 def test_a_resumed_response_is_its_beginning_and_its_continuation() -> None:
-    work = work_of(RESUMED, BEGINNINGS)
+    task = task_of(RESUMED, RESUMED_ARRAYS)
     for row, tokens in enumerate([[4], [5, 6], [9]]):
-        work.put(row, sampled(tokens))
-    meta, arrays, beginnings = meta_of(work)
+        task.put(row, sampled(tokens))
+    meta, arrays, partial = meta_of(task)
     assert arrays.token_ids.tolist() == [1, 2, 4, 5, 6, 3, 9]
     assert arrays.log_probs.tolist() == pytest.approx([-0.1, -0.2, -0.5, -0.5, -0.5, -0.3, -0.5])
     assert meta.lengths.tolist() == [3, 2, 2]
     assert meta.indices.tolist() == [1, 5, 9]
     assert (meta.version, meta.newest_version) == (3, 6)
-    assert meta.unfinished is None
-    assert beginnings is None
-    assert work.num_sampled == 4, "the beginnings were sampled elsewhere"
+    assert meta.partial is None
+    assert partial is None
+    assert task.num_sampled == 4, "the first tokens were sampled elsewhere"
 
 
 def test_a_cut_chunk_parts_what_has_ended_from_what_has_not() -> None:
-    work = work_of(REQUEST)
-    work.put(1, sampled([1, 2]))
-    assert not work.is_finished
-    assert work.missing() == [0, 2]
-    work.put(0, sampled([3], version=5, has_ended=False))
-    work.put(2, sampled([], has_ended=False))
-    meta, arrays, beginnings = meta_of(work)
+    task = task_of(REQUEST)
+    task.put(1, sampled([1, 2]))
+    assert not task.is_finished
+    assert task.missing() == [0, 2]
+    task.put(0, sampled([3], version=5, has_ended=False))
+    task.put(2, sampled([], has_ended=False))
+    meta, arrays, partial = meta_of(task)
     assert meta.indices.tolist() == [5]
     assert meta.lengths.tolist() == [2]
     assert meta.is_stopped.tolist() == [True]
     assert (meta.version, meta.newest_version) == (6, 6)
     assert arrays.token_ids.tolist() == [1, 2]
-    assert meta.unfinished is not None
-    assert beginnings is not None
-    assert meta.unfinished.indices.tolist() == [4, 6]
-    assert meta.unfinished.lengths.tolist() == [1, 0]
-    assert meta.unfinished.version == 5
-    assert beginnings.token_ids.tolist() == [3]
-    assert beginnings.offsets.tolist() == [0, 1, 1]
+    assert meta.partial is not None
+    assert partial is not None
+    assert meta.partial.indices.tolist() == [4, 6]
+    assert meta.partial.lengths.tolist() == [1, 0]
+    assert meta.partial.version == 5
+    assert partial.token_ids.tolist() == [3]
+    assert partial.offsets.tolist() == [0, 1, 1]
 
 
 def test_a_rollout_cut_twice_keeps_its_first_tokens_and_their_version() -> None:
-    work = work_of(RESUMED, BEGINNINGS)
-    work.put(0, sampled([4], has_ended=False))
-    work.put(1, sampled([], has_ended=False))
-    work.put(2, sampled([9, 9]))
-    meta, arrays, beginnings = meta_of(work)
+    task = task_of(RESUMED, RESUMED_ARRAYS)
+    task.put(0, sampled([4], has_ended=False))
+    task.put(1, sampled([], has_ended=False))
+    task.put(2, sampled([9, 9]))
+    meta, arrays, partial = meta_of(task)
     assert arrays.token_ids.tolist() == [3, 9, 9]
-    assert beginnings is not None
-    assert beginnings.token_ids.tolist() == [1, 2, 4]
-    assert meta.unfinished is not None
-    assert meta.unfinished.version == 3
+    assert partial is not None
+    assert partial.token_ids.tolist() == [1, 2, 4]
+    assert meta.partial is not None
+    assert meta.partial.version == 3
 
 
 def test_what_makes_no_sense_is_a_failure_of_the_engine() -> None:
@@ -122,9 +114,9 @@ def test_what_makes_no_sense_is_a_failure_of_the_engine() -> None:
         ([1], [0.1]),
         ([], []),
     ):
-        work = work_of(replace(REQUEST, num_rollouts=1))
-        work.put(0, Continuation(tokens, log_probs, [6], has_ended=True, is_stopped=True))
-        failure, arrays, _ = work.reply(6, vocab_size=10)
+        task = task_of(replace(REQUEST, num_rollouts=1))
+        task.put(0, Continuation(tokens, log_probs, [6], has_ended=True, is_stopped=True))
+        failure, arrays, _ = task.reply(6, vocab_size=10)
         assert isinstance(failure, ChunkFailure), tokens
         assert failure.is_garbage
         assert arrays is None
@@ -139,8 +131,8 @@ def test_a_response_longer_than_asked_for_is_garbage() -> None:
 def test_an_answer_to_another_question_is_found_out() -> None:
     good = ChunkMeta(12, "a", np.array([4, 5, 6], np.int32), np.ones(3, np.int32), np.ones(3, bool), 0, 2)
     assert find_mismatch(good, 12, REQUEST, {0, 2}) is None
-    assert "answered as flight 12" in str(find_mismatch(good, 13, REQUEST, {0, 2}))
-    assert "of prompt b" in str(find_mismatch(replace(good, uid="b"), 12, REQUEST, {0, 2}))
+    assert "answered as call 12" in str(find_mismatch(good, 13, REQUEST, {0, 2}))
+    assert "for prompt b" in str(find_mismatch(replace(good, uid="b"), 12, REQUEST, {0, 2}))
     assert "never published" in str(find_mismatch(good, 12, REQUEST, {0}))
     assert "rollouts [5, 6] came for [4, 5, 6]" in str(
         find_mismatch(replace(good, indices=good.indices[1:]), 12, REQUEST, {0, 2})

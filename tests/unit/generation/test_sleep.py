@@ -1,4 +1,4 @@
-"""Sleeping engines: the order of the stages, what they hold, and which are replaced. Slots are fakes; Ray is not up."""
+"""Sleeping engines: the order of the stages, what they hold, and which are replaced. Handles are fakes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 
 from nemo_brorl.config.generation_schema import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
-from nemo_brorl.generation import staged_sleep
-from nemo_brorl.generation.sleep_mode import SleepMode
-from nemo_brorl.generation.staged_sleep import StagedSleep
+from nemo_brorl.generation.sleep import SleepMode, StagedSleep
 
 GIB = 2**30
 
@@ -23,7 +21,7 @@ class Call:
         self.remote = answer
 
 
-class FakeSlot:
+class FakeHandle:
     """An engine that holds the given bytes, one number a sleep; an exception in their place is how it fails."""
 
     def __init__(self, index: int, *held: Any, has_copy: bool = True) -> None:
@@ -46,31 +44,34 @@ class FakeSlot:
         self.lacks_weights = not self.has_copy
 
 
-@pytest.fixture(autouse=True)
-def answers_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged_sleep, "get_all", lambda answers, timeout_s: answers)
+class Answered:
+    """The part of an EngineTransport that is used here: calls are their own results."""
+
+    def results(self, answers: list[Any], timeout_s: float) -> list[Any]:
+        return answers
 
 
-def sleeping(*slots: FakeSlot, **settings: Any) -> StagedSleep:
-    return StagedSleep(slots, GenerationConfig(**{"sleep": "offload", **settings}))  # type: ignore[arg-type]
+def sleeping(*handles: FakeHandle, **settings: Any) -> StagedSleep:
+    config = GenerationConfig(**{"sleep": "offload", **settings})
+    return StagedSleep(handles, config, Answered())  # type: ignore[arg-type]
 
 
 def test_nothing_happens_where_nobody_sleeps() -> None:
-    slot = FakeSlot(0)
-    stages = sleeping(slot, sleep="off")
+    handle = FakeHandle(0)
+    stages = sleeping(handle, sleep="off")
     assert stages.sleep() == {}
     assert not stages.wake_weights()
     stages.wake_cache()
-    assert slot.woken == []
-    slot.replace("died while it sampled")
+    assert handle.woken == []
+    handle.replace("died while it sampled")
     assert not stages.wake_weights()
-    slot.has_copy = False
-    slot.replace("died while it sampled")
+    handle.has_copy = False
+    handle.replace("died while it sampled")
     assert stages.wake_weights(), "the next turn of the policy has to publish"
 
 
 def test_memory_is_reported_against_the_first_time() -> None:
-    stages = sleeping(FakeSlot(0, 2 * GIB, 3 * GIB), FakeSlot(1, GIB, GIB))
+    stages = sleeping(FakeHandle(0, 2 * GIB, 3 * GIB), FakeHandle(1, GIB, GIB))
     assert stages.sleep() == {
         "sleep/residual_gib_max": 2.0,
         "sleep/residual_gib_mean": 1.5,
@@ -83,7 +84,7 @@ def test_memory_is_reported_against_the_first_time() -> None:
 
 
 def test_an_engine_that_holds_too_much_is_replaced_when_there_is_room_and_that_is_no_fault() -> None:
-    fat, lean = FakeSlot(0, 3 * GIB, GIB), FakeSlot(1, GIB, GIB)
+    fat, lean = FakeHandle(0, 3 * GIB, GIB), FakeHandle(1, GIB, GIB)
     stages = sleeping(fat, lean, max_residual_gib=2.5)
     assert stages.sleep()["sleep/num_restarts"] == 1.0
     assert fat.replaced == []
@@ -95,16 +96,16 @@ def test_an_engine_that_holds_too_much_is_replaced_when_there_is_room_and_that_i
 
 
 def test_an_engine_that_does_not_fall_asleep_is_lost() -> None:
-    slot = FakeSlot(0, RuntimeError("gone"))
-    stages = sleeping(slot)
+    handle = FakeHandle(0, RuntimeError("gone"))
+    stages = sleeping(handle)
     assert stages.sleep() == {"sleep/num_restarts": 0.0}
     stages.wake_weights()
-    assert slot.replaced == [("gone", True)]
+    assert handle.replaced == [("gone", True)]
 
 
 def test_stages_come_in_order() -> None:
-    slot = FakeSlot(0, GIB)
-    stages = sleeping(slot)
+    handle = FakeHandle(0, GIB)
+    stages = sleeping(handle)
     with pytest.raises(
         GenerationError, match="engines are awake and can only be made weights awake when they are asleep"
     ):
@@ -121,7 +122,7 @@ def test_stages_come_in_order() -> None:
     stages.wake_weights()
     stages.check_has_room_for_weights()
     stages.wake_cache()
-    assert slot.woken == ["weights", "kv_cache"]
+    assert handle.woken == ["weights", "kv_cache"]
     stages.check_awake("open_session")
 
 
@@ -129,7 +130,7 @@ def test_stages_come_in_order() -> None:
     ("mode", "has_copy"), [("discard", True), ("offload", False)], ids=["discarded", "replaced without a copy"]
 )
 def test_engines_without_weights_wait_for_a_publication(mode: str, has_copy: bool) -> None:
-    stages = sleeping(FakeSlot(0, 3 * GIB, has_copy=has_copy), sleep=mode, max_residual_gib=1.0)
+    stages = sleeping(FakeHandle(0, 3 * GIB, has_copy=has_copy), sleep=mode, max_residual_gib=1.0)
     stages.sleep()
     stages.wake_weights()
     with pytest.raises(GenerationError, match="publish between wake_weights and wake_cache"):

@@ -1,0 +1,134 @@
+"""Messages between the driver and an engine about one chunk, and what makes an answer wrong. Imports neither torch nor
+vllm."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.types import Bool, ChunkArrays, Int32, Int64, PartialRollouts, RolloutRequest
+
+LOG_PROB_SLACK = 1e-4  # a log-probability may be this far above 0 by rounding
+
+
+@dataclass(frozen=True)
+class ChunkProgress:
+    """How far an engine is with a chunk."""
+
+    call_id: int
+    num_begun: int  # rollouts with a token
+    num_ended: int
+    age: float  # tokens that those begun and not ended have, on average
+
+
+Progress = tuple[ChunkProgress, ...]  # of the chunks in an engine's batch that have begun
+
+
+@dataclass(frozen=True)
+class ChunkMeta:
+    """The small part of a chunk; the driver fetches this and leaves the ChunkArrays where they are."""
+
+    call_id: int  # which call of `generate` this answers
+    uid: str  # of the prompt
+    indices: Int32  # [m] places in the group, ascending, of the rollouts that have ended
+    lengths: Int32  # [m]
+    is_stopped: Bool  # [m]
+    version: int
+    newest_version: int
+    partial: PartialRollouts | None = None  # the others, when the chunk was cut; without their data
+    progress: Progress = ()  # of the engine's other chunks
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """The engine gave the chunk back before it sampled a token of it, or dropped it."""
+
+
+@dataclass(frozen=True)
+class ChunkFailure:
+    """The engine can no longer be trusted: a step failed, or what it sampled makes no sense."""
+
+    reason: str
+    is_garbage: bool = False
+
+
+# What to know of a chunk, its rollouts that ended, and those that were cut off.
+Reply = tuple[ChunkMeta | ChunkFailure | Withdrawn, ChunkArrays | None, ChunkArrays | None]
+
+
+def response_lengths(arrays: ChunkArrays) -> Int32:
+    """[n] tokens of each response."""
+    offsets: Int64 = arrays.offsets
+    return np.diff(offsets).astype(np.int32)
+
+
+def no_arrays(num: int) -> ChunkArrays:
+    """`num` responses without a token."""
+    return ChunkArrays(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(num + 1, np.int64))
+
+
+def find_garbage(arrays: ChunkArrays, vocab_size: int, max_tokens: int, least: int = 1) -> str | None:
+    """What is wrong with sampled arrays, or None. Responses have from `least` to `max_tokens` tokens."""
+    lengths = response_lengths(arrays)
+    tokens = arrays.token_ids
+    log_probs = arrays.log_probs
+    if lengths.size and (lengths.min() < least or lengths.max() > max_tokens):
+        return f"responses of {lengths.min()} to {lengths.max()} tokens, {least} to {max_tokens} were asked for"
+    if tokens.size and (tokens.min() < 0 or tokens.max() >= vocab_size):
+        return f"token ids from {tokens.min()} to {tokens.max()}, the vocabulary has {vocab_size}"
+    is_finite = np.isfinite(log_probs)
+    if not is_finite.all():
+        return f"{np.count_nonzero(~is_finite)} of {log_probs.size} log-probabilities are not finite"
+    if log_probs.size and log_probs.max() > LOG_PROB_SLACK:
+        return f"a log-probability of {log_probs.max():.4g}"
+    return None
+
+
+def find_mismatch(
+    meta: ChunkMeta, call_id: int, request: RolloutRequest, known_versions: Collection[int]
+) -> str | None:
+    """Why this is no answer to the request, or None."""
+    asked_for = request.prompt.uid
+    if meta.call_id != call_id or meta.uid != asked_for:
+        return f"call {call_id} for prompt {asked_for} was answered as call {meta.call_id} for prompt {meta.uid}"
+    indices = meta.indices
+    if meta.partial is not None:
+        indices = np.sort(np.concatenate([meta.indices, meta.partial.indices]))
+    if not np.array_equal(indices, request.indices):
+        return f"prompt {meta.uid}: rollouts {indices.tolist()} came for {request.indices.tolist()}"
+    num_ended = len(meta.indices)
+    num_lengths = len(meta.lengths)
+    num_ends = len(meta.is_stopped)
+    if not num_ended == num_lengths == num_ends:
+        return f"prompt {meta.uid}: {num_ended} rollouts have {num_lengths} lengths and {num_ends} ends"
+    is_oldest_known = meta.version in known_versions
+    if request.resumed is not None and meta.version == request.resumed.version:
+        is_oldest_known = True
+    if not is_oldest_known or meta.newest_version not in known_versions:
+        return f"prompt {meta.uid}: versions {meta.version} to {meta.newest_version} were never published"
+    return None
+
+
+def check_lengths(requests: Sequence[RolloutRequest], max_model_len: int) -> None:
+    """Raise ConfigError for a request that does not fit the engines' context, or resumes what has no token left to
+    sample."""
+    for request in requests:
+        uid = request.prompt.uid
+        num_prompt = len(request.prompt.token_ids)
+        num_response = request.sampling.max_tokens
+        if num_prompt + num_response > max_model_len:
+            raise ConfigError(
+                f"prompt {uid} has {num_prompt} tokens and may be answered with {num_response}, "
+                f"generation.max_model_len={max_model_len}; write at least {num_prompt + num_response}"
+            )
+        if request.resumed is None:
+            continue
+        longest = request.resumed.lengths.max()
+        if longest >= num_response:
+            raise ConfigError(
+                f"prompt {uid} is resumed after {longest} tokens and may be answered with {num_response}; "
+                f"write at least {longest + 1}"
+            )

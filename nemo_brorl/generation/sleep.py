@@ -1,0 +1,216 @@
+"""Sleeping engines: what one gives up while the policy trains on its device, and a pool asleep and awake again in
+stages.
+
+vLLM's CPU build has no sleep mode. There an engine goes through the same calls, which stop its scheduler and drop its
+prefix cache, and gives back what its heap can spare; weights and KV cache stay in memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nemo_brorl.config.generation_schema import GenerationConfig
+from nemo_brorl.core.errors import GenerationError
+from nemo_brorl.core.process_memory import private_bytes, trim_heap
+from nemo_brorl.generation.engine_handle import EngineHandle
+from nemo_brorl.generation.transport import EngineTransport
+
+if TYPE_CHECKING:
+    import torch
+
+# vLLM's level 1 copies weights to host memory and drops the KV cache, level 2 drops both.
+_LEVELS = {"cache": 1, "offload": 1, "discard": 2}
+_GIB = 2**30
+
+
+class SleepMode:
+    """One engine: awake ──sleep──► asleep ──wake("weights")──► ──wake("kv_cache")──► awake. Waking what is awake does
+    nothing."""
+
+    def __init__(self, engine: Any, mode: str, on_cpu: bool) -> None:
+        """Raises GenerationError for a mode that this vLLM does not have."""
+        self._engine = engine
+        self._level = _LEVELS.get(mode, 0)
+        # Weights that stay: vLLM then releases the cache alone, which its CPU build refuses to.
+        self._keeps_weights = mode == "cache" and not on_cpu
+        self._asleep: set[str] = set()
+        if self._keeps_weights and not hasattr(engine, "release_kv_cache_memory"):
+            raise GenerationError(
+                "generation.sleep=cache releases the KV cache alone, which this vLLM cannot (0.32 can): write "
+                "offload or discard"
+            )
+
+    def sleep(self) -> int:
+        """Give up what the mode says. Bytes that are still held, of the worker that holds most."""
+        if self._level == 0:
+            raise GenerationError("an engine was told to sleep and generation.sleep=off")
+        if self._keeps_weights:
+            self._engine.sleep(0)  # level 0 stops the scheduler
+            self._engine.release_kv_cache_memory()
+            self._asleep = {"kv_cache"}
+        else:
+            self._engine.sleep(self._level)
+            self._asleep = {"weights", "kv_cache"}
+        return max(self._engine.model_executor.collective_rpc("resident_bytes"))
+
+    def wake(self, tag: str) -> None:
+        """Make room for "weights" or for the "kv_cache" again."""
+        if tag in self._asleep:
+            self._engine.wake_up([tag])
+            self._asleep.discard(tag)
+
+
+def resident_bytes(device: torch.device) -> int:
+    """What this process holds of a device: GPU memory by the driver's own count, or private memory of the process on
+    CPU."""
+    gc.collect()
+    if device.type == "cpu":
+        trim_heap()
+        return private_bytes()
+    return _gpu_bytes(device)
+
+
+def _gpu_bytes(device: torch.device) -> int:
+    """Memory of this process, context and libraries included; where the driver does not tell, what torch has
+    reserved."""
+    import torch
+    from vllm.third_party import pynvml
+
+    torch.cuda.empty_cache()
+    uuid = torch.cuda.get_device_properties(device).uuid
+    used = 0
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+            if process.pid == os.getpid():
+                used = process.usedGpuMemory or 0
+    except pynvml.NVMLError:
+        used = 0
+    if used:
+        return used
+    return torch.cuda.memory_reserved(device)  # in a container the driver may count other process numbers
+
+
+class StagedSleep:
+    """All engines: awake ──sleep──► asleep ──wake_weights──► weights awake ──wake_cache──► awake; nothing happens under
+    generation.sleep=off.
+
+    An engine that holds more than `generation.max_residual_gib` when it sleeps has leaked: `wake_weights`, when the
+    policy has made room again, starts another in its place, which counts as no fault.
+    """
+
+    def __init__(self, handles: Sequence[EngineHandle], config: GenerationConfig, transport: EngineTransport) -> None:
+        self._handles = handles
+        self._config = config
+        self._transport = transport
+        self._stage = "awake"
+        self._needs_weights = False  # sampling before the next publication would use weights that are gone
+        self._first_held: dict[str, int] = {}  # by engine: bytes that it held the first time
+        self._to_replace: list[tuple[EngineHandle, object, bool]] = []  # why, and whether it is a fault
+        self._num_restarts = 0
+
+    def sleep(self) -> dict[str, float]:
+        """Raises GenerationError unless awake, or when an engine cannot be brought back. Metrics of what the engines
+        still hold, in GiB."""
+        if self._config.sleep == "off":
+            return {}
+        self._enter("asleep", after="awake")
+        for handle in self._handles:
+            handle.wait_or_replace()  # one that is still loading must not fall asleep over it
+        held: dict[str, int] = {}
+        calls = [handle.actor.sleep.remote() for handle in self._handles]
+        results = self._transport.results(calls, self._config.timeout_s)
+        for handle, result in zip(self._handles, results, strict=True):
+            if isinstance(result, Exception):
+                self._to_replace.append((handle, result, True))
+            else:
+                held[handle.name] = result
+                self._judge(handle, result)
+        self._needs_weights = self._config.sleep == "discard"
+        return self._metrics(held)
+
+    def wake_weights(self) -> bool:
+        """Whether an engine has no weights now, or older ones. Raises GenerationError unless asleep, or when an engine
+        can be replaced no more."""
+        if self._config.sleep == "off":
+            return self._lacks_weights()
+        self._enter("weights awake", after="asleep")
+        for handle, cause, is_fault in self._to_replace:
+            handle.replace(cause, is_fault=is_fault)
+        self._to_replace = []
+        self._wake("weights")
+        if self._lacks_weights():
+            self._needs_weights = True
+        return self._needs_weights
+
+    def wake_cache(self) -> None:
+        """Raises GenerationError unless weights are awake and, where they were dropped, have been published again."""
+        if self._config.sleep == "off":
+            return
+        if self._needs_weights:
+            raise GenerationError(
+                f"engines have no weights after generation.sleep={self._config.sleep}: publish between wake_weights "
+                "and wake_cache"
+            )
+        self._enter("awake", after="weights awake")
+        self._wake("kv_cache")
+
+    def note_loaded(self) -> None:
+        """Weights were published."""
+        self._needs_weights = False
+
+    def check_awake(self, what: str) -> None:
+        """Raise GenerationError when engines sleep."""
+        if self._stage != "awake":
+            raise GenerationError(
+                f"{what} was called while engines sleep ({self._stage}); wake_weights and wake_cache come first"
+            )
+
+    def check_has_room_for_weights(self) -> None:
+        """Raise GenerationError when engines sleep so deeply that nothing can be loaded."""
+        if self._stage == "asleep":
+            raise GenerationError("load_weights was called while engines sleep; wake_weights comes first")
+
+    def _enter(self, stage: str, after: str) -> None:
+        if self._stage != after:
+            raise GenerationError(f"engines are {self._stage} and can only be made {stage} when they are {after}")
+        self._stage = stage
+
+    def _judge(self, handle: EngineHandle, num_bytes: int) -> None:
+        limit = self._config.max_residual_gib
+        if limit is not None and num_bytes > limit * _GIB:
+            cause = f"it holds {num_bytes / _GIB:.2f} GiB while it sleeps, generation.max_residual_gib={limit:g}"
+            self._to_replace.append((handle, cause, False))
+            self._num_restarts += 1
+
+    def _metrics(self, held: Mapping[str, int]) -> dict[str, float]:
+        """Metrics of the bytes held, by engine; growth is against what the same engine held the first time."""
+        metrics = {"sleep/num_restarts": float(self._num_restarts)}
+        first_held = {}
+        growth = []
+        for name, num_bytes in held.items():
+            first_held[name] = self._first_held.get(name, num_bytes)
+            growth.append(num_bytes - first_held[name])
+        self._first_held = first_held
+        if held:
+            metrics["sleep/residual_gib_max"] = max(held.values()) / _GIB
+            metrics["sleep/residual_gib_mean"] = statistics.mean(held.values()) / _GIB
+            metrics["sleep/residual_growth_gib_max"] = max(growth) / _GIB
+        return metrics
+
+    def _wake(self, tag: str) -> None:
+        """An engine that does not wake is lost."""
+        handles = [handle for handle in self._handles if handle.starting is None]
+        calls = [handle.actor.wake.remote(tag) for handle in handles]
+        results = self._transport.results(calls, self._config.timeout_s)
+        for handle, result in zip(handles, results, strict=True):
+            if isinstance(result, Exception):
+                handle.replace(result)
+
+    def _lacks_weights(self) -> bool:
+        return any(handle.lacks_weights for handle in self._handles)

@@ -1,0 +1,96 @@
+"""The driver's way to its engine actors: a small Protocol, and Ray behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
+
+from nemo_brorl.core.errors import BroRLError
+from nemo_brorl.generation.chunk_messages import ChunkFailure
+
+ENGINE_FAILURES = (RayActorError, RayTaskError, GetTimeoutError, ObjectLostError)
+
+
+class EngineTransport(Protocol):
+    """What becomes of calls to engines. A call itself is `actor.method.remote(…)`, which returns a reference at once;
+    everything that waits, ends an actor or looks at a clock goes through here, so that tests need neither."""
+
+    def now(self) -> float:
+        """Seconds of a clock that never goes back."""
+
+    def wait(self, references: Sequence[Any], timeout_s: float = 0.0) -> list[Any]:
+        """The references that have resolved; none only after `timeout_s` without any."""
+
+    def results(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
+        """Results in order, all within `timeout_s`. A call that failed, or is late, has its exception (one of
+        ENGINE_FAILURES) in its place."""
+
+    def put(self, value: Any) -> Any:
+        """A reference that has resolved to `value`."""
+
+    def kill(self, actor: Any) -> None:
+        """End an actor, whatever it is doing."""
+
+
+class RayTransport:
+    """Engines as Ray actors. Needs an initialised Ray."""
+
+    def now(self) -> float:
+        """Seconds of this machine's monotonic clock."""
+        return time.monotonic()
+
+    def wait(self, references: Sequence[Any], timeout_s: float = 0.0) -> list[Any]:
+        """See `EngineTransport`; nothing is fetched."""
+        if not references:
+            return []
+        waiting = list(references)
+        if timeout_s > 0:
+            ray.wait(waiting, num_returns=1, timeout=timeout_s, fetch_local=False)
+        resolved, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=False)
+        return resolved
+
+    def results(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
+        """See `EngineTransport`; one call of Ray's when nothing failed."""
+        if not references:
+            return []
+        deadline = time.monotonic() + timeout_s
+        try:
+            return list(ray.get(list(references), timeout=timeout_s))
+        except ENGINE_FAILURES:
+            results: list[Any] = []
+            for reference in references:
+                left_s = max(0.0, deadline - time.monotonic())
+                results.append(_result_or_failure(reference, left_s))
+            return results
+
+    def put(self, value: Any) -> Any:
+        """A reference into the object store."""
+        return ray.put(value)
+
+    def kill(self, actor: Any) -> None:
+        """End an actor's process at once."""
+        ray.kill(actor, no_restart=True)
+
+
+def explain(cause: object) -> str:
+    """One line about why an engine failed, without the remote traceback."""
+    if isinstance(cause, RayTaskError):
+        inner = cause.cause
+        return str(inner) if isinstance(inner, BroRLError) else f"{type(inner).__name__}: {inner}"
+    if isinstance(cause, ChunkFailure):
+        return cause.reason
+    for line in reversed(str(cause).splitlines()):
+        if line.strip():
+            return line.strip().split(" Some common causes include", maxsplit=1)[0]
+    return type(cause).__name__
+
+
+def _result_or_failure(reference: Any, timeout_s: float) -> Any:
+    try:
+        return ray.get(reference, timeout=timeout_s)
+    except ENGINE_FAILURES as failure:
+        return failure

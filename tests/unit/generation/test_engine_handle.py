@@ -1,0 +1,47 @@
+"""One engine's handle: how long it forgives, what it counts, and what it says."""
+
+from __future__ import annotations
+
+import pytest
+from ray.exceptions import RayTaskError
+
+from nemo_brorl.core.errors import GenerationError
+from nemo_brorl.types import EngineStats
+from tests.support.fake_engines import FakeEngines
+
+
+def test_a_chunk_forgives_the_failures_before_it() -> None:
+    handle = FakeEngines(max_restarts=1).handles[0]
+    for _ in range(3):
+        handle.replace("test")
+        handle.note_chunk()
+    handle.replace("test")
+    with pytest.raises(GenerationError, match="engine 0 failed 2 times"):
+        handle.replace("test")
+
+
+def test_an_engine_that_does_not_start_is_named() -> None:
+    engines = FakeEngines()
+    engines.handles[0].starting.resolve(RayTaskError("__init__", "", TypeError("None is no folder")))
+    with pytest.raises(GenerationError, match="engine 0 did not start: TypeError: None is no folder"):
+        engines.handles[0].wait()
+
+
+def test_an_engine_that_failed_to_start_is_replaced_without_waiting() -> None:
+    engines = FakeEngines()
+    handle = engines.handles[0]
+    handle.starting.resolve(RayTaskError("__init__", "", TypeError("None is no folder")))
+    handle.check_start()
+    assert handle.name == "engine 0 (number 2)"
+    assert handle.lost_to == "TypeError: None is no folder"
+    handle.check_start()
+    assert handle.starting is None, "the second one is ready"
+
+
+def test_counters_go_on_when_an_engine_is_replaced() -> None:
+    handle = FakeEngines().handles[0]
+    handle.count(EngineStats(0, 1, 100, 90, 0, 50, 5))
+    handle.replace("test")
+    assert handle.count(EngineStats(0, 1, 10, 9, 0, 5, 1)) == EngineStats(0, 1, 110, 99, 0, 55, 6, num_restarts=1)
+    handle.replace("test again")
+    assert handle.count(EngineStats(0, 1, 1, 1, 0, 1, 1)).generated_samples == 7
