@@ -47,11 +47,10 @@ class VllmSession:
         handles: Sequence[EngineHandle],
         placement: ChunkPlacement,
         config: GenerationConfig,
-        call_ids: Iterator[int],
+        call_ids: Iterator[int],  # of `generate`; none is used twice in a pool
         known_versions: Collection[int],
         transport: EngineTransport,
     ) -> None:
-        """`call_ids` of `generate` are never used twice in a pool."""
         self.is_open = True
         self._handles = handles
         self._placement = placement
@@ -78,9 +77,10 @@ class VllmSession:
 
     def cut(self, uids: Collection[str]) -> None:
         """End all unfinished requests of these prompts; they come through `poll`."""
+        wanted = set(uids)
         call_ids: dict[int, list[int]] = {}  # by engine
         for chunk, request in self._requests.items():
-            if request.prompt.uid not in uids or chunk in self._cut:
+            if request.prompt.uid not in wanted or chunk in self._cut:
                 continue
             self._cut.add(chunk)
             in_flight = self._in_flight.get(chunk)
