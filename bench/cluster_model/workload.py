@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.cluster_model.load import Load
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.generation.placement.log_normal import expected
+from nemo_brorl.generation.placement.lengths import expected
 
 _RARE = 1e-4  # a share at the limit below this is not told from none
 _SPREADS = (0.01, 3.0)  # of ln length

@@ -1,5 +1,5 @@
-"""What the placement believes about one engine: the chunks it holds, the work they still are, the prompts in its prefix
-cache."""
+"""Load of one engine, as the placement believes it: the chunks it holds, the work they still are, the prompts in its
+prefix cache."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ class HeldChunk:
     prefill_work: float  # 0 where the engine had the prompt already
     num_begun: int = 0
     num_ended: int = 0
-    is_claimed: bool = False  # a thief has been proposed, the victim has not answered
+    is_being_stolen: bool = False  # a thief has been proposed, the victim has not answered
 
     @property
     def num_left(self) -> int:
-        """Rollouts that hold a slot of the batch, or wait for one."""
+        """Rollouts that have a place in the batch, or wait for one."""
         return self.num_rollouts - self.num_ended
 
     @property
     def work(self) -> float:
         """What is left of it, in decoded tokens."""
-        return self.num_left * self.work_of_one + (0.0 if self.num_begun else self.prefill_work)
+        work = self.num_left * self.work_of_one
+        return work if self.num_begun else work + self.prefill_work
 
 
 class PrefixCache:
@@ -72,12 +73,12 @@ class EngineLoad:
     def __init__(self, cache_tokens: int) -> None:
         self.chunks: dict[int, HeldChunk] = {}
         self.cache = PrefixCache(cache_tokens)
-        self.own: dict[str, None] = {}  # prompts it holds that had waiting chunks when last looked at
+        self.prompts_held: dict[str, None] = {}  # in its cache, those that may have waiting chunks
         self.num_chunks_of: Counter[str] = Counter()  # by prompt
         self.num_rollouts = 0  # that have not ended
         self.work = 0.0  # decoded tokens that are expected to be left
         self.counted_work = 0.0  # of it in the placement's sum over engines
-        self.is_promised = False  # a chunk of another engine, which has not answered
+        self.is_stealing = False  # a chunk of another engine, which has not answered
         self.stamp = 0  # of its newest place in the placement's heaps
 
     def add(self, chunk: int, held: HeldChunk) -> None:
@@ -98,23 +99,26 @@ class EngineLoad:
     def advance(self, chunk: int, num_begun: int, num_ended: int, work_of_one: float) -> None:
         """More rollouts of a chunk have begun or ended; news may arrive out of order, numbers never fall."""
         held = self.chunks[chunk]
-        left, work = held.num_left, held.work
+        left_before = held.num_left
+        work_before = held.work
         held.num_ended = max(held.num_ended, num_ended)
         held.num_begun = max(held.num_begun, num_begun, held.num_ended)
         held.work_of_one = work_of_one
-        self._charge(held.num_left - left, held.work - work)
+        self._charge(held.num_left - left_before, held.work - work_before)
 
-    def stealable(self) -> int | None:
+    def last_unbegun_chunk(self) -> int | None:
         """The last chunk given that has not begun and that nobody has asked for."""
         for chunk in reversed(self.chunks):
             held = self.chunks[chunk]
-            if held.num_begun == 0 and not held.is_claimed:
+            if held.num_begun == 0 and not held.is_being_stolen:
                 return chunk
         return None
 
     def _charge(self, num_rollouts: int, work: float) -> None:
         self.num_rollouts += num_rollouts
-        self.work = self.work + work if self.chunks else 0.0  # no rounding is left behind when all is done
+        self.work += work
+        if not self.chunks:
+            self.work = 0.0  # no rounding is left behind when all is done
 
 
 class EngineOrder:
@@ -131,7 +135,7 @@ class EngineOrder:
         heapq.heappush(self._heap, (self._sign * load.work, engine, load.stamp))
 
     def first(self) -> int | None:
-        """Whose turn it is; the engine keeps its place until its stamp changes."""
+        """The first engine, or None; it keeps its place until its stamp changes."""
         while self._heap:
             _, engine, stamp = self._heap[0]
             if engine in self._loads and self._loads[engine].stamp == stamp:

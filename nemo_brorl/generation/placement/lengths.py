@@ -1,4 +1,4 @@
-"""How long responses will be, from how long they were and how far those under way have come. Pure: no clock, no
+"""Forecast of response lengths, from how long they were and how far those under way have come. Pure: no clock, no
 randomness."""
 
 from __future__ import annotations
@@ -7,19 +7,61 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_brorl.generation.placement.log_normal import expected, log_survival, quantile
 from nemo_brorl.types import Bool, Int32, RolloutRequest
 
 _PRIOR_SPREAD = 0.7  # of prompts, and of rollouts of a prompt, before anything was seen; a factor of 2 up or down
 _PRIOR_MEDIAN = 1 / 3  # of max_tokens
 _MIN_SPREAD = 0.05  # equal lengths are luck
+_CUT_FACTOR = 4  # times its length, a response that was cut would not have become longer
+
 _GRID = np.linspace(-5.0, 5.0, 41)  # where a prompt may lie among its task's, in standard deviations
-_FAR = 4  # times its length, a response that was cut would not have become longer
+_LOG_PRIOR = -1.5 * np.log1p(_GRID**2 / 2)  # there: Student's t with two degrees of freedom
+
+_FAR = 8.0  # standard deviations: beyond, a probability is 0 or 1 for our purpose
+_DEVIATIONS = np.linspace(-_FAR, _FAR, 1601)
+_SURVIVAL = [0.5 * math.erfc(deviation / math.sqrt(2)) for deviation in _DEVIATIONS]
+_LOG_SURVIVAL = np.log(_SURVIVAL)
+
+
+def log_survival(deviations: NDArray[np.float64]) -> NDArray[np.float64]:
+    """ln P(Z > deviation) for Z ~ Normal(0, 1), from a table: 1e-5 off at most; beyond 8 standard deviations as at
+    8."""
+    return np.interp(deviations, _DEVIATIONS, _LOG_SURVIVAL)
+
+
+def survival(length: float, location: float, spread: float) -> float:
+    """P(L > length) for ln L ~ Normal(location, spread²)."""
+    if length <= 0:
+        return 1.0
+    deviation = (math.log(length) - location) / spread
+    return 0.5 * math.erfc(deviation / math.sqrt(2))
+
+
+def expected(location: float, spread: float, limit: float, age: float = 0.0) -> float:
+    """E[min(L, limit) − age | L > age] for ln L ~ Normal(location, spread²): tokens still to come for one that has
+    `age` already. At least 1 below the limit."""
+    if age >= limit:
+        return 0.0
+    alive = survival(age, location, spread)
+    if alive < _SURVIVAL[-1]:
+        return min(age, limit - age)  # older than anything believed in: then as long again, as for a Pareto tail
+    # E[L; age < L < limit] is the mean times the probability of that under a location higher by spread²
+    mean = math.exp(location + spread**2 / 2)
+    shifted = location + spread**2
+    between = survival(age, shifted, spread) - survival(limit, shifted, spread)
+    at_limit = limit * survival(limit, location, spread)
+    return max(1.0, (mean * between + at_limit) / alive - age)
+
+
+def quantile(probability: float, location: float, spread: float) -> float:
+    """The length that is exceeded with 1 − probability, of ln L ~ Normal(location, spread²)."""
+    return math.exp(location + spread * NormalDist().inv_cdf(probability))
 
 
 @dataclass(frozen=True)
@@ -28,6 +70,14 @@ class LengthForecast:
 
     expected: float
     upper: float  # exceeded with the probability that was asked for
+
+
+class _TaskLaw(NamedTuple):
+    """How ln lengths of a task are distributed."""
+
+    mean: float
+    between: float  # spread of prompts
+    within: float  # spread of a prompt's rollouts
 
 
 @dataclass
@@ -42,20 +92,26 @@ class _Task:
 
     def add(self, logs: NDArray[np.float64], fading: float) -> None:
         """Take in the ln lengths of one prompt."""
-        self.num = self.num * fading + len(logs)
+        num = len(logs)
+        deviations = logs - logs.mean()
+        self.num = self.num * fading + num
         self.total = self.total * fading + float(logs.sum())
         self.squares = self.squares * fading + float((logs**2).sum())
-        self.num_within = self.num_within * fading + len(logs) - 1
-        self.squares_within = self.squares_within * fading + float(((logs - logs.mean()) ** 2).sum())
+        self.num_within = self.num_within * fading + num - 1
+        self.squares_within = self.squares_within * fading + float((deviations**2).sum())
 
-    def law(self, max_tokens: int) -> tuple[float, float, float]:
-        """(mean, spread of prompts, spread of a prompt's rollouts), all of ln length."""
+    def law(self, max_tokens: int) -> _TaskLaw:
+        """What the sums say; the prior where nothing was seen."""
         if self.num == 0:
-            return math.log(max(1.0, _PRIOR_MEDIAN * max_tokens)), _PRIOR_SPREAD, _PRIOR_SPREAD
+            median = max(1.0, _PRIOR_MEDIAN * max_tokens)
+            return _TaskLaw(math.log(median), _PRIOR_SPREAD, _PRIOR_SPREAD)
         mean = self.total / self.num
-        within = (self.squares_within + _PRIOR_SPREAD**2) / (self.num_within + 1)
-        between = self.squares / self.num - mean**2 - within
-        return mean, math.sqrt(max(between, _MIN_SPREAD**2)), math.sqrt(max(within, _MIN_SPREAD**2))
+        variance_within = (self.squares_within + _PRIOR_SPREAD**2) / (self.num_within + 1)
+        variance_between = self.squares / self.num - mean**2 - variance_within
+        least = _MIN_SPREAD**2
+        between = math.sqrt(max(variance_between, least))
+        within = math.sqrt(max(variance_within, least))
+        return _TaskLaw(mean, between, within)
 
 
 @dataclass
@@ -108,21 +164,25 @@ class LengthHistory:
         """
         tokens = np.maximum(lengths, 1).astype(np.float64)
         if is_cut is not None and is_cut.any():
-            location, spread = self._law(task, prompt, int(tokens.max()) * _FAR)
-            tokens[is_cut] = [length + expected(location, spread, length * _FAR, length) for length in tokens[is_cut]]
+            location, spread = self._law(task, prompt, int(tokens.max()) * _CUT_FACTOR)
+            for index in np.flatnonzero(is_cut):
+                length = tokens[index]
+                tokens[index] = length + expected(location, spread, length * _CUT_FACTOR, length)
         self._prompts.pop(prompt, None)
         if len(tokens):
-            self._tasks.setdefault(task, _Task()).add(np.log(tokens), 0.5 ** (len(tokens) / self._half_life))
+            fading = 0.5 ** (len(tokens) / self._half_life)
+            self._tasks.setdefault(task, _Task()).add(np.log(tokens), fading)
 
     def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
         """A chunk is done: [m] lengths of its responses that ended."""
         prompt = self._touch(request.prompt.uid)
         prompt.running.pop(request.first_index, None)
-        is_free = lengths < request.sampling.max_tokens
-        prompt.num += int(is_free.sum())
-        prompt.total += float(np.log(np.maximum(lengths[is_free], 1)).sum())
-        prompt.num_at_limit += int((~is_free).sum())
-        prompt.limit = request.sampling.max_tokens
+        limit = request.sampling.max_tokens
+        free = lengths[lengths < limit]
+        prompt.num += len(free)
+        prompt.total += float(np.log(np.maximum(free, 1)).sum())
+        prompt.num_at_limit += len(lengths) - len(free)
+        prompt.limit = limit
 
     def watch(self, request: RolloutRequest, num_ended: int, num_running: int, age: float) -> None:
         """Of a chunk under way, so many responses have ended and so many have `age` tokens, on average, and go on."""
@@ -130,7 +190,7 @@ class LengthHistory:
         prompt.running[request.first_index] = (num_ended, num_running, age)
 
     def predict(self, task: str, prompt: str, max_tokens: int, quantile_of_upper: float = 0.95) -> LengthForecast:
-        """Of a whole response that may take `max_tokens`."""
+        """Forecast of a whole response that may take `max_tokens`."""
         location, spread = self._law(task, prompt, max_tokens)
         upper = quantile(quantile_of_upper, location, spread)
         return LengthForecast(expected(location, spread, max_tokens), min(upper, max_tokens))
@@ -142,7 +202,10 @@ class LengthHistory:
         location, spread = self._law(request.prompt.task, request.prompt.uid, limit)
         if request.resumed is None or age:
             return expected(location, spread, limit, age)
-        return float(np.mean([expected(location, spread, limit, float(length)) for length in request.resumed.lengths]))
+        total = 0.0
+        for length in request.resumed.lengths.tolist():
+            total += expected(location, spread, limit, length)
+        return total / len(request.resumed.lengths)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able: the tasks. What is known about prompts serves the step in which they are sampled."""
@@ -163,24 +226,28 @@ class LengthHistory:
 
     def _law(self, task: str, uid: str, max_tokens: int) -> tuple[float, float]:
         """(mean, spread) of a prompt's ln length, the uncertainty of the mean for one that was never seen included."""
-        mean, between, within = self._tasks.get(task, _Task()).law(max_tokens)
+        law = self._tasks.get(task, _Task()).law(max_tokens)
         prompt = self._prompts.get(uid)
         if prompt is None:
-            return mean, math.hypot(between, within)
+            return law.mean, math.hypot(law.between, law.within)
         if prompt.location is None:
-            prompt.location = _posterior_mean(prompt, mean, between, within)
-        return prompt.location, within
+            prompt.location = _posterior_mean(prompt, law)
+        return prompt.location, law.within
 
 
-def _posterior_mean(prompt: _Prompt, mean: float, between: float, within: float) -> float:
-    """Where a prompt lies: what ended as Normal(location, within²), the rest by survival. The prior is Student's t with
-    two degrees of freedom, so that a prompt unlike all before is believed in time."""
-    locations = mean + between * _GRID
-    log_weights = -1.5 * np.log1p(_GRID**2 / 2)
+def _posterior_mean(prompt: _Prompt, law: _TaskLaw) -> float:
+    """Where a prompt lies: what ended as Normal(location, within²), the rest by survival. The prior has heavy tails, so
+    that a prompt unlike all before is believed in time."""
+    locations = law.mean + law.between * _GRID
+    log_weights = _LOG_PRIOR.copy()
     if prompt.num:
-        log_weights -= prompt.num * (prompt.total / prompt.num - locations) ** 2 / (2 * within**2)
-    ended, running, ages = np.array([(0, prompt.num_at_limit, prompt.limit), *prompt.running.values()], np.float64).T
-    deviations = (np.log(np.maximum(ages, 1.0))[:, None] - locations) / within
-    log_weights += running @ log_survival(deviations) + ended @ log_survival(-deviations)
+        mean = prompt.total / prompt.num
+        log_weights -= prompt.num * (mean - locations) ** 2 / (2 * law.within**2)
+    rows = [(0, prompt.num_at_limit, prompt.limit), *prompt.running.values()]
+    ended, running, ages = np.array(rows, np.float64).T
+    log_ages = np.log(np.maximum(ages, 1.0))
+    deviations = (log_ages[:, None] - locations) / law.within
+    log_weights += running @ log_survival(deviations)
+    log_weights += ended @ log_survival(-deviations)
     weights = np.exp(log_weights - log_weights.max())
     return float((weights * locations).sum() / weights.sum())

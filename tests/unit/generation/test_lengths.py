@@ -5,8 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from nemo_brorl.generation.placement.lengths import FullLength, LengthHistory
-from nemo_brorl.generation.placement.log_normal import expected, log_survival, quantile, survival
+from nemo_brorl.generation.placement.lengths import (
+    FullLength,
+    LengthHistory,
+    expected,
+    log_survival,
+    quantile,
+    survival,
+)
 from nemo_brorl.types import PartialRollouts, Prompt, RolloutRequest, Sampling
 
 
