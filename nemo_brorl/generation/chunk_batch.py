@@ -85,7 +85,8 @@ class ChunkBatch:
 
     def step(self) -> None:
         """One step; answers the chunks it finishes."""
-        for name, continuation in self._requests.step():
+        ended = self._requests.step()
+        for name, continuation in ended:
             chunk, row = self._rollouts.pop(name)
             chunk.put(row, continuation)
             self._reports.times.note_ended()
@@ -108,7 +109,8 @@ class ChunkBatch:
                 self._cut_early.add(call_id)
                 continue
             for row in chunk.missing():
-                chunk.put(row, self._requests.so_far(chunk.ids[row]))
+                identity = chunk.ids[row]
+                chunk.put(row, self._requests.so_far(identity))
             self._remove_rollouts(chunk)
             self._answer(chunk)
 
@@ -164,15 +166,21 @@ class ChunkBatch:
                     num_tokens += sampled + chunk.num_resumed(row)
                 elif sampled == 0:
                     num_waiting += 1  # None: it has ended in this step, and was not put yet
-            num_ended = len(chunk.ids) - num_running - num_waiting
-            if num_running or num_ended:
-                age = num_tokens / num_running if num_running else 0.0
-                progress.append(ChunkProgress(chunk.call_id, num_ended + num_running, num_ended, age))
+            num_begun = len(chunk.ids) - num_waiting
+            if num_begun:
+                news = ChunkProgress(
+                    call_id=chunk.call_id,
+                    num_begun=num_begun,
+                    num_ended=num_begun - num_running,
+                    age=num_tokens / max(1, num_running),
+                )
+                progress.append(news)
         return tuple(progress)
 
     def _answer(self, chunk: ChunkTask) -> None:
         del self._chunks[chunk.call_id]
-        meta, arrays, partial = chunk.reply(self.version, self._requests.vocab_size)
+        vocab_size = self._requests.vocab_size
+        meta, arrays, partial = chunk.reply(self.version, vocab_size)
         if isinstance(meta, ChunkMeta):
             meta = dataclasses.replace(meta, progress=self._progress())
             self._reports.times.note_told(time.monotonic())

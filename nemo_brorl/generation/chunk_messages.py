@@ -67,7 +67,11 @@ def response_lengths(arrays: ChunkArrays) -> Int32:
 
 def no_arrays(num: int) -> ChunkArrays:
     """`num` responses without a token."""
-    return ChunkArrays(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(num + 1, np.int64))
+    return ChunkArrays(
+        token_ids=np.zeros(0, np.int32),
+        log_probs=np.zeros(0, np.float32),
+        offsets=np.zeros(num + 1, np.int64),
+    )
 
 
 def find_garbage(arrays: ChunkArrays, vocab_size: int, max_tokens: int, least: int = 1) -> str | None:

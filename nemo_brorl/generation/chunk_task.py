@@ -51,7 +51,8 @@ def rollout_seed(group_seed: int, index: int, num_resumed: int) -> int:
     seed = (group_seed & (2**_SEED_BITS - 1)) + index
     if num_resumed == 0:
         return seed
-    digest = hashlib.blake2b(f"{seed}/{num_resumed}".encode(), digest_size=8).digest()
+    text = f"{seed}/{num_resumed}"
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> (64 - _SEED_BITS)
 
 
@@ -60,7 +61,11 @@ class ChunkTask:
     chunk is cut. `partial` are the tokens of `request.resumed`, or None to sample all from the prompt."""
 
     def __init__(
-        self, call_id: int, request: RolloutRequest, partial: ChunkArrays | None, answer: Future[Reply]
+        self,
+        call_id: int,
+        request: RolloutRequest,
+        partial: ChunkArrays | None,
+        answer: Future[Reply],
     ) -> None:
         self.call_id = call_id
         self.request = request
@@ -68,7 +73,7 @@ class ChunkTask:
         self.ids: list[str] = []  # vLLM's own, by row
         # time.monotonic() when the first token was seen; kept where there is a deadline
         self.begun_at: float | None = None
-        self._partial = partial if partial is not None else no_arrays(request.num_rollouts)
+        self._partial = partial or no_arrays(request.num_rollouts)
         self._offsets: list[int] = self._partial.offsets.tolist()
         self._continuations: list[Continuation | None] = [None] * request.num_rollouts
         self._num_left = request.num_rollouts
@@ -81,19 +86,29 @@ class ChunkTask:
     @property
     def num_sampled(self) -> int:
         """Tokens sampled here so far, of rollouts that were put."""
-        return sum(len(part.token_ids) for part in self._continuations if part is not None)
+        num_tokens = 0
+        for continuation in self._continuations:
+            if continuation is not None:
+                num_tokens += len(continuation.token_ids)
+        return num_tokens
 
     def rollouts(self) -> Iterator[RolloutTask]:
         """One task per rollout, in order."""
-        prompt = list(self.request.prompt.token_ids)
-        max_tokens = self.request.sampling.max_tokens
-        for row, index in enumerate(self.request.indices.tolist()):
+        request = self.request
+        prompt = list(request.prompt.token_ids)
+        indices = request.indices.tolist()
+        for row, index in enumerate(indices):
             token_ids = prompt
             num_resumed = self.num_resumed(row)
             if num_resumed:
-                token_ids = prompt + self._partial.token_ids[self._resumed(row)].tolist()
-            seed = rollout_seed(self.request.seed, index, num_resumed)
-            yield RolloutTask(row, token_ids, seed, max_tokens - num_resumed)
+                resumed = self._partial.token_ids[self._resumed(row)]
+                token_ids = prompt + resumed.tolist()
+            yield RolloutTask(
+                row=row,
+                token_ids=token_ids,
+                seed=rollout_seed(request.seed, index, num_resumed),
+                max_tokens=request.sampling.max_tokens - num_resumed,
+            )
 
     def num_resumed(self, row: int) -> int:
         """Tokens the rollout had before it came here."""
@@ -133,8 +148,12 @@ class ChunkTask:
         versions = self._versions(ended, version)
         partial = None
         if cut_off:
-            oldest = min(self._versions(cut_off, version))
-            partial = PartialRollouts(indices[cut_off], response_lengths(partial_arrays), oldest, data=None)
+            partial = PartialRollouts(
+                indices=indices[cut_off],
+                lengths=response_lengths(partial_arrays),
+                version=min(self._versions(cut_off, version)),
+                data=None,
+            )
         meta = ChunkMeta(
             call_id=self.call_id,
             uid=prompt.uid,
@@ -162,20 +181,23 @@ class ChunkTask:
 
     def _pack(self, rows: Sequence[int]) -> ChunkArrays:
         """The tokens that each rollout had before and its continuation, end to end."""
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        for place, row in enumerate(rows):
-            num_tokens = self.num_resumed(row) + len(self._continuation(row).token_ids)
-            offsets[place + 1] = offsets[place] + num_tokens
+        offsets = [0]
+        for row in rows:
+            num_sampled = len(self._continuation(row).token_ids)
+            offsets.append(offsets[-1] + self.num_resumed(row) + num_sampled)
         token_ids = np.empty(offsets[-1], np.int32)
         log_probs = np.empty(offsets[-1], np.float32)
-        for row, start, end in zip(rows, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-            continuation = self._continuation(row)
+        for place, row in enumerate(rows):
+            start = offsets[place]
+            end = offsets[place + 1]
             middle = start + self.num_resumed(row)
-            token_ids[start:middle] = self._partial.token_ids[self._resumed(row)]
-            log_probs[start:middle] = self._partial.log_probs[self._resumed(row)]
+            resumed = self._resumed(row)
+            token_ids[start:middle] = self._partial.token_ids[resumed]
+            log_probs[start:middle] = self._partial.log_probs[resumed]
+            continuation = self._continuation(row)
             token_ids[middle:end] = continuation.token_ids
             log_probs[middle:end] = continuation.log_probs
-        return ChunkArrays(token_ids, log_probs, offsets)
+        return ChunkArrays(token_ids, log_probs, np.array(offsets, np.int64))
 
     def _continuation(self, row: int) -> Continuation:
         continuation = self._continuations[row]

@@ -23,8 +23,11 @@ def fix_seeded_prefill() -> None:
 
     def sample_tokens(self: Any, *args: Any, **kwargs: Any) -> Any:
         generators = self.input_batch.generators
-        discarded = np.nonzero(self.discard_request_mask.np[: self.input_batch.num_reqs])[0].tolist()
-        held_back = {row: generators.pop(row) for row in discarded if row in generators}
+        is_discarded = self.discard_request_mask.np[: self.input_batch.num_reqs]
+        held_back = {}
+        for row in np.flatnonzero(is_discarded).tolist():
+            if row in generators:
+                held_back[row] = generators.pop(row)
         try:
             return original(self, *args, **kwargs)
         finally:
@@ -42,10 +45,13 @@ def repack_heads(model: nn.Module, is_tied: bool) -> None:
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
-    heads = [module for module in model.modules() if isinstance(module, ParallelLMHead)]
-    embeddings = [
-        module for module in model.modules() if isinstance(module, VocabParallelEmbedding) and module not in heads
-    ]
+    heads = []
+    embeddings = []
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):
+            heads.append(module)
+        elif isinstance(module, VocabParallelEmbedding):
+            embeddings.append(module)
     for head in heads:
         if is_tied:
             assert len(embeddings) == 1, f"a tied head needs one embedding, the model has {len(embeddings)}"

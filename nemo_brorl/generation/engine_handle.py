@@ -117,7 +117,9 @@ class EngineHandle:
 
     def wait(self) -> EngineReady:
         """Block until the engine is ready. Raises GenerationError when it does not start."""
-        reference = self.starting if self.starting is not None else self.actor.ready.remote()
+        reference = self.starting
+        if reference is None:
+            reference = self.actor.ready.remote()
         ready = self._transport.results([reference], self._timeout_s)[0]
         if not isinstance(ready, EngineReady):
             raise GenerationError(f"engine {self.index} did not start: {explain(ready)}")
@@ -185,7 +187,9 @@ class EngineHandle:
         """Counters of all engines that were here: those of the actor plus what earlier actors were last seen with, and
         its faults."""
         if self._carried is not None:
-            totals = {name: getattr(snapshot, name) + getattr(self._carried, name) for name in _COUNTERS}
+            totals = {}
+            for name in _COUNTERS:
+                totals[name] = getattr(snapshot, name) + getattr(self._carried, name)
             snapshot = dataclasses.replace(snapshot, **totals)
         self._counted = snapshot
         return dataclasses.replace(
@@ -216,7 +220,11 @@ class EngineHandle:
         if published is None or published.buckets is None:
             self.starting = self.actor.ready.remote()
         else:
-            self.starting = self.actor.restore.remote(published.manifest, published.version, *published.buckets)
+            self.starting = self.actor.restore.remote(
+                published.manifest,
+                published.version,
+                *published.buckets,
+            )
 
 
 def check_weights(handles: Sequence[EngineHandle]) -> None:

@@ -54,11 +54,16 @@ class VllmPool:
         self._handles: list[EngineHandle] = []
         actor_class: Any = ray.remote(**device.actor_options(config))(RolloutEngine)
         for index in range(num_engines(config)):
-            settings = device.engine_settings(config, model_folder, index, places.worker_environment(index))
+            environment = places.worker_environment(index)
+            settings = device.engine_settings(config, model_folder, index, environment)
             placed_class = actor_class.options(**places.engine_options(index))
             start_actor = functools.partial(placed_class.remote, settings)
             handle = EngineHandle(
-                index, start_actor, self._generation.max_restarts, self._generation.timeout_s, self._transport
+                index,
+                start_actor,
+                self._generation.max_restarts,
+                self._generation.timeout_s,
+                self._transport,
             )
             self._handles.append(handle)
         self._sleep = StagedSleep(self._handles, self._generation, self._transport)
@@ -83,9 +88,15 @@ class VllmPool:
             raise GenerationError(
                 "a session was opened while another is unfinished; close it, or exhaust `generate`, first"
             )
-        placement = ChunkPlacement([], self._generation.max_num_seqs, self._placement, forecast)
+        max_rollouts = self._generation.max_num_seqs
+        placement = ChunkPlacement([], max_rollouts, self._placement, forecast)
         self._session = VllmSession(
-            self._handles, placement, self._generation, self._call_ids, self._versions, self._transport
+            self._handles,
+            placement,
+            self._generation,
+            self._call_ids,
+            self._versions,
+            self._transport,
         )
         return self._session
 
@@ -152,9 +163,8 @@ class VllmPool:
 
     def stats(self) -> list[EngineStats]:
         """Every engine's counters; they never fall, also when an engine was replaced."""
-        timeout_s = self._generation.timeout_s
         calls = [handle.actor.stats.remote() for handle in self._handles]
-        snapshots = self._transport.results(calls, timeout_s)
+        snapshots = self._transport.results(calls, self._generation.timeout_s)
         totals = []
         for handle, snapshot in zip(self._handles, snapshots, strict=True):
             if isinstance(snapshot, Exception):

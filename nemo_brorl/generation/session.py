@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -21,7 +20,7 @@ from nemo_brorl.generation.chunk_messages import (
     find_mismatch,
 )
 from nemo_brorl.generation.engine_handle import EngineHandle, check_weights
-from nemo_brorl.generation.in_flight import ChunkInFlight, EngineInUse, OpenCall, answered_chunk, unsampled_chunk
+from nemo_brorl.generation.in_flight import ChunkInFlight, InFlight, answered_chunk, unsampled_chunk
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.transport import EngineTransport, explain
 from nemo_brorl.types import RolloutChunk, RolloutRequest
@@ -59,9 +58,7 @@ class VllmSession:
         self._known_versions = known_versions
         self._transport = transport
         self._requests: dict[int, RolloutRequest] = {}  # that have not ended, by chunk
-        self._engines: dict[int, EngineInUse] = {}  # those that the placement knows
-        self._in_flight: dict[int, ChunkInFlight] = {}  # by chunk
-        self._open_calls: dict[Any, OpenCall] = {}  # by reference
+        self._in_flight = InFlight()
         self._cut: set[int] = set()  # chunks that have not ended
         self._num_losses: Counter[int] = Counter()  # engines, by chunk
         self._restarted: set[int] = set()  # chunks whose partial rollouts are gone
@@ -71,7 +68,9 @@ class VllmSession:
         """Queue more. Raises ConfigError for a request that does not fit `generation.max_model_len`; none is queued
         then."""
         check_lengths(requests, self._config.max_model_len)
-        self._requests.update(zip(self._placement.submit(requests), requests, strict=True))
+        chunks = self._placement.submit(requests)
+        for chunk, request in zip(chunks, requests, strict=True):
+            self._requests[chunk] = request
         self._admit_ready_engines()
         self._dispatch()
 
@@ -83,17 +82,20 @@ class VllmSession:
             if request.prompt.uid not in wanted or chunk in self._cut:
                 continue
             self._cut.add(chunk)
-            in_flight = self._in_flight.get(chunk)
+            in_flight = self._in_flight.chunks.get(chunk)
             if in_flight is not None:
                 call_ids.setdefault(in_flight.engine, []).append(in_flight.call_id)
-        for engine, to_cut in call_ids.items():
-            self._engines[engine].actor.cut.remote(to_cut)
+        for index, to_cut in call_ids.items():
+            self._in_flight.engines[index].actor.cut.remote(to_cut)
         self._end_cut_chunks_without_engine()
 
     def poll(self) -> list[RolloutChunk]:
         """What has finished. Raises GenerationError when an engine, or a chunk, fails too often."""
         self._drop_replaced_engines()
-        self._take_results()
+        resolved = self._transport.wait(self._in_flight.references())
+        results = self._transport.results(resolved, self._config.timeout_s)
+        for reference, result in zip(resolved, results, strict=True):
+            self._in_flight.take_result(reference, result)
         self._replace_silent_engines()
         for handle in self._handles:
             handle.check_start()
@@ -112,37 +114,35 @@ class VllmSession:
         then."""
         if self._ended:
             return [self._transport.put(None)]
-        starting = [handle.starting for handle in self._handles if handle.starting is not None]
-        return [*self._open_calls, *starting]
+        references = self._in_flight.references()
+        for handle in self._handles:
+            if handle.starting is not None:
+                references.append(handle.starting)
+        return references
 
     def busy_engines(self) -> frozenset[int]:
         """Engines that have chunks. Any thread may ask."""
-        return frozenset(index for index, engine in list(self._engines.items()) if engine.in_flight)
+        return self._in_flight.busy_engines()
 
     def close(self) -> None:
         """Drop what is unfinished and wait until the engines are idle. Engines that do not answer are replaced."""
         aborts = {}
-        for index, engine in self._engines.items():
-            if engine.in_flight:
-                aborts[index] = engine.actor.abort.remote(list(engine.in_flight))
-        for index, abort in aborts.items():
-            engine = self._engines[index]
-            metas = [in_flight.meta for in_flight in engine.in_flight.values()]
-            for result in self._transport.results([abort, *metas], self._config.timeout_s):
-                # a handle may have another actor by now: by somebody else, or by the first of these failures
-                if isinstance(result, Exception) and self._handles[index].actor is engine.actor:
-                    self._handles[index].replace(result)
+        busy = self._in_flight.busy_engines()
+        for index in busy:
+            engine = self._in_flight.engines[index]
+            aborts[index] = engine.actor.abort.remote(list(engine.chunks))
+        for index in busy:
+            engine = self._in_flight.engines[index]
+            answers = [in_flight.meta for in_flight in engine.chunks.values()]
+            results = self._transport.results([aborts[index], *answers], self._config.timeout_s)
+            failures = [result for result in results if isinstance(result, Exception)]
+            if failures and self._handles[index].actor is engine.actor:
+                self._handles[index].replace(failures[0])
         self.is_open = False
-        for record in (self._engines, self._in_flight, self._open_calls, self._requests, self._cut, self._ended):
-            record.clear()
-
-    def _take_results(self) -> None:
-        resolved = self._transport.wait(list(self._open_calls))
-        results = self._transport.results(resolved, self._config.timeout_s)
-        for reference, result in zip(resolved, results, strict=True):
-            call = self._open_calls.pop(reference, None)
-            if call is not None:  # else the engine was lost a moment ago
-                call.on_result(result)
+        self._in_flight = InFlight()
+        self._requests.clear()
+        self._cut.clear()
+        self._ended.clear()
 
     def _note_chunk(self, in_flight: ChunkInFlight, result: Any) -> None:
         """An engine answered `generate`, or cannot any more."""
@@ -159,15 +159,19 @@ class VllmSession:
             in_flight.is_given_back = True  # the answer to `withdraw` says so, too
             if not in_flight.is_asked_back:
                 self._lose(engine, ChunkFailure(f"engine {engine} gave a chunk back unasked", is_garbage=True))
-        elif isinstance(result, ObjectLostError) and request.resumed is not None and chunk not in self._restarted:
+        elif isinstance(result, ObjectLostError) and self._has_partial(chunk):
             self._restarted.add(chunk)  # the node that held the partial rollouts is gone: sample them again
-            self._remove_in_flight(in_flight)
+            self._in_flight.remove(in_flight)
             self._launch(engine, chunk)
         else:
             self._lose(engine, result)
 
+    def _has_partial(self, chunk: int) -> bool:
+        """Whether the engine is given tokens that the chunk is to go on from."""
+        return self._requests[chunk].resumed is not None and chunk not in self._restarted
+
     def _finish(self, in_flight: ChunkInFlight, meta: ChunkMeta) -> None:
-        self._remove_in_flight(in_flight)
+        self._in_flight.remove(in_flight)
         self._placement.finish(in_flight.engine, in_flight.chunk, meta.lengths)
         self._note_chunk_progress(in_flight.engine, meta.progress)
         self._handles[in_flight.engine].note_chunk()
@@ -178,10 +182,10 @@ class VllmSession:
     def _note_withdrawal(self, in_flight: ChunkInFlight, is_withdrawn: Any) -> None:
         """An engine answered `withdraw`."""
         in_flight.is_asked_back = False
-        if self._in_flight.get(in_flight.chunk) is not in_flight:
+        if self._in_flight.chunks.get(in_flight.chunk) is not in_flight:
             self._placement.kept(in_flight.chunk)  # it has finished
         elif is_withdrawn is True:
-            self._remove_in_flight(in_flight)
+            self._in_flight.remove(in_flight)
             self._placement.withdrawn(in_flight.chunk)
         elif in_flight.is_given_back:
             reason = f"engine {in_flight.engine} gave a chunk back and says that it keeps it"
@@ -194,33 +198,35 @@ class VllmSession:
         if isinstance(progress, Exception):
             self._lose(engine, progress)
             return
-        if progress != self._engines[engine].last_progress:
+        in_use = self._in_flight.engines[engine]
+        if progress != in_use.last_progress:
             self._handles[engine].touch()
-        self._engines[engine].last_progress = progress
+        in_use.last_progress = progress
         self._note_chunk_progress(engine, progress)
         self._ask_for_progress(engine)
 
     def _note_chunk_progress(self, engine: int, progress: Progress) -> None:
-        in_flight = self._engines[engine].in_flight
+        chunks = self._in_flight.engines[engine].chunks
         for news in progress:
-            if news.call_id in in_flight:
-                chunk = in_flight[news.call_id].chunk
-                self._placement.progress(engine, chunk, news.num_begun, news.num_ended, news.age)
+            in_flight = chunks.get(news.call_id)
+            if in_flight is not None:
+                self._placement.progress(engine, in_flight.chunk, news.num_begun, news.num_ended, news.age)
 
     def _ask_for_progress(self, engine: int) -> None:
-        reference = self._engines[engine].actor.progress.remote(self._config.report_every, self._config.report_s)
-        self._open_calls[reference] = OpenCall(engine, functools.partial(self._note_progress, engine))
+        actor = self._in_flight.engines[engine].actor
+        reference = actor.progress.remote(self._config.report_every, self._config.report_s)
+        self._in_flight.expect(reference, engine, self._note_progress, engine)
 
     def _drop_replaced_engines(self) -> None:
-        """Somebody else may have found an engine dead."""
-        for index, engine in list(self._engines.items()):
+        for index, engine in list(self._in_flight.engines.items()):
             if self._handles[index].actor is not engine.actor:
                 self._drop(index, "it was replaced")
 
     def _replace_silent_engines(self) -> None:
-        cause = TimeoutError(f"no answer within generation.timeout_s={self._config.timeout_s:g}")
-        for index, engine in list(self._engines.items()):
-            if engine.in_flight and self._handles[index].silence_s >= self._config.timeout_s:
+        timeout_s = self._config.timeout_s
+        cause = TimeoutError(f"no answer within generation.timeout_s={timeout_s:g}")
+        for index in self._in_flight.busy_engines():
+            if self._handles[index].silence_s >= timeout_s:
                 self._lose(index, cause)
 
     def _lose(self, engine: int, cause: object) -> None:
@@ -229,12 +235,9 @@ class VllmSession:
 
     def _drop(self, engine: int, reason: str) -> None:
         """An engine is gone: what it had waits again."""
-        lost = self._engines.pop(engine)
         self._placement.lose(engine)
-        self._open_calls = {reference: call for reference, call in self._open_calls.items() if call.engine != engine}
-        for in_flight in lost.in_flight.values():
+        for in_flight in self._in_flight.drop_engine(engine):
             chunk = in_flight.chunk
-            del self._in_flight[chunk]
             self._handles[engine].num_resampled += in_flight.num_rollouts
             self._num_losses[chunk] += 1
             if self._num_losses[chunk] > self._config.max_restarts:
@@ -247,8 +250,9 @@ class VllmSession:
 
     def _admit_ready_engines(self) -> None:
         for handle in self._handles:
-            if handle.starting is None and handle.index not in self._engines and not handle.lacks_weights:
-                self._engines[handle.index] = EngineInUse(handle.actor)
+            is_usable = handle.starting is None and not handle.lacks_weights
+            if is_usable and handle.index not in self._in_flight.engines:
+                self._in_flight.add_engine(handle.index, handle.actor)
                 self._placement.add_engine(handle.index)
                 self._ask_for_progress(handle.index)
 
@@ -258,38 +262,34 @@ class VllmSession:
 
     def _launch(self, index: int, chunk: int) -> None:
         request = self._requests[chunk]
+        resumed = request.resumed
         partial = None
-        if request.resumed is not None:
-            if chunk not in self._restarted:
-                partial = request.resumed.data  # an argument of its own: then Ray brings it along
-            request = dataclasses.replace(request, resumed=dataclasses.replace(request.resumed, data=None))
-        engine = self._engines[index]
-        if not engine.in_flight:
+        if resumed is not None:
+            if self._has_partial(chunk):
+                partial = resumed.data  # an argument of its own: then Ray brings it along
+            without_data = dataclasses.replace(resumed, data=None)
+            request = dataclasses.replace(request, resumed=without_data)
+        engine = self._in_flight.engines[index]
+        if not engine.chunks:
             self._handles[index].touch()
         call_id = next(self._call_ids)
         references = engine.actor.generate.remote(call_id, request, partial)
         in_flight = ChunkInFlight(call_id, index, chunk, request.num_rollouts, *references)
-        engine.in_flight[call_id] = in_flight
-        self._in_flight[chunk] = in_flight
-        self._open_calls[in_flight.meta] = OpenCall(index, functools.partial(self._note_chunk, in_flight))
-
-    def _remove_in_flight(self, in_flight: ChunkInFlight) -> None:
-        del self._in_flight[in_flight.chunk]
-        del self._engines[in_flight.engine].in_flight[in_flight.call_id]
-        self._open_calls.pop(in_flight.meta, None)
+        self._in_flight.add(in_flight)
+        self._in_flight.expect(in_flight.meta, index, self._note_chunk, in_flight)
 
     def _end_cut_chunks_without_engine(self) -> None:
-        for chunk in sorted(self._cut - self._in_flight.keys()):
-            is_held = not self._placement.cancel(chunk)
-            assert not is_held, f"chunk {chunk} is held by an engine that does not have it"
+        for chunk in sorted(self._cut - self._in_flight.chunks.keys()):
+            is_cancelled = self._placement.cancel(chunk)
+            assert is_cancelled, f"chunk {chunk} is held by an engine that does not have it"
             self._cut.remove(chunk)
-            self._ended.append(unsampled_chunk(self._requests.pop(chunk), self._handles[0].version))
+            request = self._requests.pop(chunk)
+            self._ended.append(unsampled_chunk(request, self._handles[0].version))
 
     def _ask_for_chunks_back(self) -> None:
-        """Have chunks withdrawn that an idle engine could begin at once."""
         for steal in self._placement.steals():
-            engine = self._engines[steal.victim]
-            in_flight = self._in_flight[steal.chunk]
+            engine = self._in_flight.engines[steal.victim]
+            in_flight = self._in_flight.chunks[steal.chunk]
             num_others = engine.num_rollouts - in_flight.num_rollouts
             may_have_begun = num_others < self._config.max_num_seqs  # there is room for it in the batch
             if steal.chunk in self._cut or may_have_begun:
@@ -297,4 +297,4 @@ class VllmSession:
                 continue
             in_flight.is_asked_back = True
             withdrawal = engine.actor.withdraw.remote(in_flight.call_id)
-            self._open_calls[withdrawal] = OpenCall(steal.victim, functools.partial(self._note_withdrawal, in_flight))
+            self._in_flight.expect(withdrawal, steal.victim, self._note_withdrawal, in_flight)

@@ -49,8 +49,13 @@ class RayTransport:
             return []
         waiting = list(references)
         if timeout_s > 0:
-            ray.wait(waiting, num_returns=1, timeout=timeout_s, fetch_local=False)
-        resolved, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0, fetch_local=False)
+            ray.wait(waiting, timeout=timeout_s, fetch_local=False)
+        resolved, _ = ray.wait(
+            waiting,
+            num_returns=len(waiting),
+            timeout=0,
+            fetch_local=False,
+        )
         return resolved
 
     def results(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
@@ -59,13 +64,13 @@ class RayTransport:
             return []
         deadline = time.monotonic() + timeout_s
         try:
-            return list(ray.get(list(references), timeout=timeout_s))
+            results: list[Any] = ray.get(list(references), timeout=timeout_s)
         except ENGINE_FAILURES:
-            results: list[Any] = []
+            results = []
             for reference in references:
-                left_s = max(0.0, deadline - time.monotonic())
-                results.append(_result_or_failure(reference, left_s))
-            return results
+                left_s = deadline - time.monotonic()
+                results.append(_result_or_failure(reference, max(0.0, left_s)))
+        return results
 
     def put(self, value: Any) -> Any:
         """A reference into the object store."""
@@ -80,12 +85,15 @@ def explain(cause: object) -> str:
     """One line about why an engine failed, without the remote traceback."""
     if isinstance(cause, RayTaskError):
         inner = cause.cause
-        return str(inner) if isinstance(inner, BroRLError) else f"{type(inner).__name__}: {inner}"
+        if isinstance(inner, BroRLError):
+            return str(inner)
+        return f"{type(inner).__name__}: {inner}"
     if isinstance(cause, ChunkFailure):
         return cause.reason
     for line in reversed(str(cause).splitlines()):
-        if line.strip():
-            return line.strip().split(" Some common causes include", maxsplit=1)[0]
+        text = line.partition(" Some common causes include")[0].strip()
+        if text:
+            return text
     return type(cause).__name__
 
 

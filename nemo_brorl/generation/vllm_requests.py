@@ -34,7 +34,8 @@ class VllmRequests:
             SamplingParams,
         )
 
-        self._new_params, self._output_kind = SamplingParams, RequestOutputKind.FINAL_ONLY
+        self._new_params = SamplingParams
+        self._output_kind = RequestOutputKind.FINAL_ONLY
         self._engine = engine  # vllm.LLMEngine
         self.vocab_size: int = engine.model_config.get_vocab_size()
         self._version = 0
@@ -56,21 +57,26 @@ class VllmRequests:
         )
         prompt = {"type": "token", "prompt_token_ids": task.token_ids}  # with its type it goes past the renderer
         identity: str = self._engine.add_request(name, prompt, params)
-        self._sampled[identity], self._ids[name] = _Sampled(name), identity
+        self._sampled[identity] = _Sampled(name)
+        self._ids[name] = identity
         return identity
 
     def step(self) -> list[tuple[str, Continuation]]:
         """One step of the batch; (name, what it came to) of the rollouts that ended in it."""
-        ended = [output for output in self._engine.step() if output.finished]
-        return [
-            (output.request_id, self._continuation_of(self._forget(self._ids[output.request_id]), output))
-            for output in ended
-        ]
+        ended = []
+        for output in self._engine.step():
+            if output.finished:
+                name = output.request_id
+                sampled = self._forget(self._ids[name])
+                ended.append((name, self._continuation_of(sampled, output)))
+        return ended
 
     def num_tokens(self, identity: str) -> int | None:
         """Tokens sampled for a rollout; None when it has ended."""
         state = self._engine.output_processor.request_states.get(identity)
-        return None if state is None else int(state.detokenizer.num_output_tokens())
+        if state is None:
+            return None
+        return int(state.detokenizer.num_output_tokens())
 
     def so_far(self, identity: str) -> Continuation:
         """What an unfinished rollout has come to: the output that vLLM makes of an aborted request and shows to
@@ -78,15 +84,15 @@ class VllmRequests:
         from vllm.v1.engine import FinishReason
 
         state = self._engine.output_processor.request_states[identity]
-        return self._continuation_of(
-            self._sampled[identity], state.make_request_output([], None, FinishReason.ABORT, None)
-        )
+        output = state.make_request_output([], None, FinishReason.ABORT, None)
+        return self._continuation_of(self._sampled[identity], output)
 
     def abort(self, identities: Sequence[str]) -> None:
         """Take these out of the batch; those that have ended are passed over."""
         self._engine.abort_request(list(identities), internal=True)
-        for identity in self._sampled.keys() & set(identities):
-            self._forget(identity)
+        for identity in identities:
+            if identity in self._sampled:
+                self._forget(identity)
 
     def set_version(self, version: int) -> None:
         """Tokens that are sampled from now on are of this version."""

@@ -52,11 +52,13 @@ def expected(location: float, spread: float, limit: float, age: float = 0.0) -> 
     if alive < _SURVIVAL[-1]:
         return min(age, limit - age)  # older than anything believed in: then as long again, as for a Pareto tail
     # E[L; age < L < limit] is the mean times the probability of that under a location higher by spread²
-    mean = math.exp(location + spread**2 / 2)
-    shifted = location + spread**2
+    variance = spread**2
+    mean = math.exp(location + variance / 2)
+    shifted = location + variance
     between = survival(age, shifted, spread) - survival(limit, shifted, spread)
-    at_limit = limit * survival(limit, location, spread)
-    return max(1.0, (mean * between + at_limit) / alive - age)
+    at_limit = survival(limit, location, spread)
+    length = (mean * between + limit * at_limit) / alive
+    return max(1.0, length - age)
 
 
 def quantile(probability: float, location: float, spread: float) -> float:
@@ -92,13 +94,17 @@ class _Task:
 
     def add(self, logs: NDArray[np.float64], fading: float) -> None:
         """Take in the ln lengths of one prompt."""
-        num = len(logs)
+        self.num *= fading
+        self.total *= fading
+        self.squares *= fading
+        self.num_within *= fading
+        self.squares_within *= fading
         deviations = logs - logs.mean()
-        self.num = self.num * fading + num
-        self.total = self.total * fading + float(logs.sum())
-        self.squares = self.squares * fading + float((logs**2).sum())
-        self.num_within = self.num_within * fading + num - 1
-        self.squares_within = self.squares_within * fading + float((deviations**2).sum())
+        self.num += len(logs)
+        self.total += float(logs.sum())
+        self.squares += float(logs @ logs)
+        self.num_within += len(logs) - 1
+        self.squares_within += float(deviations @ deviations)
 
     def law(self, max_tokens: int) -> _TaskLaw:
         """What the sums say; the prior where nothing was seen."""
@@ -164,24 +170,29 @@ class LengthHistory:
         """
         tokens = np.maximum(lengths, 1).astype(np.float64)
         if is_cut is not None and is_cut.any():
-            location, spread = self._law(task, prompt, int(tokens.max()) * _CUT_FACTOR)
+            longest = int(tokens.max())
+            location, spread = self._law(task, prompt, longest * _CUT_FACTOR)
             for index in np.flatnonzero(is_cut):
                 length = tokens[index]
-                tokens[index] = length + expected(location, spread, length * _CUT_FACTOR, length)
+                limit = length * _CUT_FACTOR
+                tokens[index] += expected(location, spread, limit, length)
         self._prompts.pop(prompt, None)
-        if len(tokens):
-            fading = 0.5 ** (len(tokens) / self._half_life)
-            self._tasks.setdefault(task, _Task()).add(np.log(tokens), fading)
+        num = len(tokens)
+        if num:
+            fading = 0.5 ** (num / self._half_life)
+            sums = self._tasks.setdefault(task, _Task())
+            sums.add(np.log(tokens), fading)
 
     def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
         """A chunk is done: [m] lengths of its responses that ended."""
         prompt = self._touch(request.prompt.uid)
         prompt.running.pop(request.first_index, None)
         limit = request.sampling.max_tokens
-        free = lengths[lengths < limit]
-        prompt.num += len(free)
-        prompt.total += float(np.log(np.maximum(free, 1)).sum())
-        prompt.num_at_limit += len(lengths) - len(free)
+        is_free = lengths < limit
+        logs = np.log(np.maximum(lengths[is_free], 1))
+        prompt.num += len(logs)
+        prompt.total += float(logs.sum())
+        prompt.num_at_limit += len(lengths) - len(logs)
         prompt.limit = limit
 
     def watch(self, request: RolloutRequest, num_ended: int, num_running: int, age: float) -> None:
@@ -193,7 +204,10 @@ class LengthHistory:
         """Forecast of a whole response that may take `max_tokens`."""
         location, spread = self._law(task, prompt, max_tokens)
         upper = quantile(quantile_of_upper, location, spread)
-        return LengthForecast(expected(location, spread, max_tokens), min(upper, max_tokens))
+        return LengthForecast(
+            expected=expected(location, spread, max_tokens),
+            upper=min(upper, max_tokens),
+        )
 
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
         """Tokens still to be sampled for one rollout of a request that has `age` now, on average. Those to be resumed
@@ -213,20 +227,23 @@ class LengthHistory:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""
-        self._tasks = {name: _Task(**sums) for name, sums in state["tasks"].items()}
+        self._tasks.clear()
+        for name, sums in state["tasks"].items():
+            self._tasks[name] = _Task(**sums)
         self._prompts.clear()
 
     def _touch(self, uid: str) -> _Prompt:
         prompt = self._prompts.setdefault(uid, _Prompt())
-        prompt.location = None
         self._prompts.move_to_end(uid)
+        prompt.location = None
         while len(self._prompts) > self._max_prompts:
             self._prompts.popitem(last=False)
         return prompt
 
     def _law(self, task: str, uid: str, max_tokens: int) -> tuple[float, float]:
         """(mean, spread) of a prompt's ln length, the uncertainty of the mean for one that was never seen included."""
-        law = self._tasks.get(task, _Task()).law(max_tokens)
+        sums = self._tasks.get(task, _Task())
+        law = sums.law(max_tokens)
         prompt = self._prompts.get(uid)
         if prompt is None:
             return law.mean, math.hypot(law.between, law.within)
@@ -242,12 +259,14 @@ def _posterior_mean(prompt: _Prompt, law: _TaskLaw) -> float:
     log_weights = _LOG_PRIOR.copy()
     if prompt.num:
         mean = prompt.total / prompt.num
-        log_weights -= prompt.num * (mean - locations) ** 2 / (2 * law.within**2)
-    rows = [(0, prompt.num_at_limit, prompt.limit), *prompt.running.values()]
+        deviations = (mean - locations) / law.within
+        log_weights -= prompt.num / 2 * deviations**2
+    at_limit = (0, prompt.num_at_limit, prompt.limit)
+    rows = [at_limit, *prompt.running.values()]
     ended, running, ages = np.array(rows, np.float64).T
     log_ages = np.log(np.maximum(ages, 1.0))
     deviations = (log_ages[:, None] - locations) / law.within
     log_weights += running @ log_survival(deviations)
     log_weights += ended @ log_survival(-deviations)
     weights = np.exp(log_weights - log_weights.max())
-    return float((weights * locations).sum() / weights.sum())
+    return float(weights @ locations / weights.sum())

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.generation.placement.chunk_costs import ChunkCosts
 from nemo_brorl.generation.placement.engine_load import EngineLoad, EngineOrder, HeldChunk
 from nemo_brorl.generation.placement.lengths import FullLength
 from nemo_brorl.generation.placement.waiting_chunks import WaitingChunks, WaitingPrompt
@@ -34,9 +35,7 @@ class ChunkPlacement:
     of a dead engine to waiting again, first in line; `withdrawn` a chunk that an engine gave back before it began.
     `cancel` ends a waiting chunk. Chunks are numbered in the order of submission, from 0.
 
-    The unit of work is one decoded token. A chunk costs its rollouts times the tokens forecast for one of them, each of
-    which costs `context_cost` more for every token it attends to, and its prompt times `prefill_cost` on an engine that
-    does not hold the prompt. `assign` charges the engine with that; `progress`, `finish` and `lose` free it.
+    `assign` charges the engine with what the chunk costs (`ChunkCosts`); `progress`, `finish` and `lose` free it.
 
     Which engine is next: of those with room, the one with the least work. An engine has room while it holds at most
     `max_rollouts` rollouts that have not ended, that is one chunk more than its batch, so that the next rollouts are
@@ -59,11 +58,11 @@ class ChunkPlacement:
         config: PlacementConfig | None = None,
         forecast: Forecast | None = None,
     ) -> None:
-        """`forecast` is told of progress, and asked again about a prompt when there is news of it; None:
-        `FullLength`."""
+        """`forecast` is told of progress, and asked again about a prompt when there is news of it."""
         self._max_rollouts = max_rollouts
         self._config = config or PlacementConfig()
         self._forecast = forecast or FullLength()
+        self._costs = ChunkCosts(self._config, self._forecast)
         self._requests: dict[int, RolloutRequest] = {}  # not finished, by chunk
         self._num_submitted = 0
         self._waiting = WaitingChunks()
@@ -93,9 +92,10 @@ class ChunkPlacement:
         for chunk, request in enumerate(requests, start=first):
             self._requests[chunk] = request
             uid = request.prompt.uid
-            holders = self._cached_on.get(uid, ())
-            self._waiting.add(uid, chunk, request.num_rollouts, self._work_of_one(request), is_fresh=not holders)
-            for engine in holders:
+            work_of_one = self._costs.of_rollout(request)
+            is_fresh = uid not in self._cached_on
+            self._waiting.add(uid, chunk, request.num_rollouts, work_of_one, is_fresh)
+            for engine in self._cached_on.get(uid, ()):
                 self._engines[engine].prompts_held[uid] = None
         return range(first, self._num_submitted)
 
@@ -106,10 +106,8 @@ class ChunkPlacement:
 
     def assign(self) -> tuple[int, int] | None:
         """(engine, chunk) of the next assignment; None when nothing waits or no engine has room."""
-        if not self.num_waiting:
-            return None
         engine = self._with_room.first()
-        if engine is None:
+        if engine is None or not self.num_waiting:
             return None
         if self._waiting.first_in_line:
             chunk = self._waiting.first_in_line.popleft()
@@ -118,7 +116,8 @@ class ChunkPlacement:
         else:
             prompt = self._best_prompt(engine)
             chunk = prompt.chunks[0]
-            self._waiting.remove(prompt.uid, chunk, self._requests[chunk].num_rollouts)
+            request = self._requests[chunk]
+            self._waiting.remove(prompt.uid, chunk, request.num_rollouts)
         self._charge_engine(engine, chunk)
         return engine, chunk
 
@@ -131,7 +130,7 @@ class ChunkPlacement:
         request = self._requests[chunk]
         if num_begun:
             self._forecast.watch(request, num_ended, num_begun - num_ended, age)
-        load.advance(chunk, num_begun, num_ended, self._work_of_one(request, age))
+        load.advance(chunk, num_begun, num_ended, self._costs.of_rollout(request, age))
         self._requeue_engine(engine)
         self._reprice_waiting(request.prompt.uid)
 
@@ -179,7 +178,8 @@ class ChunkPlacement:
             if chunk is None:
                 break
             held = self._engines[victim].chunks[chunk]
-            moved_work = held.num_left * held.work_of_one + self._prefill_work(thief, self._requests[chunk])
+            prefill_work = self._prefill_work(thief, self._requests[chunk])
+            moved_work = held.num_left * held.work_of_one + prefill_work
             if self._engines[thief].work + moved_work >= self._engines[victim].work:
                 break
             steal = Steal(victim, chunk, thief)
@@ -230,16 +230,23 @@ class ChunkPlacement:
         """Whether an engine with a batch at least half full has more work left than an equal share of all there is:
         what it began cannot be moved, so it would be the last with anything on top."""
         load = self._engines[engine]
-        share = (self._work_held + self._waiting.work) / len(self._engines)
-        return load.num_rollouts >= _HALF_FULL * self._max_rollouts and load.work > share
+        if load.num_rollouts < _HALF_FULL * self._max_rollouts:
+            return False
+        all_work = self._work_held + self._waiting.work
+        return load.work > all_work / len(self._engines)
 
     def _charge_engine(self, engine: int, chunk: int) -> None:
         """An engine holds a chunk from now on, and caches its prompt in place of others."""
         request = self._requests[chunk]
         uid = request.prompt.uid
         load = self._engines[engine]
-        prefill_work = self._prefill_work(engine, request)
-        load.add(chunk, HeldChunk(uid, request.num_rollouts, self._work_of_one(request), prefill_work))
+        held = HeldChunk(
+            uid=uid,
+            num_rollouts=request.num_rollouts,
+            work_of_one=self._costs.of_rollout(request),
+            prefill_work=self._prefill_work(engine, request),
+        )
+        load.add(chunk, held)
         self._cached_on.setdefault(uid, set()).add(engine)
         load.prompts_held[uid] = None
         for evicted in load.cache.use(uid, len(request.prompt.token_ids)):
@@ -258,22 +265,13 @@ class ChunkPlacement:
         """Ask the forecast again about a prompt of which something arrived, if chunks of it wait."""
         if uid in self._waiting:
             request = self._requests[self._waiting[uid].chunks[0]]
-            self._waiting.expect(uid, self._work_of_one(request), is_fresh=uid not in self._cached_on)
-
-    def _work_of_one(self, request: RolloutRequest, age: float = 0.0) -> float:
-        """What is left of one of its rollouts, which have `age` tokens: each further token attends to all before it."""
-        tokens = self._forecast.tokens(request, age)
-        num_before = age
-        if request.resumed is not None and not age:
-            num_before = float(request.resumed.lengths.mean())
-        context = len(request.prompt.token_ids) + num_before + tokens / 2
-        return tokens * (1.0 + self._config.context_cost * context)
+            self._waiting.expect(uid, self._costs.of_rollout(request), is_fresh=uid not in self._cached_on)
 
     def _prefill_work(self, engine: int, request: RolloutRequest) -> float:
         """What it costs to have the prompt on an engine, in decoded tokens."""
         if request.prompt.uid in self._engines[engine].cache:
             return 0.0
-        return self._config.prefill_cost * len(request.prompt.token_ids)
+        return self._costs.of_prompt(request)
 
     def _best_prompt(self, engine: int) -> WaitingPrompt:
         """The waiting prompt of most benefit; of equal ones, one that the engine holds, then one that none does."""
@@ -282,9 +280,9 @@ class ChunkPlacement:
         most = self._benefit(engine, best)
         fresh = self._waiting.longest_fresh(self._cached_on)
         held = self._waiting.longest_of(self._engines[engine].prompts_held)
-        for prompt in (fresh, held):
-            benefit = 0.0 if prompt is None else self._benefit(engine, prompt)
-            if prompt is not None and benefit >= most:
+        for prompt in filter(None, (fresh, held)):
+            benefit = self._benefit(engine, prompt)
+            if benefit >= most:
                 best = prompt
                 most = benefit
         return best

@@ -70,7 +70,9 @@ class WeightBroadcast:
         loading: dict[int, Any] = {}
         try:
             for bucket in buckets:
-                streamed = bucket if isinstance(bucket, StreamedBucket) else StreamedBucket(bucket, bucket, 0)
+                streamed = bucket
+                if not isinstance(bucket, StreamedBucket):
+                    streamed = StreamedBucket(message=bucket, copy=bucket, num_bytes=0)
                 self._confirm(loading)
                 loading = self._submit("receive_weights", streamed.message)
                 self._num_sent += 1
@@ -85,7 +87,8 @@ class WeightBroadcast:
 
     def finish(self, version: int) -> None:
         """Raises WeightSyncError when an engine did not get everything, or engines got different bytes."""
-        reports: dict[int, LoadReport] = self._gather(self._submit("finish_weights", version))
+        calls = self._submit("finish_weights", version)
+        reports: dict[int, LoadReport] = self._gather(calls)
         for engine, report in reports.items():
             first = min(reports)
             if report != reports[first]:
@@ -105,7 +108,8 @@ class WeightBroadcast:
         calls = {}
         for handle in self._handles:
             if handle.index not in self.lost:
-                calls[handle.index] = getattr(handle.actor, method).remote(*args)
+                actor_method = getattr(handle.actor, method)
+                calls[handle.index] = actor_method.remote(*args)
         return calls
 
     def _confirm(self, loading: dict[int, Any]) -> None:
@@ -134,14 +138,17 @@ class WeightBroadcast:
         engines = {reference: engine for engine, reference in calls.items()}  # that have not answered
         results: dict[int, Any] = {}
         while engines:
-            left_s = max(0.0, deadline - self._transport.now())
-            resolved = self._transport.wait(list(engines), left_s)
+            left_s = deadline - self._transport.now()
+            resolved = self._transport.wait(list(engines), max(0.0, left_s))
             if not resolved:
                 break
+            answers = self._transport.results(resolved, timeout_s)
             has_failed = False
-            for reference, result in zip(resolved, self._transport.results(resolved, timeout_s), strict=True):
-                results[engines.pop(reference)] = result
-                has_failed = has_failed or isinstance(result, Exception)
+            for reference, result in zip(resolved, answers, strict=True):
+                engine = engines.pop(reference)
+                results[engine] = result
+                if isinstance(result, Exception):
+                    has_failed = True
             if has_failed and self._is_collective:
                 deadline = min(deadline, self._transport.now() + _GRACE_S)
         for engine in engines.values():
@@ -153,13 +160,16 @@ class WeightBroadcast:
         their last bucket may be why."""
         results = self._collect(loading, _GRACE_S)
         for engine, result in results.items():
-            if not isinstance(result, Exception) and self._num_confirmed[engine] < self._num_sent:
+            is_new = self._num_confirmed[engine] < self._num_sent
+            if is_new and not isinstance(result, Exception):
                 self._num_confirmed[engine] += 1
         gone = _gone(results)
         if gone:
             return ReceiverLostError(f"{self._progress(gone)}; {explain(cause)}")
-        confirmed = ", ".join(f"engine {engine} has confirmed {num}" for engine, num in self._num_confirmed.items())
-        return WeightSyncError(f"{explain(cause)}; {confirmed}")
+        confirmed = []
+        for engine, num_confirmed in self._num_confirmed.items():
+            confirmed.append(f"engine {engine} has confirmed {num_confirmed}")
+        return WeightSyncError(f"{explain(cause)}; {', '.join(confirmed)}")
 
     def _progress(self, gone: dict[int, Exception]) -> str:
         """Who is gone or late, and how far everybody is."""

@@ -49,13 +49,16 @@ def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
             entries = json.loads(header)
         except ValueError as cause:
             raise ModelError(f"{file} has no safetensors header; export the model again") from cause
-        shapes |= {name: tuple(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
+        entries.pop("__metadata__", None)
+        for name, entry in entries.items():
+            shapes[name] = tuple(entry["shape"])
     return shapes
 
 
 def has_tied_head(model_folder: Path) -> bool:
     """Whether the model's output head is its embedding."""
-    return bool(json.loads((model_folder / "config.json").read_text()).get("tie_word_embeddings", False))
+    settings = json.loads((model_folder / "config.json").read_text())
+    return bool(settings.get("tie_word_embeddings", False))
 
 
 def check_manifest(manifest: Sequence[TensorInfo], expected: Mapping[str, tuple[int, ...]], is_tied: bool) -> None:
@@ -67,11 +70,14 @@ def check_manifest(manifest: Sequence[TensorInfo], expected: Mapping[str, tuple[
     optional = {_TIED_HEAD} if is_tied else set()
     announced = {info.name: info for info in manifest}
     if len(announced) != len(manifest):
-        name, times = Counter(info.name for info in manifest).most_common(1)[0]
+        counts = Counter(info.name for info in manifest)
+        name, times = counts.most_common(1)[0]
         raise WeightSyncError(f"weight stream names {name} {times} times")
-    if missing := sorted(expected.keys() - announced.keys() - optional):
+    missing = sorted(expected.keys() - announced.keys() - optional)
+    if missing:
         raise WeightSyncError(f"weight stream lacks {missing[0]} ({len(missing)} tensors missing of {len(expected)})")
-    if unknown := sorted(announced.keys() - expected.keys() - optional):
+    unknown = sorted(announced.keys() - expected.keys() - optional)
+    if unknown:
         raise WeightSyncError(
             f"weight stream has {unknown[0]}, which the engine's model does not have ({len(unknown)} such tensors)"
         )
@@ -109,15 +115,16 @@ class IncomingWeights:
 
         Of a notice there are no bytes here: the workers, who get them, compare them with its checksum.
         """
-        expected = self._manifest[self._num_tensors : self._num_tensors + len(bucket.tensors)]
-        if tuple(bucket.tensors) != expected:
-            got, due = next((got, due) for got, due in zip_longest(bucket.tensors, expected) if got != due)
-            raise WeightSyncError(
-                f"weight stream is out of order: got {got}, the manifest says {due or 'the stream is over'}"
-            )
+        num_after = self._num_tensors + len(bucket.tensors)
+        expected = self._manifest[self._num_tensors : num_after]
+        for got, due in zip_longest(bucket.tensors, expected):
+            if got != due:
+                raise WeightSyncError(
+                    f"weight stream is out of order: got {got}, the manifest says {due or 'the stream is over'}"
+                )
         if isinstance(bucket, WeightBucket):
             _check_bytes(bucket)
-        self._num_tensors += len(bucket.tensors)
+        self._num_tensors = num_after
         self._num_bytes += sum(info.num_bytes for info in bucket.tensors)
         self._checksum = zlib.crc32(struct.pack("<Q", bucket.checksum), self._checksum)
 

@@ -86,7 +86,8 @@ class WeightReceiver:
         if bucket.handles is not None:
             flat = cuda_ipc.map_here(bucket.handles, self.device)
         else:
-            flat = torch.empty(sum(info.num_bytes for info in bucket.tensors), dtype=torch.uint8, device=self.device)
+            num_bytes = sum(info.num_bytes for info in bucket.tensors)
+            flat = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
             assert self.weight_group is not None, "a broadcast was announced before the weight group was joined"
             self.weight_group.broadcast(flat)
         check_bytes(bucket, flat)
