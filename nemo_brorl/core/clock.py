@@ -34,7 +34,8 @@ class Stopwatch:
 
 def grace_s(environment: Mapping[str, str]) -> float | None:
     """Seconds that a job (launcher/job/job.sh) leaves a run from SIGUSR1 on; None outside of one."""
-    return float(environment["BRORL_GRACE_S"]) if environment.get("BRORL_GRACE_S") else None
+    text = environment.get("BRORL_GRACE_S")
+    return float(text) if text else None
 
 
 class StepCut(Exception):
@@ -50,7 +51,9 @@ class StopRequest:
     """
 
     def __init__(self, time_limit_s: float | None, grace_s: float | None = None) -> None:
-        self.deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
+        self.deadline: float | None = None  # time.monotonic()
+        if time_limit_s is not None:
+            self.deadline = time.monotonic() + time_limit_s
         self.grace_s = grace_s
         self.reason: str | None = None
         self.goes_on_later = False  # whether who asked to stop will start the run again
@@ -69,17 +72,24 @@ class StopRequest:
 
     def step_ended(self) -> None:
         """With all that belongs to it."""
-        self.longest_step_s = max(self.longest_step_s, time.monotonic() - self.step_began)
+        step_s = time.monotonic() - self.step_began
+        self.longest_step_s = max(self.longest_step_s, step_s)
 
     def should_stop(self) -> bool:
         """Whether to stop now, before another step."""
-        if self.reason is None and self.deadline is not None and time.monotonic() + self.longest_step_s > self.deadline:
-            self.reason, self.goes_on_later = "the time limit is near", True
+        if self.reason is None and self.deadline is not None:
+            expected_end = time.monotonic() + self.longest_step_s
+            if expected_end > self.deadline:
+                self.reason = "the time limit is near"
+                self.goes_on_later = True
         return self.reason is not None
 
     def check(self) -> None:
         """Raise StepCut when the step under way would leave too little time to save."""
-        if self.save_by is not None and max(time.monotonic(), self.step_began + self.longest_step_s) > self.save_by:
+        if self.save_by is None:
+            return
+        expected_end = self.step_began + self.longest_step_s
+        if max(time.monotonic(), expected_end) > self.save_by:
             raise StepCut
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -95,7 +105,8 @@ class StopRequest:
     def _save_soon(self) -> None:
         if self.save_by is not None:
             return
-        self.reason, self.goes_on_later = "SIGUSR1", True
+        self.reason = "SIGUSR1"
+        self.goes_on_later = True
         if self.grace_s is not None:
             self.save_by = time.monotonic() + self.grace_s / 2
         log.warning("SIGUSR1: saving soon, to go on later")

@@ -27,8 +27,10 @@ class JsonlSink:
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a row; NaN and infinity become null, which JSON can hold."""
-        row = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        self.file.write(json.dumps({"step": step, **row}) + "\n")
+        row: dict[str, float | None] = {"step": step}
+        for name, value in metrics.items():
+            row[name] = value if math.isfinite(value) else None
+        self.file.write(json.dumps(row) + "\n")
 
     def close(self) -> None:
         """Close the file."""
@@ -44,8 +46,14 @@ class EventLog:
 
     def write(self, step: int, event: str, reason: str, value: float) -> None:
         """Append an event."""
+        row = {
+            "step": step,
+            "event": event,
+            "reason": reason,
+            "value": value,
+        }
         with self.path.open("a") as file:
-            file.write(json.dumps({"step": step, "event": event, "reason": reason, "value": value}) + "\n")
+            file.write(json.dumps(row) + "\n")
 
     def drop_after(self, step: int | None) -> None:
         """Remove events of later steps, which a resumed run comes to again; all of them for a run that starts anew
@@ -105,5 +113,8 @@ def _drop_after(path: Path, step: int | None) -> None:
     """Rewrite a file of rows without those of later steps; None: without any."""
     if not path.exists():
         return
-    rows = [] if step is None else [row for row in read_metrics(path) if row["step"] <= step]
-    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows))
+    text = ""
+    for row in read_metrics(path):
+        if step is not None and row["step"] <= step:
+            text += json.dumps(row) + "\n"
+    write_whole(path, text)

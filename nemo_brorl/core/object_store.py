@@ -53,4 +53,8 @@ def wait_any(references: Sequence[Any], timeout_s: float) -> None:
         return
     import ray
 
-    ray.wait(list(references), num_returns=1, timeout=max(timeout_s, 0.0), fetch_local=False)
+    ray.wait(
+        list(references),
+        timeout=max(timeout_s, 0.0),
+        fetch_local=False,
+    )

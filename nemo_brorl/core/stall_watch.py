@@ -87,17 +87,27 @@ class Heartbeat:
     def beat(self, detail: str = "") -> None:
         """Something moved; `detail` says how far the stage is."""
         with self._lock:
-            self._detail, self._moved_at = detail, time.monotonic()
+            self._detail = detail
+            self._moved_at = time.monotonic()
 
     def standing(self) -> Standing:
         """Where the run stands."""
         with self._lock:
-            now, stage = time.monotonic(), self._stages[-1]
-            return Standing(stage.name, self._detail, now - stage.began_at, now - self._moved_at)
+            now = time.monotonic()
+            stage = self._stages[-1]
+            return Standing(
+                stage=stage.name,
+                detail=self._detail,
+                stage_s=now - stage.began_at,
+                silent_s=now - self._moved_at,
+            )
 
     def stalled(self, seconds: float) -> list[str]:
         """Who has not moved for longer than this, in the words of those who wait for them."""
-        return [name for stalled in self._stages[-1].stalled for name in stalled(seconds)]
+        names: list[str] = []
+        for stalled in self._stages[-1].stalled:
+            names += stalled(seconds)
+        return names
 
     def give_up(self, message: str | None) -> None:
         """From now on `check` raises; None: no longer, should it not have yet."""
@@ -123,7 +133,8 @@ class StallWatch:
     def __init__(self, heartbeat: Heartbeat, folder: Path, warning_s: float, timeout_s: float | None = None) -> None:
         self.heartbeat = heartbeat
         self.path = folder / "heartbeat.json"
-        self.warning_s, self.timeout_s = warning_s, timeout_s
+        self.warning_s = warning_s
+        self.timeout_s = timeout_s
         self.next_warning_s = warning_s
         self.given_up_at: float | None = None
         self._closed = threading.Event()
@@ -177,16 +188,13 @@ class StallWatch:
     def _write(self, state: str, late: Sequence[str]) -> None:
         """Replace the file; a disk that refuses costs the file, not the run."""
         standing = self.heartbeat.standing()
-        numbers = {
-            "stage_s": round(standing.stage_s, 1),
-            "silent_s": round(standing.silent_s, 1),
-            "written_at": round(time.time(), 1),
-        }
         row = {
             "state": state,
             "stage": standing.stage,
             "detail": standing.detail,
-            **numbers,
+            "stage_s": round(standing.stage_s, 1),
+            "silent_s": round(standing.silent_s, 1),
+            "written_at": round(time.time(), 1),
             "late": list(late),
             "process": os.getpid(),
         }

@@ -27,6 +27,7 @@ log = get_logger(__name__)
 
 Messages = Sequence[Mapping[str, str]]  # each with role and content
 
+_OLD_FILES = frozenset(["tokenizer.model", "spiece.model", "vocab.json", "vocab.txt"])
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -45,7 +46,8 @@ class ChatTokenizer:
     @property
     def vocab_size(self) -> int:
         """One more than the largest token id, added tokens included."""
-        return max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
+        vocabulary = self.backend.get_vocab(with_added_tokens=True)
+        return max(vocabulary.values()) + 1
 
     @property
     def eos_token_id(self) -> int:
@@ -73,7 +75,8 @@ class ChatTokenizer:
         the messages with blank lines between them, a line break, after the model's own beginning-of-text token.
         """
         if self.chat_template is None:
-            text = "\n\n".join(message["content"] for message in _conversation(question, system_prompt))
+            messages = _conversation(question, system_prompt)
+            text = "\n\n".join(message["content"] for message in messages)
             return self.backend.encode(f"{text}\n", add_special_tokens=True).ids
         return self.encode(self.render(question, system_prompt))
 
@@ -85,13 +88,11 @@ class ChatTokenizer:
         try:
             return self._template.render(messages=messages, add_generation_prompt=True, **self.special_tokens)
         except jinja2.TemplateError as error:
-            hint = (
-                "; set data.system_prompt=null"
-                if system_prompt
-                else '; set data.system_prompt=""'
-                if len(messages) > 1
-                else ""
-            )
+            hint = ""
+            if system_prompt:
+                hint = "; set data.system_prompt=null"
+            elif len(messages) > 1:
+                hint = '; set data.system_prompt=""'
             raise ModelError(f"the model's chat template refuses the prompt: {error}{hint}") from error
 
     @cached_property
@@ -115,14 +116,15 @@ class ChatTokenizer:
 
 
 def _conversation(question: str | Messages, system_prompt: str | None) -> list[dict[str, str]]:
-    messages = (
-        [{"role": "user", "content": question}]
-        if isinstance(question, str)
-        else [dict(message) for message in question]
-    )
-    if system_prompt is not None:
-        messages = [message for message in messages if message["role"] != "system"]
-    return [{"role": "system", "content": system_prompt}, *messages] if system_prompt else messages
+    if isinstance(question, str):
+        question = [{"role": "user", "content": question}]
+    messages = []
+    if system_prompt:
+        messages.append({"role": "system", "content": system_prompt})
+    for message in question:
+        if system_prompt is None or message["role"] != "system":
+            messages.append(dict(message))
+    return messages
 
 
 def load_tokenizer(folder: Path | str) -> ChatTokenizer:
@@ -158,8 +160,9 @@ def _load_backend(folder: Path) -> tokenizers.Tokenizer:
 
 def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
     """For models that ship only their SentencePiece or vocabulary files: slow, but right."""
-    if not any((folder / name).exists() for name in ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")):
-        found = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
+    names = sorted(path.name for path in folder.iterdir())
+    if not _OLD_FILES.intersection(names):
+        found = ", ".join(names[:10]) or "nothing"
         raise ModelError(
             f"model folder {str(folder)!r} has no tokenizer (tokenizer.json, tokenizer.model); it holds {found}"
         )
@@ -183,18 +186,24 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
 
 def _special_tokens(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     merged = {**_read_json(folder / "special_tokens_map.json"), **settings}
-    found = {name: merged[name] for name in SPECIAL_TOKEN_NAMES if merged.get(name) is not None}
-    return {name: token["content"] if isinstance(token, dict) else token for name, token in found.items()}
+    special_tokens = {}
+    for name in SPECIAL_TOKEN_NAMES:
+        token = merged.get(name)
+        if isinstance(token, dict):
+            token = token["content"]
+        if token is not None:
+            special_tokens[name] = token
+    return special_tokens
 
 
 def _check_fits_model(tokenizer: ChatTokenizer, folder: Path) -> None:
     model = _read_json(folder / "config.json")
-    model_vocab = model.get("vocab_size", model.get("text_config", {}).get("vocab_size"))
+    text_config = model.get("text_config", {})
+    model_vocab = model.get("vocab_size", text_config.get("vocab_size"))
     if model_vocab is not None and tokenizer.vocab_size > model_vocab:
         raise ModelError(
             f"the tokenizer in {str(folder)!r} does not fit its model: it has {tokenizer.vocab_size} tokens, the "
-            f"model's "
-            f"vocab_size is {model_vocab}; use the tokenizer the model was trained with"
+            f"model's vocab_size is {model_vocab}; use the tokenizer the model was trained with"
         )
 
 

@@ -23,7 +23,8 @@ from nemo_brorl.types import WeightLink
 _POLL_S = 0.01
 _VERDICT_S = 5.0  # that receivers wait longer than rank 0 does, to hear who is late
 _GROUP_TIMEOUT_FACTOR = 4  # of torch's own limit: the driver notices first and can say more
-_COMPLETE, _LATE = "complete", "late"
+_COMPLETE = "complete"
+_LATE = "late"
 
 
 class WeightGroup:
@@ -42,7 +43,8 @@ class WeightGroup:
         else:
             gloo = dist.ProcessGroupGloo._Options()
             gloo._timeout = timeout
-            gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(link))]
+            device = dist.ProcessGroupGloo.create_device(hostname=_own_address(link))
+            gloo._devices = [device]
             self._group = dist.ProcessGroupGloo(meeting, rank, link.world_size, gloo)
 
     def broadcast(self, flat: Tensor) -> None:
@@ -63,7 +65,8 @@ def open_store(host: str) -> Any:
 
 def wait_for_receivers(link: WeightLink, store: Any) -> WeightGroup:
     """Rank 0's side. Raises ReceiverLostError that names the receivers who did not come in time."""
-    late = _late(store, sign_in_names(link), link.timeout_s)
+    names = sign_in_names(link)
+    late = _late(store, names, link.timeout_s)
     if late:
         message = f"{', '.join(late)} did not join the weight group within {link.timeout_s:g} s"
         store.set(_LATE, message)
@@ -77,8 +80,10 @@ def join(link: WeightLink, receiver: int, worker: int) -> WeightGroup:
     number = receiver * link.workers_per_receiver + worker
     silent = f"policy rank 0 did not open the weight group within {link.timeout_s:g} s"
     try:
-        store = dist.TCPStore(link.host, link.port, None, is_master=False, timeout=timedelta(seconds=link.timeout_s))
-        store.set(sign_in_names(link)[number], "")
+        timeout = timedelta(seconds=link.timeout_s)
+        store = dist.TCPStore(link.host, link.port, None, is_master=False, timeout=timeout)
+        names = sign_in_names(link)
+        store.set(names[number], "")
         deadline = time.monotonic() + link.timeout_s + _VERDICT_S
         while not store.check([_COMPLETE]):
             if store.check([_LATE]):
@@ -92,10 +97,14 @@ def join(link: WeightLink, receiver: int, worker: int) -> WeightGroup:
 
 
 def sign_in_names(link: WeightLink) -> list[str]:
-    """Of all receiving workers, in rank order."""
+    """Names of all receiving workers, in rank order."""
     if link.workers_per_receiver == 1:
         return list(link.receivers)
-    return [f"{receiver} worker {worker}" for receiver in link.receivers for worker in range(link.workers_per_receiver)]
+    names = []
+    for receiver in link.receivers:
+        for worker in range(link.workers_per_receiver):
+            names.append(f"{receiver} worker {worker}")
+    return names
 
 
 def _own_address(link: WeightLink) -> str:
@@ -108,8 +117,9 @@ def _own_address(link: WeightLink) -> str:
 def _late(store: Any, names: Sequence[str], timeout_s: float) -> list[str]:
     """Those who have not signed in when the time is over."""
     deadline = time.monotonic() + timeout_s
-    while missing := [name for name in names if not store.check([name])]:
-        if time.monotonic() > deadline:
-            break
+    missing = list(names)
+    while True:
+        missing = [name for name in missing if not store.check([name])]
+        if not missing or time.monotonic() > deadline:
+            return missing
         time.sleep(_POLL_S)
-    return missing

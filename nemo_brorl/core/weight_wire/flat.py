@@ -13,6 +13,7 @@ from nemo_brorl.types import BucketNotice, TensorInfo
 
 _CHUNK_WORDS = 1 << 22  # of the checksum on a GPU: 32 MiB of 64-bit integers at a time
 _MASK = (1 << 64) - 1
+_PLAIN_FACTOR = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: the two sums do not cancel out
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -22,12 +23,20 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def infos_of(named: Sequence[tuple[str, Tensor]]) -> tuple[TensorInfo, ...]:
     """Names, shapes and dtypes."""
-    return tuple(TensorInfo(name, tuple(tensor.shape), dtype_name(tensor.dtype)) for name, tensor in named)
+    infos = []
+    for name, tensor in named:
+        shape = tuple(tensor.shape)
+        infos.append(TensorInfo(name, shape, dtype_name(tensor.dtype)))
+    return tuple(infos)
 
 
 def flatten(named: Sequence[tuple[str, Tensor]]) -> Tensor:
     """The raw bytes of tensors end to end, uint8, a copy on their device."""
-    return torch.cat([tensor.detach().contiguous().flatten().view(torch.uint8) for _, tensor in named])
+    pieces = []
+    for _, tensor in named:
+        values = tensor.detach().contiguous().flatten()
+        pieces.append(values.view(torch.uint8))
+    return torch.cat(pieces)
 
 
 def unflatten(tensors: Sequence[TensorInfo], flat: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -52,14 +61,19 @@ def checksum(flat: Tensor) -> int:
 
 def word_checksum(flat: Tensor) -> int:
     """Two sums modulo 2^64, so that a changed word and two exchanged words both show."""
-    padded = torch.nn.functional.pad(flat, (0, -flat.numel() % 4)).view(torch.int32)
-    plain, weighted = 0, 0
-    for first in range(0, padded.numel(), _CHUNK_WORDS):
-        words = padded[first : first + _CHUNK_WORDS].to(torch.int64)
-        places = torch.arange(first + 1, first + 1 + words.numel(), dtype=torch.int64, device=flat.device)
+    num_missing = -flat.numel() % 4
+    padded = torch.nn.functional.pad(flat, (0, num_missing)).view(torch.int32)
+    plain = 0
+    weighted = 0
+    first = 1  # place of the next word
+    for part in padded.split(_CHUNK_WORDS):
+        words = part.to(torch.int64)
+        end = first + words.numel()
+        places = torch.arange(first, end, dtype=torch.int64, device=flat.device)
         plain += int(words.sum())
         weighted += int((words * places).sum())
-    return (plain * 0x9E3779B97F4A7C15 + weighted) & _MASK
+        first = end
+    return (plain * _PLAIN_FACTOR + weighted) & _MASK
 
 
 def check_bytes(notice: BucketNotice, flat: Tensor) -> None:
