@@ -1,0 +1,29 @@
+"""Costs of chunks in decoded tokens, the placement's unit of work."""
+
+from __future__ import annotations
+
+from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.ports import Forecast
+from nemo_brorl.types import RolloutRequest
+
+
+class ChunkCosts:
+    """A chunk costs its rollouts times the tokens forecast for one of them, each of which costs `context_cost` more for
+    every token it attends to, and its prompt times `prefill_cost` on an engine that does not hold the prompt."""
+
+    def __init__(self, config: PlacementConfig, forecast: Forecast) -> None:
+        self._config = config
+        self._forecast = forecast
+
+    def of_rollout(self, request: RolloutRequest, age: float = 0.0) -> float:
+        """What is left of one rollout of a request, which have `age` tokens."""
+        tokens = self._forecast.tokens(request, age)
+        num_before = age
+        if request.resumed is not None and not age:
+            num_before = float(request.resumed.lengths.mean())
+        context = len(request.prompt.token_ids) + num_before + tokens / 2  # of a token, on average
+        return tokens * (1.0 + self._config.context_cost * context)
+
+    def of_prompt(self, request: RolloutRequest) -> float:
+        """What it costs to compute the prompt."""
+        return self._config.prefill_cost * len(request.prompt.token_ids)
