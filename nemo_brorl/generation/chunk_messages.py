@@ -74,7 +74,12 @@ def no_arrays(num: int) -> ChunkArrays:
     )
 
 
-def find_garbage(arrays: ChunkArrays, vocab_size: int, max_tokens: int, least: int = 1) -> str | None:
+def find_garbage(
+    arrays: ChunkArrays,
+    vocab_size: int,
+    max_tokens: int,
+    least: int = 1,
+) -> str | None:
     """What is wrong with sampled arrays, or None. Responses have from `least` to `max_tokens` tokens."""
     lengths = response_lengths(arrays)
     tokens = arrays.token_ids
@@ -92,7 +97,10 @@ def find_garbage(arrays: ChunkArrays, vocab_size: int, max_tokens: int, least: i
 
 
 def find_mismatch(
-    meta: ChunkMeta, call_id: int, request: RolloutRequest, known_versions: Collection[int]
+    meta: ChunkMeta,
+    call_id: int,
+    request: RolloutRequest,
+    known_versions: Collection[int],
 ) -> str | None:
     """Why this is no answer to the request, or None."""
     asked_for = request.prompt.uid
@@ -100,7 +108,8 @@ def find_mismatch(
         return f"call {call_id} for prompt {asked_for} was answered as call {meta.call_id} for prompt {meta.uid}"
     indices = meta.indices
     if meta.partial is not None:
-        indices = np.sort(np.concatenate([meta.indices, meta.partial.indices]))
+        unsorted = np.concatenate([indices, meta.partial.indices])
+        indices = np.sort(unsorted)
     if not np.array_equal(indices, request.indices):
         return f"prompt {meta.uid}: rollouts {indices.tolist()} came for {request.indices.tolist()}"
     num_ended = len(meta.indices)

@@ -197,7 +197,11 @@ class ChunkTask:
             continuation = self._continuation(row)
             token_ids[middle:end] = continuation.token_ids
             log_probs[middle:end] = continuation.log_probs
-        return ChunkArrays(token_ids, log_probs, np.array(offsets, np.int64))
+        return ChunkArrays(
+            token_ids=token_ids,
+            log_probs=log_probs,
+            offsets=np.array(offsets, np.int64),
+        )
 
     def _continuation(self, row: int) -> Continuation:
         continuation = self._continuations[row]

@@ -134,7 +134,10 @@ def _executor(config: BroRLConfig) -> str:
 
 
 def engine_settings(
-    config: BroRLConfig, model_folder: Path, index: int, worker_environment: Mapping[str, str] = _NOTHING
+    config: BroRLConfig,
+    model_folder: Path,
+    index: int,
+    worker_environment: Mapping[str, str] = _NOTHING,
 ) -> EngineSettings:
     """The settings of engine `index`."""
     generation = config.generation
@@ -160,5 +163,10 @@ def engine_settings(
         arguments["enable_sleep_mode"] = generation.sleep != "off"
         arguments["distributed_executor_backend"] = _executor(config)
     return EngineSettings(
-        index, str(model_folder), is_on_cpu(config), generation.sleep, dict(worker_environment), arguments
+        index=index,
+        model_folder=str(model_folder),
+        on_cpu=is_on_cpu(config),
+        sleep=generation.sleep,
+        worker_environment=dict(worker_environment),
+        arguments=arguments,
     )

@@ -58,7 +58,8 @@ class RolloutEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         setup_logging(f"engine {settings.index}")
-        prepare_process(settings.on_cpu, settings.worker_environment, sleeps=settings.sleep != "off")
+        sleeps = settings.sleep != "off"
+        prepare_process(settings.on_cpu, settings.worker_environment, sleeps)
         self._settings = settings
         start = time.perf_counter()
         gc.disable()  # collections during the import cost a CPU-second ...
@@ -71,7 +72,12 @@ class RolloutEngine:
         self._workers("apply_device_fixes")
         self._batch = ChunkBatch(VllmRequests(self._engine))
         self._sleep_mode = SleepMode(self._engine, settings.sleep, settings.on_cpu)
-        self._ready = EngineReady(settings.index, os.getpid(), imported - start, time.perf_counter() - imported)
+        self._ready = EngineReady(
+            engine=settings.index,
+            process=os.getpid(),
+            import_s=imported - start,
+            load_s=time.perf_counter() - imported,
+        )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
         self._is_stepping = False
         self._is_held = False  # no step now: the weights are half old, half new
@@ -89,26 +95,27 @@ class RolloutEngine:
         `call_id` is a number of the caller's that was not used before; `partial` are the tokens of `request.resumed`.
         """
         answer: Future[Reply] = Future()
-        await self._on_thread(lambda: self._add(ChunkTask(call_id, request, partial, answer)))
+        chunk = ChunkTask(call_id, request, partial, answer)
+        await self._on_thread(self._add, chunk)
         return await asyncio.wrap_future(answer)
 
     async def cut(self, call_ids: Collection[int]) -> None:
         """End these chunks with what they have; those that are not here yet, as soon as they come."""
-        await self._on_thread(lambda: self._batch.cut(call_ids))
+        await self._on_thread(self._batch.cut, call_ids)
 
     async def withdraw(self, call_id: int) -> bool:
         """Give a chunk back unless a token of it was sampled; whether it was. Its `generate` then answers Withdrawn."""
-        return await self._on_thread(lambda: self._batch.withdraw(call_id))
+        return await self._on_thread(self._batch.withdraw, call_id)
 
     async def abort(self, call_ids: Collection[int]) -> None:
         """Drop these chunks, which is all there are, also those that are not here yet."""
-        await self._on_thread(lambda: self._batch.abort(call_ids))
+        await self._on_thread(self._batch.abort, call_ids)
 
     async def progress(self, every: int, within_s: float) -> Progress:
         """How far the chunks here are, once `every` more rollouts have ended or a busy engine has told nothing for
         `within_s`, see `ReportTimes`. An engine without chunks does not answer before it has some."""
         question: Future[Progress] = Future()
-        await self._on_thread(lambda: self._batch.report(every, within_s, question))
+        await self._on_thread(self._batch.report, every, within_s, question)
         return await asyncio.wrap_future(question)
 
     async def stats(self) -> EngineStats:
@@ -123,11 +130,11 @@ class RolloutEngine:
 
     async def receive_weights(self, bucket: WeightBucket | BucketNotice) -> None:
         """Load the next bucket. Raises WeightSyncError; after an error the actor must be replaced."""
-        await self._on_thread(lambda: self._receive(bucket))
+        await self._on_thread(self._receive, bucket)
 
     async def finish_weights(self, version: int) -> LoadReport:
         """Complete the update: what was computed under the old weights is forgotten, later tokens carry `version`."""
-        return await self._on_thread(lambda: self._finish(version))
+        return await self._on_thread(self._finish, version)
 
     async def restore(self, manifest: Sequence[TensorInfo], version: int, *buckets: WeightBucket) -> EngineReady:
         """A whole update in one call, for an engine that replaces a dead one."""
@@ -139,7 +146,7 @@ class RolloutEngine:
 
     async def join_weight_link(self, link: WeightLink, number: int) -> None:
         """Bring the workers into a weight broadcast, as receiver `number`. Raises ReceiverLostError."""
-        await self._on_thread(lambda: self._workers("join_weight_link", link, number))
+        await self._on_thread(self._workers, "join_weight_link", link, number)
 
     async def sleep(self) -> int:
         """Give up what `generation.sleep` says. Bytes that are still held."""
@@ -147,10 +154,11 @@ class RolloutEngine:
 
     async def wake(self, tag: str) -> None:
         """Make room for "weights" or for the "kv_cache" again."""
-        await self._on_thread(lambda: self._sleep_mode.wake(tag))
+        await self._on_thread(self._sleep_mode.wake, tag)
 
-    async def _on_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+    async def _on_thread(self, call: Callable[..., T], *args: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, call, *args)
 
     def _workers(self, method: str, *args: Any) -> None:
         self._engine.model_executor.collective_rpc(method, args=args)
@@ -162,9 +170,11 @@ class RolloutEngine:
         self._step_if_needed()
 
     def _step_if_needed(self) -> None:
-        if not self._is_stepping and not self._is_held and not self._batch.is_idle:
-            self._is_stepping = True
-            self._thread.submit(self._step).add_done_callback(self._note_failure)
+        if self._is_stepping or self._is_held or self._batch.is_idle:
+            return
+        self._is_stepping = True
+        step = self._thread.submit(self._step)
+        step.add_done_callback(self._note_failure)
 
     def _step(self) -> None:
         self._is_stepping = False

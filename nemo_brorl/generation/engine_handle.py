@@ -37,7 +37,12 @@ class PublishedWeights:
     version: int
 
     @classmethod
-    def of(cls, manifest: Sequence[TensorInfo], copies: Sequence[Any], version: int) -> PublishedWeights:
+    def of(
+        cls,
+        manifest: Sequence[TensorInfo],
+        copies: Sequence[Any],
+        version: int,
+    ) -> PublishedWeights:
         """An update as it was streamed; a copy that is None was not kept."""
         buckets = None if None in copies else tuple(copies)
         return cls(tuple(manifest), buckets, version)

@@ -172,11 +172,12 @@ class VllmSession:
 
     def _finish(self, in_flight: ChunkInFlight, meta: ChunkMeta) -> None:
         self._in_flight.remove(in_flight)
-        self._placement.finish(in_flight.engine, in_flight.chunk, meta.lengths)
+        chunk = in_flight.chunk
+        self._placement.finish(in_flight.engine, chunk, meta.lengths)
         self._note_chunk_progress(in_flight.engine, meta.progress)
         self._handles[in_flight.engine].note_chunk()
-        self._cut.discard(in_flight.chunk)
-        request = self._requests.pop(in_flight.chunk)
+        self._cut.discard(chunk)
+        request = self._requests.pop(chunk)
         self._ended.append(answered_chunk(in_flight, request, meta))
 
     def _note_withdrawal(self, in_flight: ChunkInFlight, is_withdrawn: Any) -> None:
@@ -223,10 +224,9 @@ class VllmSession:
                 self._drop(index, "it was replaced")
 
     def _replace_silent_engines(self) -> None:
-        timeout_s = self._config.timeout_s
-        cause = TimeoutError(f"no answer within generation.timeout_s={timeout_s:g}")
+        cause = TimeoutError(f"no answer within generation.timeout_s={self._config.timeout_s:g}")
         for index in self._in_flight.busy_engines():
-            if self._handles[index].silence_s >= timeout_s:
+            if self._handles[index].silence_s >= self._config.timeout_s:
                 self._lose(index, cause)
 
     def _lose(self, engine: int, cause: object) -> None:

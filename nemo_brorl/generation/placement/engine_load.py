@@ -132,7 +132,8 @@ class EngineOrder:
     def push(self, engine: int) -> None:
         """An engine takes its place."""
         load = self._loads[engine]
-        heapq.heappush(self._heap, (self._sign * load.work, engine, load.stamp))
+        entry = (self._sign * load.work, engine, load.stamp)
+        heapq.heappush(self._heap, entry)
 
     def first(self) -> int | None:
         """The first engine, or None; it keeps its place until its stamp changes."""

@@ -112,8 +112,10 @@ class _Task:
             median = max(1.0, _PRIOR_MEDIAN * max_tokens)
             return _TaskLaw(math.log(median), _PRIOR_SPREAD, _PRIOR_SPREAD)
         mean = self.total / self.num
-        variance_within = (self.squares_within + _PRIOR_SPREAD**2) / (self.num_within + 1)
-        variance_between = self.squares / self.num - mean**2 - variance_within
+        squares_within = self.squares_within + _PRIOR_SPREAD**2
+        variance_within = squares_within / (self.num_within + 1)
+        variance = self.squares / self.num - mean**2
+        variance_between = variance - variance_within
         least = _MIN_SPREAD**2
         between = math.sqrt(max(variance_between, least))
         within = math.sqrt(max(variance_within, least))
@@ -162,7 +164,13 @@ class LengthHistory:
         self._tasks: dict[str, _Task] = {}
         self._prompts: OrderedDict[str, _Prompt] = OrderedDict()  # last seen last
 
-    def observe(self, task: str, prompt: str, lengths: Int32, is_cut: Bool | None = None) -> None:
+    def observe(
+        self,
+        task: str,
+        prompt: str,
+        lengths: Int32,
+        is_cut: Bool | None = None,
+    ) -> None:
         """A group is closed: its task has these lengths, and its prompt is forgotten, which is never sampled again
         under this uid.
 
@@ -195,12 +203,24 @@ class LengthHistory:
         prompt.num_at_limit += len(lengths) - len(logs)
         prompt.limit = limit
 
-    def watch(self, request: RolloutRequest, num_ended: int, num_running: int, age: float) -> None:
+    def watch(
+        self,
+        request: RolloutRequest,
+        num_ended: int,
+        num_running: int,
+        age: float,
+    ) -> None:
         """Of a chunk under way, so many responses have ended and so many have `age` tokens, on average, and go on."""
         prompt = self._touch(request.prompt.uid)
         prompt.running[request.first_index] = (num_ended, num_running, age)
 
-    def predict(self, task: str, prompt: str, max_tokens: int, quantile_of_upper: float = 0.95) -> LengthForecast:
+    def predict(
+        self,
+        task: str,
+        prompt: str,
+        max_tokens: int,
+        quantile_of_upper: float = 0.95,
+    ) -> LengthForecast:
         """Forecast of a whole response that may take `max_tokens`."""
         location, spread = self._law(task, prompt, max_tokens)
         upper = quantile(quantile_of_upper, location, spread)
@@ -212,18 +232,23 @@ class LengthHistory:
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
         """Tokens still to be sampled for one rollout of a request that has `age` now, on average. Those to be resumed
         begin at their lengths."""
+        prompt = request.prompt
         limit = request.sampling.max_tokens
-        location, spread = self._law(request.prompt.task, request.prompt.uid, limit)
+        location, spread = self._law(prompt.task, prompt.uid, limit)
         if request.resumed is None or age:
             return expected(location, spread, limit, age)
+        lengths = request.resumed.lengths.tolist()
         total = 0.0
-        for length in request.resumed.lengths.tolist():
+        for length in lengths:
             total += expected(location, spread, limit, length)
-        return total / len(request.resumed.lengths)
+        return total / len(lengths)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able: the tasks. What is known about prompts serves the step in which they are sampled."""
-        return {"tasks": {name: asdict(task) for name, task in self._tasks.items()}}
+        tasks = {}
+        for name, sums in self._tasks.items():
+            tasks[name] = asdict(sums)
+        return {"tasks": tasks}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken."""

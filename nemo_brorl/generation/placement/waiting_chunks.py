@@ -29,7 +29,7 @@ class WaitingPrompt:
     @property
     def heap_entry(self) -> HeapEntry:
         """Its place in a heap."""
-        return -self.work_of_one, self.order, self.uid
+        return (-self.work_of_one, self.order, self.uid)
 
 
 class WaitingChunks:
@@ -54,7 +54,14 @@ class WaitingChunks:
     def __getitem__(self, uid: str) -> WaitingPrompt:
         return self._prompts[uid]
 
-    def add(self, uid: str, chunk: int, num_rollouts: int, work_of_one: float, is_fresh: bool) -> None:
+    def add(
+        self,
+        uid: str,
+        chunk: int,
+        num_rollouts: int,
+        work_of_one: float,
+        is_fresh: bool,
+    ) -> None:
         """Append a chunk to its prompt's."""
         prompt = self._prompts.get(uid)
         if prompt is None:
@@ -107,7 +114,8 @@ class WaitingChunks:
         if chunk in self.first_in_line:
             self.first_in_line.remove(chunk)
             return True
-        if uid not in self._prompts or chunk not in self._prompts[uid].chunks:
+        prompt = self._prompts.get(uid)
+        if prompt is None or chunk not in prompt.chunks:
             return False
         self.remove(uid, chunk, num_rollouts)
         return True

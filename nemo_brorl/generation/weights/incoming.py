@@ -44,7 +44,8 @@ def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
             start = stream.read(8)
             if len(start) < 8:
                 raise ModelError(f"{file} is cut short ({len(start)} bytes); export the model again")
-            header = stream.read(struct.unpack("<Q", start)[0])
+            (num_bytes,) = struct.unpack("<Q", start)
+            header = stream.read(num_bytes)
         try:
             entries = json.loads(header)
         except ValueError as cause:
@@ -61,7 +62,11 @@ def has_tied_head(model_folder: Path) -> bool:
     return bool(settings.get("tie_word_embeddings", False))
 
 
-def check_manifest(manifest: Sequence[TensorInfo], expected: Mapping[str, tuple[int, ...]], is_tied: bool) -> None:
+def check_manifest(
+    manifest: Sequence[TensorInfo],
+    expected: Mapping[str, tuple[int, ...]],
+    is_tied: bool,
+) -> None:
     """Raise WeightSyncError unless the manifest names each expected tensor once, in its shape and a dtype that can be
     read.
 
@@ -126,7 +131,8 @@ class IncomingWeights:
             _check_bytes(bucket)
         self._num_tensors = num_after
         self._num_bytes += sum(info.num_bytes for info in bucket.tensors)
-        self._checksum = zlib.crc32(struct.pack("<Q", bucket.checksum), self._checksum)
+        packed = struct.pack("<Q", bucket.checksum)
+        self._checksum = zlib.crc32(packed, self._checksum)
 
     def finish(self, version: int) -> LoadReport:
         """What arrived. Raises WeightSyncError when the stream ended early."""
@@ -135,7 +141,12 @@ class IncomingWeights:
                 f"weight stream ended after {self._num_tensors} of {len(self._manifest)} tensors; "
                 f"{self._manifest[self._num_tensors].name} is missing"
             )
-        return LoadReport(version, self._num_tensors, self._num_bytes, self._checksum)
+        return LoadReport(
+            version=version,
+            num_tensors=self._num_tensors,
+            num_bytes=self._num_bytes,
+            checksum=self._checksum,
+        )
 
 
 def _check_bytes(bucket: WeightBucket) -> None:

@@ -69,7 +69,8 @@ class WeightReceiver:
         with set_current_vllm_config(self.vllm_config):
             finalize_layerwise_reload(self._model(), self.model_config)
         if self.device.type == "cpu":
-            repack_heads(self._model(), is_tied=self.model_config.hf_text_config.tie_word_embeddings)
+            is_tied = self.model_config.hf_text_config.tie_word_embeddings
+            repack_heads(self._model(), is_tied)
 
     def join_weight_link(self, link: WeightLink, receiver: int) -> None:
         """Become part of a broadcast group. Raises ReceiverLostError."""

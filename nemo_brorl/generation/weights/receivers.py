@@ -74,7 +74,8 @@ class WeightReceivers:
             if not is_whole:
                 for handle in self._handles:
                     handle.replace(f"weights of version {version} arrived in part")
-        return self._note_published(PublishedWeights.of(manifest, copies, version), broadcast)
+        published = PublishedWeights.of(manifest, copies, version)
+        return self._note_published(published, broadcast)
 
     def _note_published(self, published: PublishedWeights, broadcast: WeightBroadcast) -> int:
         before = self._handles[0].published
