@@ -114,12 +114,12 @@ def test_a_resumed_response_keeps_its_beginning_and_has_the_log_probs_of_one_sen
     assert sorted(index for _, index in rollouts) == list(range(64))
     for request in rest:
         assert request.resumed is not None
-        beginnings = fetch(request.resumed.data)
+        partial = fetch(request.resumed.data)
         for row, index in enumerate(request.indices.tolist()):
-            part = slice(*beginnings.offsets[row : row + 2])
+            part = slice(*partial.offsets[row : row + 2])
             tokens, log_probs, _ = rollouts["a", index]
-            assert tokens[: request.resumed.lengths[row]] == beginnings.token_ids[part].tolist()
-            assert log_probs[: request.resumed.lengths[row]] == beginnings.log_probs[part].tolist()
+            assert tokens[: request.resumed.lengths[row]] == partial.token_ids[part].tolist()
+            assert log_probs[: request.resumed.lengths[row]] == partial.log_probs[part].tolist()
     assert worst_difference(folders[0], prompt, rollouts) < 1e-4
 
 
