@@ -112,18 +112,19 @@ def step_command(target: Target, job: slurm.Job, node: str, is_outside: bool) ->
 
 def has_container(target: Target) -> bool:
     """Whether the run's job script names an image."""
-    script = None if target.run is None else target.run / "launch" / "job.sbatch"
-    return (
-        script is not None
-        and script.is_file()
-        and bool(re.search(r"^export BRORL_CONTAINER=\S", script.read_text("utf-8"), re.MULTILINE))
-    )
+    if target.run is None:
+        return False
+    script = target.run / "launch" / "job.sbatch"
+    if not script.is_file():
+        return False
+    return re.search(r"^export BRORL_CONTAINER=\S", script.read_text("utf-8"), re.MULTILINE) is not None
 
 
 def show_node_logs(target: Target, node: str, lines: int, is_outside: bool) -> int:
     """What the job kept of a node's logs, and while it runs what Ray writes there. Returns an exit code."""
     for path in kept_logs(target, node):
-        sys.stdout.write(f"==> {path}\n" + "".join(f"{line}\n" for line in last_lines(path, lines)))
+        sys.stdout.write(f"==> {path}\n")
+        sys.stdout.writelines(f"{line}\n" for line in last_lines(path, lines))
     sys.stdout.flush()
     job = running_job(target)
     name = choose_node(job, node)
@@ -142,8 +143,11 @@ def kept_logs(target: Target, node: str) -> list[Path]:
     """Files that the newest try of the newest job keeps of a node."""
     if target.run is None:
         return []
-    tries = sorted((target.run / "jobs").glob("*/logs/try_*"), key=lambda folder: folder.stat().st_mtime)
-    return sorted(path for path in tries[-1].rglob(f"ray_{node}*") if path.is_file()) if tries else []
+    tries = list((target.run / "jobs").glob("*/logs/try_*"))
+    if not tries:
+        return []
+    newest = max(tries, key=lambda folder: folder.stat().st_mtime)
+    return sorted(path for path in newest.rglob(f"ray_{node}*") if path.is_file())
 
 
 def follow(target: Target, name: str, lines: int, goes_on: bool) -> int:
@@ -151,8 +155,8 @@ def follow(target: Target, name: str, lines: int, goes_on: bool) -> int:
     without a log."""
     log = newest_log(target)
     if log is None:
-        jobs = ", ".join(f"{job.id} is {job.state} {job.reason}".strip() for job in target.jobs)
-        where = jobs or "a run without a job writes to the terminal that it was started in"
+        states = [f"{job.id} is {job.state} {job.reason}".strip() for job in target.jobs]
+        where = ", ".join(states) or "a run without a job writes to the terminal that it was started in"
         raise ResourceError(f"{target.run or name}: has no log yet: {where}; `brorl status {name}` shows how far it is")
     sys.stderr.write(f"{log}\n")
     for line in last_lines(log, lines):
@@ -188,11 +192,11 @@ def grow(path: Path, goes_on: Callable[[], bool], poll_s: float = POLL_S, ask_s:
             if path.stat().st_size < file.tell():
                 file.seek(0)
                 continue
-            is_time_to_ask = time.monotonic() - asked_at >= ask_s
-            if is_time_to_ask and not goes_on():
-                yield file.read().decode("utf-8", errors="replace")
-                return
-            asked_at = time.monotonic() if is_time_to_ask else asked_at
+            if time.monotonic() - asked_at >= ask_s:
+                if not goes_on():
+                    yield file.read().decode("utf-8", errors="replace")
+                    return
+                asked_at = time.monotonic()
             time.sleep(poll_s)
 
 

@@ -36,9 +36,11 @@ class Revision:
             return "unknown (not a git checkout)"
         if not self.changed:
             return self.commit
-        more = f" and {len(self.changed) - NAMED} more" if len(self.changed) > NAMED else ""
         names = [name if name.isprintable() else repr(name) for name in self.changed[:NAMED]]
-        return f"{self.commit} with uncommitted changes in {', '.join(names)}{more}"
+        text = f"{self.commit} with uncommitted changes in {', '.join(names)}"
+        if len(self.changed) > NAMED:
+            text += f" and {len(self.changed) - NAMED} more"
+        return text
 
 
 class CodeSnapshot:
@@ -49,7 +51,8 @@ class CodeSnapshot:
     """
 
     def __init__(self, root: Path, leave_out: Path) -> None:
-        self.root, self.leave_out = root, leave_out
+        self.root = root
+        self.leave_out = leave_out
         self.tree = ""  # git's name of the files
         self.revision = Revision(None)
         self._scratch = tempfile.TemporaryDirectory(prefix="brorl_code_")
@@ -68,10 +71,12 @@ class CodeSnapshot:
         self._git("add", "--all", "--", *self._scope(), own_store=True)
         written = self._git("write-tree", own_store=True).decode().strip()
         prefix = self._git("rev-parse", "--show-prefix").decode().strip()
-        self.tree, base = f"{written}:{prefix}", f"{commit}:{prefix}"
+        base = f"{commit}:{prefix}"
+        self.tree = f"{written}:{prefix}"
         names = self._git("diff-tree", "-r", "--name-only", "--no-renames", "-z", base, self.tree, own_store=True)
         patch = self._git("diff-tree", "-r", "-p", "--binary", base, self.tree, own_store=True)
-        self.revision = Revision(commit, tuple(name for name in names.decode().split("\0") if name), patch)
+        changed = tuple(filter(None, names.decode().split("\0")))
+        self.revision = Revision(commit, changed, patch)
         return self
 
     def __exit__(
@@ -94,7 +99,9 @@ class CodeSnapshot:
 
     def _refuse_large(self) -> None:
         listed = self._git("ls-files", "--others", "--exclude-standard", "-z", "--", *self._scope())
-        sizes = {name: (self.root / name).lstat().st_size for name in listed.decode().split("\0") if name}
+        sizes = {}
+        for name in filter(None, listed.decode().split("\0")):
+            sizes[name] = (self.root / name).lstat().st_size
         mib = sum(sizes.values()) / 2**20
         if mib > MAX_NEW_MIB:
             largest = max(sizes, key=lambda name: sizes[name])
@@ -106,17 +113,22 @@ class CodeSnapshot:
 
     def _scope(self) -> list[str]:
         """Git's words for this folder without the run folder."""
+        root = self.root.resolve()
         left_out = self.leave_out.resolve()
-        if not left_out.is_relative_to(self.root.resolve()):
+        if not left_out.is_relative_to(root):
             return ["."]
-        return [".", f":(exclude,literal){left_out.relative_to(self.root.resolve())}"]
+        return [".", f":(exclude,literal){left_out.relative_to(root)}"]
 
     def _path_of(self, name: str) -> Path:
-        return self.root / self._git("rev-parse", "--git-path", name).decode().strip()
+        path = self._git("rev-parse", "--git-path", name).decode().strip()
+        return self.root / path
 
     def _git(self, *arguments: str, own_store: bool = False) -> bytes:
         command: Sequence[str] = ["git", "-C", str(self.root), *arguments]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        environment = dict(os.environ)
+        for name in os.environ:
+            if name.startswith("GIT_"):
+                del environment[name]
         if own_store:
             scratch = Path(self._scratch.name)
             environment["GIT_INDEX_FILE"] = str(scratch / "index")

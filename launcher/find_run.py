@@ -1,4 +1,4 @@
-"""From what a person names, a run folder or a job's number, to the run and its jobs."""
+"""Search for a run and its jobs by what a person names: a run folder, or a job's number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from nemo_brorl.launcher import slurm
 from nemo_brorl.launcher.code_snapshot import code_root
 from nemo_brorl.launcher.frozen import Folders
 
-JOBS, SETTINGS = "jobs", "settings.sh"  # where a job of slurm/*.sh notes what it is about
+JOBS = "jobs"  # folder of the jobs of slurm/*.sh
+SETTINGS = "settings.sh"  # in it, what a job is about
 SIGNS = ("config.yaml", "launch", "heartbeat.json", "metrics.jsonl")  # one of them makes a folder a run folder
 MAX_ENDED = 3  # jobs that are not in the queue any more, of those that a status shows
 
@@ -22,9 +23,8 @@ class Target:
     """What is looked at."""
 
     run: Path | None  # None: a job whose run folder nobody knows
-    jobs: tuple[
-        slurm.Job, ...
-    ] = ()  # newest last; those in the queue, or where there are none the last ones that ended
+    # newest last; those in the queue, or where there are none the last ones that ended
+    jobs: tuple[slurm.Job, ...] = ()
     restarts: dict[str, int] = field(default_factory=dict)  # by job
     notes: tuple[str, ...] = ()
     log: Path | None = None  # where it is not below the run folder
@@ -50,12 +50,13 @@ def _of_run(folder: Path) -> Target:
     if not ids:
         return Target(folder)
     if not slurm.has_slurm("squeue"):
-        return Target(
-            folder, notes=(f"not on this machine: of jobs {', '.join(ids[-MAX_ENDED:])} only the files are seen",)
-        )
+        note = f"not on this machine: of jobs {', '.join(ids[-MAX_ENDED:])} only the files are seen"
+        return Target(folder, notes=(note,))
     try:
         target = _with_jobs(folder, ids)
-        return target if (folder / "logs").is_dir() else replace(target, log=_log_of(ids[-1]))
+        if (folder / "logs").is_dir():
+            return target
+        return replace(target, log=_log_of(ids[-1]))
     except slurm.UnreachableError as error:
         return Target(folder, notes=(str(error),))
 
@@ -64,9 +65,10 @@ def _with_jobs(folder: Path | None, ids: list[str]) -> Target:
     queued = slurm.queued(ids)
     last = ids[-MAX_ENDED:]
     found = queued or slurm.accounted(last)
-    jobs = tuple(found[identity] for identity in ids if identity in found)
+    jobs = [found[identity] for identity in ids if identity in found]
+    restarts = {job.id: restarts_of(job.id) for job in jobs}
     notes = () if jobs else (f"remembers nothing of {', '.join(last)}",)
-    return Target(folder, jobs, {job.id: restarts_of(job.id) for job in jobs}, notes)
+    return Target(folder, tuple(jobs), restarts, notes)
 
 
 def _of_job(identity: str) -> Target:
@@ -77,7 +79,8 @@ def _of_job(identity: str) -> Target:
     folder = run_of_script(shown.get("Command", "") or _script_in(slurm.submitted_as(identity)))
     if folder is not None and folder.is_dir():
         return _of_run(folder)
-    target = _with_jobs(_run_in_settings(Path(shown.get("WorkDir", "")) / JOBS / identity / SETTINGS), [identity])
+    settings = Path(shown.get("WorkDir", "")) / JOBS / identity / SETTINGS
+    target = _with_jobs(_run_in_settings(settings), [identity])
     if not target.jobs:
         raise ConfigError(
             f"{identity}: Slurm does not know this job (any more), so write its run folder; `squeue --me` lists your "
@@ -99,18 +102,24 @@ def job_ids(run: Path) -> list[str]:
 
 def _noted_jobs(run: Path) -> list[str]:
     """Jobs of slurm/*.sh that were submitted from this folder, or from the checkout, and train in this run folder."""
-    roots = {Path.cwd(), code_root()}
-    noted = [path for root in roots for path in (root / JOBS).glob(f"*/{SETTINGS}") if path.parent.name.isdigit()]
-    return [path.parent.name for path in noted if _run_in_settings(path) == run]
+    ids = []
+    for root in {Path.cwd(), code_root()}:
+        for path in (root / JOBS).glob(f"*/{SETTINGS}"):
+            identity = path.parent.name
+            if identity.isdigit() and _run_in_settings(path) == run:
+                ids.append(identity)
+    return ids
 
 
 def _run_in_settings(path: Path) -> Path | None:
     """The run folder that a job of slurm/*.sh has noted, once it has read its settings (launcher/job/settings.py)."""
     if not path.is_file():
         return None
-    words = shlex.split(path.read_text(encoding="utf-8"))
-    found = [word.removeprefix("run_folder=") for word in words if word.startswith("run_folder=")]
-    return Path(found[0]) if found else None
+    for word in shlex.split(path.read_text(encoding="utf-8")):
+        name, _, value = word.partition("=")
+        if name == "run_folder":
+            return Path(value)
+    return None
 
 
 def run_of_script(command: str) -> Path | None:
@@ -125,7 +134,8 @@ def _script_in(command: str) -> str:
         words = shlex.split(command)
     except ValueError:
         return ""
-    return next((word for word in words if run_of_script(word) is not None), "")
+    scripts = [word for word in words if run_of_script(word) is not None]
+    return scripts[0] if scripts else ""
 
 
 def restarts_of(identity: str) -> int:
@@ -139,6 +149,9 @@ def newest_log(target: Target) -> Path | None:
     if target.log is not None or target.run is None:
         return target.log
     running = [job.id for job in target.jobs if job.is_running]
-    known = [target.run / "logs" / f"slurm-{identity}.log" for identity in running]
-    logs = [path for path in known if path.is_file()] or list((target.run / "logs").glob("slurm-*.log"))
+    folder = target.run / "logs"
+    known = [folder / f"slurm-{identity}.log" for identity in running]
+    logs = [path for path in known if path.is_file()]
+    if not logs:
+        logs = list(folder.glob("slurm-*.log"))
     return max(logs, key=lambda path: path.stat().st_mtime, default=None)

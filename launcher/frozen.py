@@ -1,4 +1,4 @@
-"""The settings and the code of a job, put into its run folder: what a requeued job trains with, whatever becomes of the
+"""Frozen settings and code of a job, put into its run folder: what a requeued job trains with, whatever becomes of the
 checkout.
 
     RUN/launch/config.yaml          all settings, resolved, paths absolute
@@ -66,11 +66,16 @@ class Folders:
         """This launch and the earlier ones that are there, oldest first."""
         earlier = [path for path in self.run.glob("launch_*") if path.name.removeprefix("launch_").isdigit()]
         earlier.sort(key=lambda path: int(path.name.removeprefix("launch_")))
-        return [*earlier, *([self.launch] if self.launch.is_dir() else [])]
+        if self.launch.is_dir():
+            earlier.append(self.launch)
+        return earlier
 
     def job_ids(self) -> list[str]:
-        """Of all jobs that were submitted for this run, oldest first."""
-        return [row["job"] for launch in self.all_launches() for row in read_jobs(launch / "jobs.jsonl")]
+        """Numbers of all jobs that were submitted for this run, oldest first."""
+        ids = []
+        for launch in self.all_launches():
+            ids += [row["job"] for row in read_jobs(launch / "jobs.jsonl")]
+        return ids
 
 
 def freeze(folders: Folders, config: BroRLConfig, code: CodeSnapshot, script: str, command: str) -> None:
@@ -112,32 +117,25 @@ def check_yaml(config: BroRLConfig) -> None:
 
 def absolute_paths(config: BroRLConfig, folder: Path) -> BroRLConfig:
     """The same settings, relative paths counted from `folder`: a job starts somewhere else."""
-    data, code = config.data, config.rewards.code
-    domains = [
-        replace(domain, path=_absolute(domain.path, folder), held_out_path=_absolute(domain.held_out_path, folder))
-        for domain in data.domains
-    ]
+    run_folder = _absolute(config.exp_manager.explicit_log_dir, folder)
+    model = config.policy.model
+    if (folder / Path(model).expanduser()).is_dir():  # else a name on the hub
+        model = _absolute(model, folder)
+    domains = []
+    for domain in config.data.domains:
+        path = _absolute(domain.path, folder)
+        held_out_path = _absolute(domain.held_out_path, folder)
+        domains.append(replace(domain, path=path, held_out_path=held_out_path))
+    path = _absolute(config.data.path, folder)
+    held_out_path = _absolute(config.data.held_out_path, folder)
+    readable = [_absolute(name, folder) for name in config.rewards.code.readable]
     return replace(
         config,
-        exp_manager=replace(
-            config.exp_manager, explicit_log_dir=_absolute(config.exp_manager.explicit_log_dir, folder)
-        ),
-        policy=replace(config.policy, model=_model(config.policy.model, folder)),
-        data=replace(
-            data,
-            path=_absolute(data.path, folder),
-            held_out_path=_absolute(data.held_out_path, folder),
-            domains=domains,
-        ),
-        rewards=replace(
-            config.rewards, code=replace(code, readable=[_absolute(path, folder) for path in code.readable])
-        ),
+        exp_manager=replace(config.exp_manager, explicit_log_dir=run_folder),
+        policy=replace(config.policy, model=model),
+        data=replace(config.data, path=path, held_out_path=held_out_path, domains=domains),
+        rewards=replace(config.rewards, code=replace(config.rewards.code, readable=readable)),
     )
-
-
-def _model(model: str, folder: Path) -> str:
-    """A folder's absolute path; a name on the hub as it is."""
-    return _absolute(model, folder) if (folder / Path(model).expanduser()).is_dir() else model
 
 
 def _absolute(path: Location, folder: Path) -> Location:
@@ -147,7 +145,9 @@ def _absolute(path: Location, folder: Path) -> Location:
 def read_jobs(path: Path) -> list[dict[str, Any]]:
     """Rows of a `jobs.jsonl`, oldest first; a half-written last one is left out."""
     rows: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+    if not path.is_file():
+        return rows
+    for line in path.read_text(encoding="utf-8").splitlines():
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""From a request to a job that is in order: every check there is, in the order of their price, and nothing written."""
+"""Preparation of a job: every check there is, in the order of their price, and nothing written."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ def read_job(request: JobRequest) -> JobPlan:
     if not config.exp_manager.resume_if_exists:
         raise ConfigError(
             "exp_manager.resume_if_exists=false would keep a requeued job from going on with its own run: leave it "
-            "true, and choose a new"
-            " exp_manager.explicit_log_dir for a new run"
+            "true, and choose a new exp_manager.explicit_log_dir for a new run"
         )
     if site.container is None or Path(config.policy.model).is_dir():
         check_model_rules(config)
@@ -96,8 +95,7 @@ def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str
         command = shlex.join(["plan", "--config-name", request.config_name, *path, *request.overrides])
         raise ResourceError(
             f"this run does not fit: {plan.refusal}; {advice(plan)}. `brorl {command}` has the terms; `--no-plan` "
-            f"goes on"
-            " all the same"
+            "goes on all the same"
         )
     return [plan.summary()]
 
@@ -106,20 +104,18 @@ def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
     """Paths of the settings that the container does not see."""
     if site.container is None:
         return
-    data = [
-        ("data", config.data),
-        *((f"data.domains.{index}", domain) for index, domain in enumerate(config.data.domains)),
-    ]
-    paths = [("policy.model", config.policy.model)]
-    paths += [
-        (f"{name}.{key}", value)
-        for name, source in data
-        for key in ("path", "held_out_path")
-        if (value := getattr(source, key))
-    ]
-    inside = [Path(mount.split(":")[1 if ":" in mount else 0]) for mount in site.mounts]
-    for name, value in paths:
-        if value.startswith("/") and not any(Path(value).is_relative_to(folder) for folder in inside):
+    paths = {"policy.model": config.policy.model}
+    paths["data.path"] = config.data.path or ""
+    paths["data.held_out_path"] = config.data.held_out_path or ""
+    for index, domain in enumerate(config.data.domains):
+        paths[f"data.domains.{index}.path"] = domain.path or ""
+        paths[f"data.domains.{index}.held_out_path"] = domain.held_out_path or ""
+    mounted = []  # folders as the container sees them
+    for mount in site.mounts:
+        outside, _, rest = mount.partition(":")
+        mounted.append(rest.partition(":")[0] or outside)
+    for name, value in paths.items():
+        if value.startswith("/") and not any(Path(value).is_relative_to(folder) for folder in mounted):
             yield (
                 f"{name}={value} is under none of the mounts: the job sees it only if the image has it (--mount "
                 f"{Path(value).parent})"
@@ -130,7 +126,8 @@ def _ask_slurm(site: Site, script: str) -> str:
     """What Slurm says to the job, without running it. Raises ConfigError or ResourceError when it would not take it."""
     try:
         known = slurm.partitions()
-        unknown = [name for name in (site.partition or "").split(",") if name and name not in known]
+        wanted = filter(None, (site.partition or "").split(","))
+        unknown = [name for name in wanted if name not in known]
         if known and unknown:
             raise ConfigError(f"partition={','.join(unknown)}: this cluster has {', '.join(known)}")
         return f"Slurm would take it: {slurm.test_only(script)}"

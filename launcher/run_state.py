@@ -1,4 +1,4 @@
-"""What the files of a run folder say of the run: heartbeat, last steps, checkpoints. Read while others write them."""
+"""State of a run by the files of its folder: heartbeat, last steps, checkpoints. Read while others write them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def read_run(folder: Path) -> RunState:
     """Never raises for what is missing or half-written: that is then not known."""
     rows = tuple(last_rows(folder / "metrics.jsonl"))
     saved, age_s = newest_checkpoint(folder)
-    last, reached = max_steps(folder), max(rows[-1]["step"] if rows else 0, saved or 0)
+    last = max_steps(folder)
+    reached = max(rows[-1]["step"] if rows else 0, saved or 0)
     if last is not None and reached > last:  # somebody goes on with other settings than those that are written down
         last = None
     return RunState(folder, last, read_heartbeat(folder), rows, saved, age_s)
@@ -121,16 +122,15 @@ def last_rows(path: Path) -> list[Row]:
             lines = file.read().decode("utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    rows = [_row(line) for line in lines]
-    return [row for row in rows if row is not None]
-
-
-def _row(line: str) -> Row | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) and "step" in row else None
+    rows: list[Row] = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and "step" in row:
+            rows.append(row)
+    return rows
 
 
 def newest_checkpoint(folder: Path) -> tuple[int | None, float | None]:
@@ -151,10 +151,12 @@ def newest_checkpoint(folder: Path) -> tuple[int | None, float | None]:
 
 def max_steps(folder: Path) -> int | None:
     """What the last job was told, the launch's settings, or those that the run was begun with."""
-    given = [argument for row in read_jobs(folder / "launch" / "jobs.jsonl")[-1:] for argument in row["arguments"]]
-    numbers = [argument.removeprefix(MAX_STEPS) for argument in given if argument.startswith(MAX_STEPS)]
-    if numbers and numbers[-1].isdigit():
-        return int(numbers[-1])
+    jobs = read_jobs(folder / "launch" / "jobs.jsonl")
+    if jobs:
+        for argument in reversed(jobs[-1]["arguments"]):
+            number = argument.removeprefix(MAX_STEPS)
+            if number != argument and number.isdigit():
+                return int(number)
     for path in (folder / "launch" / "config.yaml", folder / "config.yaml"):
         try:
             value = OmegaConf.select(OmegaConf.load(path), "trainer.max_steps")

@@ -1,4 +1,5 @@
-"""What a cluster wants to know of a job beside the training's own settings: a small YAML, and the command line over it.
+"""Site settings: what a cluster wants to know of a job beside the training's own settings: a small YAML, and the
+command line over it.
 
 `conf/site/example.yaml` shows all of them. Values go into `#SBATCH` lines and shell text, so each is checked before it
 gets there.
@@ -45,9 +46,8 @@ class Site:
     memory: str | None = "0"  # of a node: 0 is all of it; 512G
     # image for pyxis: a .sqsh file or registry#image:tag; without one the job runs on the host
     container: str | None = None
-    mounts: list[str] = field(
-        default_factory=list
-    )  # folders inside the container: /shared or /outside:/inside; the run folder always is
+    # folders inside the container: /shared or /outside:/inside; the run folder always is
+    mounts: list[str] = field(default_factory=list)
     python: str | None = None  # interpreter of the job; else the one that renders, in a container python3
     spares: int = 0  # nodes asked for beside those that train, to stand in for ones that the doctor refuses
     requeue: bool = True  # the job goes back into the queue on preemption, before its time limit, and when a node dies
@@ -55,9 +55,8 @@ class Site:
     max_restarts: int | None = None
     signal_s: int = 300  # before its end the job is told to save: a minute for Ray, and twice what a checkpoint takes
     setup: list[str] = field(default_factory=list)  # shell lines before anything else: module load cuda/13.0
-    environment: dict[str, str] = field(
-        default_factory=dict
-    )  # variables of the job, those of launcher/job/job.sh too: BRORL_INTERFACE: eth0
+    # variables of the job, those of launcher/job/job.sh too: BRORL_INTERFACE: eth0
+    environment: dict[str, str] = field(default_factory=dict)
     options: list[str] = field(default_factory=list)  # further options of sbatch, as they are: --switches=1
     mail_user: str | None = None  # address that Slurm writes to
     mail_type: str = "FAIL,REQUEUE,END"  # on which events
@@ -70,14 +69,10 @@ class _SiteLoader(yaml.SafeLoader):
     """YAML as people write it: 24:00:00 is text, not 86,400."""
 
 
-_SiteLoader.yaml_implicit_resolvers = {
-    letter: [
-        (tag, pattern)
-        for tag, pattern in resolvers
-        if tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")
-    ]
-    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+_SiteLoader.yaml_implicit_resolvers = {}
+for _letter, _resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items():
+    _kept = [pair for pair in _resolvers if pair[0] not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")]
+    _SiteLoader.yaml_implicit_resolvers[_letter] = _kept
 _SiteLoader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9]\d*)$"), list("-+0123456789"))
 _SiteLoader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+\.\d*$"), list("-+0123456789"))
 
@@ -153,6 +148,7 @@ WORDS = re.compile(r"[\w.@+-]+(,[\w.@+-]+)*")
 NODES = re.compile(r"[\w.,\[\]-]+")
 CONSTRAINT = re.compile(r"[\w.&|*,\[\]()!-]+")
 VARIABLE = re.compile(r"[A-Za-z_]\w*")
+OPTION = re.compile(r"--[a-z][\w-]*(=[^\n]+)?")
 
 # setting -> what its text must look like, and what to write instead
 TEXTS: dict[str, tuple[re.Pattern[str], str]] = {
@@ -195,11 +191,9 @@ def wrong_values(site: Site) -> Iterator[str]:
     for name, value in site.environment.items():
         if not VARIABLE.fullmatch(name) or "\n" in str(value):
             yield f"environment.{name}={value!r}: write a name of letters, digits and _, and a value on one line"
-    yield from (
-        f"options: {option!r} is not an option of sbatch: write for example --switches=1"
-        for option in site.options
-        if not _is_option(option)
-    )
+    for option in site.options:
+        if not OPTION.fullmatch(option):
+            yield f"options: {option!r} is not an option of sbatch: write for example --switches=1"
 
 
 def _wrong_signal(site: Site) -> Iterator[str]:
@@ -224,10 +218,6 @@ def _wrong_container(site: Site) -> Iterator[str]:
             f"mounts={','.join(site.mounts)} has no container to be mounted in: write container=IMAGE, or leave "
             f"mounts out"
         )
-
-
-def _is_option(option: str) -> bool:
-    return bool(re.fullmatch(r"--[a-z][\w-]*(=[^\n]+)?", option))
 
 
 def seconds_of(time: str) -> int:

@@ -112,8 +112,7 @@ def test_only(script: str) -> str:
     if result.returncode:
         raise ResourceError(
             f"Slurm would not take this job: {said or result.returncode}. `sinfo -s` lists partitions with their "
-            f"limits;"
-            " `--no-test` writes the job without asking"
+            "limits; `--no-test` writes the job without asking"
         )
     return said
 
@@ -149,7 +148,11 @@ def queued(ids: Sequence[str]) -> dict[str, Job]:
 
 def accounted(ids: Sequence[str]) -> dict[str, Job]:
     """What accounting, where there is any, or the controller's own memory says of jobs that have ended."""
-    found = {job.id: job for identity in ids if (job := _remembered(identity)) is not None}
+    found = {}
+    for identity in ids:
+        job = _remembered(identity)
+        if job is not None:
+            found[identity] = job
     rest = [identity for identity in ids if identity not in found]
     if not rest or not has_slurm("sacct"):
         return found
@@ -182,10 +185,12 @@ def show_job(identity: str) -> dict[str, str]:
     result = _call(["scontrol", "--oneliner", "show", "job", identity])
     if result.returncode:
         return {}
-    fields = [
-        field.partition("=") for field in re.split(r"\s+(?=[A-Za-z][\w:/]*=)", result.stdout.strip())
-    ]  # paths may hold spaces
-    return {name: value for name, equals, value in fields if equals}
+    fields = {}
+    for field in re.split(r"\s+(?=[A-Za-z][\w:/]*=)", result.stdout.strip()):  # values may hold spaces
+        name, equals, value = field.partition("=")
+        if equals:
+            fields[name] = value
+    return fields
 
 
 def submitted_as(identity: str) -> str:

@@ -19,6 +19,7 @@ from nemo_brorl.launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunSt
 
 SHOWN_ROWS = 5
 OLD_S = 60.0  # a heartbeat is written every 5 s
+CLEAR = "\033[H\033[2J"  # a terminal's screen
 EXAMPLES = """examples:
   brorl status /shared/runs/first
   brorl status 4711                 the run of a job
@@ -63,8 +64,12 @@ def main(argv: Sequence[str]) -> int:
     while True:
         target = find_target(options.target)
         run = read_run(target.run) if target.run is not None else None
-        text = _as_json(target, run) if options.json else "\n".join(describe(target, run, time.time())) + "\n"
-        sys.stdout.write(("\033[H\033[2J" if options.watch and sys.stdout.isatty() else "") + text)
+        if options.watch and sys.stdout.isatty():
+            sys.stdout.write(CLEAR)
+        if options.json:
+            sys.stdout.write(_as_json(target, run))
+        else:
+            sys.stdout.writelines(f"{line}\n" for line in describe(target, run, time.time()))
         sys.stdout.flush()
         if options.watch is None or not is_going_on(target, run, time.time()):
             return 0
@@ -73,22 +78,23 @@ def main(argv: Sequence[str]) -> int:
 
 def is_going_on(target: Target, run: RunState | None, now: float) -> bool:
     """Whether there is anything to watch: a job in the queue, or a heartbeat."""
-    beat = run.heartbeat if run is not None else None
-    beats = beat is not None and beat.state != "ended" and now - beat.written_at < OLD_S
-    return beats or any(not job.has_ended for job in target.jobs)
+    if run is not None and _beats(run, now):
+        return True
+    return any(not job.has_ended for job in target.jobs)
+
+
+def _beats(run: RunState, now: float) -> bool:
+    """Whether the driver writes a heartbeat."""
+    beat = run.heartbeat
+    return beat is not None and beat.state != "ended" and now - beat.written_at < OLD_S
 
 
 def describe(target: Target, run: RunState | None, now: float) -> list[str]:
     """The lines of a status."""
-    lines = [
-        _line(
-            "run",
-            str(target.run)
-            if target.run is not None
-            else "its folder is not known: it has not read its settings yet, or was not submitted from here",
-        )
-    ]
-    lines += _job_lines(target)
+    folder = "its folder is not known: it has not read its settings yet, or was not submitted from here"
+    if target.run is not None:
+        folder = str(target.run)
+    lines = [_line("run", folder), *_job_lines(target)]
     if run is None:
         return lines
     lines += [_line("now", text) for text in _now(target, run, now)]
@@ -103,11 +109,14 @@ def _line(name: str, text: str) -> str:
 
 
 def _job_lines(target: Target) -> list[str]:
-    lines = [
-        _line("job" if index == 0 else "", job_text(job, target.restarts.get(job.id, 0)))
-        for index, job in enumerate(target.jobs)
-    ]
-    return lines + [_line("slurm", note) for note in target.notes]
+    lines = []
+    name = "job"
+    for job in target.jobs:
+        lines.append(_line(name, job_text(job, target.restarts.get(job.id, 0))))
+        name = ""  # of those below the first
+    for note in target.notes:
+        lines.append(_line("slurm", note))
+    return lines
 
 
 def job_text(job: slurm.Job, restarts: int) -> str:
@@ -116,32 +125,49 @@ def job_text(job: slurm.Job, restarts: int) -> str:
     if job.is_running:
         text += f" on {job.nodes}, {job.elapsed} of {job.limit}"
     elif job.has_ended:
-        text += f" after {job.elapsed}" + (f" ({job.reason})" if job.reason else "")
+        text += f" after {job.elapsed}"
+        if job.reason:
+            text += f" ({job.reason})"
     else:
-        reason = job.reason.strip("()")
-        meaning = next((meaning for key, meaning in WAITS.items() if reason.startswith(key)), "")
-        text += f" ({reason}{': ' + meaning if meaning else ''})" + (
-            f", expected to start {job.start}" if job.start[:1].isdigit() else ""
-        )
-    return text + (f", requeued {restarts} times" if restarts > 1 else ", requeued once" if restarts else "")
+        text += f" ({why_it_waits(job)})"
+        if job.start[:1].isdigit():
+            text += f", expected to start {job.start}"
+    if restarts == 1:
+        text += ", requeued once"
+    elif restarts > 1:
+        text += f", requeued {restarts} times"
+    return text
+
+
+def why_it_waits(job: slurm.Job) -> str:
+    """Slurm's reason, and what it means where that is known."""
+    reason = job.reason.strip("()")
+    for key, meaning in WAITS.items():
+        if reason.startswith(key):
+            return f"{reason}: {meaning}"
+    return reason
 
 
 def _now(target: Target, run: RunState, now: float) -> list[str]:
-    """What the run does at the moment, as far as its heartbeat or its log says."""
+    """Lines on what the run does at the moment, as far as its heartbeat or its log says."""
     if run.is_finished:
         return [f"finished: step {run.checkpoint} has its checkpoint"]
-    beat, began = run.heartbeat, any(job.is_running for job in target.jobs)
-    if beat is not None and beat.state != "ended" and now - beat.written_at < OLD_S:
-        return [_beat_text(beat), *([f"late: {', '.join(beat.late)}"] if beat.late else [])]
+    beat = run.heartbeat
     texts = []
-    if beat is not None and beat.state == "ended":
-        texts.append(f"the driver ended {age(now - beat.written_at)} ago")
-    elif beat is not None:
-        texts.append(
-            f"no sign of the driver for {age(now - beat.written_at)}, when it was at {beat.stage}: it is gone, or "
-            f"its disk is"
-        )
+    if beat is not None and _beats(run, now):
+        texts.append(_beat_text(beat))
+        if beat.late:
+            texts.append(f"late: {', '.join(beat.late)}")
+        return texts
+    if beat is not None:
+        silence = age(now - beat.written_at)
+        if beat.state == "ended":
+            texts.append(f"the driver ended {silence} ago")
+        else:
+            gone = "it is gone, or its disk is"
+            texts.append(f"no sign of the driver for {silence}, when it was at {beat.stage}: {gone}")
     log = newest_log(target)
+    began = any(job.is_running for job in target.jobs)
     if log is not None and (began or beat is None):
         texts.append(f"the log's last line: {last_line(log)}")
     return texts or ["nothing runs in this folder"]
@@ -156,46 +182,54 @@ def _beat_text(beat: HeartbeatFile) -> str:
 def _progress_lines(run: RunState) -> list[str]:
     lines = []
     if run.step is not None:
-        pace = f", {age(run.step_s)} a step{shares(run.rows)}" if run.step_s else ""
-        lines.append(_line("step", f"{run.step:,} of {'?' if run.max_steps is None else f'{run.max_steps:,}'}{pace}"))
+        last = "?" if run.max_steps is None else f"{run.max_steps:,}"
+        text = f"{run.step:,} of {last}"
+        if run.step_s:
+            text += f", {age(run.step_s)} a step{shares(run.rows)}"
+        lines.append(_line("step", text))
     validations = [row for row in run.rows if row.get("validation/pass_at_1") is not None]
     if validations:
-        lines.append(
-            _line(
-                "validation",
-                f"pass@1 {validations[-1]['validation/pass_at_1']:.1%} after step {validations[-1]['step']}",
-            )
-        )
+        row = validations[-1]
+        lines.append(_line("validation", f"pass@1 {row['validation/pass_at_1']:.1%} after step {row['step']}"))
     if run.remaining_s and not run.is_finished:
         lines.append(_line("remaining", f"about {age(run.remaining_s)} of training at this pace"))
     saved = "none yet" if run.checkpoint is None else f"step {run.checkpoint:,}"
-    lines.append(
-        _line("checkpoint", saved + (f", {age(run.checkpoint_age_s)} ago" if run.checkpoint_age_s is not None else ""))
-    )
+    if run.checkpoint_age_s is not None:
+        saved += f", {age(run.checkpoint_age_s)} ago"
+    lines.append(_line("checkpoint", saved))
     return lines
 
 
 def shares(rows: Sequence[Row]) -> str:
     """Where the time of the last steps goes: the largest three stages."""
-    sums = {part: sum(row.get(f"time/{part}_s") or 0.0 for row in rows if row["step"] > 0) for part in SHOWN_PARTS}
-    total = sum(step_seconds(row) for row in rows if row["step"] > 0)
-    largest = sorted(sums, key=lambda part: sums[part], reverse=True)[:3]
-    return f" ({', '.join(f'{part} {sums[part] / total:.0%}' for part in largest if sums[part])})" if total else ""
+    sums = dict.fromkeys(SHOWN_PARTS, 0.0)
+    total = 0.0
+    for row in rows:
+        if row["step"] > 0:
+            total += step_seconds(row)
+            for part in SHOWN_PARTS:
+                sums[part] += row.get(f"time/{part}_s") or 0.0
+    if total == 0:
+        return ""
+    largest = sorted(SHOWN_PARTS, key=lambda part: sums[part], reverse=True)[:3]
+    named = [f"{part} {sums[part] / total:.0%}" for part in largest if sums[part]]
+    return f" ({', '.join(named)})"
 
 
 def step_table(rows: Sequence[Row]) -> list[str]:
     """The last steps, a line each."""
-    cells = [
-        [
-            str(row["step"]),
-            _number(row.get("reward/mean"), ".3f"),
-            _number(row.get("dynamic_sampling/keep_rate"), ".0%"),
-            _number(row.get("generation/samples_per_s"), ",.0f"),
-            _number(row.get("validation/pass_at_1"), ".1%"),
-            _number(step_seconds(row) or None, ",.1f"),
-        ]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        cells.append(
+            [
+                str(row["step"]),
+                _number(row.get("reward/mean"), ".3f"),
+                _number(row.get("dynamic_sampling/keep_rate"), ".0%"),
+                _number(row.get("generation/samples_per_s"), ",.0f"),
+                _number(row.get("validation/pass_at_1"), ".1%"),
+                _number(step_seconds(row) or None, ",.1f"),
+            ]
+        )
     return format_table(["step", "reward", "kept", "samples/s", "pass@1", "seconds"], cells)
 
 
@@ -205,39 +239,43 @@ def _number(value: float | None, form: str) -> str:
 
 def age(seconds: float) -> str:
     """A duration as a person says it."""
+    if seconds < 10:
+        return f"{max(seconds, 0.0):.1f} s"
     if seconds < 90:
-        return f"{max(seconds, 0.0):.{1 if seconds < 10 else 0}f} s"
+        return f"{seconds:.0f} s"
     minutes = int(seconds // 60)
-    days, hours = minutes // 1440, minutes // 60 % 24
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min"
+    hours = minutes // 60
+    if hours >= 24:
+        return f"{hours // 24} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min"
 
 
 def last_line(path: Path) -> str:
     """The last line of a log that is not empty."""
     with path.open("rb") as file:
-        file.seek(max(file.seek(0, 2) - 4096, 0))
-        lines = [line.strip() for line in file.read().decode("utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "(empty)"
+        size = file.seek(0, 2)
+        file.seek(max(size - 4096, 0))
+        end = file.read().decode("utf-8", errors="replace").rstrip()
+    return end.splitlines()[-1].strip() if end else "(empty)"
 
 
 def _as_json(target: Target, run: RunState | None) -> str:
     state = None
     if run is not None:
-        beat = asdict(run.heartbeat) if run.heartbeat else None
-        known = {
+        state = {
             "step": run.step,
             "max_steps": run.max_steps,
             "checkpoint": run.checkpoint,
             "step_s": run.step_s,
             "remaining_s": run.remaining_s,
-        }
-        state = {
-            **known,
             "is_finished": run.is_finished,
-            "heartbeat": beat,
+            "heartbeat": asdict(run.heartbeat) if run.heartbeat else None,
             "last_row": dict(run.rows[-1]) if run.rows else None,
         }
-    jobs = [{**asdict(job), "restarts": target.restarts.get(job.id, 0)} for job in target.jobs]
-    return json.dumps({"run": str(target.run) if target.run else None, "jobs": jobs, "state": state}) + "\n"
+    jobs = []
+    for job in target.jobs:
+        jobs.append({**asdict(job), "restarts": target.restarts.get(job.id, 0)})
+    folder = str(target.run) if target.run else None
+    return json.dumps({"run": folder, "jobs": jobs, "state": state}) + "\n"

@@ -41,7 +41,8 @@ def main(argv: Sequence[str]) -> int:
     os.dup2(2, 1)  # whatever libraries print is no event
     connect(options.address)
     wait_for(options.nodes)
-    if wrong := complaint(ray.nodes(), len(options.nodes), options.gpus):
+    wrong = what_is_wrong(ray.nodes(), len(options.nodes), options.gpus)
+    if wrong:
         sys.stderr.write(wrong + "\n")
         return WRONG
     events.write(f"ready watch {len(options.nodes)} nodes\n")
@@ -50,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def connect(address: str) -> None:
-    """To the head, which may only just be starting."""
+    """Connect to the head, which may only just be starting."""
     while True:
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", namespace="brorl_watch")
@@ -61,9 +62,12 @@ def connect(address: str) -> None:
 
 
 def wait_for(names: Sequence[str]) -> None:
-    """Until as many nodes as these are there."""
+    """Wait until as many nodes as these are there."""
     said_at = time.monotonic()
-    while missing := missing_nodes(ray.nodes(), names):
+    while True:
+        missing = missing_nodes(ray.nodes(), names)
+        if not missing:
+            return
         if time.monotonic() - said_at > SAY_S:
             said_at = time.monotonic()
             sys.stderr.write(
@@ -73,7 +77,7 @@ def wait_for(names: Sequence[str]) -> None:
 
 
 def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:
-    """Those that have not joined. Nodes whose host has another name than Slurm gives it are taken for any of the
+    """Nodes that have not joined. Nodes whose host has another name than Slurm gives it are taken for any of the
     others."""
     hosts = [short(node["NodeManagerHostname"]) for node in nodes if node["Alive"]]
     absent = [name for name in names if short(name) not in hosts]
@@ -81,31 +85,38 @@ def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:
     return absent[max(strangers, 0) :]
 
 
-def complaint(nodes: Nodes, num_nodes: int, num_gpus: int) -> str:
-    """What is wrong with a cluster that is complete; nothing: ""."""
-    alive = [node for node in nodes if node["Alive"]]
-    addresses = sorted(node["NodeManagerAddress"] for node in alive)
+def what_is_wrong(nodes: Nodes, num_nodes: int, num_gpus: int) -> str:
+    """Fault of a cluster that is complete; "" where there is none."""
+    addresses = []
+    too_few = []
+    for node in nodes:
+        if not node["Alive"]:
+            continue
+        addresses.append(node["NodeManagerAddress"])
+        found = node["Resources"].get("GPU", 0)
+        if found < num_gpus:
+            too_few.append(f"{node['NodeManagerHostname']} has {found:g}")
     if len(set(addresses)) < num_nodes:
         return (
-            f"{num_nodes} nodes need addresses of their own, they have {', '.join(addresses)}: set "
-            f"BRORL_INTERFACE to their network"
+            f"{num_nodes} nodes need addresses of their own, they have {', '.join(sorted(addresses))}: set "
+            "BRORL_INTERFACE to their network"
         )
-    found = {node["NodeManagerHostname"]: node["Resources"].get("GPU", 0) for node in alive}
-    too_few = [f"{name} has {num:g}" for name, num in found.items() if num < num_gpus]
-    return f"trainer.gpus_per_node={num_gpus}, but {', '.join(too_few)}" if too_few else ""
+    if too_few:
+        return f"trainer.gpus_per_node={num_gpus}, but {', '.join(too_few)}"
+    return ""
 
 
 def watch() -> str:
-    """Until a node is gone; the event that says so."""
+    """Watch until a node is gone. Returns the event that says so."""
     while True:
-        gone = [node for node in ray.nodes() if not node["Alive"]]
-        if gone:
-            return obituary(gone[0])
+        for node in ray.nodes():
+            if not node["Alive"]:
+                return failure_event(node)
         time.sleep(WATCH_S)
 
 
-def obituary(node: Mapping[str, Any]) -> str:
-    """`lost`: the host does not answer; `dead`: it does, and only Ray is gone there."""
+def failure_event(node: Mapping[str, Any]) -> str:
+    """Event of a node that is gone. `lost`: the host does not answer; `dead`: it does, and only Ray is gone there."""
     name, address = short(node["NodeManagerHostname"]), node["NodeManagerAddress"]
     reason = node.get("DeathReasonMessage") or "Ray says that it is dead"
     try:

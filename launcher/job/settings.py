@@ -34,12 +34,12 @@ def main(argv: Sequence[str]) -> int:
 
 def as_shell(config: BroRLConfig) -> str:
     """Assignments of shell variables, quoted."""
-    values = {
-        "num_nodes": config.trainer.num_nodes,
-        "gpus_per_node": config.trainer.gpus_per_node,
-        "run_folder": Path(config.exp_manager.explicit_log_dir).absolute(),
-    }
-    return "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in values.items())
+    run_folder = Path(config.exp_manager.explicit_log_dir).absolute()
+    return (
+        f"num_nodes={config.trainer.num_nodes}\n"
+        f"gpus_per_node={config.trainer.gpus_per_node}\n"
+        f"run_folder={shlex.quote(str(run_folder))}\n"
+    )
 
 
 if __name__ == "__main__":

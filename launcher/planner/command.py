@@ -1,4 +1,4 @@
-"""The command line of the planner: read the config, plan, print."""
+"""`brorl plan`: does a run fit, how long does a step take, and which layout would be better."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DESCRIPTION = "Does the run fit, how long does a step take, and which layout wou
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for."""
+    """Request of a command line."""
 
     config: BroRLConfig
     hardware: Hardware
@@ -83,8 +83,10 @@ def read_request(options: argparse.Namespace) -> Request:
     """Raises ConfigError for settings that break their own rules, and for numbers that cannot be."""
     _check_positive(options)
     overrides = list(options.overrides)
-    for value, key in ((options.nodes, "trainer.num_nodes"), (options.gpus_per_node, "trainer.gpus_per_node")):
-        overrides += [] if value is None else [f"{key}={value}"]
+    if options.nodes is not None:
+        overrides.append(f"trainer.num_nodes={options.nodes}")
+    if options.gpus_per_node is not None:
+        overrides.append(f"trainer.gpus_per_node={options.gpus_per_node}")
     config = load_config(options.config_name, overrides, options.config_path)
     _check_limit("--prompt-tokens", options.prompt_tokens, "data.max_prompt_tokens", config.data.max_prompt_tokens)
     _check_limit(
@@ -102,8 +104,9 @@ def _check_positive(options: argparse.Namespace) -> None:
         if value is not None and value <= 0:
             raise ConfigError(f"--{name.replace('_', '-')} {value:g}: must be more than 0")
     for name in ("response_spread", "propose"):
-        if getattr(options, name) < 0:
-            raise ConfigError(f"--{name.replace('_', '-')} {getattr(options, name):g}: must be 0 or more")
+        value = getattr(options, name)
+        if value < 0:
+            raise ConfigError(f"--{name.replace('_', '-')} {value:g}: must be 0 or more")
     if options.keep_rate is not None and not 0 < options.keep_rate <= 1:
         raise ConfigError(f"--keep-rate {options.keep_rate:g}: must be above 0 and at most 1")
 
@@ -118,26 +121,24 @@ def _hardware(config: BroRLConfig, options: argparse.Namespace) -> Hardware:
     kind = options.kind or ("cpu" if on_cpu else "h100")
     if (kind == "cpu") != on_cpu:
         wanted = "trainer.gpus_per_node=0 plans for CPU" if on_cpu else "trainer.gpus_per_node > 0 plans for GPUs"
-        raise ConfigError(
-            f"--kind {kind} and {wanted}: leave --kind out, or add --gpus-per-node {0 if kind == 'cpu' else 8}"
-        )
+        other = 8 if on_cpu else 0
+        raise ConfigError(f"--kind {kind} and {wanted}: leave --kind out, or add --gpus-per-node {other}")
     if on_cpu:
         return cpu_hardware(_speed(config, options), options.host_memory)
-    return gpu_hardware(
-        kind, config.trainer.num_nodes, config.trainer.gpus_per_node, options.gpu_memory, options.host_memory
-    )
+    trainer = config.trainer
+    return gpu_hardware(kind, trainer.num_nodes, trainer.gpus_per_node, options.gpu_memory, options.host_memory)
 
 
 def _speed(config: BroRLConfig, options: argparse.Namespace) -> CpuSpeed:
-    """What this machine was measured with, or is measured with now, on as many cores as the run keeps busy."""
+    """Speed that this machine was measured with, or is measured with now, on as many cores as the run keeps busy."""
     if options.probe_json is not None and options.probe_json.exists():
         return read_speed(options.probe_json)
     work = workload_of(config, _lengths(options))
     micro = micro_batches(config, work, cut_of(config))
     copies = max(1, min(num_policy_ranks(config), len(os.sched_getaffinity(0))))
-    size = probe_size(
-        find_shape(config), round(min(micro.tokens, PROBE_TOKENS)), round(work.prompt_tokens + work.response_tokens)
-    )
+    tokens = round(min(micro.tokens, PROBE_TOKENS))
+    length = round(work.prompt_tokens + work.response_tokens)
+    size = probe_size(find_shape(config), tokens, length)
     Console().stage("measuring this machine")
     speed = measure_cpu(size, copies)
     if options.probe_json is not None:
@@ -159,19 +160,20 @@ def main(argv: Sequence[str]) -> int:
     better = propose(request.config, request.hardware, request.lengths, plan.shape, num)
     if request.json is not None:
         write_json(plan, better, helpful, request.json)
+    layouts = f"layouts of these {plan.hardware.num_devices} devices"
     if plan.fits:
-        print_proposals(f"layouts of these {plan.hardware.num_devices} devices, fastest first", better)
+        print_proposals(f"{layouts}, fastest first", better)
         return 0
     sys.stderr.write(f"\nerror: does not fit: {plan.refusal}\n")
     print_proposals("what would fit, each alone", helpful)
-    print_proposals(f"layouts of these {plan.hardware.num_devices} devices that fit, fastest first", better)
+    print_proposals(f"{layouts} that fit, fastest first", better)
     if not helpful and not better and plan.hardware.is_gpu:
         print_more_nodes(plan, request.lengths)
     return USER_ERROR
 
 
 def print_more_nodes(plan: Plan, lengths: Lengths) -> None:
-    """Where no layout of these devices fits."""
+    """Print on how many nodes a run fits, where no layout of these devices does."""
     more = fewest_nodes(plan, lengths)
     if more is None:
         Console().line("nothing fits on up to 512 nodes: GPUs with more memory, or a smaller model")
@@ -181,10 +183,12 @@ def print_more_nodes(plan: Plan, lengths: Lengths) -> None:
 
 def write_json(plan: Plan, better: Sequence[Proposal], helpful: Sequence[Proposal], path: Path) -> None:
     """The whole plan, and the overrides of what was proposed."""
-    proposals = {"proposals": better, "remedies": helpful}
-    listed = {
-        name: [{"overrides": one.overrides, "step_s": one.plan.time.seconds} for one in found]
-        for name, found in proposals.items()
-    }
+    data = as_json(plan)
+    data["proposals"] = [_proposal_json(proposal) for proposal in better]
+    data["remedies"] = [_proposal_json(proposal) for proposal in helpful]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(as_json(plan) | listed, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def _proposal_json(proposal: Proposal) -> dict[str, object]:
+    return {"overrides": proposal.overrides, "step_s": proposal.plan.time.seconds}

@@ -1,12 +1,11 @@
-"""A run on CPU: memory by the start-up check's own estimate (`config/memory.py`), seconds from what `cpu_probe.py`
-measures here."""
+"""Plan of a run on CPU: memory by the start-up check's own estimate (`config/memory.py`), seconds from what
+`cpu_probe.py` measures here."""
 
 from __future__ import annotations
 
 import math
 import os
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from nemo_brorl.config.derived import num_engines, num_policy_ranks
 from nemo_brorl.config.hf_shapes import hf_shapes, num_parameters
@@ -23,7 +22,7 @@ from nemo_brorl.launcher.planner.generation_time import (
 )
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.host_memory import NodeMemory, NodeTerm, checkpoint_gib
-from nemo_brorl.launcher.planner.memory_plan import NUMBER_BYTES, DeviceMemory, EnginePlan, Term
+from nemo_brorl.launcher.planner.memory_plan import NUMBER_BYTES, DeviceMemory, EnginePlan, engine_term, term
 from nemo_brorl.launcher.planner.model_cost import Cut, rank_parameters
 from nemo_brorl.launcher.planner.model_cost import key_value_bytes as token_bytes
 from nemo_brorl.launcher.planner.step_time import StageTime, StepTime
@@ -75,11 +74,14 @@ def cpu_hardware(speed: CpuSpeed, memory_gib: float | None = None) -> Hardware:
 
 def cpu_devices(memory: CpuMemory, hardware: Hardware) -> tuple[DeviceMemory, ...]:
     """A policy rank and an engine as if each had a device, which is the machine."""
-    rank = tuple(Term(name, MappingProxyType({"update": gib}), "") for name, gib in memory.rank.items())
-    engine = tuple(Term(name, MappingProxyType({"generate": gib}), "", "engine") for name, gib in memory.engine.items())
+    rank, engine = [], []
+    for name, gib in memory.rank.items():
+        rank.append(term(name, "", update=gib))
+    for name, gib in memory.engine.items():
+        engine.append(engine_term(name, "", generate=gib))
     return (
-        DeviceMemory("policy rank", rank, hardware.memory_gib),
-        DeviceMemory("engine", engine, hardware.memory_gib),
+        DeviceMemory("policy rank", tuple(rank), hardware.memory_gib),
+        DeviceMemory("engine", tuple(engine), hardware.memory_gib),
     )
 
 
@@ -96,33 +98,34 @@ def cpu_engine(config: BroRLConfig, shape: ModelShape, memory: CpuMemory, work: 
 
 def cpu_node(config: BroRLConfig, shape: ModelShape, memory: CpuMemory, hardware: Hardware) -> NodeMemory:
     """The whole machine."""
-    terms = (
-        NodeTerm(
-            "policy ranks",
-            memory.num_ranks * sum(memory.rank.values()),
-            f"{memory.num_ranks} of {sum(memory.rank.values()):.2f}",
-        ),
-        NodeTerm(
-            "engines",
-            memory.num_engines * sum(memory.engine.values()),
-            f"{memory.num_engines} of {sum(memory.engine.values()):.2f}",
-        ),
-        *(NodeTerm(name, gib, "") for name, gib in memory.others.items()),
-    )
+    rank = sum(memory.rank.values())
+    engine = sum(memory.engine.values())
+    terms = [
+        NodeTerm("policy ranks", memory.num_ranks * rank, f"{memory.num_ranks} of {rank:.2f}"),
+        NodeTerm("engines", memory.num_engines * engine, f"{memory.num_engines} of {engine:.2f}"),
+    ]
+    for name, gib in memory.others.items():
+        terms.append(NodeTerm(name, gib, ""))
     checkpoint, disk = checkpoint_gib(config, shape)
-    return NodeMemory(terms, hardware.memory_gib, memory.others["object store"], checkpoint, disk)
+    return NodeMemory(tuple(terms), hardware.memory_gib, memory.others["object store"], checkpoint, disk)
 
 
 def cpu_memory_of(config: BroRLConfig, shape: ModelShape, micro: MicroBatches) -> CpuMemory:
-    """With micro-batches as full as the work fills them."""
-    return cpu_memory(config, shape, min(micro.tokens, micro.budget) / config.policy.context_parallel_size)
+    """Memory with micro-batches as full as the work fills them."""
+    tokens = min(micro.tokens, micro.budget) / config.policy.context_parallel_size
+    return cpu_memory(config, shape, tokens)
 
 
 def cpu_step_time(
-    config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload, cut: Cut, micro: MicroBatches,
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+    cut: Cut,
+    micro: MicroBatches,
     engine: EnginePlan,
     shares: CpuShares = SHARES,
-) -> StepTime:  # fmt: skip
+) -> StepTime:
     """Seconds of a step whose processes have the cores to themselves; more processes than cores take turns."""
     speed = hardware.cpu
     assert speed is not None, "hardware of kind cpu has a measured speed"
@@ -134,18 +137,14 @@ def cpu_step_time(
     saved = (2 * NUMBER_BYTES[config.policy.precision] + 12) * num_parameters(shape)
     interval = config.trainer.save_interval
     handled = f"{generation.rollouts_per_engine:,} rollouts an engine, {generation.batch} at a time"
+    sampling = generation.prefill_s + generation.decode_s
+    saving = 2 * saved / speed.copy_bytes_per_s / interval if interval else 0.0
     stages = (
-        StageTime(
-            "generate",
-            turns[1] * (generation.prefill_s + generation.decode_s),
-            f"{handled}; prefill {generation.prefill_s:.1f} s",
-        ),
+        StageTime("generate", turns[1] * sampling, f"{handled}; prefill {generation.prefill_s:.1f} s"),
         StageTime("log_prob", turns[0] * scoring, f"{micro.num} micro-batches of {micro.tokens:,.0f} tokens"),
         StageTime("update", turns[0] * training, f"{rest:.2f} s of it the optimizer and the exchange of gradients"),
         StageTime("sync", sync, f"{len(hf_shapes(shape))} tensors"),
-        StageTime(
-            "save", 2 * saved / speed.copy_bytes_per_s / interval if interval else 0.0, f"a copy every {interval} steps"
-        ),
+        StageTime("save", saving, f"a copy every {interval} steps"),
     )
     tokens = work.sampled * work.response_tokens
     return StepTime(stages, tokens, work.trained * work.response_tokens, generation)
@@ -163,28 +162,30 @@ def _learning_s(
     """(scoring, training, of training what does not depend on tokens) of one rank."""
     num = config.algorithm.num_mini_batches
     ranks = cut.tensor * cut.pipeline * cut.context
-    tokens, answers = (num * micro.num * part / ranks for part in (micro.tokens, micro.response_tokens))
-    forward = shares.score * (tokens * shape.num_layers * speed.forward_s + answers * speed.head_forward_s)
-    train = shares.train * (tokens * shape.num_layers * speed.train_s + answers * speed.head_train_s)
+    layer_tokens = shape.num_layers * num * micro.num * micro.tokens / ranks
+    answers = num * micro.num * micro.response_tokens / ranks
+    forward = shares.score * (layer_tokens * speed.forward_s + answers * speed.head_forward_s)
+    train = shares.train * (layer_tokens * speed.train_s + answers * speed.head_train_s)
     if config.policy.recompute == "full":
         train += forward
     parameters = rank_parameters(shape, cut, 0).total
-    has_reference = config.algorithm.kl.coefficient > 0
-    swap = (
-        48.0 * parameters / speed.copy_bytes_per_s if has_reference else 0.0
-    )  # two exchanges of three copies, each read and written
-    exchanged = 8.0 * parameters * (cut.replicas - 1) / cut.replicas / (GLOO_SHARE * speed.copy_bytes_per_s)
-    step = (
-        (4.0 + 32.0 / cut.replicas) * parameters / speed.copy_bytes_per_s
-    )  # gradients cleared and read, Adam's state read and written
-    scored = (num - 1) / num + has_reference
-    return scored * forward + swap, train + num * (step + exchanged), num * (step + exchanged)
+    scoring = (num - 1) / num * forward
+    if (
+        config.algorithm.kl.coefficient > 0
+    ):  # the reference scores, too: two exchanges of three copies, read and written
+        scoring += forward + 48.0 * parameters / speed.copy_bytes_per_s
+    exchanged = 8.0 * parameters * (cut.replicas - 1) / cut.replicas
+    exchange = exchanged / (GLOO_SHARE * speed.copy_bytes_per_s)
+    # Gradients are cleared and read, Adam's state is read and written.
+    step = (4.0 + 32.0 / cut.replicas) * parameters / speed.copy_bytes_per_s
+    rest = num * (step + exchange)
+    return scoring, train + rest, rest
 
 
 def _generation_time(
     config: BroRLConfig, shape: ModelShape, work: Workload, engine: EnginePlan, speed: CpuSpeed, shares: CpuShares
 ) -> GenerationTime:
-    """Of one engine on a core of its own."""
+    """Time of one engine on a core of its own."""
     num = num_engines(config)
     rollouts = max(1, math.ceil(work.sampled / num))
     batch = min(engine.concurrency, rollouts)
@@ -192,10 +193,17 @@ def _generation_time(
         return GenerationTime(math.inf, math.inf, 0.0, rollouts, 0, math.inf)
     token = shares.engine * (shape.num_layers * speed.forward_s + speed.head_forward_s)
     decoding = EngineSpeed(
-        weight_bytes=0.0, expert_bytes=0.0, expert_share=1.0, token_bytes=0.0, flops=token, context_flops=0.0,
+        weight_bytes=0.0,
+        expert_bytes=0.0,
+        expert_share=1.0,
+        token_bytes=0.0,
+        flops=token,
+        context_flops=0.0,
         bandwidth=math.inf,
-        matrix_flops=1.0, step_s=shares.step * speed.python_s, rollout_s=shares.token * speed.python_s,
-    )  # fmt: skip
+        matrix_flops=1.0,
+        step_s=shares.step * speed.python_s,
+        rollout_s=shares.token * speed.python_s,
+    )
     decode, tail = decode_seconds(decoding, rollouts, batch, work)
     handling = rollouts * shares.rollout * speed.python_s
     prompts = prompt_tokens_computed(config, work, num) / num

@@ -1,4 +1,4 @@
-"""How fast this machine's cores are, measured in seconds: a layer of the model's own shape forward and backward, its
+"""Probe of this machine's cores, in seconds: a layer of the model's own shape forward and backward, its
 output layer, memory, and Python itself. Run as a program (`python -m nemo_brorl.launcher.planner.cpu_probe`, one copy
 for each rank, side by side); torch is imported there only."""
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -26,7 +26,7 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class ProbeSize:
-    """What a copy of the probe measures."""
+    """Sizes that a copy of the probe measures."""
 
     hidden: int
     heads: int
@@ -40,7 +40,7 @@ class ProbeSize:
 
 @dataclass(frozen=True)
 class CpuSpeed:
-    """Of one thread while as many others work, in processor seconds, which other programs on the machine disturb
+    """Speed of one thread while as many others work, in processor seconds, which other programs on the machine disturb
     little."""
 
     forward_s: float  # of a token through one layer
@@ -54,37 +54,50 @@ class CpuSpeed:
 
 def probe_size(shape: ModelShape, tokens: int, length: int) -> ProbeSize:
     """The size of a model's layer; of a mixture, the experts that a token is sent to."""
-    ffn = shape.ffn_size if shape.moe is None else shape.moe.experts_per_token * shape.moe.ffn_size
-    heads = (shape.num_heads, shape.num_key_value_heads, shape.head_size)
-    return ProbeSize(shape.hidden_size, *heads, ffn, shape.vocab_size, max(64, tokens), max(1, length))
+    ffn = shape.ffn_size
+    if shape.moe is not None:
+        ffn = shape.moe.experts_per_token * shape.moe.ffn_size
+    return ProbeSize(
+        hidden=shape.hidden_size,
+        heads=shape.num_heads,
+        groups=shape.num_key_value_heads,
+        head_size=shape.head_size,
+        ffn=ffn,
+        vocab=shape.vocab_size,
+        tokens=max(64, tokens),
+        length=max(1, length),
+    )
 
 
 def measure_cpu(size: ProbeSize, copies: int) -> CpuSpeed:
     """Run so many copies side by side; the mean of what they say. Raises ResourceError where torch is not installed."""
     command = [sys.executable, "-m", "nemo_brorl.launcher.planner.cpu_probe", json.dumps(asdict(size))]
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path]),
-    }
+    root = Path(__file__).parents[3]
+    environment = dict(os.environ)
+    environment["OMP_NUM_THREADS"] = "1"
+    environment["PYTHONPATH"] = os.pathsep.join([str(root), *sys.path])
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    running = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-        for _ in range(copies)
-    ]
+    running = []
+    for _ in range(copies):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        running.append(process)
     answers = []
     for process in running:
         output, errors = process.communicate(timeout=TIMEOUT_S)
         if process.returncode:
-            last = errors.strip().splitlines()[-1:] or ["no message"]
+            lines = errors.strip().splitlines() or ["no message"]
             raise ResourceError(
-                f"the speed of this machine could not be measured ({last[0]}): give what --probe-json wrote elsewhere"
+                f"the speed of this machine could not be measured ({lines[-1]}): give what --probe-json wrote elsewhere"
             )
         answers.append(json.loads(output.splitlines()[-1]))
-    return CpuSpeed(**{field.name: mean(answer[field.name] for answer in answers) for field in fields(CpuSpeed)})
+    means = {}
+    for name in answers[0]:
+        means[name] = mean([answer[name] for answer in answers])
+    return CpuSpeed(**means)
 
 
 def read_speed(path: Path) -> CpuSpeed:
-    """What `write_speed` wrote. Raises ResourceError."""
+    """Speed that `write_speed` wrote. Raises ResourceError."""
     try:
         return CpuSpeed(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
@@ -92,13 +105,13 @@ def read_speed(path: Path) -> CpuSpeed:
 
 
 def write_speed(speed: CpuSpeed, path: Path) -> None:
-    """For `read_speed`."""
+    """Write a speed for `read_speed`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(asdict(speed), indent=1) + "\n", encoding="utf-8")
 
 
 def _timed(run: Callable[[], Any]) -> float:
-    """Processor seconds, the median of a few runs after one that warms up."""
+    """Processor seconds of a call, the median of a few runs after one that warms up."""
     run()
     seconds = []
     for _ in range(REPEATS):
@@ -114,29 +127,37 @@ class _Layer:
     def __init__(self, size: ProbeSize) -> None:
         import torch
 
-        self.torch, self.size = torch, size
-        width, queries, groups = size.hidden, size.heads * size.head_size, size.groups * size.head_size
+        self.torch = torch
+        self.size = size
+        width = size.hidden
+        queries = size.heads * size.head_size
+        groups = size.groups * size.head_size
         shapes = {
             "qkv": (queries + 2 * groups, width),
             "out": (width, queries),
             "up": (2 * size.ffn, width),
             "down": (width, size.ffn),
         }
-        self.weights = {name: torch.randn(*shape).mul_(0.02).requires_grad_() for name, shape in shapes.items()}
+        self.weights = {}
+        for name, shape in shapes.items():
+            self.weights[name] = torch.randn(*shape).mul_(0.02).requires_grad_()
         self.norm = torch.ones(width, requires_grad=True)
         rows = max(1, size.tokens // size.length) * size.length
         self.hidden = torch.randn(rows, width, requires_grad=True)
 
     def forward(self) -> Any:
-        functional, size = self.torch.nn.functional, self.size
-        queries, groups = size.heads * size.head_size, size.groups * size.head_size
+        functional = self.torch.nn.functional
+        size = self.size
+        queries = size.heads * size.head_size
+        groups = size.groups * size.head_size
         normed = functional.rms_norm(self.hidden, (size.hidden,), self.norm)
-        parts = functional.linear(normed, self.weights["qkv"]).split([queries, groups, groups], -1)
-        q, k, v = (
-            part.unflatten(-1, (-1, size.head_size)).unflatten(0, (-1, size.length)).transpose(1, 2) for part in parts
-        )
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        hidden = self.hidden + functional.linear(attended.transpose(1, 2).flatten(0, 1).flatten(1), self.weights["out"])
+        heads = []  # queries, keys, values: [sequences, heads, length, head size]
+        for part in functional.linear(normed, self.weights["qkv"]).split([queries, groups, groups], -1):
+            by_head = part.unflatten(-1, (-1, size.head_size))
+            heads.append(by_head.unflatten(0, (-1, size.length)).transpose(1, 2))
+        attended = functional.scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True)
+        flat = attended.transpose(1, 2).flatten(0, 1).flatten(1)
+        hidden = self.hidden + functional.linear(flat, self.weights["out"])
         normed = functional.rms_norm(hidden, (size.hidden,), self.norm)
         gate, up = functional.linear(normed, self.weights["up"]).chunk(2, -1)
         return hidden + functional.linear(functional.silu(gate) * up, self.weights["down"])
@@ -154,7 +175,8 @@ def _head_seconds(size: ProbeSize) -> tuple[float, float]:
     import torch
 
     rows = max(16, min(size.tokens, 2**22 // size.vocab))
-    hidden, weight = torch.randn(rows, size.hidden), torch.randn(size.vocab, size.hidden).mul_(0.02)
+    hidden = torch.randn(rows, size.hidden)
+    weight = torch.randn(size.vocab, size.hidden).mul_(0.02)
 
     def forward() -> Any:
         logits = hidden @ weight.T
@@ -170,7 +192,7 @@ def _head_seconds(size: ProbeSize) -> tuple[float, float]:
 
 
 def _python_seconds() -> float:
-    """Of one turn of a loop with a few lookups, calls and additions."""
+    """Seconds of one turn of a loop with a few lookups, calls and additions."""
 
     def loop() -> int:
         table = {number: number for number in range(64)}
@@ -183,14 +205,15 @@ def _python_seconds() -> float:
 
 
 def main() -> None:
-    """One copy: JSON of a `CpuSpeed` on standard output."""
+    """Run one copy: JSON of a `CpuSpeed` on standard output."""
     size = ProbeSize(**json.loads(sys.argv[1]))
     import torch
 
     torch.set_num_threads(1)
     forward, train = _Layer(size).seconds()
     head_forward, head_train = _head_seconds(size)
-    square, source = torch.randn(768, 768), torch.ones(COPIED_BYTES // 4)
+    square = torch.randn(768, 768)
+    source = torch.ones(COPIED_BYTES // 4)
     target = torch.empty_like(source)
     speed = CpuSpeed(
         forward_s=forward,

@@ -1,4 +1,4 @@
-"""How long one engine samples: steps of a batch that fills and drains, each as long as its bytes or its operations
+"""Time that one engine samples: steps of a batch that fills and drains, each as long as its bytes or its operations
 take."""
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ class EngineSpeed:
     def step(self, batch: float, context: float) -> float:
         """Seconds of a step with `batch` rollouts that attend to `context` tokens each."""
         touched = 1.0 - (1.0 - self.expert_share) ** batch
-        moved = self.weight_bytes + touched * self.expert_bytes + batch * context * self.token_bytes
+        cache_bytes = batch * context * self.token_bytes
+        moved = self.weight_bytes + touched * self.expert_bytes + cache_bytes
         operations = batch * (self.flops + context * self.context_flops)
-        return max(moved / self.bandwidth, operations / self.matrix_flops) + self.step_s + batch * self.rollout_s
+        busy = max(moved / self.bandwidth, operations / self.matrix_flops)
+        return busy + self.step_s + batch * self.rollout_s
 
 
 def engine_speed(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> EngineSpeed:
-    """From the shape, the data sheet and the assumed shares of the peaks."""
-    tensor, number = config.generation.tensor_parallel_size, NUMBER_BYTES[config.generation.precision]
+    """Speed of an engine from the shape, the data sheet and the assumed shares of the peaks."""
+    tensor = config.generation.tensor_parallel_size
+    number = NUMBER_BYTES[config.generation.precision]
     reached = hardware.efficiency
     parameters = rank_parameters(shape, EngineCut(tensor=tensor), 0)
     moe = shape.moe
@@ -69,30 +72,35 @@ def decode_seconds(speed: EngineSpeed, num: int, slots: int, work: Workload) -> 
     """(seconds, share of them after the last rollout has begun) for `num` rollouts of typical lengths over `slots`
     places, each place taken by the next rollout as soon as it is free."""
     scale = max(1.0, num / _MAX_ROLLOUTS)
-    followed, places = max(1, round(num / scale)), max(1, round(slots / scale))
+    followed = max(1, round(num / scale))
+    places = max(1, round(slots / scale))
     lengths = work.response_quantiles(followed)
     stride = _stride(followed)
     order = [lengths[index * stride % followed] for index in range(followed)]  # a fixed shuffle
-    last_start, ends = 0, order[:places]  # in decode steps
+    ends = order[:places]  # of the rollouts that run, in decode steps
+    last_start = 0
     heapq.heapify(ends)
     for length in order[places:]:
         last_start = heapq.heappop(ends)
         heapq.heappush(ends, last_start + length)
     # Up to `last_start` all places are taken; afterwards rollouts end one by one.
-    context = work.attended_tokens
-    steady = last_start * speed.step(min(num, slots), context)
-    tail, now, running = 0.0, last_start, len(ends)
+    steady = last_start * speed.step(min(num, slots), work.attended_tokens)
+    tail = 0.0
+    now = last_start
+    running = len(ends)
     for end in sorted(ends):
-        reached = (
-            work.prompt_tokens + (now + end) / 2 if last_start == 0 else context
-        )  # all began together, or in turns
-        tail += (end - now) * speed.step(running * scale, reached)
-        now, running = end, running - 1
+        context = work.attended_tokens
+        if last_start == 0:  # all began together, not in turns
+            context = work.prompt_tokens + (now + end) / 2
+        tail += (end - now) * speed.step(running * scale, context)
+        now = end
+        running -= 1
     return steady + tail, tail / (steady + tail)
 
 
 def _stride(num: int) -> int:
-    """Coprime with `num`, near its golden section: neighbours in the order are far apart in the sorted list."""
+    """Step width that is coprime with `num`, near its golden section: neighbours in the order are far apart in the
+    sorted list."""
     stride = max(1, round(0.618 * num))
     while math.gcd(stride, num) > 1:
         stride += 1
@@ -101,7 +109,7 @@ def _stride(num: int) -> int:
 
 @dataclass(frozen=True)
 class GenerationTime:
-    """Of a step, seconds."""
+    """Time of generation in a step."""
 
     prefill_s: float
     decode_s: float
@@ -114,7 +122,7 @@ class GenerationTime:
 def generation_time(
     config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload, engine: EnginePlan, num: int
 ) -> GenerationTime:
-    """Of `num` engines. One without room for a single rollout takes infinitely long."""
+    """Time of `num` engines. One without room for a single rollout takes infinitely long."""
     speed = engine_speed(config, shape, hardware)
     rollouts = max(1, math.ceil(work.sampled / num / hardware.efficiency.balance))
     batch = min(engine.concurrency, rollouts)
@@ -128,16 +136,22 @@ def generation_time(
 
 
 def prompt_tokens_computed(config: BroRLConfig, work: Workload, num_engines: int) -> float:
-    """By all engines together: a prompt once on every engine that has a chunk of its group, and for each other rollout
-    what does not fill a cache block (`algorithm/theory/generation_speed.py`)."""
+    """Prompt tokens that all engines compute together: a prompt once on every engine that has a chunk of its group, and
+    for each other rollout what does not fill a cache block (`algorithm/theory/generation_speed.py`)."""
     chunks = math.ceil(work.num_per_prompt / config.rollouts.chunk_size)
     engines = min(num_engines, chunks)
     rest = work.prompt_tokens - mean_cached_tokens(work.prompt_tokens, config.generation.block_size)
-    return work.sampled_groups * (engines * work.prompt_tokens + (work.num_per_prompt - engines) * rest)
+    per_group = engines * work.prompt_tokens + (work.num_per_prompt - engines) * rest
+    return work.sampled_groups * per_group
 
 
 def mean_cached_tokens(prompt_tokens: float, block_size: int) -> float:
     """Tokens of a prompt in whole cache blocks, its last token never, in the mean over prompts from 0.65 to 1.35 times
     as long."""
-    lengths = [prompt_tokens * (0.65 + 0.05 * index) for index in range(15)]
-    return sum((length - 1) // block_size * block_size for length in lengths if length > 1) / len(lengths)
+    num_lengths = 15
+    total = 0.0
+    for index in range(num_lengths):
+        length = prompt_tokens * (0.65 + 0.05 * index)
+        if length > 1:
+            total += (length - 1) // block_size * block_size
+    return total / num_lengths

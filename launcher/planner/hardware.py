@@ -1,5 +1,5 @@
-"""What a run is planned for: devices with their memory, peaks and bandwidths, nodes, and the shares of the peaks that
-are assumed."""
+"""Hardware that a run is planned for: devices with their memory, peaks and bandwidths, nodes, and the shares of the
+peaks that are assumed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Hardware:
 
     @property
     def num_devices(self) -> int:
-        """Of all nodes."""
+        """Devices of all nodes."""
         return self.num_nodes * self.per_node
 
     @property
@@ -78,13 +78,12 @@ def gpu_hardware(
     if kind not in GPUS:
         raise ConfigError(f"--kind {kind}: is not known; write one of {', '.join(KINDS)}")
     known = GPUS[kind]
-    host = known.host_memory_gib * min(1.0, per_node / known.per_node) if host_memory_gib is None else host_memory_gib
+    if memory_gib is None:
+        memory_gib = known.memory_gib
+    if host_memory_gib is None:
+        host_memory_gib = known.host_memory_gib * min(1.0, per_node / known.per_node)
     return replace(
-        known,
-        num_nodes=num_nodes,
-        per_node=per_node,
-        memory_gib=known.memory_gib if memory_gib is None else memory_gib,
-        host_memory_gib=host,
+        known, num_nodes=num_nodes, per_node=per_node, memory_gib=memory_gib, host_memory_gib=host_memory_gib
     )
 
 

@@ -1,4 +1,4 @@
-"""What a node holds beside its GPUs: host memory, the object store, checkpoints on disk."""
+"""Memory of a node beside its GPUs: host memory, the object store, checkpoints on disk."""
 
 from __future__ import annotations
 
@@ -65,30 +65,25 @@ def node_memory(
     engines: Engines,
     work: Workload,
 ) -> NodeMemory:
-    """Of a node of GPUs that is full of policy ranks, engines, or both."""
+    """Memory of a node of GPUs that is full of policy ranks, engines, or both."""
     policy, generation = config.policy, config.generation
     ranks = hardware.per_node
     num_engines = max(1, min(engines.num, hardware.per_node // engines.tensor))
     published = NUMBER_BYTES[policy.precision] * rank_parameters(shape, Cut(), 0).total / GIB
     moved = {"none": 0.0, "optimizer": held.optimizer, "all": held.optimizer + held.weights}[policy.offload]
     saved = held.weights + held.optimizer + held.reference
-    sleeping = (
-        NUMBER_BYTES[generation.precision] * rank_parameters(shape, Cut(tensor=engines.tensor), 0).total
-        if generation.sleep == "offload"
-        else 0
-    )
+    sleeping = 0
+    if generation.sleep == "offload":
+        per_gpu = rank_parameters(shape, Cut(tensor=engines.tensor), 0).total
+        sleeping = NUMBER_BYTES[generation.precision] * per_gpu
     store = _object_store_gib(config, work, published)
+    processes = DRIVER_GIB + ranks * RANK_GIB + num_engines * engines.tensor * ENGINE_GIB
+    pinned = PINNED_ROUNDING * ranks / GIB  # GiB of a node for each byte of a rank
     terms = (
-        NodeTerm(
-            "processes",
-            DRIVER_GIB + ranks * RANK_GIB + num_engines * engines.tensor * ENGINE_GIB,
-            f"driver, {ranks} ranks, engines",
-        ),
-        NodeTerm("reference", PINNED_ROUNDING * ranks * held.reference / GIB, "pinned"),
-        NodeTerm("offloaded policy", PINNED_ROUNDING * ranks * moved / GIB, f"policy.offload={policy.offload}, pinned"),
-        NodeTerm(
-            "checkpoint in flight", PINNED_ROUNDING * ranks * saved / GIB, "weights, optimizer and reference, pinned"
-        ),
+        NodeTerm("processes", processes, f"driver, {ranks} ranks, engines"),
+        NodeTerm("reference", pinned * held.reference, "pinned"),
+        NodeTerm("offloaded policy", pinned * moved, f"policy.offload={policy.offload}, pinned"),
+        NodeTerm("checkpoint in flight", pinned * saved, "weights, optimizer and reference, pinned"),
         NodeTerm("sleeping engines", ranks * sleeping / GIB, f"generation.sleep={generation.sleep}"),
         NodeTerm("verifiers", config.rewards.num_workers * VERIFIER_GIB, f"{config.rewards.num_workers} workers"),
         NodeTerm("object store", store, "rollouts of a step, published weights"),
@@ -99,17 +94,21 @@ def node_memory(
 def checkpoint_gib(config: BroRLConfig, shape: ModelShape) -> tuple[float, float]:
     """(one checkpoint, everything a run keeps) on disk: those that are kept, one more while it is written, and the best
     weights."""
-    number, total = NUMBER_BYTES[config.policy.precision], rank_parameters(shape, Cut(), 0).total / GIB
-    reference = number if config.algorithm.kl.coefficient > 0 else 0
-    one = (number + OPTIMIZER_BYTES + reference) * total
-    return one, (config.trainer.keep_checkpoints + 1) * one + number * total
+    number = NUMBER_BYTES[config.policy.precision]
+    weights = number * rank_parameters(shape, Cut(), 0).total / GIB
+    one = weights * (number + OPTIMIZER_BYTES) / number
+    if config.algorithm.kl.coefficient > 0:
+        one += weights  # the reference
+    return one, (config.trainer.keep_checkpoints + 1) * one + weights
 
 
 def _object_store_gib(config: BroRLConfig, work: Workload, published: float) -> float:
-    """Rollouts of a step and as many surplus ones; one copy of the published weights, and buckets of the next on their
-    way."""
+    """GiB of the object store: rollouts of a step and as many surplus ones; one copy of the published weights, and
+    buckets of the next on their way."""
     surplus = 2.0 if config.dynamic_sampling.carry_over or config.rollouts.overlap else 1.0
     rollouts = surplus * work.sampled * work.response_tokens * ROLLOUT_TOKEN_BYTES / GIB
     kept = published if config.generation.keep_published else 0.0
     on_the_way = min(published, 3 * config.generation.weight_bucket_mib / 1024)
-    return rollouts + kept + (published if weight_transport(config) == "object_store" else on_the_way)
+    if weight_transport(config) == "object_store":
+        on_the_way = published
+    return rollouts + kept + on_the_way

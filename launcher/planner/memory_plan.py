@@ -8,7 +8,7 @@ the policy's, *generate* for the engines'.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -60,7 +60,7 @@ def engine_term(name: str, note: str, **gib: float) -> Term:
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """What a GPU holds."""
+    """Memory of a GPU by what it holds."""
 
     role: str  # "GPU", or with roles on devices of their own "policy GPU", "engine GPU"
     terms: tuple[Term, ...]
@@ -89,7 +89,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class PolicyBytes:
-    """Of one rank, in bytes; shared by the plans of GPU, host and disk."""
+    """Bytes of one rank's parts; shared by the plans of GPU, host and disk."""
 
     weights: float
     fp8_copies: float
@@ -106,49 +106,53 @@ def policy_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, stage: int) -
     policy = config.policy
     parameters = rank_parameters(shape, cut, stage)
     number = NUMBER_BYTES[policy.precision]
-    weights, copies = float(number * parameters.total), 0.0
+    whole = float(number * parameters.total)
+    weights = whole
+    copies = 0.0
     if policy.fp8 is not None:
         copies = 2.0 * parameters.linear
-        weights -= number * parameters.linear if policy.fp8_params else 0
+        if policy.fp8_params:
+            weights -= number * parameters.linear
     state = 12 if policy.precision == "bf16" else 8
     optimizer = state * (parameters.dense / cut.replicas + parameters.experts / cut.expert_replicas)
-    reference = float(number * parameters.total) if config.algorithm.kl.coefficient > 0 else 0.0
+    reference = whole if config.algorithm.kl.coefficient > 0 else 0.0
     return PolicyBytes(weights, copies, 4.0 * parameters.total, optimizer, reference, parameters)
 
 
 def activation_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, stage: int, tokens: float) -> float:
-    """Kept for the backward passes of the micro-batches that are under way in this stage, of `tokens` tokens on this
-    rank each."""
+    """Bytes kept for the backward passes of the micro-batches that are under way in this stage, of `tokens` tokens on
+    this rank each."""
     number = NUMBER_BYTES[config.policy.precision]
     kinds = shape.moe.is_moe_layer if shape.moe else (False,) * shape.num_layers
     per_layer = [layer_activations(shape, number, cut, is_moe=is_moe) for is_moe in kinds]
-    mean, most = sum(per_layer) / len(per_layer), max(per_layer)
+    mean = sum(per_layer) / len(per_layer)
     spread = cut.tensor if cut.has_sequence_parallel else 1
     layers = shape.num_layers / cut.pipeline
     under_way = float(max(1, cut.pipeline - stage))
     if cut.virtual > 1:
         under_way = cut.pipeline * (1 + (cut.pipeline - 1) / (cut.pipeline * cut.virtual))
     if config.policy.recompute == "full":
-        kept = layers * under_way * number * shape.hidden_size / spread + most
-    else:
-        # Selective recomputes attention inside a layer, which flash attention has nothing of to keep but rotated copies
-        # and sums.
-        saved = 0.0
-        if config.policy.recompute == "selective":
-            heads = (shape.num_heads + shape.num_key_value_heads) * shape.head_size
-            saved = (heads * number + 4 * shape.num_heads) / cut.tensor
-        kept = layers * under_way * (mean - saved)
-    return tokens * kept
+        inputs = layers * under_way * number * shape.hidden_size / spread
+        return tokens * (inputs + max(per_layer))
+    # Selective recomputes attention inside a layer, which flash attention has nothing of to keep but rotated copies and
+    # sums.
+    saved = 0.0
+    if config.policy.recompute == "selective":
+        heads = (shape.num_heads + shape.num_key_value_heads) * shape.head_size
+        saved = (heads * number + 4 * shape.num_heads) / cut.tensor
+    return tokens * layers * under_way * (mean - saved)
 
 
 def log_prob_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, tokens: float) -> float:
-    """Tiles of logits, the output layer's gradient in fp32 and in the precision, and gathered hidden states with their
-    gradient."""
+    """Bytes of log-probs: tiles of logits, the output layer's gradient in fp32 and in the precision, and gathered
+    hidden states with their gradient."""
     number = NUMBER_BYTES[config.policy.precision]
     rows = shape.padded_vocab_size(cut.tensor) // cut.tensor
     chunk = config.policy.log_prob_chunk_tokens
     tiles = _TILE_COPIES * 4 * min(_TILE_LOGITS, chunk * rows)
-    return tiles + (4 + number) * rows * shape.hidden_size + 3 * number * tokens * shape.hidden_size
+    gradient = (4 + number) * rows * shape.hidden_size
+    hidden = 3 * number * tokens * shape.hidden_size
+    return tiles + gradient + hidden
 
 
 def num_communicators(cut: Cut) -> int:
@@ -175,9 +179,10 @@ class EnginePlan:
 
 
 def engine_plan(config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload) -> EnginePlan:
-    """What vLLM makes of its share of a GPU: weights, room for a batch, the rest for keys and values."""
+    """Engine as vLLM makes it of its share of a GPU: weights, room for a batch, the rest for keys and values."""
     generation = config.generation
-    number, tensor = NUMBER_BYTES[generation.precision], generation.tensor_parallel_size
+    number = NUMBER_BYTES[generation.precision]
+    tensor = generation.tensor_parallel_size
     parameters = rank_parameters(shape, Cut(tensor=tensor), 0)
     weights = number * parameters.total / GIB
     rows = shape.padded_vocab_size(tensor)  # logits are gathered
@@ -188,17 +193,13 @@ def engine_plan(config: BroRLConfig, shape: ModelShape, hardware: Hardware, work
     share = generation.gpu_memory_utilization * hardware.memory_gib
     token = key_value_bytes(shape, number) / min(tensor, shape.num_key_value_heads)
     cache = share - weights - working
-    live = work.response_tokens * (1 + work.response_spread**2) / 2 + work.prompt_tokens / min(
-        work.num_per_prompt, _sharers(config)
-    )
+    sharers = min(work.num_per_prompt, config.rollouts.chunk_size)  # rollouts with one copy of their prompt, at least
+    live = work.response_tokens * (1 + work.response_spread**2) / 2 + work.prompt_tokens / sharers
     concurrency = int(max(0.0, cache) * GIB / token / max(1.0, live))
-    beyond = ENGINE_CONTEXT + (0.0 if generation.enforce_eager else CUDA_GRAPHS)
+    beyond = ENGINE_CONTEXT
+    if not generation.enforce_eager:
+        beyond += CUDA_GRAPHS
     return EnginePlan(weights, working, cache, beyond, share, token, min(concurrency, generation.max_num_seqs))
-
-
-def _sharers(config: BroRLConfig) -> int:
-    """Rollouts on one engine that share the blocks of their prompt: at least those of a chunk."""
-    return config.rollouts.chunk_size
 
 
 def gpu_memory(
@@ -211,85 +212,91 @@ def gpu_memory(
     engine: EnginePlan,
 ) -> tuple[DeviceMemory, ...]:
     """The fullest GPU of each role: the pipeline stage that needs most."""
-    stages = sorted({0, cut.pipeline - 1})
-    policies = [_policy_terms(config, shape, cut, micro, stage) for stage in stages]
-    if not engines.is_colocated:
-        alone = [DeviceMemory("policy GPU", tuple(_only(terms, "update")), hardware.memory_gib) for terms in policies]
-        generating = DeviceMemory(
-            "engine GPU", tuple(_only(_engine_terms(config, engine), "generate")), hardware.memory_gib
-        )
-        return (max(alone, key=lambda memory: memory.peak("update")), generating)
-    whole = [DeviceMemory("GPU", (*terms, *_engine_terms(config, engine)), hardware.memory_gib) for terms in policies]
-    return (max(whole, key=lambda memory: memory.peak(memory.worst)),)
+    generating = _engine_terms(config, engine)
+    fullest: list[DeviceMemory] = []  # of each stage
+    for stage in sorted({0, cut.pipeline - 1}):
+        learning = _policy_terms(config, shape, cut, micro, stage)
+        if engines.is_colocated:
+            fullest.append(DeviceMemory("GPU", (*learning, *generating), hardware.memory_gib))
+        else:
+            fullest.append(DeviceMemory("policy GPU", _only(learning, "update"), hardware.memory_gib))
+    policy = max(fullest, key=lambda memory: memory.peak(memory.worst))
+    if engines.is_colocated:
+        return (policy,)
+    return (policy, DeviceMemory("engine GPU", _only(generating, "generate"), hardware.memory_gib))
 
 
-def _only(terms: list[Term], moment: str) -> list[Term]:
-    return [replace(part, gib=MappingProxyType({moment: part.at(moment)})) for part in terms]
+def _only(terms: Iterable[Term], moment: str) -> tuple[Term, ...]:
+    """Terms at one moment alone."""
+    kept = []
+    for part in terms:
+        kept.append(replace(part, gib=MappingProxyType({moment: part.at(moment)})))
+    return tuple(kept)
 
 
 def _policy_terms(config: BroRLConfig, shape: ModelShape, cut: Cut, micro: MicroBatches, stage: int) -> list[Term]:
     held = policy_bytes(config, shape, cut, stage)
     offload = config.policy.offload
-    tokens = micro.budget / cut.context if micro.num > 1 else min(micro.tokens, micro.budget) / cut.context
-    weights, copies = held.weights / GIB, held.fp8_copies / GIB
-    gradients, optimizer = held.gradients / GIB, held.optimizer / GIB
-    away, weights_away = offload != "none", offload == "all"
+    fullest = micro.budget if micro.num > 1 else min(micro.tokens, micro.budget)
+    tokens = fullest / cut.context
     activations = activation_bytes(config, shape, cut, stage, tokens) / GIB
-    is_last = stage == cut.pipeline - 1
-    log_probs = log_prob_bytes(config, shape, cut, tokens) / GIB if is_last else 0.0
+    log_probs = 0.0
+    if stage == cut.pipeline - 1:
+        log_probs = log_prob_bytes(config, shape, cut, tokens) / GIB
     contexts = POLICY_CONTEXT + COMMUNICATOR * num_communicators(cut)
     buckets = 4 * config.generation.weight_bucket_mib / 1024
-    largest = (
-        max(shape.padded_vocab_size(cut.tensor) // cut.tensor * shape.hidden_size, 1)
-        * NUMBER_BYTES[config.policy.precision]
-        / GIB
-    )
     million = held.parameters.total / 1e6
 
     def moments(size: float, is_away: bool) -> dict[str, float]:
-        return {moment: size for moment in MOMENTS if not (is_away and moment == "generate")}
+        sizes = dict.fromkeys(MOMENTS, size)
+        if is_away:
+            del sizes["generate"]
+        return sizes
 
+    optimizer_away = offload != "none"
+    weights = moments(held.weights / GIB, offload == "all")
+    gradients = moments(held.gradients / GIB, optimizer_away)
+    optimizer = moments(held.optimizer / GIB, optimizer_away)
+    row_note = f"{tokens:,.0f} tokens a micro-batch, recompute {config.policy.recompute or 'none'}"
+    lost = FRAGMENTATION * (activations + log_probs)
     found = [
-        term("weights", f"{million:,.0f} M parameters in {config.policy.precision}", **moments(weights, weights_away)),
-        term("gradients", "fp32", **moments(gradients, away)),
-        term("master weights, Adam", f"over {cut.replicas} replicas", **moments(optimizer, away)),
-        term(
-            "activations",
-            f"{tokens:,.0f} tokens a micro-batch, recompute {config.policy.recompute or 'none'}",
-            update=activations,
-        ),
+        term("weights", f"{million:,.0f} M parameters in {config.policy.precision}", **weights),
+        term("gradients", "fp32", **gradients),
+        term("master weights, Adam", f"over {cut.replicas} replicas", **optimizer),
+        term("activations", row_note, update=activations),
         term("log-probs", "tiles of logits, gradient of the output layer", update=log_probs),
-        term(
-            "fragmentation", f"{FRAGMENTATION:.0%} of the two above", update=FRAGMENTATION * (activations + log_probs)
-        ),
+        term("fragmentation", f"{FRAGMENTATION:.0%} of the two above", update=lost),
         term("contexts, NCCL", f"{num_communicators(cut)} communicators", **moments(contexts, False)),
         term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", publish=buckets),
     ]
-    if copies:
-        found.insert(1, term("FP8 weights", "a copy for each direction", update=copies))
+    if held.fp8_copies:
+        found.insert(1, term("FP8 weights", "a copy for each direction", update=held.fp8_copies / GIB))
     if held.reference:
+        rows = shape.padded_vocab_size(cut.tensor) // cut.tensor
+        largest = rows * shape.hidden_size * NUMBER_BYTES[config.policy.precision] / GIB
         found.append(term("reference", "in host memory; one tensor at a time here", update=largest))
     return found
 
 
 def _engine_terms(config: BroRLConfig, engine: EnginePlan) -> list[Term]:
     generation = config.generation
-    awake = ("start", "generate")
-    keeps_weights, keeps_cache = generation.sleep in ("off", "cache"), generation.sleep == "off"
-    kept = (*awake, *(("update",) if keeps_weights else ()), "publish")
-    cache = MOMENTS if keeps_cache else awake
-    share = f"of {generation.gpu_memory_utilization:g} of the GPU"
-    residual = 0.0 if keeps_cache else SLEEP_RESIDUAL
+    with_weights = ["start", "generate", "publish"]  # moments at which an engine has its weights
+    if generation.sleep in ("off", "cache"):
+        with_weights.append("update")
+    with_cache: tuple[str, ...] = ("start", "generate")
+    residual = SLEEP_RESIDUAL
+    if generation.sleep == "off":
+        with_cache = MOMENTS
+        residual = 0.0
+    weights = dict.fromkeys(with_weights, engine.weights_gib)
+    batch = dict.fromkeys(with_cache, engine.working_gib)
+    cache = dict.fromkeys(with_cache, max(0.0, engine.cache_gib))
+    cache_note = f"of {generation.gpu_memory_utilization:g} of the GPU: {engine.cache_tokens:,} tokens"
+    context = dict.fromkeys(MOMENTS, engine.beyond_gib)
     return [
-        engine_term(
-            "engine weights",
-            f"{generation.precision}, over {generation.tensor_parallel_size}",
-            **dict.fromkeys(kept, engine.weights_gib),
-        ),
-        engine_term("engine batch", "activations and logits", **dict.fromkeys(cache, engine.working_gib)),
-        engine_term(
-            "KV cache", f"{share}: {engine.cache_tokens:,} tokens", **dict.fromkeys(cache, max(0.0, engine.cache_gib))
-        ),
-        engine_term("engine context", "CUDA context and graphs", **dict.fromkeys(MOMENTS, engine.beyond_gib)),
+        engine_term("engine weights", f"{generation.precision}, over {generation.tensor_parallel_size}", **weights),
+        engine_term("engine batch", "activations and logits", **batch),
+        engine_term("KV cache", cache_note, **cache),
+        engine_term("engine context", "CUDA context and graphs", **context),
         engine_term("sleep residual", f"generation.sleep={generation.sleep}", update=residual, publish=residual),
     ]

@@ -1,4 +1,4 @@
-"""What a model costs from its shape alone: parameters of a rank, bytes kept for the backward pass, operations, keys and
+"""Costs of a model from its shape alone: parameters of a rank, bytes kept for the backward pass, operations, keys and
 values.
 
 Legend: h hidden size, a heads of d numbers, k key-value heads, f MLP size, V vocabulary, b bytes of a number.
@@ -42,7 +42,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Of one rank."""
+    """Number of parameters of one rank."""
 
     dense: int  # replicated over Cut.replicas
     experts: int  # replicated over Cut.expert_replicas
@@ -60,16 +60,19 @@ def attention_size(shape: ModelShape) -> int:
 
 @lru_cache(maxsize=1024)
 def rank_parameters(shape: ModelShape, cut: Cut, stage: int) -> Parameters:
-    """Of a rank of a pipeline stage; with interleaved stages, of all its pieces."""
+    """Parameters of a rank of a pipeline stage; with interleaved stages, of all its pieces."""
     width, tensor = shape.hidden_size, cut.tensor
-    per_layer = shape.num_layers // (cut.pipeline * cut.virtual)
-    layers = [
-        layer
-        for piece in range(cut.virtual)
-        for layer in range((piece * cut.pipeline + stage) * per_layer, (piece * cut.pipeline + stage + 1) * per_layer)
-    ]
-    bias = (shape.num_heads + 2 * shape.num_key_value_heads) * shape.head_size if shape.has_qkv_bias else 0
-    norms = 2 * width + (2 * shape.head_size if shape.has_qk_norm else 0)
+    piece_size = shape.num_layers // (cut.pipeline * cut.virtual)
+    layers: list[int] = []
+    for piece in range(cut.virtual):
+        first = (piece * cut.pipeline + stage) * piece_size
+        layers += range(first, first + piece_size)
+    bias = 0
+    if shape.has_qkv_bias:
+        bias = (shape.num_heads + 2 * shape.num_key_value_heads) * shape.head_size
+    norms = 2 * width
+    if shape.has_qk_norm:
+        norms += 2 * shape.head_size
     attention = attention_size(shape) // tensor
     dense = experts = linear = 0
     for layer in layers:
@@ -81,43 +84,49 @@ def rank_parameters(shape: ModelShape, cut: Cut, stage: int) -> Parameters:
             experts += mine
             linear += mine
         else:
-            dense += 3 * shape.ffn_size * width // tensor
-            linear += 3 * shape.ffn_size * width // tensor
-    rows = shape.padded_vocab_size(tensor) // tensor
-    is_first, is_last = stage == 0, stage == cut.pipeline - 1
+            mlp = 3 * shape.ffn_size * width // tensor
+            dense += mlp
+            linear += mlp
+    vocabulary = shape.padded_vocab_size(tensor) // tensor * width
+    is_first = stage == 0
     if is_first:
-        dense += rows * width
-    if is_last:
-        dense += width + (0 if shape.is_tied and is_first else rows * width)
+        dense += vocabulary
+    if stage == cut.pipeline - 1:
+        dense += width
+        if not (shape.is_tied and is_first):
+            dense += vocabulary
     return Parameters(dense, experts, linear)
 
 
 @lru_cache(maxsize=64)
 def active_parameters(shape: ModelShape) -> int:
-    """Of the matrix products that one token takes part in, the output layer included, the embedding not."""
+    """Parameters of the matrix products that one token takes part in, the output layer included, the embedding not."""
     total = shape.vocab_size * shape.hidden_size
     for layer in range(shape.num_layers):
         total += attention_size(shape)
         if shape.moe is not None and shape.moe.is_moe_layer[layer]:
-            total += (3 * shape.moe.experts_per_token * shape.moe.ffn_size + shape.moe.num_experts) * shape.hidden_size
+            experts = 3 * shape.moe.experts_per_token * shape.moe.ffn_size
+            total += (experts + shape.moe.num_experts) * shape.hidden_size
         else:
             total += 3 * shape.ffn_size * shape.hidden_size
     return total
 
 
 def forward_flops(shape: ModelShape, context: float) -> float:
-    """Of one token that attends to `context` tokens: 2 per parameter, and 4 a d per layer and token attended to."""
-    return 2.0 * active_parameters(shape) + 4.0 * shape.num_layers * shape.num_heads * shape.head_size * context
+    """Operations of one token that attends to `context` tokens: 2 per parameter, and 4 a d per layer and token attended
+    to."""
+    attention = 4.0 * shape.num_layers * shape.num_heads * shape.head_size * context
+    return 2.0 * active_parameters(shape) + attention
 
 
 def key_value_bytes(shape: ModelShape, number_bytes: int) -> int:
-    """Of one token in all layers: 2 layers k d b."""
+    """Bytes of keys and values of one token in all layers: 2 layers k d b."""
     return 2 * shape.num_layers * shape.num_key_value_heads * shape.head_size * number_bytes
 
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What of a layer's forward pass is kept."""
+    """Kind of layer, by what of its forward pass is kept."""
 
     is_gated: bool = True  # SwiGLU keeps gate and up; GELU one input of f numbers
     is_flash: bool = True  # no matrix of attention probabilities is kept
@@ -146,7 +155,9 @@ def layer_activations(
     """
     width, queries = shape.hidden_size, shape.num_heads * shape.head_size
     groups = shape.num_key_value_heads * shape.head_size
-    whole = 4.0 * width * number_bytes + (2 * width if kind.has_dropout else 0)
+    whole = 4.0 * width * number_bytes
+    if kind.has_dropout:
+        whole += 2 * width
     split = (2.0 * queries + 2.0 * groups) * number_bytes
     if kind.keeps_rotated:
         split += (queries + groups) * number_bytes
@@ -163,4 +174,6 @@ def layer_activations(
         inside = (experts + 8.0 * shape.moe.num_experts) / spread
     else:
         inside = mlp * shape.ffn_size / cut.tensor
-    return whole / (cut.tensor if cut.has_sequence_parallel else 1) + split / cut.tensor + inside
+    if cut.has_sequence_parallel:
+        whole /= cut.tensor
+    return whole + split / cut.tensor + inside

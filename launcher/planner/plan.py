@@ -1,5 +1,4 @@
-"""`brorl plan`, `python -m nemo_brorl plan`: does a run fit, how long does a step take, and which layout would be
-better."""
+"""Plan of a run: the memory of its devices and of a node, the seconds of a step, and why it does not fit."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ __all__ = ["Hardware", "Lengths", "Plan", "configured_hardware", "make_plan"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run needs of what there is."""
+    """Plan of a run: what it needs of what there is."""
 
     config: BroRLConfig
     shape: ModelShape
@@ -54,19 +53,19 @@ class Plan:
 
     @property
     def gpu_hours(self) -> float:
-        """Of all steps of the config."""
+        """GPU-hours of all steps of the config."""
         return self.time.seconds * self.config.trainer.max_steps * self.hardware.num_devices / 3600
 
     def summary(self) -> str:
         """One line, for who is about to submit."""
         if not self.fits:
             return f"does not fit: {self.refusal}"
-        peaks = ", ".join(
-            f"{memory.role} {memory.peak(memory.worst):.1f} of {memory.capacity_gib:.1f} GiB" for memory in self.devices
-        )
+        peaks = []
+        for memory in self.devices:
+            peaks.append(f"{memory.role} {memory.peak(memory.worst):.1f} of {memory.capacity_gib:.1f} GiB")
         return (
-            f"fits: {peaks} at worst; node {self.node.peak:.0f} of {self.node.capacity_gib:.0f} GiB; a step about "
-            f"{self.time.seconds:,.0f} s, {self.config.trainer.max_steps} steps "
+            f"fits: {', '.join(peaks)} at worst; node {self.node.peak:.0f} of {self.node.capacity_gib:.0f} GiB; a step "
+            f"about {self.time.seconds:,.0f} s, {self.config.trainer.max_steps} steps "
             f"{self.gpu_hours:,.0f} GPU-hours (estimated, see docs/planner.md)"
         )
 
@@ -76,7 +75,9 @@ def make_plan(
 ) -> Plan:
     """Plan a run whose settings have passed their own rules. Raises ModelError when nothing tells the model's shape."""
     shape = shape or find_shape(config)
-    work, cut, engines = workload_of(config, lengths), cut_of(config), engines_of(config)
+    work = workload_of(config, lengths)
+    cut = cut_of(config)
+    engines = engines_of(config)
     micro = micro_batches(config, work, cut)
     if not hardware.is_gpu:
         return _cpu_plan(config, shape, hardware, work, micro)
@@ -89,9 +90,12 @@ def make_plan(
 
 
 def _cpu_plan(config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload, micro: MicroBatches) -> Plan:
-    cut, engines, memory = cut_of(config), engines_of(config), cpu_memory_of(config, shape, micro)
+    cut = cut_of(config)
+    engines = engines_of(config)
+    memory = cpu_memory_of(config, shape, micro)
     engine = cpu_engine(config, shape, memory, work)
-    devices, node = cpu_devices(memory, hardware), cpu_node(config, shape, memory, hardware)
+    devices = cpu_devices(memory, hardware)
+    node = cpu_node(config, shape, memory, hardware)
     time = cpu_step_time(config, shape, hardware, work, cut, micro, engine)
     refusal = refusal_of(config, shape, devices, node, engine)
     return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal)
@@ -108,21 +112,17 @@ def refusal_of(
             largest = memory.largest(moment)
             found.append(
                 f"a {memory.role} has {memory.capacity_gib:.1f} GiB and needs {memory.peak(moment):.1f} at the "
-                f"moment '{moment}', "
-                f"most of it {largest.name} ({largest.at(moment):.1f} GiB, {largest.note})"
+                f"moment '{moment}', most of it {largest.name} ({largest.at(moment):.1f} GiB, {largest.note})"
             )
     if engine.cache_tokens < config.generation.max_model_len:
         found.append(
             f"an engine's cache holds {engine.cache_tokens:,} tokens, less than one sequence of "
-            f"generation.max_model_len="
-            f"{config.generation.max_model_len}: its share of {engine.share_gib:.1f} GiB has "
-            f"{engine.weights_gib:.1f} GiB of weights and "
-            f"{engine.working_gib:.1f} GiB of activations"
+            f"generation.max_model_len={config.generation.max_model_len}: its share of {engine.share_gib:.1f} GiB has "
+            f"{engine.weights_gib:.1f} GiB of weights and {engine.working_gib:.1f} GiB of activations"
         )
     if not node.fits:
         found.append(
             f"a node has {node.capacity_gib:,.0f} GiB of memory and needs {node.peak:,.0f}, most of it "
-            f"{node.largest.name} "
-            f"({node.largest.gib:,.0f} GiB)"
+            f"{node.largest.name} ({node.largest.gib:,.0f} GiB)"
         )
     return "; ".join(found)

@@ -1,12 +1,12 @@
-"""Which layouts of the same GPUs would be faster, and what would make a plan fit: every valid layout is planned, those
-that fit ranked."""
+"""Proposals: layouts of the same GPUs that would be faster, and what would make a plan fit. Every valid layout is
+planned, those that fit ranked."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice, product
-from math import log, prod
+from itertools import product
+from math import ceil, log
 from typing import Any
 
 from nemo_brorl.config.derived import num_engines, num_policy_ranks
@@ -37,15 +37,19 @@ class Proposal:
 
     @property
     def overrides(self) -> str:
-        """For the command line."""
+        """Settings as on the command line."""
         return " ".join(f"{key}={written(value)}" for key, value in self.changes.items())
 
 
 def written(value: Any) -> str:
-    """As Hydra reads it."""
+    """A value as Hydra reads it."""
     if value is None:
         return "null"
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 def with_changes(config: BroRLConfig, changes: Changes) -> BroRLConfig:
@@ -54,7 +58,25 @@ def with_changes(config: BroRLConfig, changes: Changes) -> BroRLConfig:
     for key, value in changes.items():
         section, name = key.split(".")
         sections.setdefault(section, {})[name] = value
-    return replace(config, **{name: replace(getattr(config, name), **values) for name, values in sections.items()})
+    changed = {}
+    for section, values in sections.items():
+        changed[section] = replace(getattr(config, section), **values)
+    return replace(config, **changed)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What is searched for a layout: settings, devices, lengths, a model."""
+
+    config: BroRLConfig
+    hardware: Hardware
+    lengths: Lengths
+    shape: ModelShape
+
+    def plan(self, changes: Changes) -> Plan:
+        """Plan of the settings with these changes."""
+        config = with_changes(self.config, changes)
+        return make_plan(config, self.hardware, self.lengths, self.shape)
 
 
 def propose(config: BroRLConfig, hardware: Hardware, lengths: Lengths, shape: ModelShape, num: int) -> list[Proposal]:
@@ -62,50 +84,56 @@ def propose(config: BroRLConfig, hardware: Hardware, lengths: Lengths, shape: Mo
     less."""
     if num == 0:
         return []
-    engines = list(_engine_layouts(config, hardware, shape))
+    search = _Search(config, hardware, lengths, shape)
+    engines = list(_engine_layouts(search))
     found: list[Proposal] = []
-    for layout in _policy_layouts(config, hardware, shape):
-        updates = _updates_that_fit(config, hardware, lengths, shape, layout)
+    for layout in _policy_layouts(search):
+        updates = _updates_that_fit(search, layout)
         for engine in engines:
-            with_shares = (
-                _with_largest_share(config, hardware, lengths, shape, {**layout, **update, **engine})
-                for update in updates
-            )
-            found += islice((candidate for candidate in with_shares if candidate is not None), 1)
+            for update in updates:
+                proposal = _with_largest_share(search, {**layout, **update, **engine})
+                if proposal is not None:
+                    found.append(proposal)
+                    break
     return sorted(found, key=_rank)[:num]
 
 
 def _rank(proposal: Proposal) -> tuple[int, int, int, float]:
-    """Fastest first; of those within 2 % of each other, which the estimate cannot tell apart, the one with fewer ranks
-    to a replica."""
+    """Order of proposals: fastest first; of those within 2 % of each other, which the estimate cannot tell apart, the
+    one with fewer ranks to a replica."""
     plan = proposal.plan
+    seconds = plan.time.seconds
+    speed_class = int(log(seconds) / log(1.02))
     size = plan.cut.tensor * plan.cut.pipeline * plan.cut.context
-    return int(log(plan.time.seconds) / log(1.02)), size * plan.engines.tensor, len(proposal.changes), plan.time.seconds
+    return speed_class, size * plan.engines.tensor, len(proposal.changes), seconds
 
 
-def _policy_layouts(config: BroRLConfig, hardware: Hardware, shape: ModelShape) -> Iterator[dict[str, Any]]:
-    """TP within a node; every product that fills the policy's devices."""
-    ranks = num_policy_ranks(config) if config.generation.placement == "disaggregated" else hardware.num_devices
-    experts = (
-        [size for size in _divisors(shape.moe.num_experts, ranks) if size <= hardware.per_node] if shape.moe else [1]
-    )
-    contexts = (
-        (1,) if shape.moe else (1, 2, 4, 8)
-    )  # mixtures with context parallelism are not tested together (docs/policy.md)
-    for tensor, pipeline, context, expert in product(_divisors(hardware.per_node, 8), (1, 2, 4, 8), contexts, experts):
-        degrees = {
+def _policy_layouts(search: _Search) -> Iterator[dict[str, Any]]:
+    """Layouts of the policy: TP within a node; every product that fills the policy's devices."""
+    config, shape = search.config, search.shape
+    ranks = search.hardware.num_devices
+    if config.generation.placement == "disaggregated":
+        ranks = num_policy_ranks(config)
+    tensors = _divisors(search.hardware.per_node, 8)
+    pipelines = (1, 2, 4, 8)
+    contexts: tuple[int, ...] = (1, 2, 4, 8)
+    experts = [1]
+    if shape.moe:
+        experts = _divisors(shape.moe.num_experts, min(ranks, search.hardware.per_node))
+        contexts = (1,)  # mixtures with context parallelism are not tested together (docs/policy.md)
+    for tensor, pipeline, context, expert in product(tensors, pipelines, contexts, experts):
+        replica = tensor * pipeline * context
+        if ranks % replica:
+            continue
+        data = ranks // replica
+        if tensor * context * data % expert:
+            continue
+        virtual = None if pipeline == 1 else config.policy.virtual_pipeline_model_parallel_size
+        changes: dict[str, Any] = {
             "policy.tensor_model_parallel_size": tensor,
             "policy.pipeline_model_parallel_size": pipeline,
             "policy.context_parallel_size": context,
             "policy.expert_model_parallel_size": expert,
-        }
-        if ranks % prod((tensor, pipeline, context)):
-            continue
-        data = ranks // (tensor * pipeline * context)
-        if tensor * context * data % expert:
-            continue
-        virtual = None if pipeline == 1 else config.policy.virtual_pipeline_model_parallel_size
-        changes = degrees | {
             "policy.sequence_parallel": tensor > 1,
             "policy.virtual_pipeline_model_parallel_size": virtual,
         }
@@ -119,51 +147,49 @@ def _divisors(of: int, at_most: int) -> list[int]:
     return [number for number in range(1, min(of, at_most) + 1) if of % number == 0]
 
 
-def _engine_layouts(config: BroRLConfig, hardware: Hardware, shape: ModelShape) -> Iterator[dict[str, Any]]:
-    for tensor in _divisors(hardware.per_node, 8):
+def _engine_layouts(search: _Search) -> Iterator[dict[str, Any]]:
+    """Layouts of the engines: TP within a node, on as many devices as now."""
+    config = search.config
+    for tensor in _divisors(search.hardware.per_node, 8):
         changes: dict[str, Any] = {"generation.tensor_parallel_size": tensor}
         if config.generation.num_engines is not None:
             devices = num_engines(config) * config.generation.tensor_parallel_size
             if devices % tensor:
                 continue
             changes["generation.num_engines"] = devices // tensor
-        if not list(misfits(with_changes(config, changes), shape)):
+        if not list(misfits(with_changes(config, changes), search.shape)):
             yield changes
 
 
-def _updates_that_fit(
-    config: BroRLConfig, hardware: Hardware, lengths: Lengths, shape: ModelShape, layout: Changes
-) -> list[dict[str, Any]]:
+def _updates_that_fit(search: _Search, layout: Changes) -> list[dict[str, Any]]:
     """Settings with which the policy alone has room to learn, those that compute least first."""
     found: list[dict[str, Any]] = []
-    for recompute, tokens in product(
-        (None, "selective", "full"), _budgets(config, layout["policy.context_parallel_size"])
-    ):
+    budgets = _budgets(search.config, layout["policy.context_parallel_size"])
+    for recompute, tokens in product((None, "selective", "full"), budgets):
         changes = {"policy.recompute": recompute, "policy.tokens_per_micro_batch": tokens}
-        plan = make_plan(with_changes(config, {**layout, **changes}), hardware, lengths, shape)
-        if plan.devices[0].peak("update", "policy") <= plan.devices[0].capacity_gib - HEADROOM_GIB:
+        memory = search.plan({**layout, **changes}).devices[0]
+        if memory.peak("update", "policy") <= memory.capacity_gib - HEADROOM_GIB:
             found.append(changes)
     return found
 
 
-def _with_largest_share(
-    config: BroRLConfig, hardware: Hardware, lengths: Lengths, shape: ModelShape, changes: dict[str, Any]
-) -> Proposal | None:
-    """With the largest share of the GPU for engines that the policy leaves; None: it leaves too little."""
-    share = _engine_share(make_plan(with_changes(config, changes), hardware, lengths, shape))
+def _with_largest_share(search: _Search, changes: dict[str, Any]) -> Proposal | None:
+    """Proposal with the largest share of the GPU for engines that the policy leaves; None: it leaves too little."""
+    share = _engine_share(search.plan(changes))
     if share < LEAST_UTILIZATION:
         return None
     changes = {**changes, "generation.gpu_memory_utilization": share}
-    changed = with_changes(config, changes)
-    plan = make_plan(changed, hardware, lengths, shape)
-    return Proposal(plan, _that_differ(config, changes)) if plan.fits and _keeps_rules(changed) else None
+    plan = search.plan(changes)
+    if not plan.fits or not _keeps_rules(plan.config):
+        return None
+    return Proposal(plan, _that_differ(search.config, changes))
 
 
 def _engine_share(plan: Plan) -> float:
     """The largest share of a GPU, in hundredths, that engines can have beside the policy before it is offloaded."""
-    memory = plan.devices[0 if len(plan.devices) == 1 else 1]
-    mine = max(plan.engine.weights_gib + plan.engine.working_gib, plan.engine.share_gib)
+    memory = plan.devices[-1]
     moment = "start" if len(plan.devices) == 1 else "generate"
+    mine = max(plan.engine.weights_gib + plan.engine.working_gib, plan.engine.share_gib)
     free = memory.capacity_gib - HEADROOM_GIB - (memory.peak(moment) - mine)
     return min(MOST_UTILIZATION, int(100 * free / memory.capacity_gib) / 100)
 
@@ -171,10 +197,11 @@ def _engine_share(plan: Plan) -> float:
 def _budgets(config: BroRLConfig, context: int) -> list[int]:
     """Sizes of micro-batches to try, largest first: as configured, and as small as the longest sequence allows."""
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
-    least = -(-longest // context)
-    least = -(-least // _ROUND_TOKENS) * _ROUND_TOKENS if least > _ROUND_TOKENS else least
+    least = ceil(longest / context)
+    if least > _ROUND_TOKENS:
+        least = _ROUND_TOKENS * ceil(least / _ROUND_TOKENS)
     given = config.policy.tokens_per_micro_batch
-    return sorted({max(given, least), least}, reverse=True)
+    return [given, least] if given > least else [least]
 
 
 def _keeps_rules(config: BroRLConfig) -> bool:
@@ -186,7 +213,7 @@ def _keeps_rules(config: BroRLConfig) -> bool:
 
 
 def _that_differ(config: BroRLConfig, changes: Changes) -> dict[str, Any]:
-    """Those that are not the config's already."""
+    """Changes that are not the config's settings already."""
     differing = {}
     for key, value in changes.items():
         section, name = key.split(".")
@@ -215,12 +242,10 @@ def advice(plan: Plan, lengths: Lengths = ASSUMED) -> str:
     found = remedies(plan, lengths) or propose(plan.config, plan.hardware, lengths, plan.shape, 1)
     if not found:
         more = fewest_nodes(plan, lengths)
-        found = [more] if more else []
-    return (
-        "what would fit: " + "; or ".join(one.overrides for one in found)
-        if found
-        else "nothing fits on up to 512 nodes of this kind"
-    )
+        if more is None:
+            return f"nothing fits on up to {_MOST_NODES} nodes of this kind"
+        found = [more]
+    return "what would fit: " + "; or ".join(proposal.overrides for proposal in found)
 
 
 def _single_changes(plan: Plan) -> Iterator[dict[str, Any]]:

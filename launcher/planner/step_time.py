@@ -1,4 +1,4 @@
-"""Seconds of a step on GPUs, stage by stage, from operations and bytes over assumed shares of the peaks;
+"""Time of a step on GPUs, stage by stage, from operations and bytes over assumed shares of the peaks;
 docs/planner.md has each."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VERIFIER_S = 0.01  # assumed, of one response and worker; runs beside generation
 
 @dataclass(frozen=True)
 class StageTime:
-    """Of one step."""
+    """Time of one stage of a step."""
 
     name: str  # as in time/NAME_s of metrics.jsonl
     seconds: float
@@ -55,37 +55,47 @@ class _Pass:
 
 
 def step_time(
-    config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload, cut: Cut, engines: Engines,
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+    cut: Cut,
+    engines: Engines,
     micro: MicroBatches,
     engine: EnginePlan,
-) -> StepTime:  # fmt: skip
-    """Of a typical step: checkpoints and validations in their share."""
+) -> StepTime:
+    """Time of a typical step: checkpoints and validations in their share."""
     generation = generation_time(config, shape, hardware, work, engine, engines.num)
-    whole = _forward(config, shape, hardware, work, cut, micro)
-    num = config.algorithm.num_mini_batches
-    scored = (num - 1) / num + (1.0 if config.algorithm.kl.coefficient > 0 else 0.0)
-    passes = 4.0 if config.policy.recompute == "full" else 3.0
-    exchange = _gradient_exchange_s(shape, hardware, cut) * num
-    verifying = work.sampled * VERIFIER_S / config.rewards.num_workers
     sampling = generation.prefill_s + generation.decode_s
+    sampling_note = (
+        f"{generation.rollouts_per_engine:,} rollouts an engine, {generation.batch} at a time, a decode step "
+        f"{1e3 * generation.decode_step_s:.1f} ms; prefill {generation.prefill_s:.1f} s, tail "
+        f"{generation.tail_share:.0%}"
+    )
+    verifying = work.sampled * VERIFIER_S / config.rewards.num_workers
+    whole = _forward(config, shape, hardware, work, cut, micro)
+    forward = whole.forward_s * whole.bubble
+    num = config.algorithm.num_mini_batches
+    scored = (num - 1) / num  # passes that score: the first mini-batch needs none
+    if config.algorithm.kl.coefficient > 0:
+        scored += 1.0
     held = policy_bytes(config, shape, cut, 0)
     swap = 4 * held.reference / hardware.host_bandwidth
-    update = passes * whole.forward_s * whole.bubble + exchange
-    stages = [
-        StageTime("generate", sampling, f"{generation.rollouts_per_engine:,} rollouts an engine, {generation.batch} "
-                                        f"at a time, a decode "
-                  f"step {1e3 * generation.decode_step_s:.1f} ms; prefill {generation.prefill_s:.1f} s, tail "
-                  f"{generation.tail_share:.0%}"),
+    passes = 4.0 if config.policy.recompute == "full" else 3.0
+    exchange = _gradient_exchange_s(shape, hardware, cut) * num
+    update_note = f"{passes:.0f} forward passes' work; exchange of gradients {exchange:.1f} s"
+    state = held.weights + held.optimizer + held.reference
+    stages = (
+        StageTime("generate", sampling, sampling_note),
         StageTime("reward", max(0.0, verifying - sampling), f"{verifying:,.0f} s of verifying beside generation"),
-        StageTime("log_prob", scored * whole.forward_s * whole.bubble + swap, f"{scored:.2f} forward passes, "
-                                                                              f"{whole.note}"),
-        StageTime("update", update, f"{passes:.0f} forward passes' work; exchange of gradients {exchange:.1f} s"),
-        StageTime("offload", *_offload_s(config, hardware, held.weights, held.optimizer, engine)),
-        StageTime("sync", *_sync_s(config, shape, hardware)),
-        StageTime("save", *_save_s(config, hardware, held.weights + held.optimizer + held.reference)),
-    ]  # fmt: skip
+        StageTime("log_prob", scored * forward + swap, f"{scored:.2f} forward passes, {whole.note}"),
+        StageTime("update", passes * forward + exchange, update_note),
+        _offload(config, hardware, held.weights, held.optimizer, engine),
+        _sync(config, shape, hardware),
+        _save(config, hardware, state),
+    )
     tokens = work.sampled * work.response_tokens
-    return StepTime(tuple(stages), tokens, work.trained * work.response_tokens, generation)
+    return StepTime(stages, tokens, work.trained * work.response_tokens, generation)
 
 
 def _forward(
@@ -100,13 +110,13 @@ def _forward(
     layers = forward_flops(shape, work.attended_tokens) - 2.0 * shape.vocab_size * shape.hidden_size
     flops = tokens * (layers / cut.pipeline + head) / (cut.tensor * cut.context)
     share = reached.train if shape.moe is None else reached.train_moe
-    rate = share * hardware.matrix_flops * per_rank / (per_rank + HALF_SPEED_TOKENS)
-    compute = flops / rate
+    full_rate = share * hardware.matrix_flops
+    compute = flops / (full_rate * per_rank / (per_rank + HALF_SPEED_TOKENS))
     if config.policy.fp8 is not None and hardware.fp8_flops:
         linear = _linear_share(shape, work)
-        compute *= (
-            linear * reached.train * hardware.matrix_flops / (reached.train_fp8 * hardware.fp8_flops) + 1 - linear
-        )
+        bf16_rate = reached.train * hardware.matrix_flops
+        fp8_rate = reached.train_fp8 * hardware.fp8_flops
+        compute *= linear * bf16_rate / fp8_rate + 1 - linear
     messages = _messages_s(config, shape, hardware, cut, tokens / cut.context)
     bubble = 1 + (cut.pipeline - 1) / (micro.num * cut.virtual)
     note = f"{micro.num} micro-batches of {micro.tokens:,.0f} tokens, bubble {bubble:.2f}"
@@ -114,7 +124,8 @@ def _forward(
 
 
 def _linear_share(shape: ModelShape, work: Workload) -> float:
-    """Of a forward pass, the products inside layers, which FP8 speeds up: not attention, nor the output layer."""
+    """Share of a forward pass in the products inside layers, which FP8 speeds up: not attention, nor the output
+    layer."""
     head = shape.vocab_size * shape.hidden_size
     return 2.0 * (active_parameters(shape) - head) / forward_flops(shape, work.attended_tokens)
 
@@ -123,18 +134,21 @@ def _messages_s(config: BroRLConfig, shape: ModelShape, hardware: Hardware, cut:
     """Tensor parallelism moves a layer's hidden states four times (two all-reduces, or gather and scatter twice),
     expert parallelism each token to its experts and back, pipelines hidden states to the next stage, context
     parallelism keys and values; of a forward pass, on one rank."""
-    number, share = NUMBER_BYTES[config.policy.precision], hardware.efficiency.network
+    number = NUMBER_BYTES[config.policy.precision]
     layers = shape.num_layers / cut.pipeline
-    inside, across = share * hardware.link_bandwidth, share * hardware.network_bandwidth
+    inside = hardware.efficiency.network * hardware.link_bandwidth
+    across = hardware.efficiency.network * hardware.network_bandwidth
     hidden = tokens * shape.hidden_size * number
     seconds = 4 * layers * hidden * (cut.tensor - 1) / cut.tensor / inside
     if shape.moe is not None and cut.expert > 1:
         spread = cut.tensor if cut.has_sequence_parallel else 1
         link = inside if cut.expert <= hardware.per_node else across
-        seconds += 2 * layers * hidden / spread * shape.moe.experts_per_token * (cut.expert - 1) / cut.expert / link
+        sent = hidden / spread * shape.moe.experts_per_token * (cut.expert - 1) / cut.expert
+        seconds += 2 * layers * sent / link
     if cut.pipeline > 1:
         is_inside = cut.tensor * cut.context * cut.data * cut.pipeline <= hardware.per_node
-        seconds += cut.virtual * hidden / (inside if is_inside else across)
+        link = inside if is_inside else across
+        seconds += cut.virtual * hidden / link
     if cut.context > 1:
         link = inside if cut.tensor * cut.context <= hardware.per_node else across
         groups = 2 * shape.num_key_value_heads * shape.head_size / cut.tensor * number
@@ -143,43 +157,52 @@ def _messages_s(config: BroRLConfig, shape: ModelShape, hardware: Hardware, cut:
 
 
 def _gradient_exchange_s(shape: ModelShape, hardware: Hardware, cut: Cut) -> float:
-    """Of a mini-batch: fp32 gradients are scattered and bf16 weights gathered over the replicas, after the passes, not
-    beside them."""
+    """Exchange of a mini-batch: fp32 gradients are scattered and bf16 weights gathered over the replicas, after the
+    passes, not beside them."""
     parameters = rank_parameters(shape, cut, 0)
     seconds = 0.0
     for size, replicas in ((parameters.dense, cut.replicas), (parameters.experts, cut.expert_replicas)):
-        is_inside = cut.tensor * replicas <= hardware.per_node
-        link = hardware.efficiency.network * (hardware.link_bandwidth if is_inside else hardware.network_bandwidth)
-        seconds += 6.0 * size * (replicas - 1) / replicas / link
+        bandwidth = hardware.network_bandwidth
+        if cut.tensor * replicas <= hardware.per_node:
+            bandwidth = hardware.link_bandwidth
+        sent = 6.0 * size * (replicas - 1) / replicas
+        seconds += sent / (hardware.efficiency.network * bandwidth)
     return seconds
 
 
-def _offload_s(
+def _offload(
     config: BroRLConfig, hardware: Hardware, weights: float, optimizer: float, engine: EnginePlan
-) -> tuple[float, str]:
-    """Out and back in over the host's bandwidth."""
+) -> StageTime:
+    """Way of the policy's and the engines' bytes out and back in over the host's bandwidth."""
     policy, sleep = config.policy, config.generation.sleep
-    moved = 0.0 if policy.offload == "none" else optimizer + (weights if policy.offload == "all" else 0.0)
+    moved = 0.0
+    if policy.offload != "none":
+        moved += optimizer
+    if policy.offload == "all":
+        moved += weights
     if sleep == "offload":
         moved += engine.weights_gib * GIB
-    return 2 * moved / hardware.host_bandwidth, f"policy.offload={policy.offload}, generation.sleep={sleep}"
+    seconds = 2 * moved / hardware.host_bandwidth
+    return StageTime("offload", seconds, f"policy.offload={policy.offload}, generation.sleep={sleep}")
 
 
-def _sync_s(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> tuple[float, str]:
-    number = NUMBER_BYTES[config.policy.precision]
-    size = number * rank_parameters(shape, Cut(), 0).total
+def _sync(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> StageTime:
+    """Way of the new weights into every engine."""
+    size = NUMBER_BYTES[config.policy.precision] * rank_parameters(shape, Cut(), 0).total
     rate = hardware.efficiency.sync_bytes_per_s
-    return size / rate, f"{size / GIB:.1f} GiB at {rate / 1e9:g} GB/s into every engine"
+    return StageTime("sync", size / rate, f"{size / GIB:.1f} GiB at {rate / 1e9:g} GB/s into every engine")
 
 
-def _save_s(config: BroRLConfig, hardware: Hardware, state: float) -> tuple[float, str]:
+def _save(config: BroRLConfig, hardware: Hardware, state: float) -> StageTime:
     """The share of one step in a checkpoint: a copy to the host, and without async_save the writing too."""
     interval = config.trainer.save_interval
     if interval == 0:
-        return 0.0, "only at the end"
-    copying = state / hardware.host_bandwidth
+        return StageTime("save", 0.0, "only at the end")
+    waited = state / hardware.host_bandwidth
     writing = state * hardware.per_node / hardware.efficiency.disk_bytes_per_s
-    waited = copying if config.trainer.async_save else copying + writing
-    return waited / interval, f"{waited:.1f} s every {interval} steps; {writing:.0f} s of writing" + (
-        " beside training" if config.trainer.async_save else ""
-    )
+    beside = " beside training"
+    if not config.trainer.async_save:
+        waited += writing
+        beside = ""
+    note = f"{waited:.1f} s every {interval} steps; {writing:.0f} s of writing{beside}"
+    return StageTime("save", waited / interval, note)

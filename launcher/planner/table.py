@@ -1,4 +1,4 @@
-"""A plan as tables, and as JSON."""
+"""Tables of a plan, and the plan as JSON."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from nemo_brorl.core.console import Console
+from nemo_brorl.launcher.planner.memory_plan import DeviceMemory
 from nemo_brorl.launcher.planner.plan import Plan
 from nemo_brorl.launcher.planner.proposals import Proposal
+from nemo_brorl.launcher.planner.step_time import StepTime
 
 
 def print_plan(plan: Plan) -> None:
@@ -17,33 +19,42 @@ def print_plan(plan: Plan) -> None:
     console.line(headline(plan))
     for memory in plan.devices:
         console.line()
-        rows = [
-            [term.name, *(_gib(term.at(moment)) for moment in memory.moments), term.note]
-            for term in memory.terms
-            if any(term.gib.values())
-        ]
-        rows.append(["all", *(_gib(memory.peak(moment)) for moment in memory.moments), f"of {memory.capacity_gib:.1f}"])
-        _table(console, [f"GiB of {_article(memory.role)}", *memory.moments, "how"], rows)
+        print_device(console, memory)
     console.line()
-    node = [[term.name, _gib(term.gib), term.note] for term in plan.node.terms]
-    node.append(["all", _gib(plan.node.peak), f"of {plan.node.capacity_gib:,.0f}"])
-    _table(console, ["GiB of the first node", "", "how"], node)
+    rows = [[term.name, _gib(term.gib), term.note] for term in plan.node.terms]
+    rows.append(["all", _gib(plan.node.peak), f"of {plan.node.capacity_gib:,.0f}"])
+    console.table(["GiB of the first node", "", "how"], rows, text_columns=(0, 2))
     console.line()
     for text in remarks(plan):
         console.line(text)
     console.line()
-    whole = plan.time.seconds
-    stages = [
-        [stage.name, _seconds(stage.seconds), _share(stage.seconds, whole), stage.note] for stage in plan.time.stages
-    ]
-    stages.append(["all", _seconds(whole), "", ""])
-    _table(console, ["a step", "seconds", "share", "how"], stages)
+    print_stages(console, plan.time)
     console.line()
     console.line(totals(plan))
 
 
-def _article(role: str) -> str:
-    return f"an {role}" if role[0] in "aeiou" else f"a {role}"
+def print_device(console: Console, memory: DeviceMemory) -> None:
+    """Memory of a device, term by term, at the moments when it is fullest."""
+    article = "an" if memory.role[0] in "aeiou" else "a"
+    header = [f"GiB of {article} {memory.role}", *memory.moments, "how"]
+    rows = []
+    for term in memory.terms:
+        if any(term.gib.values()):
+            sizes = [_gib(term.at(moment)) for moment in memory.moments]
+            rows.append([term.name, *sizes, term.note])
+    peaks = [_gib(memory.peak(moment)) for moment in memory.moments]
+    rows.append(["all", *peaks, f"of {memory.capacity_gib:.1f}"])
+    console.table(header, rows, text_columns=(0, len(header) - 1))
+
+
+def print_stages(console: Console, time: StepTime) -> None:
+    """Seconds of a step, stage by stage."""
+    rows = []
+    for stage in time.stages:
+        share = f"{stage.seconds / time.seconds:.0%}" if math.isfinite(time.seconds) else ""
+        rows.append([stage.name, _seconds(stage.seconds), share, stage.note])
+    rows.append(["all", _seconds(time.seconds), "", ""])
+    console.table(["a step", "seconds", "share", "how"], rows, text_columns=(0, 3))
 
 
 def print_proposals(title: str, proposals: Sequence[Proposal]) -> None:
@@ -65,33 +76,25 @@ def print_proposals(title: str, proposals: Sequence[Proposal]) -> None:
 def _layout(plan: Plan) -> str:
     cut = plan.cut
     degrees = {"TP": cut.tensor, "PP": cut.pipeline, "VPP": cut.virtual, "CP": cut.context, "EP": cut.expert}
-    used = " ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
-    return f"{used + ' ' if used else ''}DP {cut.data}, {plan.engines.num} engines of {plan.engines.tensor}"
-
-
-def _table(console: Console, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table whose last column is text and starts at the left."""
-    width = max(len(row[-1]) for row in (header, *rows))
-    console.table([*header[:-1], header[-1].ljust(width)], [[*row[:-1], row[-1].ljust(width)] for row in rows])
+    words = [f"{name} {degree}" for name, degree in degrees.items() if degree > 1]
+    words.append(f"DP {cut.data}")
+    return f"{' '.join(words)}, {plan.engines.num} engines of {plan.engines.tensor}"
 
 
 def headline(plan: Plan) -> str:
-    """What is planned."""
+    """Line that says what is planned."""
     hardware, work = plan.hardware, plan.work
-    return (
-        f"{plan.config.policy.model} on {hardware.num_nodes} × {hardware.per_node} {hardware.kind}: policy "
-        f"{_layout(plan)}; "
-        f"N = {work.num_per_prompt} × {work.prompts} prompts"
-    )
+    devices = f"{hardware.num_nodes} × {hardware.per_node} {hardware.kind}"
+    size = f"N = {work.num_per_prompt} × {work.prompts} prompts"
+    return f"{plan.config.policy.model} on {devices}: policy {_layout(plan)}; {size}"
 
 
 def remarks(plan: Plan) -> list[str]:
-    """What is cut how finely."""
+    """Lines on micro-batches, engines, the object store and what is assumed."""
     micro, engine, node = plan.micro, plan.engine, plan.node
     return [
         f"micro-batches: {micro.num} of {micro.tokens:,.0f} tokens, for each of "
-        f"{plan.config.algorithm.num_mini_batches} mini-batches "
-        f"and {plan.cut.data} replicas",
+        f"{plan.config.algorithm.num_mini_batches} mini-batches and {plan.cut.data} replicas",
         f"engines: {engine.concurrency:,} rollouts at a time, {engine.cache_tokens:,} tokens of cache of "
         f"{engine.token_bytes:,.0f} bytes",
         f"object store {node.object_store_gib:.1f} GiB; disk {node.checkpoint_gib:.1f} GiB a checkpoint, "
@@ -103,23 +106,20 @@ def remarks(plan: Plan) -> list[str]:
 
 
 def totals(plan: Plan) -> str:
-    """Of a step and of the run."""
-    time, steps = plan.time, plan.config.trainer.max_steps
-    if not math.isfinite(time.seconds):
+    """Rates and hours of a step and of the run."""
+    seconds = plan.time.seconds
+    if not math.isfinite(seconds):
         return "an engine has no room for a single rollout"
+    rate = plan.time.tokens / seconds
+    steps = plan.config.trainer.max_steps
     return (
-        f"{time.tokens / time.seconds:,.0f} sampled tokens/s, "
-        f"{time.tokens / time.seconds / plan.hardware.num_devices:,.0f} a device; "
-        f"{steps} steps: {steps * time.seconds / 3600:,.1f} h, {plan.gpu_hours:,.0f} GPU-hours"
+        f"{rate:,.0f} sampled tokens/s, {rate / plan.hardware.num_devices:,.0f} a device; "
+        f"{steps} steps: {steps * seconds / 3600:,.1f} h, {plan.gpu_hours:,.0f} GPU-hours"
     )
 
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:,.1f}" if math.isfinite(seconds) else "never ends"
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.0%}" if math.isfinite(whole) else ""
 
 
 def _gib(size: float) -> str:
@@ -128,21 +128,22 @@ def _gib(size: float) -> str:
 
 def as_json(plan: Plan) -> dict[str, Any]:
     """Everything that is printed, by name."""
+    devices = []
+    for memory in plan.devices:
+        peaks = {moment: memory.peak(moment) for moment in memory.moments}
+        terms = {term.name: dict(term.gib) for term in memory.terms}
+        devices.append(
+            {"role": memory.role, "capacity_gib": memory.capacity_gib, "peak_gib": peaks, "terms_gib": terms}
+        )
+    node = {term.name: term.gib for term in plan.node.terms}
+    node["all"] = plan.node.peak
+    node["capacity"] = plan.node.capacity_gib
     return {
         "model": plan.config.policy.model,
         "fits": plan.fits,
         "refusal": plan.refusal,
-        "devices": [
-            {
-                "role": memory.role,
-                "capacity_gib": memory.capacity_gib,
-                "peak_gib": {moment: memory.peak(moment) for moment in memory.moments},
-                "terms_gib": {term.name: dict(term.gib) for term in memory.terms},
-            }
-            for memory in plan.devices
-        ],
-        "node_gib": {term.name: term.gib for term in plan.node.terms}
-        | {"all": plan.node.peak, "capacity": plan.node.capacity_gib},
+        "devices": devices,
+        "node_gib": node,
         "object_store_gib": plan.node.object_store_gib,
         "checkpoint_gib": plan.node.checkpoint_gib,
         "disk_gib": plan.node.disk_gib,

@@ -1,4 +1,4 @@
-"""What a step is made of: rollouts and their lengths, micro-batches, and how the config cuts the model. All from config
+"""Workload of a step: rollouts and their lengths, micro-batches, and how the config cuts the model. All from config
 and assumptions."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ASSUMED = Lengths()
 
 @dataclass(frozen=True)
 class Workload:
-    """One step."""
+    """Workload of one step."""
 
     num_per_prompt: int  # N
     prompts: int  # groups that are learnt from
@@ -65,8 +65,12 @@ class Workload:
         sigma = math.sqrt(math.log(1 + self.response_spread**2))
         normal = NormalDist(0.0, sigma)
         shape = [math.exp(normal.inv_cdf((index + 0.5) / num)) for index in range(num)]
-        scale = _scale_to_mean(shape, min(self.response_tokens, 0.98 * self.response_limit), self.response_limit)
-        return [max(1, min(self.response_limit, round(scale * value))) for value in shape]
+        mean = min(self.response_tokens, 0.98 * self.response_limit)
+        scale = _scale_to_mean(shape, mean, self.response_limit)
+        lengths = []
+        for value in shape:
+            lengths.append(max(1, min(self.response_limit, round(scale * value))))
+        return lengths
 
 
 def _scale_to_mean(shape: list[float], mean: float, limit: float) -> float:
@@ -82,22 +86,29 @@ def _scale_to_mean(shape: list[float], mean: float, limit: float) -> float:
 
 
 def workload_of(config: BroRLConfig, lengths: Lengths) -> Workload:
-    """The step of the stage with the most rollouts. What `lengths` leaves open is assumed: prompts an eighth of the
-    longest, responses
-    0.45 of it, and the paper's keep rates (0.41 at N = 16, 0.62 at N = 512, arXiv 2510.01180) with a straight line over
-    log N."""
+    """Workload of the stage with the most rollouts. What `lengths` leaves open is assumed: prompts an eighth of the
+    longest, responses 0.45 of it, and the paper's keep rates (0.41 at N = 16, 0.62 at N = 512, arXiv 2510.01180) with a
+    straight line over log N."""
     num, prompts = max(stage_sizes(config), key=lambda size: (size[0] * size[1], size[0]))
     limit = config.rollouts.max_response_tokens
     rate = 1.0
     if config.dynamic_sampling.enabled:
         between = (math.log2(num) - 4) / 5
-        rate = min(0.9, max(0.2, 0.41 + 0.21 * between)) if lengths.keep_rate is None else lengths.keep_rate
+        rate = min(0.9, max(0.2, 0.41 + 0.21 * between))
+        if lengths.keep_rate is not None:
+            rate = lengths.keep_rate
+    prompt_tokens = max(1.0, config.data.max_prompt_tokens / 8)
+    if lengths.prompt is not None:
+        prompt_tokens = lengths.prompt
+    response_tokens = max(1.0, 0.45 * limit)
+    if lengths.response is not None:
+        response_tokens = lengths.response
     return Workload(
         num_per_prompt=num,
         prompts=prompts,
         keep_rate=rate,
-        prompt_tokens=max(1.0, config.data.max_prompt_tokens / 8) if lengths.prompt is None else lengths.prompt,
-        response_tokens=max(1.0, 0.45 * limit) if lengths.response is None else lengths.response,
+        prompt_tokens=prompt_tokens,
+        response_tokens=response_tokens,
         response_limit=limit,
         response_spread=lengths.spread,
     )
@@ -127,9 +138,9 @@ def cut_of(config: BroRLConfig) -> Cut:
 
 
 def engines_of(config: BroRLConfig) -> Engines:
-    """How the config lays out generation."""
-    colocated = num_gpus(config) > 0 and config.generation.placement == "colocated"
-    return Engines(num_engines(config), config.generation.tensor_parallel_size, colocated)
+    """Engines as the config lays them out."""
+    is_colocated = num_gpus(config) > 0 and config.generation.placement == "colocated"
+    return Engines(num_engines(config), config.generation.tensor_parallel_size, is_colocated)
 
 
 @dataclass(frozen=True)
@@ -143,8 +154,8 @@ class MicroBatches:
 
 
 def micro_batches(config: BroRLConfig, work: Workload, cut: Cut) -> MicroBatches:
-    """As `packing.py` cuts: as few micro-batches as hold the responses, with a copy of a prompt for each that has some
-    of its group."""
+    """Micro-batches as `packing.py` cuts them: as few micro-batches as hold the responses, with a copy of a prompt for
+    each that has some of its group."""
     budget = config.policy.tokens_per_micro_batch * cut.context
     rollouts = work.trained / config.algorithm.num_mini_batches / cut.data
     if config.algorithm.train_rollouts is not None:
@@ -157,9 +168,12 @@ def micro_batches(config: BroRLConfig, work: Workload, cut: Cut) -> MicroBatches
 
 
 def _tokens(config: BroRLConfig, work: Workload, rollouts: float) -> float:
-    """Of a row of so many rollouts in order of their groups. Every mini-batch has an equal share of every group."""
+    """Tokens of a row of so many rollouts in order of their groups. Every mini-batch has an equal share of every
+    group."""
     if not config.policy.shared_prompt:
         return rollouts * (work.prompt_tokens + work.response_tokens)
-    of_a_group = max(1.0, work.num_per_prompt / config.algorithm.num_mini_batches)
-    copies = min(rollouts, 1 + (rollouts - 1) / of_a_group if rollouts > 1 else 1.0)
+    per_group = max(1.0, work.num_per_prompt / config.algorithm.num_mini_batches)
+    copies = min(rollouts, 1.0)
+    if rollouts > 1:
+        copies = min(rollouts, 1 + (rollouts - 1) / per_group)
     return rollouts * work.response_tokens + copies * work.prompt_tokens

@@ -12,7 +12,7 @@ import pytest
 from nemo_brorl.launcher.job import settings
 from nemo_brorl.launcher.job.addresses import interface_address, own_address
 from nemo_brorl.launcher.job.ray_ports import NUM_PORTS, RayPorts, check_ports
-from nemo_brorl.launcher.job.ray_watch import complaint, missing_nodes, obituary
+from nemo_brorl.launcher.job.ray_watch import failure_event, missing_nodes, what_is_wrong
 
 
 def node(name: str, address: str, gpus: float = 8.0, alive: bool = True, **more: Any) -> dict[str, Any]:
@@ -95,18 +95,20 @@ def test_hosts_under_other_names_count_as_nodes() -> None:
 
 def test_nodes_need_addresses_and_gpus_of_their_own() -> None:
     two = [node("node0", "10.0.0.1"), node("node1", "10.0.0.2")]
-    assert complaint(two, 2, 8) == ""
-    assert "addresses of their own, they have 10.0.0.1, 10.0.0.1" in complaint(
+    assert what_is_wrong(two, 2, 8) == ""
+    assert "addresses of their own, they have 10.0.0.1, 10.0.0.1" in what_is_wrong(
         [two[0], node("node1", "10.0.0.1")], 2, 8
     )
-    assert complaint([two[0], node("node1", "10.0.0.2", gpus=7)], 2, 8) == "trainer.gpus_per_node=8, but node1 has 7"
+    assert (
+        what_is_wrong([two[0], node("node1", "10.0.0.2", gpus=7)], 2, 8) == "trainer.gpus_per_node=8, but node1 has 7"
+    )
 
 
 def test_a_node_whose_host_still_answers_is_dead_not_lost() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert obituary(node("node3", "127.0.0.1", NodeManagerPort=port, DeathReasonMessage="told to")).startswith(
+        assert failure_event(node("node3", "127.0.0.1", NodeManagerPort=port, DeathReasonMessage="told to")).startswith(
             "dead node3 (127.0.0.1): told to"
         )
-    gone = obituary(node("node3", "127.0.0.1", NodeManagerPort=port, DeathReasonMessage="told to"))
+    gone = failure_event(node("node3", "127.0.0.1", NodeManagerPort=port, DeathReasonMessage="told to"))
     assert gone == "dead node3 (127.0.0.1) has no Ray any more: told to"
