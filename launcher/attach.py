@@ -192,10 +192,11 @@ def grow(path: Path, goes_on: Callable[[], bool], poll_s: float = POLL_S, ask_s:
             if path.stat().st_size < file.tell():
                 file.seek(0)
                 continue
-            if time.monotonic() - asked_at >= ask_s:
-                if not goes_on():
-                    yield file.read().decode("utf-8", errors="replace")
-                    return
+            is_time_to_ask = time.monotonic() - asked_at >= ask_s
+            if is_time_to_ask and not goes_on():
+                yield file.read().decode("utf-8", errors="replace")
+                return
+            if is_time_to_ask:
                 asked_at = time.monotonic()
             time.sleep(poll_s)
 

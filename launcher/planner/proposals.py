@@ -3,7 +3,7 @@ planned, those that fit ranked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, log
@@ -90,12 +90,19 @@ def propose(config: BroRLConfig, hardware: Hardware, lengths: Lengths, shape: Mo
     for layout in _policy_layouts(search):
         updates = _updates_that_fit(search, layout)
         for engine in engines:
-            for update in updates:
-                proposal = _with_largest_share(search, {**layout, **update, **engine})
-                if proposal is not None:
-                    found.append(proposal)
-                    break
+            proposal = _first_that_fits(search, layout, updates, engine)
+            if proposal is not None:
+                found.append(proposal)
     return sorted(found, key=_rank)[:num]
+
+
+def _first_that_fits(search: _Search, layout: Changes, updates: Sequence[Changes], engine: Changes) -> Proposal | None:
+    """Proposal of a layout with the first settings of the update that leave engines enough room."""
+    for update in updates:
+        proposal = _with_largest_share(search, {**layout, **update, **engine})
+        if proposal is not None:
+            return proposal
+    return None
 
 
 def _rank(proposal: Proposal) -> tuple[int, int, int, float]:
