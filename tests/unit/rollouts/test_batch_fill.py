@@ -223,3 +223,32 @@ def test_a_group_completed_before_a_checkpoint_is_learnt_from_after_a_restart() 
     again.load_state(carry_over.state())
     completed = [group for group in fill(again, version=1).batch if group.learn_from is not None]
     assert [group.prompt.uid for group in completed] == ["train/1"]
+
+
+def test_a_fill_teaches_once_when_it_is_done_and_not_when_its_batch_is_taken() -> None:
+    carry_over = make_carry_over(BroRLConfig(), FakeGenerator())
+    batch_fill = BatchFill(carry_over, STAGE, version=0)
+    assert carry_over.spent.generated_tokens == 0
+    batch_fill.complete()
+    learnt = carry_over.state().carry_over
+    assert carry_over.spent.generated_tokens == 4 * 8 * 2, "four groups of eight rollouts of two tokens"
+    batch_fill.complete()  # as before a validation
+    batch_fill.finish()
+    assert carry_over.state().carry_over == learnt
+
+
+def test_a_fill_that_is_given_up_teaches_nothing() -> None:
+    class Impatient(Exception):
+        """Raised at the first turn."""
+
+    def check() -> None:
+        raise Impatient
+
+    generator = SlowGenerator(slow=["train/0"])
+    carry_over = make_carry_over(BroRLConfig(), generator)
+    batch_fill = BatchFill(carry_over, STAGE, version=0)
+    with pytest.raises(Impatient):
+        batch_fill.complete(check)
+    assert all(session.is_closed for session in generator.sessions)
+    assert carry_over.spent.generated_tokens == 0
+    assert batch_fill.state_before.prompts == {"position": 0}, "what a checkpoint of the cut step holds"

@@ -1,0 +1,68 @@
+"""The ledger of groups: every rollout that was asked for comes back once, finished or cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
+from nemo_brorl.types import PartialRollouts, RolloutChunk, RolloutRequest
+from tests.support.fakes import SAMPLING, make_arrays, make_chunk, make_prompt, score_chunk
+
+PROMPT = make_prompt("train/7")
+
+
+def finished(first: int, num: int) -> RolloutChunk:
+    """Rollouts with three tokens each."""
+    return make_chunk(RolloutRequest(PROMPT, first, num, 1, SAMPLING), [3] * num)
+
+
+def cut(index: int) -> PartialRollouts:
+    """One rollout after a single token."""
+    return PartialRollouts(np.array([index], np.int32), np.array([1], np.int32), 0, make_arrays([index], [1]))
+
+
+def ledger_of(num_asked: int) -> GroupLedger:
+    ledger = GroupLedger()
+    ledger.open(OpenGroup(PROMPT, SAMPLING))
+    ledger.ask(PROMPT.uid, range(num_asked))
+    return ledger
+
+
+def test_a_group_settles_with_its_last_rollout_and_a_partial_one_is_asked_for_again() -> None:
+    ledger = ledger_of(4)
+    first = finished(0, 2)
+    assert ledger.receive(first, score_chunk(first, [1.0, 0.0])) is None
+    assert (ledger.num_out, ledger.unsettled()) == (2, ["train/7"])
+    third = replace(finished(2, 1), unfinished=cut(3))
+    group = ledger.receive(third, score_chunk(third, [1.0]))
+    assert group is not None
+    assert (group.num_finished, group.num_partial, group.num_rollouts) == (3, 1, 4)
+    assert ledger.unsettled() == []
+    ledger.ask(PROMPT.uid, [3])
+    assert (group.num_partial, ledger.num_out) == (0, 1)
+    last = finished(3, 1)
+    assert ledger.receive(last, score_chunk(last, [0.0])) is group
+    assert ledger.release(PROMPT.uid).rewards.tolist() == [1, 0, 1, 0]
+
+
+def test_a_rollout_that_comes_back_twice_is_refused() -> None:
+    ledger = ledger_of(4)
+    chunk = finished(0, 2)
+    ledger.receive(chunk, score_chunk(chunk, [1.0, 0.0]))
+    with pytest.raises(AssertionError, match="rollout 0 of train/7 came back twice"):
+        ledger.receive(chunk, score_chunk(chunk, [1.0, 0.0]))
+
+
+def test_what_no_step_has_learnt_from_is_counted_by_place_whichever_chunk_came_first() -> None:
+    ledger = ledger_of(4)
+    late, early = finished(2, 2), finished(0, 2)
+    ledger.receive(late, score_chunk(late, [0.0, 0.0]))
+    group = ledger.groups[PROMPT.uid]
+    assert not group.is_closed
+    group.num_learnt = len(group.parts)  # a step has learnt from rollouts 2 and 3
+    ledger.receive(early, score_chunk(early, [1.0, 1.0]))
+    assert group.is_closed
+    assert group.not_learnt().tolist() == [0, 1]
