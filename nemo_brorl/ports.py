@@ -61,7 +61,7 @@ class GenerationSession(Protocol):
 
     def cut(self, uids: Collection[str]) -> None:
         """End all unfinished requests of these prompts now. Each still arrives through `poll`: what had ended, which
-        may be nothing, and the rest as `unfinished`."""
+        may be nothing, and the rest as `partial`."""
 
     def poll(self) -> list[RolloutChunk]:
         """What has finished since the last poll, one chunk per request, in any order. Raises GenerationError when an

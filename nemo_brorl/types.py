@@ -55,12 +55,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class PartialRollouts:
-    """Rollouts of a group that were cut off in mid-sentence, to be gone on with later, maybe under newer weights."""
+    """Rollouts of a group that were cut in mid-sentence, to be gone on with later, maybe under newer weights."""
 
     indices: Int32  # [n] places in the group, ascending
     lengths: Int32  # [n] tokens sampled so far; 0 for one that had not begun
     version: int  # oldest policy version that sampled one of the tokens
-    data: Any  # as RolloutChunk.data: the n beginnings
+    data: Any  # as RolloutChunk.data: their tokens so far
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ class RolloutRequest:
     num_rollouts: int  # n
     seed: int  # of the group; rollout i of the group is drawn with seed + i, whatever chunk it falls into
     sampling: Sampling
-    resumed: PartialRollouts | None = None  # n of them, first_index is the first of their indices
+    partial: PartialRollouts | None = None  # the n rollouts to go on with, first_index is the first of their indices
     # from when an engine begins with it until it is cut there, as by `GenerationSession.cut`
     deadline_s: float | None = None
 
     @property
     def indices(self) -> Int32:  # [n]
         """Places in the group, ascending."""
-        if self.resumed is not None:
-            return self.resumed.indices
+        if self.partial is not None:
+            return self.partial.indices
         return np.arange(self.first_index, self.first_index + self.num_rollouts, dtype=np.int32)
 
 
@@ -97,7 +97,7 @@ class ChunkArrays:
 class RolloutChunk:
     """What one engine sampled for one request: decisions need the small fields, workers fetch `data`.
 
-    m = n rollouts, or fewer when the request was cut short; then the others are in `unfinished`.
+    m = n rollouts, or fewer when the request was cut short; then the others are in `partial`.
     """
 
     request: RolloutRequest
@@ -108,7 +108,7 @@ class RolloutChunk:
     newest_version: int  # differs where a rollout was resumed, or weights changed while it was sampled
     engine: int  # index of the engine
     data: Any  # ray.ObjectRef of ChunkArrays, or ChunkArrays
-    unfinished: PartialRollouts | None = None
+    partial: PartialRollouts | None = None  # the rollouts that were cut
 
 
 @dataclass(frozen=True)

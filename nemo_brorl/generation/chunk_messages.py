@@ -118,7 +118,7 @@ def find_mismatch(
     if not num_ended == num_lengths == num_ends:
         return f"prompt {meta.uid}: {num_ended} rollouts have {num_lengths} lengths and {num_ends} ends"
     is_oldest_known = meta.version in known_versions
-    if request.resumed is not None and meta.version == request.resumed.version:
+    if request.partial is not None and meta.version == request.partial.version:
         is_oldest_known = True
     if not is_oldest_known or meta.newest_version not in known_versions:
         return f"prompt {meta.uid}: versions {meta.version} to {meta.newest_version} were never published"
@@ -137,9 +137,9 @@ def check_lengths(requests: Sequence[RolloutRequest], max_model_len: int) -> Non
                 f"prompt {uid} has {num_prompt} tokens and may be answered with {num_response}, "
                 f"generation.max_model_len={max_model_len}; write at least {num_prompt + num_response}"
             )
-        if request.resumed is None:
+        if request.partial is None:
             continue
-        longest = request.resumed.lengths.max()
+        longest = request.partial.lengths.max()
         if longest >= num_response:
             raise ConfigError(
                 f"prompt {uid} is resumed after {longest} tokens and may be answered with {num_response}; "

@@ -58,7 +58,7 @@ def rollout_seed(group_seed: int, index: int, num_resumed: int) -> int:
 
 class ChunkTask:
     """Life: `rollouts` go into vLLM's batch → `put` what each came to, as it ends → `reply` when none is left, or the
-    chunk is cut. `partial` are the tokens of `request.resumed`, or None to sample all from the prompt."""
+    chunk is cut. `partial` are the tokens of `request.partial`, or None to sample all from the prompt."""
 
     def __init__(
         self,
@@ -175,8 +175,8 @@ class ChunkTask:
         versions: list[int] = []
         for row in rows:
             versions += self._continuation(row).versions
-            if self.num_resumed(row) and self.request.resumed is not None:
-                versions.append(self.request.resumed.version)
+            if self.num_resumed(row) and self.request.partial is not None:
+                versions.append(self.request.partial.version)
         return versions or [version]
 
     def _pack(self, rows: Sequence[int]) -> ChunkArrays:

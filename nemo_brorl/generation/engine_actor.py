@@ -92,7 +92,7 @@ class RolloutEngine:
         """The rollouts of the request as three Ray returns: what to know, the ended ones, and the unfinished ones if it
         was cut.
 
-        `call_id` is a number of the caller's that was not used before; `partial` are the tokens of `request.resumed`.
+        `call_id` is a number of the caller's that was not used before; `partial` are the tokens of `request.partial`.
         """
         answer: Future[Reply] = Future()
         chunk = ChunkTask(call_id, request, partial, answer)

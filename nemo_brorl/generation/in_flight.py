@@ -106,9 +106,9 @@ class InFlight:
 
 def answered_chunk(in_flight: ChunkInFlight, request: RolloutRequest, meta: ChunkMeta) -> RolloutChunk:
     """The answer that an engine gave; tokens stay where they are."""
-    unfinished = None
+    partial = None
     if meta.partial is not None:
-        unfinished = dataclasses.replace(meta.partial, data=in_flight.partial)
+        partial = dataclasses.replace(meta.partial, data=in_flight.partial)
     return RolloutChunk(
         request=request,
         indices=meta.indices,
@@ -118,7 +118,7 @@ def answered_chunk(in_flight: ChunkInFlight, request: RolloutRequest, meta: Chun
         newest_version=meta.newest_version,
         engine=in_flight.engine,
         data=in_flight.data,
-        unfinished=unfinished,
+        partial=partial,
     )
 
 
@@ -126,9 +126,9 @@ def unsampled_chunk(request: RolloutRequest, version: int) -> RolloutChunk:
     """The answer to a request that was cut before an engine had it: nothing has ended, and what it resumes is as it
     was. `version` is that of rollouts without a token."""
     nothing = np.zeros(0, np.int32)
-    unfinished = request.resumed
-    if unfinished is None:
-        unfinished = PartialRollouts(
+    partial = request.partial
+    if partial is None:
+        partial = PartialRollouts(
             indices=request.indices,
             lengths=np.zeros(request.num_rollouts, np.int32),
             version=version,
@@ -143,5 +143,5 @@ def unsampled_chunk(request: RolloutRequest, version: int) -> RolloutChunk:
         newest_version=version,
         engine=-1,
         data=no_arrays(0),
-        unfinished=unfinished,
+        partial=partial,
     )

@@ -168,7 +168,7 @@ class VllmSession:
 
     def _has_partial(self, chunk: int) -> bool:
         """Whether the engine is given tokens that the chunk is to go on from."""
-        return self._requests[chunk].resumed is not None and chunk not in self._restarted
+        return self._requests[chunk].partial is not None and chunk not in self._restarted
 
     def _finish(self, in_flight: ChunkInFlight, meta: ChunkMeta) -> None:
         self._in_flight.remove(in_flight)
@@ -262,13 +262,13 @@ class VllmSession:
 
     def _launch(self, index: int, chunk: int) -> None:
         request = self._requests[chunk]
-        resumed = request.resumed
+        resumed = request.partial
         partial = None
         if resumed is not None:
             if self._has_partial(chunk):
                 partial = resumed.data  # an argument of its own: then Ray brings it along
             without_data = dataclasses.replace(resumed, data=None)
-            request = dataclasses.replace(request, resumed=without_data)
+            request = dataclasses.replace(request, partial=without_data)
         engine = self._in_flight.engines[index]
         if not engine.chunks:
             self._handles[index].touch()

@@ -159,9 +159,9 @@ class GroupLedger:
         group = self.groups[uid]
         out = self._out[uid]
         indices = chunk.indices.tolist()
-        if chunk.unfinished is not None:
-            indices += chunk.unfinished.indices.tolist()
-            group.partial.append(chunk.unfinished)
+        if chunk.partial is not None:
+            indices += chunk.partial.indices.tolist()
+            group.partial.append(chunk.partial)
         for index in indices:
             assert index in out, f"rollout {index} of {uid} came back twice"
             out.remove(index)

@@ -43,7 +43,7 @@ class ReplayCache:
 
     def note(self, scored: ScoredChunk) -> None:
         """Keep a chunk that has come back, if it is whole."""
-        if scored.chunk.unfinished is None:
+        if scored.chunk.partial is None:
             self._new.append(scored)
 
 
@@ -58,7 +58,7 @@ def _is_same(old: RolloutRequest, new: RolloutRequest) -> bool:
     is_same_draw = old.seed == new.seed and old.sampling == new.sampling
     if not (is_same_prompt and is_same_verifier and is_same_draw):
         return False
-    return _begin_alike(old.resumed, new.resumed)
+    return _begin_alike(old.partial, new.partial)
 
 
 def _begin_alike(old: PartialRollouts | None, new: PartialRollouts | None) -> bool:

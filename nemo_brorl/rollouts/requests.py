@@ -52,7 +52,7 @@ def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
         first = int(block.indices[0])
         num_rollouts = len(block.indices)
         request = RolloutRequest(
-            group.prompt, first, num_rollouts, seed, group.sampling, resumed=block, deadline_s=group.deadline_s
+            group.prompt, first, num_rollouts, seed, group.sampling, partial=block, deadline_s=group.deadline_s
         )
         requests.append(request)
     return requests

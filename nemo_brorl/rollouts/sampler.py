@@ -166,10 +166,10 @@ class RolloutStream:
     def _note_sampled(self, chunk: RolloutChunk) -> None:
         """Count the tokens that were sampled for this chunk, those it came with apart."""
         self.num_tokens += int(chunk.lengths.sum())
-        if chunk.unfinished is not None:
-            self.num_tokens += int(chunk.unfinished.lengths.sum())
-        if chunk.request.resumed is not None:
-            self.num_tokens -= int(chunk.request.resumed.lengths.sum())
+        if chunk.partial is not None:
+            self.num_tokens += int(chunk.partial.lengths.sum())
+        if chunk.request.partial is not None:
+            self.num_tokens -= int(chunk.request.partial.lengths.sum())
         self._num_sampling -= len(chunk.request.indices)
         if self._num_sampling == 0:
             self.sampled_at = time.monotonic()

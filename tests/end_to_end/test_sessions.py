@@ -64,10 +64,10 @@ def cut_soon(requests: Sequence[RolloutRequest]) -> list[RolloutRequest]:
 def to_resume(chunks: Sequence[RolloutChunk]) -> list[RolloutRequest]:
     requests = []
     for chunk in chunks:
-        rest = chunk.unfinished
+        rest = chunk.partial
         if rest is not None:
             request = replace(
-                chunk.request, first_index=int(rest.indices[0]), num_rollouts=len(rest.indices), resumed=rest
+                chunk.request, first_index=int(rest.indices[0]), num_rollouts=len(rest.indices), partial=rest
             )
             requests.append(replace(request, deadline_s=None))
     return requests
@@ -96,9 +96,9 @@ def test_what_is_cut_and_resumed_reads_as_if_it_had_not_been(pool: VllmPool) -> 
     chunks = list(pool.generate(cut_soon(requests)))
     rest = to_resume(chunks)
     assert sum(request.num_rollouts for request in rest) == 32, "none ended so soon"
-    assert all(0 < request.resumed.lengths.min() < 90 for request in rest if request.resumed)
+    assert all(0 < request.partial.lengths.min() < 90 for request in rest if request.partial)
     again = list(pool.generate(cut_soon(rest)))
-    assert any(chunk.unfinished is not None for chunk in again), "a rollout may be cut more than once"
+    assert any(chunk.partial is not None for chunk in again), "a rollout may be cut more than once"
     pieces = [*again, *pool.generate(to_resume(again))]
     assert rollouts_of(pieces) == whole
 
@@ -113,13 +113,13 @@ def test_a_resumed_response_keeps_its_beginning_and_has_the_log_probs_of_one_sen
     rollouts = rollouts_of(chunks) | rollouts_of(resumed)
     assert sorted(index for _, index in rollouts) == list(range(64))
     for request in rest:
-        assert request.resumed is not None
-        partial = fetch(request.resumed.data)
+        assert request.partial is not None
+        partial = fetch(request.partial.data)
         for row, index in enumerate(request.indices.tolist()):
             part = slice(*partial.offsets[row : row + 2])
             tokens, log_probs, _ = rollouts["a", index]
-            assert tokens[: request.resumed.lengths[row]] == partial.token_ids[part].tolist()
-            assert log_probs[: request.resumed.lengths[row]] == partial.log_probs[part].tolist()
+            assert tokens[: request.partial.lengths[row]] == partial.token_ids[part].tolist()
+            assert log_probs[: request.partial.lengths[row]] == partial.log_probs[part].tolist()
     assert worst_difference(folders[0], prompt, rollouts) < 1e-4
 
 
@@ -132,7 +132,7 @@ def test_continuations_are_drawn_from_the_distribution_after_the_beginning(pool:
         np.arange(0, 2 * num + 1, 2, dtype=np.int64),
     )
     partial = PartialRollouts(np.arange(num, dtype=np.int32), np.full(num, 2, np.int32), 0, arrays)
-    request = RolloutRequest(prompt, 0, num, 5, Sampling(0.8, 1.0, 3), resumed=partial)
+    request = RolloutRequest(prompt, 0, num, 5, Sampling(0.8, 1.0, 3), partial=partial)
     drawn = np.array([log_probs[2] for _, log_probs, _ in sample(pool, [request]).values()])
     longer = replace(prompt, token_ids=(*prompt.token_ids, *beginning))
     log_p = np.array([hf_log_probs(folders[0], longer, [token], 0.8)[0] for token in range(128)])
@@ -150,12 +150,12 @@ def test_cut_requests_come_back_once_also_those_no_engine_had(pool: VllmPool) ->
     chunks = drain(session, 17)
     assert session.poll() == []
     session.close()
-    indices = [index for chunk in chunks if chunk.unfinished is not None for index in chunk.unfinished.indices.tolist()]
+    indices = [index for chunk in chunks if chunk.partial is not None for index in chunk.partial.indices.tolist()]
     assert sorted(indices) == list(range(512))
     waiting = [chunk for chunk in chunks if chunk.engine == -1]
     assert waiting
-    assert all(chunk.unfinished is not None and not chunk.unfinished.lengths.any() for chunk in waiting)
-    assert [chunk.request.prompt.uid for chunk in chunks if chunk.unfinished is None] == ["b"]
+    assert all(chunk.partial is not None and not chunk.partial.lengths.any() for chunk in waiting)
+    assert [chunk.request.prompt.uid for chunk in chunks if chunk.partial is None] == ["b"]
 
 
 def test_what_was_cut_outlives_the_engine_that_sampled_it(pool: VllmPool) -> None:

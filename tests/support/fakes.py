@@ -120,7 +120,7 @@ class FakeGenerator:
     def answer(self, request: RolloutRequest, num_ended: int) -> RolloutChunk:
         """The first `num_ended` rollouts have two tokens; the others are unfinished after one."""
         self.num_samples += num_ended
-        oldest = self.version if request.resumed is None else min(self.version, request.resumed.version)
+        oldest = self.version if request.partial is None else min(self.version, request.partial.version)
         chunk = make_chunk(request, [2] * request.num_rollouts, oldest)
         chunk = replace(chunk, newest_version=self.version, indices=request.indices[:num_ended])
         if num_ended == request.num_rollouts:
@@ -131,7 +131,7 @@ class FakeGenerator:
             lengths=chunk.lengths[:num_ended],
             is_stopped=chunk.is_stopped[:num_ended],
             data=make_arrays(ended.tolist(), [2] * len(ended)),
-            unfinished=PartialRollouts(
+            partial=PartialRollouts(
                 rest, np.ones(len(rest), np.int32), oldest, make_arrays(rest.tolist(), [1] * len(rest))
             ),
         )

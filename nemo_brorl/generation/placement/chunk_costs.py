@@ -19,8 +19,8 @@ class ChunkCosts:
         """What is left of one rollout of a request, which have `age` tokens."""
         tokens = self._forecast.tokens(request, age)
         num_before = age
-        if request.resumed is not None and not age:
-            num_before = float(request.resumed.lengths.mean())
+        if request.partial is not None and not age:
+            num_before = float(request.partial.lengths.mean())
         context = len(request.prompt.token_ids) + num_before + tokens / 2  # of a token, on average
         return tokens * (1.0 + self._config.context_cost * context)
 

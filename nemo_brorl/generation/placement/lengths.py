@@ -235,9 +235,9 @@ class LengthHistory:
         prompt = request.prompt
         limit = request.sampling.max_tokens
         location, spread = self._law(prompt.task, prompt.uid, limit)
-        if request.resumed is None or age:
+        if request.partial is None or age:
             return expected(location, spread, limit, age)
-        lengths = request.resumed.lengths.tolist()
+        lengths = request.partial.lengths.tolist()
         total = 0.0
         for length in lengths:
             total += expected(location, spread, limit, length)

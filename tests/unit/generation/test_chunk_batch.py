@@ -142,7 +142,7 @@ def test_the_age_of_a_chunk_counts_what_its_rollouts_came_with() -> None:
     first = add(batch, 1, replace(REQUEST, sampling=Sampling(1.0, 1.0, 1)))
     partial = PartialRollouts(np.array([0, 1], np.int32), np.array([2, 0], np.int32), 0, None)
     partial_arrays = ChunkArrays(np.array([5, 6], np.int32), np.array([-1.0, -1.0], np.float32), np.array([0, 2, 2]))
-    batch.add(ChunkTask(2, replace(REQUEST, sampling=Sampling(1.0, 1.0, 9), resumed=partial), partial_arrays, Future()))
+    batch.add(ChunkTask(2, replace(REQUEST, sampling=Sampling(1.0, 1.0, 9), partial=partial), partial_arrays, Future()))
     batch.step()
     assert meta_of(first).progress == (ChunkProgress(2, num_begun=2, num_ended=0, age=2.0),), "3 and 1"
 

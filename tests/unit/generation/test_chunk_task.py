@@ -18,7 +18,7 @@ RESUMED_ARRAYS = ChunkArrays(
     np.array([1, 2, 3], np.int32), np.array([-0.1, -0.2, -0.3], np.float32), np.array([0, 2, 2, 3])
 )
 PARTIAL = PartialRollouts(np.array([1, 5, 9], np.int32), np.array([2, 0, 1], np.int32), version=3, data=None)
-RESUMED = replace(REQUEST, first_index=1, resumed=PARTIAL)
+RESUMED = replace(REQUEST, first_index=1, partial=PARTIAL)
 
 
 def task_of(request: RolloutRequest, partial: ChunkArrays | None = None) -> ChunkTask:

@@ -17,10 +17,10 @@ from nemo_brorl.types import PartialRollouts, Prompt, RolloutRequest, Sampling
 
 
 def request(
-    uid: str = "p", first_index: int = 0, num: int = 64, max_tokens: int = 1000, resumed: PartialRollouts | None = None
+    uid: str = "p", first_index: int = 0, num: int = 64, max_tokens: int = 1000, partial: PartialRollouts | None = None
 ) -> RolloutRequest:
     prompt = Prompt(uid, "task", "none", (1, 2, 3), {})
-    return RolloutRequest(prompt, first_index, num, 7, Sampling(1.0, 1.0, max_tokens), resumed)
+    return RolloutRequest(prompt, first_index, num, 7, Sampling(1.0, 1.0, max_tokens), partial)
 
 
 def lengths_of(*values: int) -> np.ndarray:
@@ -96,8 +96,8 @@ def test_what_ended_at_the_limit_counts_as_longer() -> None:
 
 def test_a_resumed_rollout_has_less_to_go() -> None:
     history = learnt()
-    resumed = PartialRollouts(lengths_of(0, 1), lengths_of(900, 990), 0, None)
-    assert history.tokens(request(num=2, resumed=resumed)) <= 55, "100 and 10 tokens are left at most"
+    partial = PartialRollouts(lengths_of(0, 1), lengths_of(900, 990), 0, None)
+    assert history.tokens(request(num=2, partial=partial)) <= 55, "100 and 10 tokens are left at most"
     assert FullLength().tokens(request(), age=400) == 600
 
 

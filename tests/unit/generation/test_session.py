@@ -156,7 +156,7 @@ def test_a_chunk_that_was_cut_comes_back_whether_an_engine_has_it_or_not() -> No
     engines.actor().cut_chunks()
     chunks = session.poll()
     assert places(chunks) == [0, 4, 8]
-    assert all(chunk.unfinished is not None and chunk.unfinished.data == "partial" for chunk in chunks)
+    assert all(chunk.partial is not None and chunk.partial.data == "partial" for chunk in chunks)
 
 
 def test_a_chunk_that_was_cut_comes_back_also_when_its_engine_dies() -> None:
@@ -167,14 +167,14 @@ def test_a_chunk_that_was_cut_comes_back_also_when_its_engine_dies() -> None:
     engines.actor().die()
     chunks = session.poll()
     assert places(chunks) == ALL_PLACES
-    assert all(chunk.unfinished is not None and len(chunk.unfinished.indices) == 4 for chunk in chunks)
+    assert all(chunk.partial is not None and len(chunk.partial.indices) == 4 for chunk in chunks)
 
 
 def test_partial_rollouts_that_are_gone_are_sampled_again_from_the_prompt() -> None:
     engines = FakeEngines()
     session = session_of(engines)
     resumed = PartialRollouts(np.arange(4, dtype=np.int32), np.ones(4, np.int32), 0, data="tokens")
-    session.submit([replace(requests_of(1)[0], resumed=resumed)])
+    session.submit([replace(requests_of(1)[0], partial=resumed)])
     call = engines.actor().waiting("generate")[0]
     assert call.args[2] == "tokens"
     call.reference.resolve(ObjectLostError("00", None, "test"))

@@ -118,7 +118,7 @@ def test_the_rest_is_sampled_on_and_learnt_from_a_step_later_within_its_group() 
     assert completed.learn_from is not None
     assert completed.learn_from.tolist() == [6, 7]
     assert (completed.group.version, completed.group.newest_version) == (0, 1)
-    resumed = [request for request in generator.requests if request.resumed is not None]
+    resumed = [request for request in generator.requests if request.partial is not None]
     assert [request.indices.tolist() for request in resumed] == [[6, 7]]
 
 

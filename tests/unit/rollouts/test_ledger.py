@@ -36,7 +36,7 @@ def test_a_group_settles_with_its_last_rollout_and_a_partial_one_is_asked_for_ag
     first = finished(0, 2)
     assert ledger.receive(first, score_chunk(first, [1.0, 0.0])) is None
     assert (ledger.num_out, ledger.unsettled()) == (2, ["train/7"])
-    third = replace(finished(2, 1), unfinished=cut(3))
+    third = replace(finished(2, 1), partial=cut(3))
     group = ledger.receive(third, score_chunk(third, [1.0]))
     assert group is not None
     assert (group.num_finished, group.num_partial, group.num_rollouts) == (3, 1, 4)

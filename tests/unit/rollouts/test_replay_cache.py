@@ -43,7 +43,7 @@ def test_a_request_for_the_same_rollouts_is_answered_once() -> None:
         replace(REQUEST, prompt=make_prompt("train/1")),
         replace(REQUEST, prompt=make_prompt("train/0", num_tokens=4)),
         replace(REQUEST, prompt=replace(REQUEST.prompt, verifier="another")),
-        replace(REQUEST, resumed=begun(1, 0)),
+        replace(REQUEST, partial=begun(1, 0)),
     ],
 )
 def test_another_question_has_no_answer(other: RolloutRequest) -> None:
@@ -53,9 +53,9 @@ def test_another_question_has_no_answer(other: RolloutRequest) -> None:
 
 
 def test_resumed_rollouts_are_the_same_if_they_had_begun_alike() -> None:
-    request = replace(REQUEST, resumed=begun(2, 1))
+    request = replace(REQUEST, partial=begun(2, 1))
     for resumed, is_same in ((begun(2, 1), True), (begun(2, 2), False), (begun(2, 1, version=1), False)):
-        answer = ReplayCache([scored(request)]).take(replace(REQUEST, resumed=resumed))
+        answer = ReplayCache([scored(request)]).take(replace(REQUEST, partial=resumed))
         assert (answer is not None) == is_same
 
 
@@ -66,5 +66,5 @@ def test_only_whole_chunks_are_kept_and_those_not_asked_for_again_yet_stay() -> 
     assert taken is not None
     cache.note(taken)
     whole = scored(third)
-    cache.note(replace(whole, chunk=replace(whole.chunk, unfinished=begun(1, 0))))
+    cache.note(replace(whole, chunk=replace(whole.chunk, partial=begun(1, 0))))
     assert [chunk.chunk.request.first_index for chunk in cache.chunks] == [0, 2]
