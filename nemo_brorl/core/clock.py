@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and when a run should stop."""
+"""Stopwatch of a step's parts, and requests to stop a run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class StopRequest:
         self.step_began = time.monotonic()
 
     def step_ended(self) -> None:
-        """With all that belongs to it."""
+        """A step has ended, with all that belongs to it."""
         step_s = time.monotonic() - self.step_began
         self.longest_step_s = max(self.longest_step_s, step_s)
 

@@ -1,5 +1,5 @@
-"""Where metrics go: a JSON-lines file always, TensorBoard and W&B through the loggers of NeMo's exp_manager. And rare
-events."""
+"""Sinks of metrics and of rare events: a JSON-lines file always, TensorBoard and W&B through the loggers of NeMo's
+exp_manager."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class JsonlSink:
 
 
 class EventLog:
-    """What happens rarely, one {"step", "event", "reason", "value"} a line in `events.jsonl`; no file before the first
-    event."""
+    """Log of what happens rarely, one {"step", "event", "reason", "value"} a line in `events.jsonl`; no file before the
+    first event."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""The data plane's one door: bulk arrays live in Ray's object store, small control objects hold references to them."""
+"""Access to Ray's object store: bulk arrays live there, small control objects hold references to them."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""This process's own memory, as the kernel counts it."""
+"""Memory of this process, as the kernel counts it."""
 
 from __future__ import annotations
 

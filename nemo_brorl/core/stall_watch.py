@@ -1,5 +1,5 @@
-"""What the run is doing, whom it waits for, and when anything last moved; and the watch that warns of a run that stands
-still.
+"""Heartbeat of a run and the watch over it: what the run is doing, whom it waits for, when anything last moved, and a
+warning when it stands still.
 
 The driver's main thread says where it is, a thread reads it. Whoever waits for others gives `stage` a function that
 names the late ones; the watch calls it only once nothing has moved for a while. Ending a run that stands still is the
@@ -103,14 +103,14 @@ class Heartbeat:
             )
 
     def stalled(self, seconds: float) -> list[str]:
-        """Who has not moved for longer than this, in the words of those who wait for them."""
+        """Names of those that have not moved for longer than this, in the words of those who wait for them."""
         names: list[str] = []
         for stalled in self._stages[-1].stalled:
             names += stalled(seconds)
         return names
 
     def give_up(self, message: str | None) -> None:
-        """From now on `check` raises; None: no longer, should it not have yet."""
+        """Have `check` raise from now on; None: no longer, should it not have yet."""
         self._verdict = message
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""The chunks in one engine's batch. Everything here happens on the engine's vLLM thread."""
+"""Chunks in one engine's batch. Everything here happens on the engine's vLLM thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nemo_brorl.types import Sampling
 
 
 class Requests(Protocol):
-    """What `VllmRequests` offers."""
+    """Rollouts in vLLM's batch, as `VllmRequests` offers them."""
 
     vocab_size: int
 
@@ -153,7 +153,7 @@ class ChunkBatch:
                 self.cut([chunk.call_id])
 
     def _progress(self) -> Progress:
-        """Of every chunk in the batch that has begun."""
+        """Progress of every chunk in the batch that has begun."""
         progress = []
         for chunk in self._chunks.values():
             num_running = 0  # begun and not ended

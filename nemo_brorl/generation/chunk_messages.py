@@ -80,7 +80,7 @@ def find_garbage(
     max_tokens: int,
     least: int = 1,
 ) -> str | None:
-    """What is wrong with sampled arrays, or None. Responses have from `least` to `max_tokens` tokens."""
+    """A fault of sampled arrays, or None. Responses have from `least` to `max_tokens` tokens."""
     lengths = response_lengths(arrays)
     tokens = arrays.token_ids
     log_probs = arrays.log_probs
@@ -102,7 +102,7 @@ def find_mismatch(
     request: RolloutRequest,
     known_versions: Collection[int],
 ) -> str | None:
-    """Why this is no answer to the request, or None."""
+    """Reason why this is no answer to the request, or None."""
     asked_for = request.prompt.uid
     if meta.call_id != call_id or meta.uid != asked_for:
         return f"call {call_id} for prompt {asked_for} was answered as call {meta.call_id} for prompt {meta.uid}"

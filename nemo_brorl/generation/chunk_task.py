@@ -25,7 +25,7 @@ _SEED_BITS = 62  # of a group's seed: adding a rollout's index stays below 2**63
 
 @dataclass(frozen=True)
 class Continuation:
-    """What vLLM sampled for one rollout in this engine."""
+    """Tokens that vLLM sampled for one rollout in this engine."""
 
     token_ids: Sequence[int]
     log_probs: Sequence[float]
@@ -36,7 +36,7 @@ class Continuation:
 
 @dataclass(frozen=True)
 class RolloutTask:
-    """What vLLM is asked for one rollout."""
+    """Request for one rollout to vLLM."""
 
     row: int  # in the chunk
     token_ids: list[int]  # the prompt and what was sampled before
@@ -122,10 +122,14 @@ class ChunkTask:
 
     def missing(self) -> list[int]:
         """Rows that have not been put."""
-        return [row for row, continuation in enumerate(self._continuations) if continuation is None]
+        rows = []
+        for row, continuation in enumerate(self._continuations):
+            if continuation is None:
+                rows.append(row)
+        return rows
 
     def reply(self, version: int, vocab_size: int) -> Reply:
-        """Everything that was put, packed. `version` is the engine's now: of what has no tokens."""
+        """Everything that was put, packed. `version` is the engine's now, for rollouts without tokens."""
         ended = []
         is_stopped = []
         cut_off = []

@@ -1,4 +1,4 @@
-"""What engines run on: the one place where generation decides between vLLM's CPU build and CUDA.
+"""Settings of engines by device: the one place where generation decides between vLLM's CPU build and CUDA.
 
 Imports neither torch nor vllm: the driver calls it to start actors.
 """
@@ -90,9 +90,8 @@ def prepare_process(on_cpu: bool, worker_environment: Mapping[str, str] = _NOTHI
     os.environ.update(_ENVIRONMENT | _CPU_ENVIRONMENT if on_cpu else _ENVIRONMENT)
     if worker_environment:
         os.environ.update(worker_environment)
-        os.environ.pop(
-            "CUDA_VISIBLE_DEVICES", None
-        )  # Ray hides all GPUs from an actor that has none itself; its workers have
+        # Ray hides all GPUs from an actor that has none itself; its workers have
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     if sleeps and not on_cpu and _version("vllm") < _KEEPS_TABLES:
         os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     sys.dont_write_bytecode = False  # without .pyc files every engine compiles 10 CPU-seconds of modules
@@ -120,8 +119,8 @@ def actor_options(config: BroRLConfig) -> dict[str, Any]:
         "num_cpus": 0.1 if is_on_cpu(config) else 1,
         "max_restarts": 0,  # the pool restarts engines itself, with the weights they had
         "max_task_retries": 0,
-        "max_concurrency": config.generation.max_num_seqs
-        + 64,  # coroutines: one per chunk in flight, and control calls
+        # coroutines: one per chunk in flight, and control calls
+        "max_concurrency": config.generation.max_num_seqs + 64,
     }
 
 

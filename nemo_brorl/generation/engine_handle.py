@@ -49,7 +49,7 @@ class PublishedWeights:
 
     @property
     def num_bytes(self) -> int:
-        """That the copy takes in the object store."""
+        """Bytes that the copy takes in the object store."""
         if self.buckets is None:
             return 0
         return sum(info.num_bytes for info in self.manifest)
@@ -194,7 +194,8 @@ class EngineHandle:
         if self._carried is not None:
             totals = {}
             for name in _COUNTERS:
-                totals[name] = getattr(snapshot, name) + getattr(self._carried, name)
+                carried = getattr(self._carried, name)
+                totals[name] = carried + getattr(snapshot, name)
             snapshot = dataclasses.replace(snapshot, **totals)
         self._counted = snapshot
         return dataclasses.replace(

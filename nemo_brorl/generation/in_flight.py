@@ -1,4 +1,4 @@
-"""Records of what a session has under way on its engines, and the chunks it hands on."""
+"""Chunks in flight: what a session has under way on its engines, and what it hands on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling under way: requests out to engines, chunks back as they finish, dead engines replaced on the way."""
+"""Sampling session: requests out to engines, chunks back as they finish, dead engines replaced on the way."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class VllmSession:
         self._end_cut_chunks_without_engine()
 
     def poll(self) -> list[RolloutChunk]:
-        """What has finished. Raises GenerationError when an engine, or a chunk, fails too often."""
+        """Chunks that have finished. Raises GenerationError when an engine, or a chunk, fails too often."""
         self._drop_replaced_engines()
         resolved = self._transport.wait(self._in_flight.references())
         results = self._transport.results(resolved, self._config.timeout_s)

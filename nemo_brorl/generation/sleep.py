@@ -65,8 +65,8 @@ class SleepMode:
 
 
 def resident_bytes(device: torch.device) -> int:
-    """What this process holds of a device: GPU memory by the driver's own count, or private memory of the process on
-    CPU."""
+    """Bytes that this process holds of a device: GPU memory by the driver's own count, or private memory of the process
+    on CPU."""
     gc.collect()
     if device.type == "cpu":
         trim_heap()

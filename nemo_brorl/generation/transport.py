@@ -16,7 +16,7 @@ ENGINE_FAILURES = (RayActorError, RayTaskError, GetTimeoutError, ObjectLostError
 
 
 class EngineTransport(Protocol):
-    """What becomes of calls to engines. A call itself is `actor.method.remote(…)`, which returns a reference at once;
+    """Results of calls to engines. A call itself is `actor.method.remote(…)`, which returns a reference at once;
     everything that waits, ends an actor or looks at a clock goes through here, so that tests need neither."""
 
     def now(self) -> float:

@@ -13,7 +13,7 @@ from nemo_brorl.types import Sampling
 
 @dataclass
 class _Sampled:
-    """Whose tokens an unfinished rollout has, up to the last change of weights."""
+    """Versions that sampled an unfinished rollout, up to the last change of weights."""
 
     name: str
     versions: list[int] = field(default_factory=list)  # oldest first
@@ -68,7 +68,8 @@ class VllmRequests:
             if output.finished:
                 name = output.request_id
                 sampled = self._forget(self._ids[name])
-                ended.append((name, self._continuation_of(sampled, output)))
+                continuation = self._continuation_of(sampled, output)
+                ended.append((name, continuation))
         return ended
 
     def num_tokens(self, identity: str) -> int | None:
@@ -79,8 +80,7 @@ class VllmRequests:
         return int(state.detokenizer.num_output_tokens())
 
     def so_far(self, identity: str) -> Continuation:
-        """What an unfinished rollout has come to: the output that vLLM makes of an aborted request and shows to
-        nobody."""
+        """Tokens of an unfinished rollout: the output that vLLM makes of an aborted request and shows to nobody."""
         from vllm.v1.engine import FinishReason
 
         state = self._engine.output_processor.request_states[identity]
@@ -106,7 +106,7 @@ class VllmRequests:
         return sampled
 
     def _continuation_of(self, sampled: _Sampled, output: Any) -> Continuation:
-        """From vLLM's RequestOutput; "abort" is what one that was cut off says."""
+        """Content of vLLM's RequestOutput; "abort" is what one that was cut off says."""
         completion = output.outputs[0]
         assert completion.finish_reason in ("stop", "length", "abort"), (
             f"vLLM ended a rollout with {completion.finish_reason!r}"

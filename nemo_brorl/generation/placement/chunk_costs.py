@@ -16,7 +16,7 @@ class ChunkCosts:
         self._forecast = forecast
 
     def of_rollout(self, request: RolloutRequest, age: float = 0.0) -> float:
-        """What is left of one rollout of a request, which have `age` tokens."""
+        """Work that is left of one rollout of a request, which have `age` tokens."""
         tokens = self._forecast.tokens(request, age)
         num_before = age
         if request.partial is not None and not age:
@@ -25,5 +25,5 @@ class ChunkCosts:
         return tokens * (1.0 + self._config.context_cost * context)
 
     def of_prompt(self, request: RolloutRequest) -> float:
-        """What it costs to compute the prompt."""
+        """Work of computing the prompt."""
         return self._config.prefill_cost * len(request.prompt.token_ids)

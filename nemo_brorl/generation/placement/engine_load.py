@@ -28,7 +28,7 @@ class HeldChunk:
 
     @property
     def work(self) -> float:
-        """What is left of it, in decoded tokens."""
+        """Decoded tokens that are left of it."""
         work = self.num_left * self.work_of_one
         return work if self.num_begun else work + self.prefill_work
 

@@ -107,7 +107,7 @@ class _Task:
         self.squares_within += float(deviations @ deviations)
 
     def law(self, max_tokens: int) -> _TaskLaw:
-        """What the sums say; the prior where nothing was seen."""
+        """Law that the sums show; the prior where nothing was seen."""
         if self.num == 0:
             median = max(1.0, _PRIOR_MEDIAN * max_tokens)
             return _TaskLaw(math.log(median), _PRIOR_SPREAD, _PRIOR_SPREAD)
@@ -124,7 +124,7 @@ class _Task:
 
 @dataclass
 class _Prompt:
-    """What is known about one prompt under way: sums over ln length of what ended, and by chunk (ended, running, age)
+    """Knowledge about one prompt under way: sums over ln length of what ended, and by chunk (ended, running, age)
     of the rest."""
 
     num: float = 0.0
@@ -210,7 +210,7 @@ class LengthHistory:
         num_running: int,
         age: float,
     ) -> None:
-        """Of a chunk under way, so many responses have ended and so many have `age` tokens, on average, and go on."""
+        """So many responses of a chunk under way have ended, and so many have `age` tokens, on average, and go on."""
         prompt = self._touch(request.prompt.uid)
         prompt.running[request.first_index] = (num_ended, num_running, age)
 

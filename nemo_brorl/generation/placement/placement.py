@@ -268,7 +268,7 @@ class ChunkPlacement:
             self._waiting.expect(uid, self._costs.of_rollout(request), is_fresh=uid not in self._cached_on)
 
     def _prefill_work(self, engine: int, request: RolloutRequest) -> float:
-        """What it costs to have the prompt on an engine, in decoded tokens."""
+        """Work of having the prompt on an engine."""
         if request.prompt.uid in self._engines[engine].cache:
             return 0.0
         return self._costs.of_prompt(request)

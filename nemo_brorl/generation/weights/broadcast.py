@@ -45,7 +45,8 @@ class WeightBroadcast:
         """Bring all engines into a broadcast group. Raises ReceiverLostError that names those that do not come."""
         joining = {}
         for number, handle in enumerate(self._handles):
-            joining[handle.index] = handle.actor.join_weight_link.remote(link, number)
+            call = handle.actor.join_weight_link.remote(link, number)
+            joining[handle.index] = call
         # The group itself says after `timeout_s` who is late; engines that cannot even say so are given up.
         results = self._collect(joining, 2 * link.timeout_s)
         self.lost = _gone(results)
@@ -135,7 +136,9 @@ class WeightBroadcast:
         """Results or failures by engine, all within one time; in a collective, once one has failed, the others get a
         moment."""
         deadline = self._transport.now() + timeout_s
-        engines = {reference: engine for engine, reference in calls.items()}  # that have not answered
+        engines = {}  # those that have not answered, by reference
+        for engine, reference in calls.items():
+            engines[reference] = engine
         results: dict[int, Any] = {}
         while engines:
             left_s = deadline - self._transport.now()
@@ -156,8 +159,8 @@ class WeightBroadcast:
         return results
 
     def _blame(self, loading: dict[int, Any], cause: Exception) -> WeightSyncError:
-        """Who broke a collective, which stopped in the policy or in an engine: those engines that have not confirmed
-        their last bucket may be why."""
+        """Error that names who broke a collective, which stopped in the policy or in an engine: those engines that have
+        not confirmed their last bucket may be why."""
         results = self._collect(loading, _GRACE_S)
         for engine, result in results.items():
             is_new = self._num_confirmed[engine] < self._num_sent
@@ -172,7 +175,7 @@ class WeightBroadcast:
         return WeightSyncError(f"{explain(cause)}; {', '.join(confirmed)}")
 
     def _progress(self, gone: dict[int, Exception]) -> str:
-        """Who is gone or late, and how far everybody is."""
+        """Engines that are gone or late, and how far all are, in words."""
         said = []
         others = []
         for engine, num_confirmed in self._num_confirmed.items():

@@ -23,7 +23,7 @@ _TIED_HEAD = "lm_head.weight"
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What an engine received in one update."""
+    """Sum of what an engine received in one update."""
 
     version: int
     num_tensors: int
@@ -135,7 +135,7 @@ class IncomingWeights:
         self._checksum = zlib.crc32(packed, self._checksum)
 
     def finish(self, version: int) -> LoadReport:
-        """What arrived. Raises WeightSyncError when the stream ended early."""
+        """Sum of what arrived. Raises WeightSyncError when the stream ended early."""
         if self._num_tensors < len(self._manifest):
             raise WeightSyncError(
                 f"weight stream ended after {self._num_tensors} of {len(self._manifest)} tensors; "

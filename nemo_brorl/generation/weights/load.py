@@ -78,7 +78,7 @@ class WeightReceiver:
         self.weight_group = join(link, receiver, self.rank)
 
     def resident_bytes(self) -> int:
-        """What this worker's process holds of its device."""
+        """Bytes that this worker's process holds of its device."""
         return resident_bytes(self.device)
 
     def _bytes_of(self, bucket: WeightBucket | BucketNotice) -> Tensor:
