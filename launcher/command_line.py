@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.config.load import DEFAULT_CONFIG
-from nemo_brorl.config.reference import declared_fields
+from nemo_brorl.config.setting import declaration
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.launcher.site import Site
 
@@ -119,18 +118,18 @@ def _hydra_text(text: str) -> str:
 def _add_site_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(SECTION)
     for setting in dataclasses.fields(Site):
-        comment = site_comments()[setting.name].replace("%", "%%")
+        meaning = declaration(setting).meaning.replace("%", "%%")
         option = f"--{setting.name.replace('_', '-')}"
         if setting.name in PAIRS:
             group.add_argument(
-                PAIRS[setting.name], action="append", dest=setting.name, metavar="NAME=VALUE", help=comment
+                PAIRS[setting.name], action="append", dest=setting.name, metavar="NAME=VALUE", help=meaning
             )
         elif setting.name in LISTS:
-            group.add_argument(LISTS[setting.name], action="append", dest=setting.name, metavar="TEXT", help=comment)
+            group.add_argument(LISTS[setting.name], action="append", dest=setting.name, metavar="TEXT", help=meaning)
         elif setting.type == "bool":
-            group.add_argument(option, action=argparse.BooleanOptionalAction, default=None, help=comment)
+            group.add_argument(option, action=argparse.BooleanOptionalAction, default=None, help=meaning)
         else:
-            group.add_argument(option, metavar="VALUE", help=comment)
+            group.add_argument(option, metavar="VALUE", help=meaning)
 
 
 def _site_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -148,9 +147,3 @@ def _site_settings(options: argparse.Namespace) -> dict[str, Any]:
             raise ConfigError(f"{option} {wrong[0]}: write {option} NAME=VALUE")
         given[name] = dict(pair.split("=", 1) for pair in given[name])
     return given
-
-
-def site_comments() -> dict[str, str]:
-    """Comment of each field of `Site`, its name where it has none."""
-    fields = declared_fields(inspect.getsource(Site))
-    return {name: comment or name for (_, name), (_, comment) in fields.items()}

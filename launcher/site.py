@@ -11,7 +11,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_brorl.config.load import shipped_folder
+from nemo_brorl.config.setting import declaration, setting
 from nemo_brorl.core.errors import ConfigError
 
 SITE_VARIABLE = "BRORL_SITE"  # names the site where --site does not
@@ -31,38 +32,56 @@ class Site:
     """One cluster, as its users are allowed to use it. None: the option is not given, the cluster's own default
     holds."""
 
-    partition: str | None = None  # as `sinfo` lists them; several, separated by commas: whichever is free first
-    account: str | None = None  # whom the hours are charged to
-    qos: str | None = None  # quality of service
-    constraint: str | None = None  # node features, for example h100
-    reservation: str | None = None  # nodes that were set aside
-    exclude: str | None = None  # nodes that are not wanted: node[3,7-9]
-    time: str = "04:00:00"  # of one job: HH:MM:SS or D-HH:MM:SS
-    # how GPUs are asked for: gres (--gres=gpu:8), gpus_per_node (--gpus-per-node=8), none (nodes come whole)
-    gpu_request: str = "gres"
-    gpu_type: str | None = None  # in the request: h100 makes it gpu:h100:8
-    exclusive: bool = True  # whole nodes
-    cpus_per_node: int | None = None  # cores; else all of an exclusive node
-    memory: str | None = "0"  # of a node: 0 is all of it; 512G
-    # image for pyxis: a .sqsh file or registry#image:tag; without one the job runs on the host
-    container: str | None = None
-    # folders inside the container: /shared or /outside:/inside; the run folder always is
-    mounts: list[str] = field(default_factory=list)
-    python: str | None = None  # interpreter of the job; else the one that renders, in a container python3
-    spares: int = 0  # nodes asked for beside those that train, to stand in for ones that the doctor refuses
-    requeue: bool = True  # the job goes back into the queue on preemption, before its time limit, and when a node dies
-    # after failures in a row, without a newer checkpoint in between; else as launcher/job/job.sh says
-    max_restarts: int | None = None
-    signal_s: int = 300  # before its end the job is told to save: a minute for Ray, and twice what a checkpoint takes
-    setup: list[str] = field(default_factory=list)  # shell lines before anything else: module load cuda/13.0
-    # variables of the job, those of launcher/job/job.sh too: BRORL_INTERFACE: eth0
-    environment: dict[str, str] = field(default_factory=dict)
-    options: list[str] = field(default_factory=list)  # further options of sbatch, as they are: --switches=1
-    mail_user: str | None = None  # address that Slurm writes to
-    mail_type: str = "FAIL,REQUEUE,END"  # on which events
-    gpu_kind: str = "h100"  # for the planner: h100, h200, a100
-    gpu_memory_gib: float | None = None  # of one GPU, for the planner; else as gpu_kind has it
-    host_memory_gib: float | None = None  # of one node, for the planner
+    partition: str | None = setting(
+        None, "as `sinfo` lists them; several, with commas between: whichever is free first"
+    )
+    account: str | None = setting(None, "whom the hours are charged to")
+    qos: str | None = setting(None, "quality of service")
+    constraint: str | None = setting(None, "node features, for example h100")
+    reservation: str | None = setting(None, "nodes that were set aside")
+    exclude: str | None = setting(None, "nodes that are not wanted: node[3,7-9]")
+    time: str = setting("04:00:00", "length of one job: HH:MM:SS or D-HH:MM:SS")
+    gpu_request: str = setting(
+        "gres",
+        "how GPUs are asked for: gres (--gres=gpu:8), gpus_per_node (--gpus-per-node=8), none (whole nodes)",
+    )
+    gpu_type: str | None = setting(None, "type in the request: h100 makes it gpu:h100:8")
+    exclusive: bool = setting(True, "whole nodes")
+    cpus_per_node: int | None = setting(None, "cores; else all of an exclusive node", at_least=1)
+    memory: str | None = setting("0", "memory of a node: 0 is all of it; 512G")
+    container: str | None = setting(
+        None, "image for pyxis: a .sqsh file or registry#image:tag; without one the job runs on the host"
+    )
+    mounts: list[str] = setting(
+        [], "folders inside the container: /shared or /outside:/inside; the run folder always is"
+    )
+    python: str | None = setting(None, "interpreter of the job; else the one that renders, in a container python3")
+    spares: int = setting(
+        0, "nodes asked for beside those that train, to stand in for ones that the doctor refuses", at_least=0
+    )
+    requeue: bool = setting(
+        True, "the job goes back into the queue on preemption, before its time limit, and when a node dies"
+    )
+    max_restarts: int | None = setting(
+        None,
+        "restarts after failures in a row, without a newer checkpoint in between; else as launcher/job/job.sh says",
+        at_least=0,
+    )
+    signal_s: int = setting(
+        300,
+        "seconds before its end that the job is told to save: a minute for Ray, and twice what a checkpoint takes",
+        at_least=10,
+    )
+    setup: list[str] = setting([], "shell lines before anything else: module load cuda/13.0")
+    environment: dict[str, str] = setting(
+        {}, "variables of the job, those of launcher/job/job.sh too: BRORL_INTERFACE: eth0"
+    )
+    options: list[str] = setting([], "further options of sbatch, as they are: --switches=1")
+    mail_user: str | None = setting(None, "address that Slurm writes to")
+    mail_type: str = setting("FAIL,REQUEUE,END", "events that Slurm writes on")
+    gpu_kind: str = setting("h100", "GPU for the planner: h100, h200, a100")
+    gpu_memory_gib: float | None = setting(None, "GiB of one GPU, for the planner; else as gpu_kind has it", at_least=1)
+    host_memory_gib: float | None = setting(None, "GiB of one node, for the planner", at_least=1)
 
 
 class _SiteLoader(yaml.SafeLoader):
@@ -165,14 +184,6 @@ TEXTS: dict[str, tuple[re.Pattern[str], str]] = {
     "mail_type": (re.compile(r"[A-Z_0-9]+(,[A-Z_0-9]+)*"), "kinds of events: FAIL,REQUEUE,END"),
     "gpu_request": (re.compile("|".join(GPU_REQUESTS)), " or ".join(GPU_REQUESTS)),
 }
-AT_LEAST = {
-    "spares": 0,
-    "max_restarts": 0,
-    "signal_s": 10,
-    "cpus_per_node": 1,
-    "gpu_memory_gib": 1,
-    "host_memory_gib": 1,
-}
 MAX_SIGNAL_S = 65535  # Slurm's
 
 
@@ -182,10 +193,10 @@ def wrong_values(site: Site) -> Iterator[str]:
         value = getattr(site, name)
         if value is not None and not pattern.fullmatch(value):
             yield f"{name}={value!r}: write {instead}"
-    for name, low in AT_LEAST.items():
-        value = getattr(site, name)
-        if value is not None and value < low:
-            yield f"{name}={value}: write {low} or more"
+    for field in dataclasses.fields(site):
+        value, numbers = getattr(site, field.name), declaration(field).range
+        if value is not None and numbers is not None and not numbers.holds(value):
+            yield f"{field.name}={value}: write {numbers.low:g} or more"
     yield from _wrong_signal(site)
     yield from _wrong_container(site)
     for name, value in site.environment.items():

@@ -8,9 +8,8 @@ import os
 from dataclasses import dataclass, replace
 
 from nemo_brorl.config.derived import num_engines, num_policy_ranks
-from nemo_brorl.config.hf_shapes import hf_shapes, num_parameters
 from nemo_brorl.config.memory import GIB, CpuMemory, available_gib, cpu_memory
-from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.config.model_shape import ModelShape, hf_shapes, num_parameters
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed

@@ -11,10 +11,10 @@ from typing import Any
 from nemo_brorl.commands.convert import write_converted
 from nemo_brorl.commands.run import run_command
 from nemo_brorl.config.derived import time_limit_s
-from nemo_brorl.config.evaluation_rules import STEP, run_of, with_model_of_checkpoint
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.memory import check_memory
 from nemo_brorl.config.model_rules import check_model_rules
+from nemo_brorl.config.same_run import STEP, run_of, with_model_of_checkpoint
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch
 from nemo_brorl.core.console import Console

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from nemo_brorl.commands.run import run_command
+from nemo_brorl.config.cross_rules import check_sft_rules
 from nemo_brorl.config.derived import sft_precision
 from nemo_brorl.config.load import CommandLine
-from nemo_brorl.config.rules import check_sft_rules
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console

@@ -1,2 +1,1 @@
-"""Settings: `schema.py` (types, defaults), `rules.py` (what must fit together), `load.py` (command line and YAML to a
-checked config)."""
+"""Settings: `sections/` declares them with their rules, `load.py` makes a checked config of command line and YAML."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+from typing import NamedTuple
 
-from nemo_brorl.config.schema import BroRLConfig
-
-TIME_LIMIT = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
+from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
+from nemo_brorl.config.sections.trainer import TIME_LIMIT
 
 CPU_ENGINES = 2  # generation.num_engines: null on a machine without GPUs
+HELD_OUT = "held_out"  # what the held-out prompts of `data` are called among benchmarks
 
 
 def num_gpus(config: BroRLConfig) -> int:
@@ -89,13 +89,31 @@ def stage_samples(config: BroRLConfig) -> list[int]:
     return [num * prompts for num, prompts in stage_sizes(config)]
 
 
+class BenchmarkLimits(NamedTuple):
+    """What a benchmark asks of the engines, defaults filled in."""
+
+    num_samples: int  # responses of each prompt
+    max_prompt_tokens: int
+    max_response_tokens: int
+
+
+def benchmark_limits(config: BroRLConfig, benchmark: BenchmarkConfig | None) -> BenchmarkLimits:
+    """Limits of a benchmark, or of the held-out prompts (None)."""
+    shared, own = config.evaluation, benchmark or BenchmarkConfig(name=HELD_OUT)
+    return BenchmarkLimits(
+        own.samples_per_prompt or shared.samples_per_prompt,
+        own.max_prompt_tokens or config.data.max_prompt_tokens,
+        own.max_response_tokens or shared.max_response_tokens or config.rollouts.max_response_tokens,
+    )
+
+
 def longest_response(config: BroRLConfig) -> int:
     """Tokens of the longest response that training or evaluation asks for."""
     return max(config.rollouts.max_response_tokens, config.evaluation.max_response_tokens or 0)
 
 
 def time_limit_s(config: BroRLConfig) -> float | None:
-    """Seconds of `trainer.time_limit`; None: no limit. `rules.py` has checked the format."""
+    """Seconds of `trainer.time_limit`; None: no limit. the section has checked the format."""
     if config.trainer.time_limit is None:
         return None
     match = TIME_LIMIT.fullmatch(config.trainer.time_limit)

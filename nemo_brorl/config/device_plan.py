@@ -10,7 +10,6 @@ in one bundle, all its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nemo_brorl.config.derived import num_engines, num_gpus, num_policy_ranks
@@ -36,33 +35,13 @@ class RolePlan:
 
 
 def plan_roles(config: BroRLConfig) -> RolePlan | None:
-    """None on CPU, where both placements run on the same cores and differ in who takes turns. `engines_on_one_node` has
+    """None on CPU, where both placements run on the same cores and differ in who takes turns. The rules have
     passed."""
     if num_gpus(config) == 0:
         return None
     if config.generation.placement == "colocated":
         return _colocated(config)
     return _disaggregated(config)
-
-
-def engines_on_one_node(config: BroRLConfig) -> Iterator[str]:
-    """A tensor-parallel engine must not straddle nodes."""
-    degree, on_node = config.generation.tensor_parallel_size, config.trainer.gpus_per_node
-    if num_gpus(config) == 0 or degree == 1:
-        return
-    if on_node % degree:
-        yield (
-            f"generation.tensor_parallel_size={degree} does not divide trainer.gpus_per_node={on_node}, and an "
-            f"engine must be on one node: "
-            "write a divisor"
-        )
-    elif config.generation.placement == "disaggregated" and num_policy_ranks(config) % degree:
-        ranks = num_policy_ranks(config)
-        yield (
-            f"the policy takes the first {ranks} GPUs, and engines of generation.tensor_parallel_size={degree} fill "
-            f"nodes of {on_node} "
-            f"only after a multiple of {degree}: change policy.data_parallel_size or generation.tensor_parallel_size"
-        )
 
 
 def _colocated(config: BroRLConfig) -> RolePlan:

@@ -23,8 +23,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_brorl.config import messages
+from nemo_brorl.config.cross_rules import check_rules
 from nemo_brorl.config.reference import help_text
-from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 

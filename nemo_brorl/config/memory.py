@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nemo_brorl.config.derived import data_parallel_size, num_engines, num_gpus, num_policy_ranks
-from nemo_brorl.config.hf_shapes import num_parameters
 from nemo_brorl.config.model_rules import local_model
-from nemo_brorl.config.model_shape import ModelShape, read_model_shape
+from nemo_brorl.config.model_shape import ModelShape, num_parameters, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.logs import get_logger

@@ -50,14 +50,15 @@ def unknown_key(key: str, written: str) -> str:
 def near_matches(key: str) -> list[str]:
     """Up to three settings that look like `key`: by their last word first, then as a whole."""
     path = _without_indices(key)
-    known = [*settings(), *(group.path for group in groups() if group.path and "." not in path)]
+    known = [*settings(), *(group.path for group in groups() if group.path and "." not in group.path)]
+    by_word: dict[str, list[str]] = {}
+    for name in known:
+        by_word.setdefault(name.rpartition(".")[2], []).append(name)
     last = path.rpartition(".")[2]
-    same_word = [name for name in known if name.rpartition(".")[2] == last]
-    close_whole = difflib.get_close_matches(path, known, n=3, cutoff=0.75)
-    words = {name.rpartition(".")[2] for name in known}
-    close_words = difflib.get_close_matches(last, words, n=2, cutoff=0.75)
-    close_word = [name for word in close_words for name in known if name.rpartition(".")[2] == word]
-    return list(dict.fromkeys([*same_word, *close_whole, *close_word]))[:3]
+    near = by_word.get(last, []) + difflib.get_close_matches(path, known, n=3, cutoff=0.75)
+    for word in difflib.get_close_matches(last, by_word, n=2, cutoff=0.75):
+        near += by_word[word]
+    return list(dict.fromkeys(near))[:3]
 
 
 def wrong_syntax(text: str, error: Exception) -> str:
@@ -124,9 +125,8 @@ def _unknown_field(key: str, section: type) -> str:
     near = difflib.get_close_matches(last, [field.name for field in dataclasses.fields(section)], n=2)
     if "." in key or section.__name__ == "BroRLConfig":
         return unknown_key(key, key)
-    return f"there is no setting '{key}' in {section.__name__}." + (
-        f" Did you mean {' or '.join(near)}?" if near else ""
-    )
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    return f"there is no setting '{key}' in {section.__name__}.{hint}"
 
 
 def _wrong_type(key: str, error: OmegaConfBaseException) -> str:

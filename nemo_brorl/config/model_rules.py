@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_brorl.config.derived import longest_response
-from nemo_brorl.config.fp8_rules import fp8_misfits
+from nemo_brorl.config.derived import longest_response, num_gpus
 from nemo_brorl.config.model_shape import ModelShape, MoeShape, read_model_shape
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import BroRLConfig, PolicyConfig
 from nemo_brorl.core.errors import ConfigError, ModelError
+
+FP8_FEATURES = 16  # FP8 products want feature counts that are multiples of it (Transformer Engine 2.11)
 
 
 def local_model(config: BroRLConfig) -> Path | None:
@@ -27,8 +28,7 @@ def local_model(config: BroRLConfig) -> Path | None:
         return None
     raise ModelError(
         f"policy.model={model}: there is no such folder. `make train` or `python -m nemo_brorl sft` makes a small "
-        f"model in "
-        f"sft.output={config.sft.output}; or write the folder or the name of a Hugging Face model"
+        f"model in sft.output={config.sft.output}; or write the folder or the name of a Hugging Face model"
     )
 
 
@@ -73,7 +73,7 @@ def policy_misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
     yield from _tensor_parallel(config, shape)
     yield from _pipeline_parallel(config, shape)
     yield from _experts(config, shape)
-    yield from fp8_misfits(config, shape)
+    yield from _fp8(config, shape)
 
 
 def _heads(name: str, size: int, shape: ModelShape) -> Iterator[str]:
@@ -85,8 +85,7 @@ def _heads(name: str, size: int, shape: ModelShape) -> Iterator[str]:
     if shape.num_key_value_heads % size and size % shape.num_key_value_heads:
         yield (
             f"{name}={size} neither divides nor is a multiple of the model's {shape.num_key_value_heads} key-value "
-            f"heads: "
-            f"write {_divisor(size, shape.num_key_value_heads)}"
+            f"heads: write {_divisor(size, shape.num_key_value_heads)}"
         )
 
 
@@ -112,15 +111,13 @@ def _pipeline_parallel(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
     if shape.num_layers % stages:
         yield (
             f"policy.pipeline_model_parallel_size={stages} does not divide the model's {shape.num_layers} layers: "
-            f"write "
-            f"{_divisor(stages, shape.num_layers)}"
+            f"write {_divisor(stages, shape.num_layers)}"
         )
     elif shape.num_layers // stages % virtual:
         per_stage = shape.num_layers // stages
         yield (
             f"policy.virtual_pipeline_model_parallel_size={virtual} does not divide the {per_stage} layers of a "
-            f"pipeline stage: "
-            f"write {_divisor(virtual, per_stage)} or null".replace("write 1 or null", "write null")
+            f"pipeline stage: write {_divisor(virtual, per_stage)} or null".replace("write 1 or null", "write null")
         )
 
 
@@ -163,9 +160,51 @@ def _stages_without_experts(config: BroRLConfig, moe: MoeShape) -> Iterator[str]
     if len(with_experts) < stages:
         yield (
             f"policy.pipeline_model_parallel_size={stages} leaves a pipeline stage with dense layers only, whose "
-            f"optimizer a checkpoint "
-            "would not restore: write a smaller policy.pipeline_model_parallel_size"
+            "optimizer a checkpoint would not restore: write a smaller policy.pipeline_model_parallel_size"
         )
+
+
+def _fp8(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
+    """One message for every FP8 setting that does not fit the model."""
+    policy = config.policy
+    if policy.fp8 is None:
+        return
+    if policy.num_bf16_layers >= shape.num_layers:
+        yield (
+            f"policy.fp8_bf16_first_layers={policy.fp8_bf16_first_layers} and "
+            f"policy.fp8_bf16_last_layers={policy.fp8_bf16_last_layers} "
+            f"leave none of the model's {shape.num_layers} layers in FP8: write smaller numbers, or policy.fp8=null"
+        )
+    per_stage = shape.num_layers // policy.pipeline_model_parallel_size
+    for name in ("fp8_bf16_first_layers", "fp8_bf16_last_layers"):
+        layers = getattr(policy, name)
+        if layers > per_stage:
+            yield (
+                f"policy.{name}={layers} is more than the {per_stage} layers of a pipeline stage: write "
+                f"{per_stage} or less"
+            )
+    if num_gpus(config):
+        yield from _fp8_features(policy, shape)
+
+
+def _fp8_features(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
+    size = policy.tensor_model_parallel_size
+    query = shape.num_heads * shape.head_size
+    features = {
+        "hidden size": shape.hidden_size,
+        "MLP's size": shape.ffn_size // size,
+        "queries' size": query // size,
+        "queries', keys' and values' size": (query + 2 * shape.num_key_value_heads * shape.head_size) // size,
+    }
+    if shape.moe:
+        features["experts' size"] = shape.moe.ffn_size // (size if policy.expert_model_parallel_size == 1 else 1)
+    for what, number in features.items():
+        if number % FP8_FEATURES:
+            yield (
+                f"policy.fp8={policy.fp8} needs multiples of {FP8_FEATURES} features and the model's {what} on a "
+                f"tensor-parallel rank is "
+                f"{number}: write policy.fp8=null or a smaller policy.tensor_model_parallel_size"
+            )
 
 
 def _divisor(at_most: int, of: int) -> int:

@@ -1,5 +1,4 @@
-"""The one reader of a Hugging Face `config.json`: the numbers that rules, memory estimates and the policy need. No
-torch."""
+"""Shape of a Hugging Face model: the reader of `config.json`, and every tensor of a checkpoint by name. No torch."""
 
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ from nemo_brorl.core.errors import ModelError
 
 ARCHITECTURES = ("qwen2", "qwen3", "qwen3_moe", "llama")  # `model_type` values the policy can train
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+Shapes = dict[str, tuple[int, ...]]  # a tensor's name to its size
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,8 @@ def _refuse_unsupported(config: Mapping[str, Any], path: Path) -> None:
     if _has_sliding_window(config):
         raise ModelError(
             f"{path}: some layers see only the last sliding_window={config.get('sliding_window')} tokens "
-            f"(use_sliding_window, "
-            "layer_types), and the policy's attention over shared prompts sees all: use a model with "
-            "use_sliding_window=false"
+            "(use_sliding_window, layer_types), and the policy's attention over shared prompts sees all: use a model "
+            "with use_sliding_window=false"
         )
 
 
@@ -202,3 +201,51 @@ def _yarn_attention_factor(table: Mapping[str, Any], factor: float) -> float:
     if table.get("mscale") and table.get("mscale_all_dim"):
         return weighted(table["mscale"]) / weighted(table["mscale_all_dim"])
     return weighted(1.0)
+
+
+def hf_shapes(shape: ModelShape) -> Shapes:
+    """Every tensor a Hugging Face checkpoint of this model holds, in the order of the weight stream."""
+    width = shape.hidden_size
+    attention, norms = _attention(shape), {"post_attention_layernorm.weight": (width,)}
+    dense = _mlp("mlp.", shape.ffn_size, width)
+    sparse = _experts(shape.moe, width) if shape.moe else {}
+    shapes: Shapes = {"model.embed_tokens.weight": (shape.vocab_size, width)}
+    for index in range(shape.num_layers):
+        is_moe = shape.moe is not None and shape.moe.is_moe_layer[index]
+        layer = attention | norms | (sparse if is_moe else dense)
+        shapes |= {f"model.layers.{index}.{name}": size for name, size in layer.items()}
+    shapes["model.norm.weight"] = (width,)
+    return shapes if shape.is_tied else shapes | {"lm_head.weight": (shape.vocab_size, width)}
+
+
+def num_parameters(shape: ModelShape) -> int:
+    """Parameters of the whole model, norms and biases included; a tied embedding counts once."""
+    return sum(math.prod(size) for size in hf_shapes(shape).values())
+
+
+def _attention(shape: ModelShape) -> Shapes:
+    width, queries = shape.hidden_size, shape.num_heads * shape.head_size
+    groups = shape.num_key_value_heads * shape.head_size
+    rows = {"q": queries, "k": groups, "v": groups}
+    layer: Shapes = {"input_layernorm.weight": (width,)}
+    layer |= {f"self_attn.{part}_proj.weight": (num, width) for part, num in rows.items()}
+    if shape.has_qkv_bias:
+        layer |= {f"self_attn.{part}_proj.bias": (num,) for part, num in rows.items()}
+    if shape.has_qk_norm:
+        layer |= {f"self_attn.{part}_norm.weight": (shape.head_size,) for part in "qk"}
+    return layer | {"self_attn.o_proj.weight": (width, queries)}
+
+
+def _mlp(prefix: str, ffn_size: int, width: int) -> Shapes:
+    return {
+        f"{prefix}gate_proj.weight": (ffn_size, width),
+        f"{prefix}up_proj.weight": (ffn_size, width),
+        f"{prefix}down_proj.weight": (width, ffn_size),
+    }
+
+
+def _experts(moe: MoeShape, width: int) -> Shapes:
+    layer: Shapes = {"mlp.gate.weight": (moe.num_experts, width)}
+    for expert in range(moe.num_experts):
+        layer |= _mlp(f"mlp.experts.{expert}.", moe.ffn_size, width)
+    return layer

@@ -1,33 +1,22 @@
-"""Whether settings may go on with a run that was begun with others: what a run folder's config.yaml is compared
-with."""
+"""Comparison of settings with those of an earlier run: may they go on with it, and which model did it begin with."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from nemo_brorl.config.reference import settings
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
 
 RECORD = "config.yaml"  # in the run folder
-
-# settings that may change between two starts of the same run: they do not alter what was already done
-MAY_CHANGE = (
-    "trainer.max_steps", "trainer.val_interval", "trainer.save_interval", "trainer.keep_checkpoints",
-    "trainer.time_limit",
-    "trainer.async_save", "trainer.stall_warning_s", "trainer.stall_timeout_s", "policy.offload",
-    "exp_manager", "generation.num_engines", "generation.timeout_s", "generation.max_restarts", "rewards.num_workers",
-    "sft", "parity",
-    "dynamic_sampling", "rollouts.prompts_per_step",
-    "policy.tensor_model_parallel_size", "policy.pipeline_model_parallel_size", "policy.data_parallel_size",
-    # what only `evaluate` looks at
-    "evaluation.benchmarks", "evaluation.only", "evaluation.pass_at_k", "evaluation.majority_at_k",
-    "evaluation.confidence",
-    "evaluation.bootstrap_samples", "evaluation.checkpoint", "evaluation.compare_with", "evaluation.save_samples",
-    "evaluation.output",
-)  # fmt: skip
+STEP = re.compile(r"step_\d+")  # a checkpoint's folder
 
 
 def check_same_run(config: BroRLConfig) -> bool:
@@ -41,35 +30,64 @@ def check_same_run(config: BroRLConfig) -> bool:
         return False
     if not config.exp_manager.resume_if_exists:
         raise CheckpointError(
-            f"run folder {folder} exists already: set exp_manager.explicit_log_dir to a new folder,"
-            " or exp_manager.resume_if_exists=true to continue the run in it"
+            f"run folder {folder} exists already: set exp_manager.explicit_log_dir to a new folder, "
+            "or exp_manager.resume_if_exists=true to continue the run in it"
         )
-    old, new = _flatten(OmegaConf.load(record)), _flatten(OmegaConf.structured(config))
-    changed = [
-        name
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name) and not name.startswith(MAY_CHANGE)
-    ]
+    old = dict(_leaves(OmegaConf.to_container(OmegaConf.load(record), resolve=True), ""))
+    new = dict(_leaves(OmegaConf.to_container(OmegaConf.structured(config), resolve=True), ""))
+    may_change = tuple(name for name, setting in settings().items() if setting.may_change)
+    changed = []
+    for name in sorted(old.keys() | new.keys()):
+        was, now = old.get(name), new.get(name)
+        if was != now and not name.startswith(may_change):
+            changed.append(f"{name} was {was!r}, now {now!r}")
     if changed:
-        listed = "; ".join(f"{name} was {old.get(name)!r}, now {new.get(name)!r}" for name in changed[:5])
         raise CheckpointError(
-            f"run folder {folder} belongs to another configuration ({listed}): set exp_manager.explicit_log_dir to a "
-            f"new folder,"
-            " or give the old values to continue that run"
+            f"run folder {folder} belongs to another configuration ({'; '.join(changed[:5])}): set "
+            "exp_manager.explicit_log_dir to a new folder, or give the old values to continue that run"
         )
     return True
 
 
-def _flatten(config: Any) -> dict[str, Any]:
-    """Dotted leaf names to values; lists are compared whole."""
-    flat: dict[str, Any] = {}
+def _leaves(node: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of every setting below a node; lists are compared whole."""
+    if not isinstance(node, dict) or not node:
+        yield name, node
+        return
+    for key, value in node.items():
+        yield from _leaves(value, f"{name}.{key}" if name else str(key))
 
-    def visit(node: Any, name: str) -> None:
-        if isinstance(node, dict) and node:
-            for key, value in node.items():
-                visit(value, f"{name}.{key}" if name else str(key))
-        else:
-            flat[name] = node
 
-    visit(OmegaConf.to_container(config, resolve=True), "")
-    return flat
+def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
+    """The settings with the model that the run of `evaluation.checkpoint` began with: its layers and tokenizer are the
+    checkpoint's.
+
+    Raises CheckpointError where there is no checkpoint.
+    """
+    if config.evaluation.checkpoint is None:
+        return config
+    given = Path(config.evaluation.checkpoint)
+    folder, has_checkpoint = given, given.is_dir()
+    if not STEP.fullmatch(given.name):
+        folder = run_of(given) / "checkpoints"
+        has_checkpoint = any(STEP.fullmatch(path.name) for path in folder.glob("*"))
+    if not has_checkpoint:
+        raise CheckpointError(
+            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; write a run folder or "
+            "RUN/checkpoints/step_K, or policy.model=FOLDER for a Hugging Face model"
+        )
+    try:
+        model = str(OmegaConf.load(run_of(given) / RECORD).policy.model)
+    except (OSError, OmegaConfBaseException):
+        return config  # a checkpoint that was moved away from its run: policy.model says it
+    return replace(config, policy=replace(config.policy, model=model))
+
+
+def run_of(checkpoint: Path) -> Path:
+    """The run folder of RUN, RUN/checkpoints or RUN/checkpoints/step_K; of a checkpoint somewhere else the folder that
+    it is in."""
+    checkpoint = checkpoint.absolute()
+    if (checkpoint / "checkpoints").is_dir():
+        return checkpoint
+    folder = checkpoint.parent if STEP.fullmatch(checkpoint.name) else checkpoint
+    return folder.parent if folder.name == "checkpoints" else folder

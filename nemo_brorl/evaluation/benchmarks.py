@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nemo_brorl.config.evaluation_rules import HELD_OUT, limits, selected
+from nemo_brorl.config.derived import HELD_OUT, benchmark_limits
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
@@ -72,7 +72,7 @@ def read_benchmarks(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Bench
     Raises DataError, naming the benchmark, when one is missing, empty, has rows that cannot be used or a prompt over
     its limit; ConfigError for an unknown verifier.
     """
-    chosen = selected(config)
+    chosen = config.evaluation.selected()
     if not chosen:
         return [_held_out(config, tokenizer)]
     found = []
@@ -103,7 +103,9 @@ def _held_out(config: BroRLConfig, tokenizer: ChatTokenizer) -> Benchmark:
         if config.data.source == "mixture" and domain.weight > 0
     }
     prompts = tuple(held_out_prompts(config, tokenizer))
-    return Benchmark(HELD_OUT, prompts, limits(config, None).num_samples, _sampling(config, None), by_domain or shared)
+    return Benchmark(
+        HELD_OUT, prompts, benchmark_limits(config, None).num_samples, _sampling(config, None), by_domain or shared
+    )
 
 
 def _benchmark(config: BroRLConfig, own: BenchmarkConfig, tokenizer: ChatTokenizer) -> Benchmark:
@@ -119,7 +121,7 @@ def _benchmark(config: BroRLConfig, own: BenchmarkConfig, tokenizer: ChatTokeniz
         )
         for number, question in _questions(config, own)
     )
-    most = limits(config, own).max_prompt_tokens
+    most = benchmark_limits(config, own).max_prompt_tokens
     long = [(prompt.uid, len(prompt.token_ids)) for prompt in prompts if len(prompt.token_ids) > most]
     if long:
         named = ", ".join(f"{uid} has {size}" for uid, size in long[:NUM_NAMED])
@@ -128,7 +130,9 @@ def _benchmark(config: BroRLConfig, own: BenchmarkConfig, tokenizer: ChatTokeniz
             f"max_prompt_tokens="
             f"{max(size for _, size in long)}, and generation.max_model_len with it"
         )
-    return Benchmark(own.name, prompts, limits(config, own).num_samples, _sampling(config, own), system_prompt)
+    return Benchmark(
+        own.name, prompts, benchmark_limits(config, own).num_samples, _sampling(config, own), system_prompt
+    )
 
 
 def _questions(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[tuple[int, Question]]:
@@ -154,7 +158,9 @@ def _questions(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[tuple[int,
 
 
 def _sampling(config: BroRLConfig, own: BenchmarkConfig | None) -> Sampling:
-    return Sampling(config.evaluation.temperature, config.evaluation.top_p, limits(config, own).max_response_tokens)
+    return Sampling(
+        config.evaluation.temperature, config.evaluation.top_p, benchmark_limits(config, own).max_response_tokens
+    )
 
 
 def _digest(items: Iterator[Any]) -> str:

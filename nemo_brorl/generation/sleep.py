@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nemo_brorl.config.generation_schema import GenerationConfig
+from nemo_brorl.config.schema import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.process_memory import private_bytes, trim_heap
 from nemo_brorl.generation.engine_handle import EngineHandle

@@ -15,7 +15,6 @@ from omegaconf import OmegaConf
 
 from nemo_brorl.cluster.doctor.probe import answer, ask
 from nemo_brorl.cluster.doctor.report import FAIL, OK, Check
-from nemo_brorl.config.data_rules import sources
 from nemo_brorl.config.schema import BroRLConfig, SourceConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.tasks.questions.columns import RowFormat, is_wanted, question_of
@@ -29,7 +28,7 @@ MAX_NAMED = 4
 
 def check_data(config: BroRLConfig) -> Iterator[Check]:
     """Each source of prompts: its files, and whether their first rows can be read as questions."""
-    for where, source in sources(config):
+    for where, source in config.data.sources():
         name = f"data, {getattr(source, 'name', '')}" if where != "data" else "data"
         settings = OmegaConf.to_container(OmegaConf.structured(_plain(source)))
         found = ask("data_files", "source", {"source": settings}, DEADLINE_S)

@@ -15,9 +15,8 @@ from pathlib import Path
 from nemo_brorl.cluster.doctor.probe import within
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
 from nemo_brorl.config.derived import num_engines, num_gpus, num_policy_ranks, stage_samples
-from nemo_brorl.config.hf_shapes import num_parameters
 from nemo_brorl.config.memory import GIB, available_gib, needed_gib
-from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.config.model_shape import ModelShape, num_parameters
 from nemo_brorl.config.schema import BroRLConfig
 
 PYTHONS = ((3, 11), (3, 12))

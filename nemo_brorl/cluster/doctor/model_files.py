@@ -9,10 +9,9 @@ from pathlib import Path
 
 from nemo_brorl.cluster.doctor.probe import within
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
-from nemo_brorl.config.hf_shapes import hf_shapes
 from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.model_rules import local_model, misfits
-from nemo_brorl.config.model_shape import ModelShape, read_model_shape
+from nemo_brorl.config.model_shape import ModelShape, hf_shapes, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from nemo_brorl.cluster.doctor.probe import answer, ask
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
-from nemo_brorl.config.data_rules import sources
 from nemo_brorl.config.schema import BroRLConfig, SourceConfig
 from nemo_brorl.tasks.questions.presets import row_formats
 from nemo_brorl.tasks.verifiers.registry import names_in
@@ -29,7 +28,7 @@ def verifiers(source: SourceConfig) -> set[str]:
 
 def runs_programs(config: BroRLConfig) -> bool:
     """Whether the verifier `code` may be needed."""
-    return any("code" in verifiers(source) for _, source in sources(config))
+    return any("code" in verifiers(source) for _, source in config.data.sources())
 
 
 def check_sandbox(config: BroRLConfig) -> Iterator[Check]:

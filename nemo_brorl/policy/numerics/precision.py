@@ -36,7 +36,7 @@ def precision_settings(config: PolicyConfig, on_gpu: bool) -> dict[str, Any]:
     it.
 
     The history of the delayed recipe counts forward passes of micro-batches. Which settings go together is in
-    `config.rules`.
+    `config.device_rules`.
     """
     dtype = param_dtype(config)
     settings: dict[str, Any] = {"params_dtype": dtype, "pipeline_dtype": dtype, "bf16": dtype == torch.bfloat16}

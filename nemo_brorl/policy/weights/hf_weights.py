@@ -13,8 +13,7 @@ from megatron.core import parallel_state
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from nemo_brorl.config.hf_shapes import hf_shapes
-from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.config.model_shape import ModelShape, hf_shapes
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.policy.model.model import PolicyModel
 from nemo_brorl.policy.numerics.precision import fill, plain

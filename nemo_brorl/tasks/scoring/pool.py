@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nemo_brorl.config.reward_schema import RewardsConfig
+from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nemo_brorl.config.reward_schema import RewardsConfig
+from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys

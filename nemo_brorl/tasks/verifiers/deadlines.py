@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nemo_brorl.config.reward_schema import RewardsConfig
+from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.tasks.verifiers.payload import Payload
 
 KEY = "timeout_s"

@@ -9,8 +9,8 @@ import pytest
 
 from nemo_brorl.algorithm.advantages import ADVANTAGES, advantages_of
 from nemo_brorl.algorithm.advantages.base import GroupRewards
-from nemo_brorl.config.ranges import ADVANTAGES as NAMES
 from nemo_brorl.config.schema import AlgorithmConfig
+from nemo_brorl.config.sections.algorithm import ADVANTAGES as NAMES
 
 
 def rewards(*groups: list[float]) -> list[GroupRewards]:

@@ -10,8 +10,8 @@ import pytest
 from nemo_brorl.algorithm.advantages.base import GroupRewards
 from nemo_brorl.algorithm.advantages.per_wave import BY_WAVE, WaveMembers, advantages_by_wave
 from nemo_brorl.algorithm.train_batch import learning_batch
-from nemo_brorl.config.ranges import ADVANTAGES_BY_WAVE
 from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig
+from nemo_brorl.config.sections.algorithm import ADVANTAGES_BY_WAVE
 from nemo_brorl.types import Float32, Wave
 from tests.support.fakes import make_group
 

@@ -15,8 +15,7 @@ from nemo_brorl.cluster.doctor import data_files, gpus, machine, model_files, sa
 from nemo_brorl.cluster.doctor.probe import Probe, within
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport, advices, table_header, table_rows
 from nemo_brorl.commands.doctor import read_ports
-from nemo_brorl.config.hf_shapes import hf_shapes
-from nemo_brorl.config.model_shape import read_model_shape
+from nemo_brorl.config.model_shape import hf_shapes, read_model_shape
 from nemo_brorl.config.schema import (
     BroRLConfig,
     DataConfig,

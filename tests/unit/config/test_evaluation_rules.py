@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.config.evaluation_rules import Limits, limits, run_of, selected, with_model_of_checkpoint
+from nemo_brorl.config.derived import BenchmarkLimits, benchmark_limits
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.same_run import run_of, with_model_of_checkpoint
 from nemo_brorl.core.errors import CheckpointError, ConfigError
 
 AIME = "{name: aime, path: aime.jsonl, preset: deepscaler}"
@@ -87,18 +88,18 @@ def test_a_benchmark_takes_from_the_shared_settings_what_it_does_not_say() -> No
     config = load_config(
         "brorl_cpu", [f"evaluation.benchmarks=[{AIME}, {PUZZLES}]", "evaluation.benchmarks.1.samples_per_prompt=3"]
     )
-    benchmarks = [benchmark for _, benchmark in selected(config)]
+    benchmarks = [benchmark for _, benchmark in config.evaluation.selected()]
     shared = (config.data.max_prompt_tokens, config.rollouts.max_response_tokens)
-    assert limits(config, benchmarks[0]) == Limits(8, *shared)
-    assert limits(config, benchmarks[1]) == Limits(3, *shared)
-    assert limits(config, None) == Limits(8, *shared)
+    assert benchmark_limits(config, benchmarks[0]) == BenchmarkLimits(8, *shared)
+    assert benchmark_limits(config, benchmarks[1]) == BenchmarkLimits(3, *shared)
+    assert benchmark_limits(config, None) == BenchmarkLimits(8, *shared)
 
 
 def test_benchmarks_that_are_not_asked_may_be_wrong() -> None:
     config = load_config(
         "brorl_cpu", [f"evaluation.benchmarks=[{AIME}, {{name: unfinished}}]", "evaluation.only=[aime]"]
     )
-    assert [benchmark.name for _, benchmark in selected(config)] == ["aime"]
+    assert [benchmark.name for _, benchmark in config.evaluation.selected()] == ["aime"]
 
 
 def test_with_benchmarks_the_data_need_not_be_there() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.config.fp8_rules import fp8_goes_together, fp8_misfits
+from nemo_brorl.config.device_rules import kernels_exist
+from nemo_brorl.config.model_rules import policy_misfits
 from nemo_brorl.config.model_shape import ModelShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
 
@@ -32,6 +33,10 @@ def config(gpus: int = 0, **policy: Any) -> BroRLConfig:
     return made
 
 
+def fp8_goes_together(made: BroRLConfig) -> list[str]:
+    return [*made.policy.violations(), *kernels_exist(made)]
+
+
 @pytest.mark.parametrize(
     ("gpus", "policy", "message"),
     [
@@ -47,22 +52,22 @@ def test_settings_that_do_not_go_together(gpus: int, policy: dict[str, Any], mes
 
 def test_fp8_is_emulated_on_cpu_in_either_precision_and_nothing_is_asked_without_it() -> None:
     for precision in ("fp32", "bf16"):
-        assert not list(fp8_goes_together(config(fp8="e4m3", precision=precision)))
-    assert not list(fp8_goes_together(config(fp8_params=True, fp8_recipe="delayed", fp8_bf16_first_layers=1)))
+        assert not fp8_goes_together(config(fp8="e4m3", precision=precision))
+    assert not fp8_goes_together(config(fp8_params=True, fp8_recipe="delayed", fp8_bf16_first_layers=1))
 
 
 def test_some_layers_of_a_model_must_be_in_fp8(tmp_path: Path) -> None:
     model = shape(tmp_path)
-    assert not list(fp8_misfits(config(fp8="hybrid", fp8_bf16_first_layers=2, fp8_bf16_last_layers=1), model))
-    (message,) = fp8_misfits(config(fp8="hybrid", fp8_bf16_first_layers=2, fp8_bf16_last_layers=2), model)
+    assert not list(policy_misfits(config(fp8="hybrid", fp8_bf16_first_layers=2, fp8_bf16_last_layers=1), model))
+    (message,) = policy_misfits(config(fp8="hybrid", fp8_bf16_first_layers=2, fp8_bf16_last_layers=2), model)
     assert "leave none of the model's 4 layers in FP8" in message
     too_many = config(fp8="hybrid", fp8_bf16_first_layers=3, pipeline_model_parallel_size=2)
-    (message,) = fp8_misfits(too_many, model)
+    (message,) = policy_misfits(too_many, model)
     assert "write 2 or less" in message
 
 
 def test_features_come_in_sixteens_on_gpus_only(tmp_path: Path) -> None:
     odd = shape(tmp_path, intermediate_size=72)
-    assert not list(fp8_misfits(config(fp8="hybrid"), odd))
-    (message,) = fp8_misfits(config(1, fp8="hybrid", precision="bf16"), odd)
+    assert not list(policy_misfits(config(fp8="hybrid"), odd))
+    (message,) = policy_misfits(config(1, fp8="hybrid", precision="bf16"), odd)
     assert "needs multiples of 16 features and the model's MLP's size on a tensor-parallel rank is 72" in message

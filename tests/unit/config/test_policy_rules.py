@@ -2,7 +2,8 @@
 
 import pytest
 
-from nemo_brorl.config.policy_rules import fp8_weights_have_no_reference, offload_frees_something, reference_resets
+from nemo_brorl.config.cross_rules import precision_allows_what_is_asked
+from nemo_brorl.config.device_rules import turns_free_something
 from nemo_brorl.config.schema import BroRLConfig
 
 
@@ -19,39 +20,39 @@ def without_kl(**reset: object) -> BroRLConfig:
     [{}, {"interval": 5, "clear_optimizer": True}, {"patience": 3, "clear_optimizer": True}, {"clear_optimizer": True}],
 )
 def test_without_a_kl_term_resets_of_the_optimizer_alone_are_fine(reset: dict) -> None:
-    assert list(reference_resets(without_kl(**reset))) == []
+    assert list(without_kl(**reset).algorithm.violations()) == []
 
 
 @pytest.mark.parametrize("reset", [{"interval": 5}, {"patience": 3}, {"kl_above": 0.1, "clear_optimizer": True}])
 def test_without_a_kl_term_other_resets_are_refused(reset: dict) -> None:
-    (message,) = reference_resets(without_kl(**reset))
+    (message,) = without_kl(**reset).algorithm.violations()
     assert "algorithm.kl.coefficient=0" in message
 
 
 def test_with_a_kl_term_any_reset_is_fine() -> None:
     config = without_kl(interval=5, kl_above=0.1, patience=2)
     config.algorithm.kl.coefficient = 1e-4
-    assert list(reference_resets(config)) == []
+    assert list(config.algorithm.violations()) == []
 
 
 def test_offload_is_refused_where_it_frees_nothing() -> None:
     config = BroRLConfig()
     config.policy.offload = "all"
-    (message,) = offload_frees_something(config)
+    (message,) = turns_free_something(config)
     assert "nothing to free on CPU: write none" in message
     config.trainer.gpus_per_node = 8
-    assert list(offload_frees_something(config)) == []
+    assert list(turns_free_something(config)) == []
     config.generation.placement = "disaggregated"
-    (message,) = offload_frees_something(config)
+    (message,) = turns_free_something(config)
     assert "write policy.offload=none" in message
 
 
 def test_fp8_weights_train_without_a_reference() -> None:
     config = BroRLConfig()
     config.policy.fp8_params = True
-    assert list(fp8_weights_have_no_reference(config)) == []  # does nothing without policy.fp8
+    assert list(precision_allows_what_is_asked(config)) == []  # does nothing without policy.fp8
     config.policy.fp8 = "hybrid"
-    (message,) = fp8_weights_have_no_reference(config)
+    (message,) = precision_allows_what_is_asked(config)
     assert "algorithm.kl.coefficient=0" in message
     config.algorithm.kl.coefficient = 0.0
-    assert list(fp8_weights_have_no_reference(config)) == []
+    assert list(precision_allows_what_is_asked(config)) == []

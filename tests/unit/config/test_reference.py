@@ -1,4 +1,4 @@
-"""The list of settings, `--help` and docs/configuration.md come from the schema and cover all of it."""
+"""The list of settings, `--help` and docs/configuration.md come from the declarations and cover all of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,22 @@ def test_nested_sections_and_list_elements_are_listed() -> None:
     assert settings()["exp_manager.wandb_logger_kwargs"].is_mapping
 
 
-def test_comments_of_the_schema_are_the_meanings() -> None:
-    assert settings()["rollouts.num_per_prompt"].comment == "N, the scaling axis"
+def test_what_a_field_declares_is_listed() -> None:
+    assert settings()["rollouts.num_per_prompt"].declared.meaning == "N, the scaling axis"
+    assert settings()["rollouts.num_per_prompt"].declared.allowed == "of at least 2"
+    assert settings()["policy.fp8"].declared.allowed == "null, hybrid, e4m3"
     assert next(group for group in groups() if group.path == "policy.optim").summary.startswith("Adam")
+
+
+def test_every_number_has_a_range() -> None:
+    numbers = {path for path, setting in settings().items() if setting.annotation.split(" ")[0] in ("int", "float")}
+    assert numbers == {path for path, setting in settings().items() if setting.declared.range is not None}
+
+
+def test_a_section_that_may_change_lends_it_to_its_settings() -> None:
+    may_change = {path for path, setting in settings().items() if setting.may_change}
+    assert {"parity.enabled", "exp_manager.explicit_log_dir", "trainer.max_steps"} <= may_change
+    assert not {"trainer.seed", "policy.model", "evaluation.num_prompts"} & may_change
 
 
 def test_defaults_are_written_as_in_yaml() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nemo_brorl.config.hf_shapes import num_parameters
+from nemo_brorl.config.model_shape import num_parameters
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.launcher.planner.known_models import SHAPES, find_shape

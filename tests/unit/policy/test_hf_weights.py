@@ -11,8 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from nemo_brorl.config.hf_shapes import hf_shapes
-from nemo_brorl.config.model_shape import ModelShape, Rope, read_model_shape
+from nemo_brorl.config.model_shape import ModelShape, Rope, hf_shapes, read_model_shape
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.policy.device import Device
 from nemo_brorl.policy.layout import ParallelLayout

@@ -23,8 +23,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from nemo_brorl.config.reward_rules import SHARE_OF_TESTS
-from nemo_brorl.config.reward_schema import CodeConfig, RewardsConfig
+from nemo_brorl.config.schema import CodeConfig, RewardsConfig
+from nemo_brorl.config.sections.rewards import SHARE_OF_TESTS
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.tasks.sandbox import Job, Limits, Run, Sandbox, SandboxError
 from nemo_brorl.tasks.verifiers.answer import without_thinking

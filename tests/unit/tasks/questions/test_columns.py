@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.config import ranges
 from nemo_brorl.config.schema import ColumnsConfig, DataConfig, SourceConfig
+from nemo_brorl.config.sections import data
 from nemo_brorl.tasks.questions.columns import RowFormat, question_of
 from nemo_brorl.tasks.questions.paths import ABSENT, value_at
 from nemo_brorl.tasks.questions.presets import PRESETS, row_formats
@@ -119,7 +119,7 @@ def test_what_json_has_no_form_for_is_a_bad_row() -> None:
 
 
 def test_every_preset_is_a_choice() -> None:
-    assert set(ranges.PRESETS) == set(PRESETS)
+    assert set(data.PRESETS) == set(PRESETS)
 
 
 def preset_question(path: Path, kind: str, preset: str) -> Question:

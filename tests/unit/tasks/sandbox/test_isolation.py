@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.config.reward_schema import CodeConfig, RewardsConfig
+from nemo_brorl.config.schema import CodeConfig, RewardsConfig
 from nemo_brorl.tasks.sandbox import FINISHED, Job, Limits, Sandbox
 from nemo_brorl.tasks.sandbox.limits import NAMESPACES
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool

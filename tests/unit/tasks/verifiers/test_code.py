@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.config.reward_schema import CodeConfig, RewardsConfig
+from nemo_brorl.config.schema import CodeConfig, RewardsConfig
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.code.tests import Rules, same_text, same_value

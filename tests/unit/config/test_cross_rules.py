@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_brorl.config import derived, ranges
+from nemo_brorl.config import derived
+from nemo_brorl.config.cross_rules import check_sft_rules
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.reference import settings
-from nemo_brorl.config.rules import check_sft_rules
+from nemo_brorl.config.sections import algorithm
 from nemo_brorl.core.errors import ConfigError
 
 ON_GPUS = ["trainer.gpus_per_node=8", "policy.data_parallel_size=null"]
@@ -156,22 +156,14 @@ def test_what_fits_is_accepted(overrides: list[str]) -> None:
     assert load_config("brorl_cpu", overrides) != load_config("brorl_cpu")
 
 
-def test_every_number_of_the_schema_has_a_range() -> None:
-    assert set(ranges.RANGES) == {path for path, setting in settings().items() if setting.is_number}
-
-
-def test_every_choice_names_a_setting_of_the_schema() -> None:
-    assert set(ranges.CHOICES) <= set(settings())
-
-
 def test_names_in_the_rules_are_those_of_the_algorithms() -> None:
     from nemo_brorl.algorithm.advantages import ADVANTAGES
     from nemo_brorl.algorithm.kl import ESTIMATORS
     from nemo_brorl.algorithm.losses import LOSSES, SUPERVISED
 
-    assert set(ranges.ADVANTAGES) == set(ADVANTAGES)
-    assert set(ranges.REINFORCEMENT_LOSSES) == set(LOSSES) - SUPERVISED
-    assert set(ranges.KL_ESTIMATORS) == set(ESTIMATORS)
+    assert set(algorithm.ADVANTAGES) == set(ADVANTAGES)
+    assert set(algorithm.REINFORCEMENT_LOSSES) == set(LOSSES) - SUPERVISED
+    assert set(algorithm.KL_ESTIMATORS) == set(ESTIMATORS)
 
 
 def test_the_warm_up_model_must_hold_a_prompt_and_a_response() -> None:

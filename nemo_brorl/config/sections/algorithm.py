@@ -1,0 +1,120 @@
+"""Settings of the algorithm: how rewards become an update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nemo_brorl.config.setting import Section, section, setting
+
+ADVANTAGES = ("reinforce_plus_plus_baseline", "reinforce_plus_plus", "grpo", "dr_grpo", "rloo", "maxrl", "pass_at_k")
+ADVANTAGES_BY_WAVE = ("reinforce_plus_plus_baseline", "dr_grpo", "rloo")  # those that rollouts.allocation=waves may use
+REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "cispo")  # those that learn from advantages
+KL_ESTIMATORS = ("k1", "k2", "k3")
+
+
+@dataclass
+class KLConfig(Section):
+    """KL to the reference policy."""
+
+    coefficient: float = setting(1e-4, "weight of the KL; 0: no reference policy", at_least=0)
+    estimator: str = setting("k2", "estimator of a token's KL", choices=KL_ESTIMATORS)
+    placement: str = setting(
+        "loss", "loss: a term with its own gradient; reward: taken off the advantage", choices=("loss", "reward")
+    )
+    log_ratio_clamp: float = setting(10.0, "nats that a token's log-ratio is clamped to", above=0)
+
+
+@dataclass
+class ReferenceResetConfig(Section):
+    """When the current weights become the reference (ProRL, arXiv 2505.24864, section 3.3)."""
+
+    interval: int = setting(0, "steps; 0: never", at_least=0)
+    kl_above: float | None = setting(None, "mean KL to the reference in a step, nats per token; null: never", above=0)
+    patience: int = setting(0, "validations in a row without a new best pass@1; 0: never", at_least=0)
+    clear_optimizer: bool = setting(False, "ProRL v1 cleared Adam's moments, v2 keeps them")
+
+
+@dataclass
+class ImportanceCorrectionConfig(Section):
+    """Weights for the difference between vLLM's and Megatron's probabilities w = p_Megatron / p_vLLM of a token."""
+
+    enabled: bool = setting(True)
+    kind: str = setting(
+        "tis",
+        "tis: min(w, cap); icepop: w within [low, high], else 0; sequence_mask: tis, and 0 for responses outside",
+        choices=("tis", "icepop", "sequence_mask"),
+    )
+    cap: float = setting(2.0, "largest weight under tis and sequence_mask", above=0)
+    low: float = setting(0.5, "lower bound of icepop and sequence_mask", within=(0, 1))
+    high: float = setting(5.0, "upper bound of icepop and sequence_mask", at_least=1)
+
+
+@dataclass
+class AlgorithmConfig(Section):
+    """How rewards become an update."""
+
+    advantage: str = setting("reinforce_plus_plus_baseline", "advantage estimator", choices=ADVANTAGES)
+    pass_at_k: int = setting(8, "k of the advantage pass_at_k", at_least=1)
+    train_rollouts: int | None = setting(
+        None, "rollouts of a group, those with the largest variance of rewards (PODS); null: all N", at_least=2
+    )
+    rare_success_exponent: float = setting(
+        0.0, "weight of a group: (1 - share of correct rollouts) ** this; 0: off", at_least=0
+    )
+    loss: str = setting("ppo_clip", "loss of the policy", choices=REINFORCEMENT_LOSSES)
+    aggregation: str = setting(
+        "token_mean",
+        "mean over tokens or responses; constant: sum over rollouts.max_response_tokens",
+        choices=("token_mean", "sequence_mean", "constant"),
+    )
+    clip_low: float = setting(0.2, "ratio to the older policy is clipped below 1 - this", above=0, at_most=1)
+    clip_high: float = setting(0.28, "ratio to the older policy is clipped above 1 + this", above=0)
+    dual_clip: float = setting(10.0, "bound of the ratio where the advantage is negative; 0: off", at_least=0)
+    entropy_coefficient: float = setting(0.0, "weight of the entropy bonus", at_least=0)
+    num_mini_batches: int = setting(4, "optimizer steps per training step", at_least=1)
+    kl: KLConfig = section(KLConfig)
+    reference_reset: ReferenceResetConfig = section(ReferenceResetConfig)
+    importance_correction: ImportanceCorrectionConfig = section(ImportanceCorrectionConfig)
+
+    def violations(self) -> Iterator[str]:
+        bound = 1 + self.clip_high
+        if 0 < self.dual_clip <= bound:
+            yield (
+                f"algorithm.dual_clip={self.dual_clip} must be above 1 + algorithm.clip_high = {bound:g}: write 10.0, "
+                "or 0 to turn it off"
+            )
+        if self.loss == "gspo" and self.aggregation == "token_mean":
+            yield (
+                "algorithm.loss=gspo clips whole responses and algorithm.aggregation=token_mean weighs them by "
+                "length: write algorithm.aggregation=sequence_mean"
+            )
+        if self.loss == "gspo" and self.clip_high > 0.05:
+            yield (
+                f"algorithm.clip_high={self.clip_high} is a bound for single tokens; ratios of whole responses "
+                "(algorithm.loss=gspo) stay much closer to 1: write for example algorithm.clip_low=3e-4 "
+                "algorithm.clip_high=4e-4"
+            )
+        if self.kl.placement == "reward" and self.kl.coefficient == 0:
+            yield (
+                "algorithm.kl.placement=reward with algorithm.kl.coefficient=0 takes nothing off: write a "
+                "coefficient, or placement=loss"
+            )
+        if self.kl.coefficient == 0:
+            yield from self._resets_without_a_reference()
+
+    def _resets_without_a_reference(self) -> Iterator[str]:
+        """A reset can then only clear the optimizer, and no KL can ask for it."""
+        reset = self.reference_reset
+        is_wanted = reset.interval > 0 or reset.patience > 0 or reset.kl_above is not None
+        if reset.kl_above is not None:
+            yield (
+                f"algorithm.reference_reset.kl_above={reset.kl_above} never sees a KL, as algorithm.kl.coefficient=0 "
+                "trains without a reference: write kl_above=null, or a coefficient such as 1e-4"
+            )
+        if is_wanted and not reset.clear_optimizer:
+            yield (
+                "algorithm.reference_reset resets nothing, as algorithm.kl.coefficient=0 trains without a reference: "
+                "write a coefficient such as 1e-4, clear_optimizer=true to reset the optimizer alone, or interval=0 "
+                "patience=0 kl_above=null"
+            )

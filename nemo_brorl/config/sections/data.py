@@ -1,0 +1,180 @@
+"""Settings of prompts: sources, columns, mixtures. What is in the files is for `tasks/questions/` to judge."""
+
+from __future__ import annotations
+
+import glob
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING
+
+from nemo_brorl.config.setting import Section, section, setting
+
+PRESETS = ("plain", "deepscaler", "eurus_2", "scp_116k", "ifeval")
+FILE_WORDS = {
+    "jsonl": "a file with one JSON object per line",
+    "parquet": "a Parquet file",
+    "dataset": "the folder of a Hugging Face dataset on disk",
+}
+SOURCES = ("reasoning_gym", *FILE_WORDS)
+
+
+@dataclass
+class TaskStageConfig(Section):
+    """A change of a task's settings as training goes on."""
+
+    from_question: int = setting(
+        MISSING, "first question of the source that it holds for, counted over all of its tasks", at_least=1
+    )
+    config: dict[str, Any] = setting({}, "settings laid over the task's own")
+
+
+@dataclass
+class TaskConfig(Section):
+    """One Reasoning Gym task in the mixture."""
+
+    name: str = setting(MISSING, '"*": every task that is not named beside it, sharing the weight')
+    weight: float = setting(1.0, "share of the questions, over the sum of all weights", above=0)
+    config: dict[str, Any] = setting({}, "settings of the task's own")
+    stages: list[TaskStageConfig] = setting([], "curriculum; held-out questions are of all stages alike")
+
+
+@dataclass
+class ColumnsConfig(Section):
+    """Where the fields of a row are, as paths (`reward_model.ground_truth`; docs/data.md); null: as data.preset
+    says."""
+
+    prompt: str | None = setting(None, "text, or a list of messages with role and content")
+    answer: str | None = setting(None, 'text, a number, or a list of those; "": the verifier reads none')
+    task: str | None = setting(None, "name that metrics are grouped by; rows without one take the domain's name")
+    verifier: str | None = setting(None, "verifier that scores the row; rows without one take data.verifier")
+    payload: dict[str, str] = setting({}, "what else the verifier reads: its name to a path; `path?` may be missing")
+
+
+@dataclass
+class SourceConfig(Section):
+    """One source of questions."""
+
+    source: str = setting("reasoning_gym", "kind of source; dataset: a folder", choices=SOURCES)
+    tasks: list[TaskConfig] = setting([], "tasks of reasoning_gym")
+    path: str | None = setting(None, "a file, or a pattern of files (`DATA/*.parquet`); for dataset the folder")
+    held_out_path: str | None = setting(
+        None, "questions for validation of their own, in the same format; null: a share of `path`"
+    )
+    dataset_split: str | None = setting(None, "split of a dataset folder with several; null: train, where there is one")
+    preset: str = setting("plain", "layout of the rows", choices=PRESETS)
+    only: dict[str, str] = setting({}, "rows with these values at these paths; others are passed over")
+    columns: ColumnsConfig = section(ColumnsConfig)
+    verifier: str | None = setting(None, "verifier that scores the answers; null: as the preset says")
+    verifier_options: dict[str, Any] = setting({}, "options handed to the verifier with every question")
+    max_bad_rows: int = setting(
+        0, "rows that cannot be used, repeated questions among them, are left out up to this many", at_least=0
+    )
+
+    def missing_files(self, where: str) -> Iterator[str]:
+        """What is not there of a source that is set at `where`, each with what to write."""
+        if self.source == "reasoning_gym":
+            if not self.tasks:
+                yield (
+                    f"{where}.tasks is empty and {where}.source is reasoning_gym: write for example "
+                    f"{where}.tasks=[{{name: chain_sum}}]"
+                )
+            return
+        words, kind = FILE_WORDS[self.source], "folder" if self.source == "dataset" else "file"
+        if self.path is None:
+            yield f"{where}.source={self.source} needs {where}.path: write the path of {words}"
+        for name, path in (("path", self.path), ("held_out_path", self.held_out_path)):
+            if path is not None and not is_there(path, kind):
+                yield f"{where}.{name}={path}: there is no such {kind}; write the path of {words}"
+
+
+@dataclass
+class DomainConfig(SourceConfig):
+    """A source in a mixture."""
+
+    name: str = setting(MISSING, "name that metrics and prompts carry")
+    weight: float = setting(1.0, "share of the prompts, over the sum of all weights", at_least=0)
+    system_prompt: str | None = setting(None, 'null: data.system_prompt; "" for none')
+    max_prompt_tokens: int | None = setting(None, "null: data.max_prompt_tokens", at_least=1)
+
+
+@dataclass
+class DataConfig(SourceConfig):
+    """Where prompts come from."""
+
+    source: str = setting(
+        "reasoning_gym", "kind of source; dataset: a folder; mixture: data.domains", choices=(*SOURCES, "mixture")
+    )
+    domains: list[DomainConfig] = setting([], "sources of a mixture")
+    system_prompt: str | None = setting(None, 'null: that of the row, if it has one; "" for none')
+    max_prompt_tokens: int = setting(160, "tokens of a prompt; longer ones are left out and counted", at_least=1)
+    held_out_fraction: float = setting(
+        0.1, "share of all questions, chosen by a hash of the question; never trained on", within=(0, 1)
+    )
+
+    def sources(self) -> list[tuple[str, SourceConfig]]:
+        """(where it is set, source) of every source that prompts are drawn from."""
+        if self.source != "mixture":
+            return [("data", self)]
+        return [(f"data.domains.{index}", domain) for index, domain in enumerate(self.domains) if domain.weight > 0]
+
+    def violations(self) -> Iterator[str]:
+        if self.held_out_fraction == 1:
+            yield "data.held_out_fraction=1.0 leaves nothing to train on: write a share below 1, for example 0.1"
+        if self.source == "mixture":
+            yield from self._mixture_violations()
+        elif self.domains:
+            yield f"data.domains is set and data.source={self.source}: write data.source=mixture, or data.domains=[]"
+        for where, source in self.sources():
+            for name, times in repeated(task.name for task in source.tasks):
+                yield f"{where}.tasks names {name} {times} times: write it once with a larger weight"
+            for task in source.tasks:
+                starts = [stage.from_question for stage in task.stages]
+                if any(later <= earlier for earlier, later in pairwise(starts)):
+                    yield (
+                        f"{where}.tasks, {task.name}: its stages begin at {starts}; write from_question in ascending "
+                        "order"
+                    )
+            seconds = source.verifier_options.get("timeout_s", 1.0)
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+                yield (
+                    f"{where}.verifier_options.timeout_s={seconds} must be a number above 0: write the seconds for "
+                    "one response"
+                )
+
+    def _mixture_violations(self) -> Iterator[str]:
+        if not self.domains:
+            yield (
+                "data.source=mixture needs data.domains: write for example data.domains=[{name: math, source: jsonl, "
+                "path: FILE}]"
+            )
+        elif sum(domain.weight for domain in self.domains) <= 0:
+            yield "the weights of data.domains sum to 0: write one above 0"
+        for name, times in repeated(domain.name for domain in self.domains):
+            yield f"data.domains names {name} {times} times: give each domain a name of its own"
+        for index, domain in enumerate(self.domains):
+            where, limit = f"data.domains.{index}", domain.max_prompt_tokens
+            if not domain.name or "/" in domain.name:
+                yield f"{where}.name={domain.name!r}: write a name without a slash; metrics and prompts carry it"
+            if limit is not None and limit > self.max_prompt_tokens:
+                yield (
+                    f"{where}.max_prompt_tokens={limit} is above data.max_prompt_tokens={self.max_prompt_tokens}, "
+                    f"which the engines make room for: write data.max_prompt_tokens={limit}"
+                )
+
+
+def is_there(path: str, kind: str) -> bool:
+    """Whether a folder, or at least one file of a pattern, exists."""
+    if kind == "folder":
+        return Path(path).is_dir()
+    return Path(path).is_file() or any(Path(name).is_file() for name in glob.iglob(path, recursive=True))
+
+
+def repeated(names: Iterable[str]) -> list[tuple[str, int]]:
+    """(name, times) of every name that occurs more than once, in alphabetical order."""
+    return [(name, times) for name, times in sorted(Counter(names).items()) if times > 1]

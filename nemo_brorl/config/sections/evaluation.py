@@ -1,0 +1,123 @@
+"""Settings of validation and evaluation. Files are opened by `evaluation/`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from omegaconf import MISSING
+
+from nemo_brorl.config.sections.data import SOURCES, SourceConfig, repeated
+from nemo_brorl.config.setting import Section, setting
+
+
+@dataclass
+class BenchmarkConfig(SourceConfig):
+    """One benchmark of `evaluate`: a source whose questions are all asked, in their order."""
+
+    name: str = setting(MISSING, "name that results and files carry")
+    source: str = setting("jsonl", "kind of source; reasoning_gym: questions held out of training", choices=SOURCES)
+    domain: str | None = setting(None, "name that results are also put together by; null: the name")
+    num_prompts: int | None = setting(
+        None, "only the first so many; null: all; reasoning_gym has no end and needs a number", at_least=1
+    )
+    samples_per_prompt: int | None = setting(None, "null: evaluation.samples_per_prompt", at_least=1)
+    max_response_tokens: int | None = setting(None, "null: evaluation.max_response_tokens", at_least=1)
+    max_prompt_tokens: int | None = setting(
+        None, "null: data.max_prompt_tokens; a longer prompt is an error, as leaving it out would flatter", at_least=1
+    )
+    system_prompt: str | None = setting(None, 'null: data.system_prompt; "" for none')
+
+    def violations_at(self, where: str) -> Iterator[str]:
+        """What is wrong with a benchmark that is set at `where`."""
+        if self.held_out_path is not None:
+            yield (
+                f"{where}.held_out_path={self.held_out_path} is for training: name the file of the benchmark in "
+                f"{where}.path"
+            )
+        if self.source != "reasoning_gym":
+            if self.tasks:
+                yield f"{where}.tasks is given and {where}.source is {self.source}: write {where}.source=reasoning_gym"
+            elif self.path is None:
+                yield f"{where}.source={self.source} needs {where}.path: write the path of the file of {self.name}"
+            return
+        if not self.tasks:
+            yield (
+                f"{where}.tasks is empty and {where}.source is reasoning_gym: write for example "
+                f"{where}.tasks=[{{name: chain_sum}}]"
+            )
+        if self.num_prompts is None:
+            yield f"{where}.source=reasoning_gym has no end: write {where}.num_prompts, for example 100"
+
+
+@dataclass
+class EvaluationConfig(Section):
+    """Validation and evaluation on held-out prompts or benchmarks (docs/evaluation.md)."""
+
+    num_prompts: int = setting(256, "held-out prompts", at_least=1)
+    samples_per_prompt: int = setting(8, "responses of each prompt", at_least=1)
+    temperature: float = setting(1.0, "0: the likeliest token", at_least=0)
+    top_p: float = setting(1.0, "share of the probability mass that tokens are drawn from", above=0, at_most=1)
+    max_response_tokens: int | None = setting(None, "null: as in training", at_least=1)
+    benchmarks: list[BenchmarkConfig] = setting([], "what `evaluate` asks; none: held-out prompts", may_change=True)
+    only: list[str] = setting([], "names of the benchmarks to ask; none: all", may_change=True)
+    pass_at_k: list[int] = setting([], "k to estimate, beside 1 and all samples of a prompt", may_change=True)
+    majority_at_k: list[int] = setting(
+        [], "the same for the answer that most of k samples give, beside all samples", may_change=True
+    )
+    confidence: float = setting(0.95, "confidence of intervals", within=(0.5, 0.9999), may_change=True)
+    bootstrap_samples: int = setting(
+        2000, "resamplings of prompts behind an interval", within=(100, 1_000_000), may_change=True
+    )
+    checkpoint: str | None = setting(
+        None, "step_K folder, or run folder (its newest), to evaluate in place of policy.model", may_change=True
+    )
+    compare_with: str | None = setting(
+        None, "an evaluation.json of the same prompts and settings: paired tests against it", may_change=True
+    )
+    save_samples: int = setting(0, "responses of each prompt that are kept as text", at_least=0, may_change=True)
+    output: str | None = setting(None, "folder of the results; null: the run folder", may_change=True)
+
+    def selected(self) -> list[tuple[str, BenchmarkConfig]]:
+        """(where it is set, benchmark) of those that are asked; empty: the held-out prompts of `data`."""
+        asked = []
+        for index, benchmark in enumerate(self.benchmarks):
+            if not self.only or benchmark.name in self.only:
+                asked.append((f"evaluation.benchmarks.{index}", benchmark))
+        return asked
+
+    def violations(self) -> Iterator[str]:
+        names = [benchmark.name for benchmark in self.benchmarks]
+        for name, times in repeated(names):
+            yield f"evaluation.benchmarks names {name} {times} times: give each benchmark a name of its own"
+        for index, name in enumerate(names):
+            if not name or "/" in name or name.startswith("."):
+                yield (
+                    f"evaluation.benchmarks.{index}.name={name!r}: write a name without a slash or a dot at its "
+                    "beginning; a file carries it"
+                )
+        for name in self.only:
+            if name not in names:
+                known = f"write one of {', '.join(names)}" if names else "evaluation.benchmarks lists none"
+                yield f"evaluation.only names {name}, and there is no such benchmark: {known}"
+        asked = [("evaluation", self.samples_per_prompt)]
+        if self.selected():
+            asked = []
+        for where, benchmark in self.selected():
+            yield from benchmark.violations_at(where)
+            asked.append((f"{where} ({benchmark.name})", benchmark.samples_per_prompt or self.samples_per_prompt))
+        for name, num_samples in asked:
+            yield from _without_samples("pass_at_k", self.pass_at_k, name, num_samples)
+            yield from _without_samples("majority_at_k", self.majority_at_k, name, num_samples)
+
+
+def _without_samples(setting_name: str, ks: list[int], name: str, num_samples: int) -> Iterator[str]:
+    """Every k that `num_samples` samples of a prompt cannot estimate."""
+    for k in ks:
+        if k < 1:
+            yield f"evaluation.{setting_name} has {k}: write numbers from 1"
+        elif k > num_samples:
+            yield (
+                f"evaluation.{setting_name} has {k} and {name} draws {num_samples} samples of a prompt: write "
+                f"samples_per_prompt={k} or more there, or leave {k} out"
+            )

@@ -1,0 +1,73 @@
+"""Settings of the vLLM engines and of how weights reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nemo_brorl.config.setting import Section, setting
+
+
+@dataclass
+class GenerationConfig(Section):
+    """vLLM engines."""
+
+    num_engines: int | None = setting(
+        None, "engines; null: one per tensor_parallel_size GPUs; 2 on CPU", at_least=1, may_change=True
+    )
+    tensor_parallel_size: int = setting(1, "GPUs of an engine", at_least=1)
+    max_model_len: int = setting(256, "tokens of a prompt and its response together", at_least=2)
+    max_num_seqs: int = setting(512, "responses that an engine decodes together", at_least=1)
+    gpu_memory_utilization: float = setting(0.6, "share of a GPU's memory for an engine", above=0, at_most=1)
+    kv_cache_gib: float = setting(0.25, "GiB per engine, on CPU", above=0)
+    precision: str = setting("fp32", "number format of weights and activations", choices=("fp32", "bf16"))
+    block_size: int = setting(32, "tokens; a prompt needs more than one block for the prefix cache to hit", at_least=1)
+    enforce_eager: bool = setting(True, "no CUDA graphs")
+    placement: str = setting(
+        "colocated",
+        "colocated: in turns with the policy; disaggregated: own devices",
+        choices=("colocated", "disaggregated"),
+    )
+    sleep: str = setting(
+        "off",
+        "what colocated engines give up while the policy trains; offload: weights to host, discard: GPU",
+        choices=("off", "cache", "offload", "discard"),
+    )
+    max_residual_gib: float | None = setting(
+        None, "GiB per GPU that a sleeping engine may hold; one above it is restarted; null: never", above=0
+    )
+    weight_transport: str = setting(
+        "auto",
+        "collective: NCCL, or Gloo on CPU; auto: object_store on CPU, else by placement",
+        choices=("auto", "object_store", "collective", "cuda_ipc"),
+    )
+    weight_bucket_mib: float = setting(64.0, "MiB of the buckets that weights travel in, a few at a time", above=0)
+    weight_timeout_s: float = setting(60.0, "seconds to join a transport, or to move one bucket", above=0)
+    keep_published: bool = setting(True, "one copy of the weights stays in the object store, for restarted engines")
+    report_every: int = setting(
+        32, "rollouts that end before an engine reports progress; it also does with every chunk it finishes", at_least=1
+    )
+    report_s: float = setting(5.0, "seconds between reports of a busy engine, whatever has ended", above=0)
+    timeout_s: float = setting(
+        600.0, "seconds without progress, or of starting, after which an engine is replaced", above=0, may_change=True
+    )
+    max_restarts: int = setting(
+        3,
+        "restarts of an engine without a chunk, or losses of one chunk, before the run ends",
+        at_least=0,
+        may_change=True,
+    )
+
+    def violations(self) -> Iterator[str]:
+        """Engines with devices of their own have nobody to make room for. On CPU sleeping frees nothing, but is
+        allowed: the same calls are made and measured."""
+        if self.sleep != "off" and self.placement == "disaggregated":
+            yield (
+                f"generation.sleep={self.sleep} makes room for the policy on the engines' devices, and with "
+                "generation.placement=disaggregated it has its own: write generation.sleep=off"
+            )
+        if self.sleep == "off" and self.max_residual_gib is not None:
+            yield (
+                f"generation.max_residual_gib={self.max_residual_gib} limits what sleeping engines hold and "
+                "generation.sleep=off lets none sleep: write max_residual_gib=null, or sleep=discard"
+            )

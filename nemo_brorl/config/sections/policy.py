@@ -1,0 +1,104 @@
+"""Settings of the Megatron policy and its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nemo_brorl.config.setting import Section, section, setting
+
+
+@dataclass
+class OptimConfig(Section):
+    """Adam as Megatron's distributed optimizer runs it."""
+
+    lr: float = setting(3e-4, "learning rate at the batch of this config; schedules scale it", above=0)
+    betas: tuple[float, float] = setting((0.9, 0.95), "decay of the two moments, each in [0, 1)")
+    eps: float = setting(1e-8, above=0)
+    weight_decay: float = setting(0.0, at_least=0)
+    clip_grad: float = setting(1.0, "global gradient norm; 0 turns clipping off", at_least=0)
+    warmup_steps: int = setting(0, "steps over which the learning rate rises to lr", at_least=0)
+
+
+@dataclass
+class MoeConfig(Section):
+    """Mixture-of-experts models only."""
+
+    aux_loss_coefficient: float = setting(0.0, "load-balancing loss added to the policy loss", at_least=0)
+    freeze_router: bool = setting(False, "the router's weights are not trained")
+
+
+@dataclass
+class PolicyConfig(Section):
+    """The Megatron policy."""
+
+    model: str = setting("runs/base_cpu", "Hugging Face name or folder")
+    tensor_model_parallel_size: int = setting(1, "ranks that share every layer", at_least=1, may_change=True)
+    pipeline_model_parallel_size: int = setting(1, "stages of layers", at_least=1, may_change=True)
+    virtual_pipeline_model_parallel_size: int | None = setting(None, "chunks of layers in each stage", at_least=2)
+    context_parallel_size: int = setting(1, "ranks that share every row", at_least=1)
+    expert_model_parallel_size: int = setting(1, "ranks that share the experts of a layer", at_least=1)
+    data_parallel_size: int | None = setting(
+        None, "replicas of the policy; null: all GPUs; 1 on CPU", at_least=1, may_change=True
+    )
+    sequence_parallel: bool = setting(False, "activations are split over tensor-parallel ranks")
+    precision: str = setting("fp32", "number format of weights and activations", choices=("fp32", "bf16"))
+    fp8: str | None = setting(
+        None,
+        "matrix products in FP8: hybrid is e4m3 forward, e5m2 backward; Transformer Engine on Hopper, emulated on CPU",
+        choices=(None, "hybrid", "e4m3"),
+    )
+    fp8_recipe: str = setting("tensorwise", "how FP8 scales are chosen", choices=("delayed", "tensorwise", "blockwise"))
+    fp8_params: bool = setting(False, "keep the weights of FP8 layers in FP8 between steps (GPU)")
+    fp8_amax_history: int = setting(1024, "micro-batches in the delayed recipe's history of largest values", at_least=1)
+    fp8_bf16_first_layers: int = setting(0, "layers at the start that stay in bf16", at_least=0)
+    fp8_bf16_last_layers: int = setting(0, "layers at the end that stay in bf16", at_least=0)
+    tokens_per_micro_batch: int = setting(8192, "tokens on each context-parallel rank", at_least=1)
+    log_prob_chunk_tokens: int = setting(
+        1024, "tokens whose logits are computed together, some columns of the vocabulary at a time", at_least=1
+    )
+    shared_prompt: bool = setting(True, "compute a prompt once for the responses of its group in a micro-batch")
+    attention: str = setting("auto", "attention kernel; flex: GPU", choices=("auto", "sdpa", "flex"))
+    recompute: str | None = setting(None, "activations computed anew", choices=(None, "selective", "full"))
+    offload: str = setting(
+        "none",
+        "what moves to the host while engines generate (GPU)",
+        choices=("none", "optimizer", "all"),
+        may_change=True,
+    )
+    num_threads: int = setting(1, "threads per rank, on CPU", at_least=1)
+    moe: MoeConfig = section(MoeConfig)
+    optim: OptimConfig = section(OptimConfig)
+
+    @property
+    def num_bf16_layers(self) -> int:
+        """Layers that stay out of FP8."""
+        return self.fp8_bf16_first_layers + self.fp8_bf16_last_layers
+
+    def violations(self) -> Iterator[str]:
+        betas = self.optim.betas
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            yield f"policy.optim.betas={list(betas)} must be two numbers in [0, 1): write policy.optim.betas=[0.9,0.95]"
+        if self.sequence_parallel and self.tensor_model_parallel_size == 1:
+            yield (
+                "policy.sequence_parallel=true splits activations over tensor-parallel ranks and "
+                "policy.tensor_model_parallel_size is 1: write policy.sequence_parallel=false"
+            )
+        virtual = self.virtual_pipeline_model_parallel_size
+        if virtual is not None and self.pipeline_model_parallel_size == 1:
+            yield (
+                f"policy.virtual_pipeline_model_parallel_size={virtual} needs policy.pipeline_model_parallel_size > 1: "
+                "write null, or raise policy.pipeline_model_parallel_size"
+            )
+        if self.moe.freeze_router and self.moe.aux_loss_coefficient > 0:
+            yield (
+                f"policy.moe.aux_loss_coefficient={self.moe.aux_loss_coefficient} trains the router and "
+                "policy.moe.freeze_router=true keeps it as it is: write policy.moe.aux_loss_coefficient=0 or "
+                "policy.moe.freeze_router=false"
+            )
+        if self.fp8 is not None and self.fp8_recipe == "delayed" and self.num_bf16_layers:
+            yield (
+                f"policy.fp8_recipe=delayed takes its scales over all layers at once, so that none can stay in "
+                f"{self.precision}: write policy.fp8_bf16_first_layers=0 and policy.fp8_bf16_last_layers=0, or "
+                "policy.fp8_recipe=tensorwise"
+            )

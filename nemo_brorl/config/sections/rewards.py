@@ -1,0 +1,81 @@
+"""Settings of rewards: verification and shaping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nemo_brorl.config.setting import Section, section, setting
+
+SHARE_OF_TESTS = 0.8  # share of a response's deadline for its tests: what remains is for the rest of the verifier
+
+
+@dataclass
+class CosineLengthConfig(Section):
+    """A reward that bends with length, separately for right and wrong answers (arXiv 2502.03373)."""
+
+    enabled: bool = setting(False)
+    correct_short: float = setting(1.0, "reward of a right answer of no tokens ...", within=(-10, 10))
+    correct_long: float = setting(0.5, "... and of one at the limit", within=(-10, 10))
+    wrong_short: float = setting(-0.5, "reward of a wrong answer of no tokens ...", within=(-10, 10))
+    wrong_long: float = setting(0.0, "... and of one at the limit", within=(-10, 10))
+    on_steps: int = setting(100, "steps that it acts for (ProRLv2) ...", at_least=1)
+    off_steps: int = setting(500, "... and then does not; 0: always acts", at_least=0)
+
+
+@dataclass
+class ShapingConfig(Section):
+    """What changes rewards after dynamic sampling has judged the raw ones; advantages see the result."""
+
+    truncated_factor: float = setting(1.0, "factor of truncated responses' rewards; BroRL: 0 to 0.1", within=(0, 1))
+    overlong_buffer: int = setting(0, "tokens before the limit over which DAPO's penalty grows; 0: off", at_least=0)
+    overlong_penalty: float = setting(1.0, "penalty at the limit", at_least=0)
+    repetition_penalty: float = setting(0.0, "penalty, times the share of repeated n-grams", at_least=0)
+    repetition_ngram: int = setting(16, "tokens of such an n-gram", at_least=1)
+    cosine: CosineLengthConfig = section(CosineLengthConfig)
+
+
+@dataclass
+class CodeConfig(Section):
+    """What the programs that the verifier `code` runs may use (docs/sandbox.md). How their tests count is an option of
+    the verifier."""
+
+    test_timeout_s: float = setting(
+        4.0, "seconds of one test; all tests of a response have 80 % of rewards.timeouts.code", within=(0.01, 3600)
+    )
+    memory_mib: int = setting(512, "MiB of address space of each process", at_least=64)
+    scratch_mib: int = setting(16, "MiB of all files of a test together", at_least=1)
+    output_kib: int = setting(1024, "KiB that a test may print", at_least=1)
+    max_processes: int = setting(8, "processes of a test, threads counted as well", at_least=1)
+    max_open_files: int = setting(64, "open files of each process", within=(8, 4096))
+    preload: list[str] = setting([], "modules that programs find imported, for example numpy; costs memory once")
+    readable: list[str] = setting([], "folders that programs may read, beside Python and the system's libraries")
+    allow_unsandboxed: bool = setting(
+        False, "run programs where the machine gives no sandbox: only on one that has nothing to lose"
+    )
+
+
+@dataclass
+class RewardsConfig(Section):
+    """Verification."""
+
+    num_workers: int = setting(1, "processes that verify", at_least=1, may_change=True)
+    timeout_s: float = setting(5.0, "seconds for one response", above=0)
+    timeouts: dict[str, float] = setting({"code": 20.0}, "seconds of verifiers that take longer, by name")
+    shaping: ShapingConfig = section(ShapingConfig)
+    code: CodeConfig = section(CodeConfig)
+
+    def violations(self) -> Iterator[str]:
+        for name, seconds in self.timeouts.items():
+            if not 0 < seconds < math.inf:
+                yield (
+                    f"rewards.timeouts.{name}={seconds:g} must be above 0: write the seconds that this verifier may "
+                    "take for one response"
+                )
+        one, whole = self.code.test_timeout_s, self.timeouts.get("code", self.timeout_s)
+        if one > SHARE_OF_TESTS * whole > 0:
+            yield (
+                f"rewards.code.test_timeout_s={one:g} is more than all tests of a response have, {SHARE_OF_TESTS:.0%} "
+                f"of rewards.timeouts.code={whole:g}: write rewards.timeouts.code={one / SHARE_OF_TESTS:g} or more"
+            )

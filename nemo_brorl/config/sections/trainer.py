@@ -1,0 +1,131 @@
+"""Settings of a run as a whole, of NeMo's exp_manager, and of the small commands around training."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from nemo_brorl.config.setting import Section, setting
+
+TIME_LIMIT = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
+
+
+@dataclass
+class TrainerConfig(Section):
+    """The run as a whole."""
+
+    max_steps: int = setting(20, "steps of the whole run", at_least=0, may_change=True)
+    num_nodes: int = setting(1, "machines of the run", at_least=1)
+    gpus_per_node: int = setting(0, "0: everything on CPU (Megatron over Gloo, vLLM's CPU build)", at_least=0)
+    seed: int = setting(1, "seed of every random draw", within=(0, 2**31 - 1))
+    val_interval: int = setting(5, "steps between validations; 0: only at start and end", at_least=0, may_change=True)
+    save_interval: int = setting(5, "steps between checkpoints", at_least=0, may_change=True)
+    async_save: bool = setting(True, "files are written while training goes on", may_change=True)
+    keep_checkpoints: int = setting(2, "newest checkpoints that are kept", at_least=1, may_change=True)
+    time_limit: str | None = setting(None, '"HH:MM:SS"; save and stop before it', may_change=True)
+    stall_warning_s: float = setting(
+        120.0, "seconds without any progress before a warning says who is late", above=0, may_change=True
+    )
+    stall_timeout_s: float | None = setting(
+        None, "seconds without progress after which the run ends; null: never", above=0, may_change=True
+    )
+    max_skipped_updates: int = setting(10, "non-finite mini-batches in the whole run before it stops", at_least=0)
+
+    def violations(self) -> Iterator[str]:
+        limit, warning, timeout = self.time_limit, self.stall_warning_s, self.stall_timeout_s
+        if limit is not None and not TIME_LIMIT.fullmatch(limit):
+            yield f'trainer.time_limit={limit} is not HH:MM:SS: write "04:00:00" for four hours (with quotes in YAML)'
+        if timeout is not None and timeout < warning:
+            yield (
+                f"trainer.stall_timeout_s={timeout:g} is before trainer.stall_warning_s={warning:g}: "
+                f"write at least {warning:g}, or null"
+            )
+
+
+@dataclass
+class ExpManagerConfig(Section):
+    """Handed to NeMo's exp_manager, plus `explicit_log_dir`: the run folder."""
+
+    explicit_log_dir: str = setting("runs/brorl_cpu", "run folder")
+    resume_if_exists: bool = setting(True, "the same command continues the run")
+    create_tensorboard_logger: bool = setting(True, "metrics as TensorBoard events in the run folder")
+    create_wandb_logger: bool = setting(False, "metrics to Weights & Biases")
+    wandb_logger_kwargs: dict[str, Any] = setting({}, "arguments of its logger: name and project at least")
+
+    def violations(self) -> Iterator[str]:
+        if not self.create_wandb_logger:
+            return
+        if not {"name", "project"} <= self.wandb_logger_kwargs.keys():
+            yield (
+                "exp_manager.create_wandb_logger=true needs exp_manager.wandb_logger_kwargs.project and .name: write "
+                "for example exp_manager.wandb_logger_kwargs.project=brorl exp_manager.wandb_logger_kwargs.name=first"
+            )
+        if importlib.util.find_spec("wandb") is None:
+            yield (
+                "exp_manager.create_wandb_logger=true needs the package wandb, which is not installed: "
+                "pip install wandb, or write false"
+            )
+
+
+@dataclass
+class ParityConfig(Section):
+    """The gate at the start: Hugging Face, Megatron and vLLM log-probs of the same tokens."""
+
+    enabled: bool = setting(True)
+    num_prompts: int = setting(4, at_least=1)
+    responses_per_prompt: int = setting(4, at_least=1)
+    max_response_tokens: int = setting(
+        64, "tokens of these responses at most (Hugging Face computes one response at a time)", at_least=1
+    )
+    max_mean_abs_diff: float = setting(1e-3, "nats; bf16 needs about 0.05", above=0)
+    max_step_mismatch: float = setting(0.05, "mean |Megatron - vLLM| per step above which a warning is logged", above=0)
+    max_fp8_mismatch: float = setting(0.02, "mean |FP8 - bf16| per step above which a warning is logged", above=0)
+
+
+@dataclass
+class ConvertConfig(Section):
+    """From a training checkpoint to a Hugging Face folder."""
+
+    checkpoint: str | None = setting(None, "step_K folder; null: the newest complete one of the run folder")
+    output: str | None = setting(None, "folder of the model; null: hf_step_K in the run folder")
+
+
+@dataclass
+class SftConfig(Section):
+    """The warm-up of a small model on generated demonstrations, for machines that cannot download one."""
+
+    output: str = setting("runs/base_cpu", "folder of the model")
+    hidden_size: int = setting(256, at_least=1)
+    num_layers: int = setting(4, at_least=1)
+    num_attention_heads: int = setting(4, at_least=1)
+    num_key_value_heads: int = setting(2, at_least=1)
+    intermediate_size: int = setting(512, at_least=1)
+    vocab_size: int = setting(512, at_least=1)
+    max_position_embeddings: int = setting(512, at_least=1)
+    tagged_fraction: float = setting(
+        1.0, "share of demonstrations that write the answer in tags; the rest write it bare", within=(0, 1)
+    )
+    batch_size: int = setting(32, "demonstrations per optimizer step", at_least=1)
+    lr: float = setting(2e-3, "learning rate at the start", above=0)
+    max_steps: int = setting(1000, "optimizer steps; the learning rate falls to a tenth by then", at_least=1)
+    precision: str = setting("auto", "auto: bf16 where the processor has it", choices=("auto", "fp32", "bf16"))
+    probe_interval: int = setting(100, "optimizer steps between measurements of pass@1", at_least=1)
+    target_pass_at_1: float = setting(0.25, "stop as soon as the base reaches it ...", within=(0, 1))
+    min_pass_at_1: float = setting(0.2, "... and refuse a base outside these bounds", within=(0, 1))
+    max_pass_at_1: float = setting(0.5, "upper bound", within=(0, 1))
+    time_limit_s: float = setting(200.0, "seconds", above=0)
+
+    def violations(self) -> Iterator[str]:
+        heads, groups = self.num_attention_heads, self.num_key_value_heads
+        if self.hidden_size % heads:
+            yield f"sft.hidden_size={self.hidden_size} is not divisible by sft.num_attention_heads={heads}"
+        if heads % groups:
+            yield f"sft.num_attention_heads={heads} is not divisible by sft.num_key_value_heads={groups}"
+        if not self.min_pass_at_1 <= self.target_pass_at_1 <= self.max_pass_at_1:
+            yield (
+                f"sft.target_pass_at_1={self.target_pass_at_1} is outside sft.min_pass_at_1={self.min_pass_at_1} … "
+                f"sft.max_pass_at_1={self.max_pass_at_1}: write a target between them"
+            )
