@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 POLL_S = 0.1
-ROLES = {"ray::PolicyRank": "rank", "ray::RolloutEngine": "engine"}
+ROLES = {"ray::PolicyWorker": "rank", "ray::RolloutEngine": "engine"}
 MIB = 2**20
 
 

@@ -122,7 +122,7 @@ def measure(folder: Path, other: Path, transport: str, keep: bool, options: argp
         policy.wait_ready()
         pool.wait_ready()
         titles = our_processes()
-        (rank,) = (process for process, title in titles.items() if title.startswith("ray::PolicyRank"))
+        (rank,) = (process for process, title in titles.items() if title.startswith("ray::PolicyWorker"))
         actors = [rank, *(process for process, title in titles.items() if title.startswith("ray::RolloutEngine"))]
         assert len(actors) == 1 + options.engines, titles
         reports: list[SyncReport] = []

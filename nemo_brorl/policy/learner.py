@@ -1,5 +1,4 @@
-"""Everything one rank owns: its piece of the model, optimizer and reference. No Ray here, so plain processes can run
-it."""
+"""The learner of one rank: what it does with its state when the driver asks. No Ray here, so plain processes run it."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ from nemo_brorl.config.derived import weight_transport
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.device import Device, release_cache
 from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.numerics.fp8_check import Fp8Check
 from nemo_brorl.policy.numerics.precision import fp8_off, param_dtype
 from nemo_brorl.policy.pipeline import score_rows
-from nemo_brorl.policy.rank_report import RankReport
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
 from nemo_brorl.policy.state import saving
 from nemo_brorl.policy.state.background_save import BackgroundSave
@@ -30,7 +29,7 @@ from nemo_brorl.policy.weights.bucket_plan import bucket_bytes
 from nemo_brorl.policy.weights.hf_folder import SHARD_BYTES, write_hf_folder
 from nemo_brorl.policy.weights.hf_weights import HfExport
 from nemo_brorl.policy.weights.weight_stream import WeightSender, buckets, weight_manifest
-from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, WeightBucket
+from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, UpdateReport, WeightBucket
 
 
 class Learner:
@@ -40,20 +39,20 @@ class Learner:
         """Collective. Raises ModelError or ConfigError."""
         self.state = build_rank_state(config, layout, model_folder, device)
         self.model_folder = model_folder
-        models, chunks = self.state.models, self.state.chunks
-        self.fp8_check = Fp8Check(config.policy, models, chunks)
-        with_params = config.policy.offload == "all"
+        self.fp8_check = Fp8Check(config.policy, self.state.models, self.state.chunks)
         self.offloading: Offload | None = None
         if config.policy.offload != "none":
-            self.offloading = Offload(chunks, self.state.optimizer, with_params)
+            with_params = config.policy.offload == "all"
+            self.offloading = Offload(self.state.chunks, self.state.optimizer, with_params)
         self.pending_save: BackgroundSave | None = None
         self.has_saved = False
-        self.hf_export = HfExport(models, self.state.shape, device.torch_device)
+        self.hf_export = HfExport(self.state.models, self.state.shape, device.torch_device)
+        self.bucket_bytes = bucket_bytes(config.generation)
         is_first_rank = torch.distributed.get_rank() == 0
         self.sender = WeightSender(weight_transport(config), is_first_rank, config.generation.keep_published)
 
-    def update(self, plan: UpdatePlan) -> RankReport:
-        """Collective: every mini-batch of the plan."""
+    def update(self, plan: UpdatePlan) -> UpdateReport:
+        """Collective: every mini-batch of the plan. What this rank did; metrics only on the last pipeline stage."""
         report = Update(self.state, self.fp8_check, plan).run()
         if not self.state.device.is_gpu:
             # engines sample next, in the same memory; and holes between micro-batches do not add up over steps
@@ -67,39 +66,45 @@ class Learner:
 
         Collective; every replica does the same work. `with_fp8=False` leaves out what `policy.fp8` does to them.
         """
-        rows, numbers = self._rows_within_budget(prompt_ids, response_ids)
+        micro_batches = self._within_budget(prompt_ids, response_ids)
+        rows = self.state.rows(micro_batches, self.state.config.rollouts.temperature)
         if with_fp8:
             self.fp8_check.first_scales(rows[0])
         with nullcontext() if with_fp8 else fp8_off(self.state.models):
             scores = score_rows(self.state.chunks, rows)
         if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
             return None
-        starts = np.cumsum([0, *(len(token_ids) for token_ids in response_ids)])
-        flat = torch.zeros(int(starts[-1]), device=self.state.device.torch_device)
-        for row, row_numbers, row_scores in zip(rows, numbers, scores, strict=True):
-            firsts = starts[np.array([row_numbers[response.segment] for response in row.responses], np.int64)]
-            flat[torch.from_numpy(firsts[row.response_index] + row.token_index)] = row_scores.log_probs
-        if self.state.layout.context > 1:  # each rank has the tokens that it predicts
-            torch.distributed.all_reduce(flat, group=parallel_state.get_context_parallel_group())
-        return np.split(flat.cpu().numpy(), starts[1:-1])
+        lengths = [len(token_ids) for token_ids in response_ids]
+        return self._by_response(rows, scores, np.cumsum([0, *lengths]))
 
-    def _rows_within_budget(
+    def _within_budget(
         self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]
-    ) -> tuple[list[Row], list[list[int]]]:
-        """Rows of at most tokens_per_micro_batch tokens per context-parallel rank, and which sequences are in each."""
-        numbers: list[list[int]] = []
-        num_tokens = budget = self.state.config.policy.tokens_per_micro_batch * self.state.layout.context
+    ) -> list[list[PackedSegment]]:
+        """Micro-batches of at most tokens_per_micro_batch tokens per context-parallel rank. The index of a response is
+        its number among all."""
+        budget = self.state.config.policy.tokens_per_micro_batch * self.state.layout.context
+        micro_batches: list[list[PackedSegment]] = []
+        num_tokens = budget
         for number, (prompt, response) in enumerate(zip(prompt_ids, response_ids, strict=True)):
             length = len(prompt) + len(response)
             if num_tokens + length > budget:
-                numbers.append([])
+                micro_batches.append([])
                 num_tokens = 0
-            numbers[-1].append(number)
+            segment = len(micro_batches[-1])
+            micro_batches[-1].append(_to_score(segment, number, prompt, response))
             num_tokens += length
-        segments = [
-            [_segment(i, prompt_ids[n], response_ids[n]) for i, n in enumerate(row_numbers)] for row_numbers in numbers
-        ]
-        return self.state.rows(segments, self.state.config.rollouts.temperature), numbers
+        return micro_batches
+
+    def _by_response(self, rows: Sequence[Row], scores: Sequence[TokenScores], starts: np.ndarray) -> list[Float32]:
+        """Log-probs [T] of every response; `starts` [responses + 1] of their tokens, end to end."""
+        flat = torch.zeros(int(starts[-1]), device=self.state.device.torch_device)
+        for row, row_scores in zip(rows, scores, strict=True):
+            numbers = np.array([response.index for response in row.responses], np.int64)
+            places = starts[numbers][row.response_index] + row.token_index
+            flat[torch.from_numpy(places)] = row_scores.log_probs
+        if self.state.layout.context > 1:  # each rank has the tokens that it predicts
+            torch.distributed.all_reduce(flat, group=parallel_state.get_context_parallel_group())
+        return np.split(flat.cpu().numpy(), starts[1:-1])
 
     def weight_manifest(self) -> list[TensorInfo]:
         """Names, shapes and dtypes of the weight stream."""
@@ -107,11 +112,11 @@ class Learner:
 
     def weight_buckets(self) -> Iterator[WeightBucket]:
         """Collective: the current weights, bytes and all. Every rank must exhaust it."""
-        return buckets(self.hf_export.stream(), bucket_bytes(self.state.config))
+        return buckets(self.hf_export.stream(), self.bucket_bytes)
 
     def send_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
         """Collective: the current weights by the transport of the config."""
-        return self.sender.stream(self.hf_export.stream(), bucket_bytes(self.state.config))
+        return self.sender.stream(self.hf_export.stream(), self.bucket_bytes)
 
     def take_part_in_weight_stream(self) -> None:
         """Collective: feed a stream that rank 0 uses."""
@@ -137,8 +142,9 @@ class Learner:
     def finish_save(self) -> float:
         """Collective: wait for the files and make them a checkpoint. Seconds of writing. Raises CheckpointError on all
         ranks."""
-        pending, self.pending_save = self.pending_save, None
+        pending = self.pending_save
         assert pending is not None, "no save was begun"
+        self.pending_save = None
         return pending.finish()
 
     def load(self, folder: Path) -> None:
@@ -172,7 +178,9 @@ class Learner:
             self.offloading.onload()
 
 
-def _segment(number: int, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> PackedSegment:
+def _to_score(segment: int, number: int, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> PackedSegment:
+    """A prompt with one response, of which only the tokens matter."""
     token_ids = np.asarray(response_ids, np.int32)
-    response = Response(number, 0, token_ids, np.zeros(len(token_ids), np.float32), 0.0, is_fresh=True)
+    no_log_probs = np.zeros(len(token_ids), np.float32)
+    response = Response(segment, number, token_ids, no_log_probs, 0.0, is_fresh=True)
     return PackedSegment(np.asarray(prompt_ids, np.int32), (response,))

@@ -1,4 +1,4 @@
-"""All policy ranks as one object: the `Policy` port. Driver side: imports neither torch nor megatron."""
+"""The Policy port on Megatron: all policy ranks as one object. Driver side: imports neither torch nor megatron."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +21,9 @@ from nemo_brorl.core.errors import BroRLError, RankLostError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.policy.layout import layout_of
-from nemo_brorl.policy.rank_report import RankReport
-from nemo_brorl.policy.roll_call import ASK, RollCall
+from nemo_brorl.policy.rank_progress import POLL_GROUP, ProgressPoll
 from nemo_brorl.policy.weights.weight_source import SLICE_S, WeightSource
-from nemo_brorl.policy.worker import PolicyRank
+from nemo_brorl.policy.worker import LearnerMethod, PolicyWorker
 from nemo_brorl.types import Float32, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
 
 _CPUS_PER_RANK = 0.1  # ranks and engines take turns, so Ray must not keep them apart
@@ -37,7 +37,7 @@ class _Call(NamedTuple):
     """A method that ranks are at."""
 
     method: str
-    calls: list[tuple[int, Any]]  # (rank, reference)
+    references: list[tuple[int, Any]]  # (rank, reference)
 
 
 class MegatronPolicy:
@@ -53,32 +53,34 @@ class MegatronPolicy:
     ) -> None:
         """`heartbeat` hears where the ranks are; `places` on a machine with GPUs. Raises ConfigError or ModelError
         where the folder alone shows that it cannot work."""
+        check_policy_fits(config, model_folder)
         self.layout = layout_of(config)
         self.heartbeat = heartbeat or Heartbeat()
         self.model_folder = model_folder
         self.is_offloaded_between_updates = config.policy.offload != "none"
-        check_policy_fits(config, model_folder)
-        options: dict[str, Any] = {
-            "num_cpus": _CPUS_PER_RANK,
-            "runtime_env": {"env_vars": _environment(config, model_folder)},
-        }
-        places = places or Places(None)
-        # `where` must answer while another method computes or hangs.
-        actor: Any = ray.remote(**options, concurrency_groups={ASK: 1})(PolicyRank)
-        self.ranks = [
-            actor.options(**places.policy_options(rank)).remote(config, self.layout, model_folder, rank)
-            for rank in range(self.layout.world_size)
-        ]
+        self.ranks = self._start_ranks(config, places or Places(None))
         self.weights = WeightSource(self.ranks, config, self._wait)
-        self.roll_call = RollCall({})  # of the call under way
-        self._updating: tuple[int, _Call] | None = None  # version it makes
-        address = self.ranks[0].open_store.remote()
-        prepared = [(number, rank.prepare.remote()) for number, rank in enumerate(self.ranks)]
-        self._starting = prepared
-        self._address: Any = address  # where ranks that have not been told to load shall meet
+        self.poll = ProgressPoll({})  # of the call under way
+        self._updating: _Call | None = None
+        self._address: Any = self.ranks[0].open_store.remote()  # where ranks that have not been told to load shall meet
+        self._starting = [(number, rank.prepare.remote()) for number, rank in enumerate(self.ranks)]
         self.loads_last = shares_gpus(config)
         if not self.loads_last:
             self._begin_loading()
+
+    def _start_ranks(self, config: BroRLConfig, places: Places) -> list[Any]:
+        """One actor per rank, in their order."""
+        # `progress` must answer while another method computes or hangs.
+        actor: Any = ray.remote(
+            num_cpus=_CPUS_PER_RANK,
+            runtime_env={"env_vars": _environment(config, self.model_folder)},
+            concurrency_groups={POLL_GROUP: 1},
+        )(PolicyWorker)
+        ranks = []
+        for number in range(self.layout.world_size):
+            placed = actor.options(**places.policy_options(number))
+            ranks.append(placed.remote(config, self.layout, self.model_folder, number))
+        return ranks
 
     def wait_ready(self) -> None:
         """Return when every rank holds the model. Raises ModelError, ConfigError, ResourceError or TrainingError."""
@@ -86,8 +88,10 @@ class MegatronPolicy:
         self._wait(self._starting, "start")
 
     def _begin_loading(self) -> None:
-        if self._address is not None:
-            self._starting += [(number, rank.start.remote(self._address)) for number, rank in enumerate(self.ranks)]
+        if self._address is None:
+            return
+        for number, rank in enumerate(self.ranks):
+            self._starting.append((number, rank.start.remote(self._address)))
         self._address = None
 
     @property
@@ -106,26 +110,26 @@ class MegatronPolicy:
         return report
 
     def begin_update(self, plan: UpdatePlan) -> None:
-        reference = ray.put(plan)
-        calls = [(number, rank.update.remote(reference)) for number, rank in enumerate(self.ranks)]
-        self._updating = (plan.version, self._begin(calls, "update"))
+        calls = self._call_all("update", ray.put(plan))
+        self._updating = self._begin(calls, "update")
 
     def finish_update(self, timeout_s: float | None = None) -> UpdateReport | None:
         """Called while something else goes on, it leaves the stage to the caller; `stalled` names the ranks."""
         assert self._updating is not None, "no update was begun"
-        version, call = self._updating
-        reports: list[RankReport] | None = self._results(call, timeout_s)
+        reports: list[UpdateReport] | None = self._results(self._updating, timeout_s)
         if reports is None:
             return None
         self._updating = None
         chosen = reports[self.layout.report_rank]
-        seconds = {name: max(report.seconds[name] for report in reports) for name in chosen.seconds}
-        return UpdateReport(version, chosen.metrics, seconds, chosen.num_updates, chosen.num_skipped)
+        seconds = {}
+        for part in chosen.seconds:
+            seconds[part] = max(report.seconds[part] for report in reports)
+        return replace(chosen, seconds=seconds)
 
     def stalled(self, seconds: float) -> list[str]:
         """Ranks that have not moved for longer than this in the call under way, as a message names them. From any
         thread."""
-        return self.roll_call.stalled(seconds)
+        return self.poll.stalled(seconds)
 
     def log_probs(
         self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
@@ -135,7 +139,8 @@ class MegatronPolicy:
 
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
         """Of the weights in the model folder, at the rollouts' temperature."""
-        return self._wait([(0, self.ranks[0].hf_log_probs.remote(prompt_ids, response_ids))], "hf_log_probs")[0]
+        reference = self.ranks[0].hf_log_probs.remote(prompt_ids, response_ids)
+        return self._wait([(0, reference)], "hf_log_probs")[0]
 
     def weight_manifest(self) -> list[TensorInfo]:
         return self.weights.manifest()
@@ -144,7 +149,7 @@ class MegatronPolicy:
         return self.weights.open_link(receivers)
 
     def weight_stream(self) -> Iterator[StreamedBucket]:
-        self.roll_call = RollCall(dict(enumerate(self.ranks)))
+        self.poll = ProgressPoll(dict(enumerate(self.ranks)))
         with self.heartbeat.stage("policy weight_stream", self.stalled):
             for bucket in self.weights.stream(self._ask):
                 self.heartbeat.beat()
@@ -186,59 +191,60 @@ class MegatronPolicy:
             ray.kill(rank)
         self.ranks = []
 
-    def _on_all(self, method: str, *arguments: Any) -> list[Any]:
-        return self._wait(
-            [(number, getattr(rank, method).remote(*arguments)) for number, rank in enumerate(self.ranks)], method
-        )
+    def _call_all(self, method: LearnerMethod, *arguments: Any) -> list[tuple[int, Any]]:
+        """Calls of a method on the Learners of all ranks, as (rank, reference)."""
+        return [(number, rank.call.remote(method, *arguments)) for number, rank in enumerate(self.ranks)]
+
+    def _on_all(self, method: LearnerMethod, *arguments: Any) -> list[Any]:
+        """Results of a method on the Learners of all ranks."""
+        return self._wait(self._call_all(method, *arguments), method)
 
     def _wait(self, calls: list[tuple[int, Any]], method: str) -> list[Any]:
         """The results of calls, given as (rank, reference). Raises StallError when the run was given up meanwhile."""
-        before = self.roll_call
+        poll_before = self.poll
         call = self._begin(calls, method)
         with self.heartbeat.stage(f"policy {method}", self.stalled):
             results = self._results(call, timeout_s=None)
-        self.roll_call = before
+        self.poll = poll_before
         assert results is not None, "a wait without a timeout ended without results"
         return results
 
     def _begin(self, calls: list[tuple[int, Any]], method: str) -> _Call:
-        self.roll_call = RollCall({number: self.ranks[number] for number, _ in calls})
+        self.poll = ProgressPoll({number: self.ranks[number] for number, _ in calls})
         return _Call(method, calls)
 
     def _results(self, call: _Call, timeout_s: float | None) -> list[Any] | None:
         """None: they are not all there within the time."""
+        references = [reference for _, reference in call.references]
         ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
+            slice_s = min(SLICE_S, max(ends_at - time.monotonic(), 0.0))
             try:
-                return ray.get(
-                    [reference for _, reference in call.calls],
-                    timeout=min(SLICE_S, max(ends_at - time.monotonic(), 0.0)),
-                )
+                return ray.get(references, timeout=slice_s)
             except GetTimeoutError:
                 self._ask()
             except RayError as error:
-                raise self._explain(call.calls, call.method, error) from error
+                raise self._explain(call, error) from error
             if time.monotonic() >= ends_at:
                 return None
 
     def _ask(self) -> None:
         """Look how far the ranks are, unless that was just done."""
         self.heartbeat.check()
-        if self.roll_call.ask():
-            self.heartbeat.beat(self.roll_call.progress())
+        if self.poll.ask():
+            self.heartbeat.beat(self.poll.furthest_behind())
 
-    def _explain(self, calls: list[tuple[int, Any]], method: str, error: RayError) -> Exception:
+    def _explain(self, call: _Call, error: RayError) -> Exception:
         """What to tell the user: a rank's own message, or which rank is gone (its peers then fail with lost
         connections)."""
         if isinstance(error, RayTaskError) and isinstance(error.cause, BroRLError):
             return error.cause
-        for number, reference in calls:
+        for number, reference in call.references:
             try:
                 ray.get(reference, timeout=_DEATH_TIMEOUT_S)
             except RayActorError as death:
-                return RankLostError(
-                    f"policy rank {number} of {len(self.ranks)} is gone, lost during {method}: {death}"
-                )
+                rank = f"policy rank {number} of {len(self.ranks)}"
+                return RankLostError(f"{rank} is gone, lost during {call.method}: {death}")
             except (GetTimeoutError, RayTaskError):
                 continue
         return error
@@ -252,7 +258,9 @@ def _environment(config: BroRLConfig, model_folder: Path) -> dict[str, str]:
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron asks for it under tensor parallelism
     }
     if weight_transport(config) == "cuda_ipc":
-        variables |= {name: without_expandable_segments(os.environ[name]) for name in _ALLOCATOR if name in os.environ}
+        for name in _ALLOCATOR:
+            if name in os.environ:
+                variables[name] = _without_expandable_segments(os.environ[name])
     if config.trainer.gpus_per_node == 0:
         # one heap: with several, each keeps the holes of other micro-batches, 0.2 GiB of 1.7
         variables["MALLOC_ARENA_MAX"] = "1"
@@ -263,7 +271,11 @@ def _environment(config: BroRLConfig, model_folder: Path) -> dict[str, str]:
     return variables
 
 
-def without_expandable_segments(settings: str) -> str:
-    """Of torch's allocator: memory in such segments is shared with other processes by a system call that containers
-    forbid (pytorch issue 165685)."""
-    return ",".join(part for part in settings.split(",") if not part.strip().startswith("expandable_segments"))
+def _without_expandable_segments(settings: str) -> str:
+    """Settings of torch's allocator without the one whose memory is shared with other processes by a system call that
+    containers forbid (pytorch issue 165685)."""
+    kept = []
+    for setting in settings.split(","):
+        if not setting.strip().startswith("expandable_segments"):
+            kept.append(setting)
+    return ",".join(kept)

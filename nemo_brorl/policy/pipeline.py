@@ -1,4 +1,4 @@
-"""Runs rows through Megatron's pipeline schedules (none, 1F1B, interleaved), forward only or with gradients."""
+"""Rows through Megatron's pipeline schedules (none, 1F1B, interleaved), forward only or with gradients."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from nemo_brorl.policy.model.log_probs import TokenScores
+from nemo_brorl.policy.rank_progress import PROGRESS
 from nemo_brorl.policy.rows.packed_rows import Row
-from nemo_brorl.policy.whereabouts import TRACK
 
-RowLoss = Callable[
-    [int, Row, TokenScores], tuple[Tensor, dict[str, Tensor]]
-]  # (index, row, scores) -> loss sum, metric sums
+# (index, row, scores) -> loss sum, metric sums
+RowLoss = Callable[[int, Row, TokenScores], tuple[Tensor, dict[str, Tensor]]]
 
 
 def score_rows(chunks: Sequence[Any], rows: Sequence[Row]) -> list[TokenScores]:
@@ -44,27 +43,35 @@ def _keep_scores(index: int, row: Row, output: Tensor, non_loss_data: bool = Fal
 def _apply_loss(loss: RowLoss, index: int, row: Row, output: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """The triple Megatron expects: the sum to differentiate, the tokens it is later divided by, what to hand back."""
     total, metrics = loss(index, row, TokenScores(*output))
-    return total, torch.tensor(row.num_loss_tokens, dtype=torch.int, device=total.device), metrics
+    num_tokens = torch.tensor(row.num_loss_tokens, dtype=torch.int, device=total.device)
+    return total, num_tokens, metrics
 
 
 def _leave_out(output: Tensor, non_loss_data: bool = False) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """What a filler row counts: nothing."""
-    return output.sum(), torch.tensor(0, dtype=torch.int, device=output.device), {}
+    num_tokens = torch.tensor(0, dtype=torch.int, device=output.device)
+    return output.sum(), num_tokens, {}
 
 
 def _run(chunks: Sequence[Any], rows: Sequence[Row], at_end: Callable[..., Any], **settings: bool) -> list[Any]:
+    """What `at_end` makes of every row's output, on the last pipeline stage."""
+    is_interleaved = len(chunks) > 1
+    filled = list(rows)
+    if is_interleaved:
+        filled += _fillers(rows)
+
     def forward(numbered: Iterator[tuple[int, Row]], model: Any) -> tuple[Tensor, Callable[..., Any]]:
         index, row = next(numbered)
-        TRACK.step(f"micro-batch {index + 1} of {len(filled)}")
+        PROGRESS.step(f"micro-batch {index + 1} of {len(filled)}")
         output = model(row.token_ids, row.positions, None, packed_seq_params=row.packing)
-        return output, partial(at_end, index, row) if index < len(rows) else _leave_out
+        if index >= len(rows):
+            return output, _leave_out
+        return output, partial(at_end, index, row)
 
-    is_interleaved = len(chunks) > 1
-    filled = [*rows, *_fillers(rows)] if is_interleaved else rows
-    numbered = [iter(enumerate(filled)) for _ in chunks]
+    iterators = [iter(enumerate(filled)) for _ in chunks]
     results = get_forward_backward_func()(
         forward_step_func=forward,
-        data_iterator=numbered if is_interleaved else numbered[0],
+        data_iterator=iterators if is_interleaved else iterators[0],
         model=list(chunks) if is_interleaved else chunks[0],
         num_microbatches=len(filled),
         seq_length=_row_length(rows, is_interleaved),
@@ -76,18 +83,25 @@ def _run(chunks: Sequence[Any], rows: Sequence[Row], at_end: Callable[..., Any],
 
 def _fillers(rows: Sequence[Row]) -> list[Row]:
     """Rows that predict nothing: the interleaved schedule wants a multiple of the pipeline stages."""
-    missing = -len(rows) % parallel_state.get_pipeline_model_parallel_world_size()
+    num_missing = -len(rows) % parallel_state.get_pipeline_model_parallel_world_size()
     last = rows[-1]
-    assert last.packing.source_rows is not None and last.packing.targets is not None
-    packing = replace(last.packing, source_rows=last.packing.source_rows[:0], targets=last.packing.targets[:0])
-    nothing = {name: getattr(last, name)[:0] for name in ("sampled_log_probs", "advantages", "is_fresh", "responses")}
-    return [replace(last, packing=packing, **nothing)] * missing
+    packing = last.packing
+    assert packing.source_rows is not None and packing.targets is not None
+    filler = replace(
+        last,
+        packing=replace(packing, source_rows=packing.source_rows[:0], targets=packing.targets[:0]),
+        sampled_log_probs=last.sampled_log_probs[:0],
+        advantages=last.advantages[:0],
+        is_fresh=last.is_fresh[:0],
+        responses=(),
+    )
+    return [filler] * num_missing
 
 
 def _row_length(rows: Sequence[Row], is_interleaved: bool) -> int:
     """Tokens of a row over all context-parallel ranks. Interleaved stages need it, and rows of equal length
-    (`Learner.rows`): over Gloo, the messages of two stages that are each before and after the other would be mixed up
+    (`RankState.rows`): over Gloo, the messages of two stages that are each before and after the other would be mixed up
     if they told it to each other. Plain stages tell each other the true lengths."""
     lengths = {row.token_ids.size(1) for row in rows}
     assert len(lengths) == 1 or not is_interleaved, f"an interleaved pipeline got rows of {sorted(lengths)} tokens"
-    return int(max(lengths)) * parallel_state.get_context_parallel_world_size()
+    return max(lengths) * parallel_state.get_context_parallel_world_size()

@@ -9,97 +9,109 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor
 
-from nemo_brorl.algorithm.losses import LOSSES, SUPERVISED, MiniBatchSize
+from nemo_brorl.algorithm.losses import LOSSES, SUPERVISED, MiniBatchSize, Sequences, TokenBatch, token_weights
 from nemo_brorl.policy.measured_gain import MeasuredGain
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.numerics.fp8_check import Fp8Check
-from nemo_brorl.policy.pipeline import score_rows, train_rows
-from nemo_brorl.policy.rank_report import RankReport
+from nemo_brorl.policy.pipeline import RowLoss, score_rows, train_rows
+from nemo_brorl.policy.rank_progress import PROGRESS
 from nemo_brorl.policy.rows.packed_rows import Row, fetch_groups, segments_of
-from nemo_brorl.policy.rows.token_batch import token_batch
 from nemo_brorl.policy.state.optimizer import guarded_step
 from nemo_brorl.policy.state.rank_state import RankState
-from nemo_brorl.policy.whereabouts import TRACK
-from nemo_brorl.types import UpdatePlan
+from nemo_brorl.types import MicroBatch, UpdatePlan, UpdateReport
 
 Counted = TypeVar("Counted")
+RowLogProbs = list[Tensor | None]  # [n] per row of a mini-batch
 
 
 @dataclass
-class _Sums:
+class _TokenSums:
     """Sums over tokens; divided by their number at the end."""
 
-    tokens: int = 0
+    num_tokens: int = 0
     values: dict[str, float] = field(default_factory=dict)
     largest: float = 0.0
 
-    def add(self, values: dict[str, Any], tokens: int) -> None:
-        self.tokens += tokens
+    def add(self, values: dict[str, Any], num_tokens: int) -> None:
+        self.num_tokens += num_tokens
         for name, value in values.items():
             self.values[name] = self.values.get(name, 0.0) + float(value)
 
-    def over_data_ranks(self) -> _Sums:
-        """Summed in the order of the data-parallel ranks, so that repeats are bit-identical."""
+    def over_data_ranks(self) -> _TokenSums:
+        """Summed in the order of the data-parallel ranks, so that repeats are bit-identical. Collective."""
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-        every = _of_all_ranks(self, group)
-        merged = _Sums(largest=max(sums.largest for sums in every))
-        for sums in every:
-            merged.add(sums.values, sums.tokens)
+        merged = _TokenSums()
+        for sums in _of_all_ranks(self, group):
+            merged.add(sums.values, sums.num_tokens)
+            merged.largest = max(merged.largest, sums.largest)
         return merged
 
     def means(self) -> dict[str, float]:
-        return {name: value / self.tokens for name, value in self.values.items()} if self.tokens else {}
+        """Means over tokens; empty without tokens."""
+        if self.num_tokens == 0:
+            return {}
+        return {name: value / self.num_tokens for name, value in self.values.items()}
 
 
 class Update:
-    """Runs one UpdatePlan on one rank; made for one use.
+    """One UpdatePlan on one rank; made for one use.
 
     Old log-probs are those of the weights before the first step. So the first mini-batch needs no pass to score it: its
     own log-probs, without gradient, are the old ones.
     """
 
     def __init__(self, state: RankState, fp8_check: Fp8Check, plan: UpdatePlan) -> None:
-        self.state, self.fp8_check, self.plan = state, fp8_check, plan
+        self.state = state
+        self.fp8_check = fp8_check
+        self.plan = plan
         self.is_supervised = plan.objective in SUPERVISED
-        self.temperature = 1.0 if self.is_supervised else state.config.rollouts.temperature
         self.seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
-        self.losses, self.scores, self.mismatch, self.drift = _Sums(), _Sums(), _Sums(), _Sums()
+        self.losses = _TokenSums()
+        self.scores = _TokenSums()
+        self.mismatch = _TokenSums()
+        self.drift = _TokenSums()
         self.fp8_mismatch: dict[str, float] = {}
         self.gain = MeasuredGain()
 
-    def run(self) -> RankReport:
-        """Fetch, score, learn. All ranks call it together."""
+    def run(self) -> UpdateReport:
+        """Fetch, score, learn. Collective. The report is this rank's; metrics are empty but on the last pipeline
+        stage."""
         with self._timed("fetch"):
-            mini_batches = self._rows()
+            mini_batches = self._mini_batches()
         with self._timed("log_prob"):
             self.fp8_mismatch = self.fp8_check.mismatch(mini_batches[0][0])  # first, see there
             old = self._old_log_probs(mini_batches)
             reference = self._reference_log_probs(mini_batches)
+        norms: list[float] = []
         with self._timed("update"):
-            norms = [
-                self._learn(index, *parts) for index, parts in enumerate(zip(mini_batches, old, reference, strict=True))
-            ]
-        is_last = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
-        num_updates = sum(norm is not None for norm in norms)
-        return RankReport(self._metrics(norms) if is_last else {}, self.seconds, num_updates, len(norms) - num_updates)
+            for index, rows in enumerate(mini_batches):
+                norm = self._learn(index, rows, old[index], reference[index])
+                if norm is not None:
+                    norms.append(norm)
+        metrics = {}
+        if parallel_state.is_pipeline_last_stage(ignore_virtual=True):
+            metrics = self._metrics(norms)
+        num_skipped = len(mini_batches) - len(norms)
+        return UpdateReport(self.plan.version, metrics, self.seconds, len(norms), num_skipped)
 
-    def _metrics(self, norms: Sequence[float | None]) -> dict[str, float]:
-        """Token means over the data-parallel ranks; loss and norm of the mini-batches that were not skipped, or NaN."""
-        taken = [norm for norm in norms if norm is not None]
-        metrics = {"policy/loss": math.nan} | self.losses.over_data_ranks().means()
-        metrics["policy/grad_norm"] = sum(taken) / len(taken) if taken else math.nan
+    def _metrics(self, norms: Sequence[float]) -> dict[str, float]:
+        """Token means over the data-parallel ranks; loss and norm of the mini-batches that were not skipped, or NaN.
+        Collective over the data-parallel ranks."""
+        metrics = {"policy/loss": math.nan}
+        metrics |= self.losses.over_data_ranks().means()
+        metrics["policy/grad_norm"] = sum(norms) / len(norms) if norms else math.nan
         if not self.is_supervised:
             mismatch = self.mismatch.over_data_ranks()
-            metrics |= (
-                {"policy/log_prob_mismatch": math.nan}
-                | mismatch.means()
-                | {"policy/log_prob_mismatch_max": mismatch.largest}
-            )
-            metrics |= self.scores.over_data_ranks().means() | self.drift.over_data_ranks().means()
+            metrics["policy/log_prob_mismatch"] = math.nan
+            metrics |= mismatch.means()
+            metrics["policy/log_prob_mismatch_max"] = mismatch.largest
+            metrics |= self.scores.over_data_ranks().means()
+            metrics |= self.drift.over_data_ranks().means()
             metrics |= self._gain_over_data_ranks().metrics()
         return metrics | self.fp8_mismatch
 
@@ -111,84 +123,90 @@ class Update:
         return merged
 
     @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        TRACK.part(name)
+    def _timed(self, part: str) -> Iterator[None]:
+        PROGRESS.part(part)
         start = time.perf_counter()
         yield
-        self.seconds[name] += time.perf_counter() - start
+        self.seconds[part] += time.perf_counter() - start
 
-    def _rows(self) -> list[list[Row]]:
+    def _mini_batches(self) -> list[list[Row]]:
+        """This data-parallel rank's rows, by mini-batch."""
         rank = parallel_state.get_data_parallel_rank()
         mine = [mini_batch[rank] for mini_batch in self.plan.mini_batches]
-        groups = fetch_groups(self.plan, [micro for mini_batch in mine for micro in mini_batch])
+        micro_batches: list[MicroBatch] = []
+        for mini_batch in mine:
+            micro_batches += mini_batch
+        groups = fetch_groups(self.plan, micro_batches)
+        segments = [segments_of(self.plan, micro_batch, groups) for micro_batch in micro_batches]
+        temperature = 1.0 if self.is_supervised else self.state.config.rollouts.temperature
+        rows = self.state.rows(segments, temperature)
+        cut = []
+        start = 0
+        for mini_batch in mine:
+            cut.append(rows[start : start + len(mini_batch)])
+            start += len(mini_batch)
+        return cut
 
-        segments = [segments_of(self.plan, micro, groups) for mini_batch in mine for micro in mini_batch]
-        rows = iter(self.state.rows(segments, self.temperature))
-        return [[next(rows) for _ in mini_batch] for mini_batch in mine]
+    def _old_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[RowLogProbs]:
+        """Under the current weights; None where they come with the training pass, and off the last stage."""
+        old: list[RowLogProbs] = [[None] * len(rows) for rows in mini_batches]
+        if self.is_supervised:
+            return old
+        later = mini_batches[1:]
+        for index, scores in enumerate(self._score(later), start=1):
+            for number, row_scores in enumerate(scores):
+                self._record(mini_batches[index][number], row_scores)
+                old[index][number] = row_scores.log_probs
+        return old
 
-    def _old_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[list[Tensor | None]]:
-        """Under the current weights, [n] per row; None where they come with the training pass, and off the last
-        stage."""
-        later = [] if self.is_supervised else mini_batches[1:]
-        scores = self._score(later)
-        for row, row_scores in zip(
-            (row for rows in later for row in rows), scores, strict=False
-        ):  # none except on the last stage
-            self._record(row, row_scores)
-        unscored = mini_batches[: len(mini_batches) - len(later)]
-        return _cut_like(unscored, []) + _cut_like(later, [row_scores.log_probs for row_scores in scores])
-
-    def _reference_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[list[Tensor | None]]:
-        """Under the reference weights, [n] per row; None without a KL term, and off the last stage."""
+    def _reference_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[RowLogProbs]:
+        """Under the reference weights; None without a KL term, and off the last stage."""
+        reference: list[RowLogProbs] = [[None] * len(rows) for rows in mini_batches]
         if self.is_supervised or self.state.reference is None:
-            return _cut_like(mini_batches, [])
+            return reference
         with self.state.reference.swapped_in():
-            return _cut_like(mini_batches, [scores.log_probs for scores in self._score(mini_batches)])
+            for index, scores in enumerate(self._score(mini_batches)):
+                for number, row_scores in enumerate(scores):
+                    reference[index][number] = row_scores.log_probs
+        return reference
 
-    def _score(self, mini_batches: Sequence[Sequence[Row]]) -> list[TokenScores]:
-        rows = [row for mini_batch in mini_batches for row in mini_batch]
-        return score_rows(self.state.chunks, rows) if rows else []
+    def _score(self, mini_batches: Sequence[Sequence[Row]]) -> list[list[TokenScores]]:
+        """Scores of every row, by mini-batch; of no row except on the last stage."""
+        rows: list[Row] = []
+        for mini_batch in mini_batches:
+            rows += mini_batch
+        if not rows:
+            return []
+        scores = score_rows(self.state.chunks, rows)
+        cut = []
+        for mini_batch in mini_batches:
+            cut.append(scores[: len(mini_batch)])
+            scores = scores[len(mini_batch) :]
+        return cut
 
     def _record(self, row: Row, old: TokenScores) -> None:
         """Count how far sampler and trainer disagree on a row, and how undecided the policy is. Of one set of weights
         the disagreement is the mismatch of two implementations; carried rollouts come from older weights, so theirs is
         apart, as drift."""
-        difference = (old.log_probs - row.sampled_log_probs).abs()
         undecided = {
             "policy/entropy": old.entropies.double().sum(),
             "policy/collision_probability": old.collisions.double().sum(),
         }
         self.scores.add(undecided, row.num_loss_tokens)
-        mismatch, drift = difference[row.is_fresh], difference[~row.is_fresh]
+        difference = (old.log_probs - row.sampled_log_probs).abs()
+        mismatch = difference[row.is_fresh]
+        drift = difference[~row.is_fresh]
         self.mismatch.add({"policy/log_prob_mismatch": mismatch.double().sum()}, len(mismatch))
-        self.mismatch.largest = max(self.mismatch.largest, float(mismatch.max()) if len(mismatch) else 0.0)
+        if len(mismatch):
+            self.mismatch.largest = max(self.mismatch.largest, float(mismatch.max()))
         self.drift.add({"policy/log_prob_drift_of_carried": drift.double().sum()}, len(drift))
 
-    def _learn(
-        self, mini_batch: int, rows: list[Row], old: Sequence[Tensor | None], reference: Sequence[Tensor | None]
-    ) -> float | None:
-        """One optimizer step on a mini-batch; its gradient norm, or None when all ranks skipped it."""
-        state, algorithm = self.state, self.state.config.algorithm
-        loss_of = LOSSES[self.plan.objective]
-        is_last = 0 < mini_batch == len(self.plan.mini_batches) - 1
-        max_tokens = state.config.rollouts.max_response_tokens
-        size = MiniBatchSize(self.plan.num_loss_tokens(mini_batch), self.plan.num_responses(mini_batch), max_tokens)
-
-        def loss(index: int, row: Row, scores: TokenScores) -> tuple[Tensor, dict[str, Tensor]]:
-            old_log_probs = old[index]
-            if old_log_probs is None:
-                current = TokenScores(*(score.detach() for score in scores))
-                old_log_probs = current.log_probs
-                self._record(row, current)
-            batch = token_batch(row, scores, old_log_probs, reference[index], size, algorithm.aggregation)
-            if is_last and not self.is_supervised:
-                self.gain.add(batch)
-            result = loss_of(batch, algorithm)
-            return result.loss, {"policy/loss": result.loss.detach(), **result.metrics}
-
-        TRACK.part(f"mini-batch {mini_batch + 1} of {len(self.plan.mini_batches)}")
-        values = train_rows(state.chunks, rows, loss)
-        TRACK.step("optimizer")
+    def _learn(self, index: int, rows: list[Row], old: RowLogProbs, reference: RowLogProbs) -> float | None:
+        """One optimizer step on mini-batch `index`; its gradient norm, or None when all ranks skipped it."""
+        state = self.state
+        PROGRESS.part(f"mini-batch {index + 1} of {len(self.plan.mini_batches)}")
+        values = train_rows(state.chunks, rows, self._loss(index, old, reference))
+        PROGRESS.step("optimizer")
         is_finite = all(math.isfinite(float(row_values["policy/loss"])) for row_values in values)
         norm = guarded_step(
             state.optimizer, self.plan.learning_rate, state.config.policy.optim, is_finite, state.device
@@ -198,15 +216,58 @@ class Update:
                 self.losses.add(row_values, row.num_loss_tokens)
         return norm
 
+    def _loss(self, index: int, old: RowLogProbs, reference: RowLogProbs) -> RowLoss:
+        """The loss sum and metric sums of a row of mini-batch `index`."""
+        loss_of = LOSSES[self.plan.objective]
+        algorithm = self.state.config.algorithm
+        size = MiniBatchSize(
+            self.plan.num_loss_tokens(index),
+            self.plan.num_responses(index),
+            self.state.config.rollouts.max_response_tokens,
+        )
+        is_last = 0 < index == len(self.plan.mini_batches) - 1
+        measures_gain = is_last and not self.is_supervised
+
+        def loss(number: int, row: Row, scores: TokenScores) -> tuple[Tensor, dict[str, Tensor]]:
+            old_log_probs = old[number]
+            if old_log_probs is None:
+                current = TokenScores(*(score.detach() for score in scores))
+                old_log_probs = current.log_probs
+                self._record(row, current)
+            batch = _token_batch(row, scores, old_log_probs, reference[number], size, algorithm.aggregation)
+            if measures_gain:
+                self.gain.add(batch)
+            result = loss_of(batch, algorithm)
+            return result.loss, {"policy/loss": result.loss.detach(), **result.metrics}
+
+        return loss
+
+
+def _token_batch(
+    row: Row, scores: TokenScores, old: Tensor, reference: Tensor | None, size: MiniBatchSize, aggregation: str
+) -> TokenBatch:
+    """The tokens of a row on this rank as a loss reads them; `old` and `reference` are log-probs [n]."""
+    device = row.advantages.device
+    index = torch.from_numpy(row.response_index).to(device)
+    num_tokens = [len(response.token_ids) for response in row.responses]
+    lengths = torch.tensor(num_tokens, dtype=torch.float32, device=device)
+    group = None  # of the ranks that share the tokens of a response
+    if parallel_state.get_context_parallel_world_size() > 1:
+        group = parallel_state.get_context_parallel_group()
+    return TokenBatch(
+        log_probs=scores.log_probs,
+        entropies=scores.entropies,
+        old_log_probs=old,
+        sampled_log_probs=row.sampled_log_probs,
+        reference_log_probs=reference,
+        advantages=row.advantages,
+        weights=token_weights(aggregation, lengths[index], size),
+        sequences=Sequences(index, lengths, group),
+    )
+
 
 def _of_all_ranks(mine: Counted, group: dist.ProcessGroup) -> list[Counted]:
     """What every rank of a group has counted, in their order. Collective."""
-    every = [mine] * group.size()
-    dist.all_gather_object(every, mine, group=group)
-    return every
-
-
-def _cut_like(mini_batches: Sequence[Sequence[Row]], scores: Sequence[Tensor]) -> list[list[Tensor | None]]:
-    """A flat list of scores cut like the mini-batches; None for every row where there are no scores."""
-    remaining = iter(scores)
-    return [[next(remaining, None) for _ in rows] for rows in mini_batches]
+    gathered = [mine] * group.size()
+    dist.all_gather_object(gathered, mine, group=group)
+    return gathered

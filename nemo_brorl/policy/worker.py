@@ -6,29 +6,46 @@ import gc
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.logs import get_logger, setup_logging
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.rank_report import RankReport
-from nemo_brorl.policy.whereabouts import TRACK, Whereabouts, tracked
-from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, WeightBucket, WeightLink
+from nemo_brorl.policy.rank_progress import PROGRESS, RankProgress, tracked
+from nemo_brorl.types import BucketNotice, Float32, WeightBucket, WeightLink
 
 if TYPE_CHECKING:
     from nemo_brorl.policy.learner import Learner
 
 _log = get_logger(__name__)
 
+# Methods of the Learner that the driver calls, all but the stream of weights.
+LearnerMethod = Literal[
+    "update",
+    "log_probs",
+    "weight_manifest",
+    "begin_save",
+    "is_save_written",
+    "finish_save",
+    "load",
+    "export",
+    "reset_reference",
+    "offload",
+    "onload",
+]
 
-class PolicyRank:
+
+class PolicyWorker:
     """Rank `rank` of the policy. Life cycle: constructed, `open_store` (rank 0), `start`, any method, `close`."""
 
     def __init__(self, config: BroRLConfig, layout: ParallelLayout, model_folder: Path, rank: int) -> None:
         setup_logging(f"policy {rank}")
         # Megatron and torch warn about each other's deprecations and about Apex; a user can do nothing about either.
         warnings.filterwarnings("ignore", module=r"(megatron|torch)\.")
-        self.config, self.layout, self.model_folder, self.rank = config, layout, model_folder, rank
+        self.config = config
+        self.layout = layout
+        self.model_folder = model_folder
+        self.rank = rank
         self.store: Any = None
         self.weight_store: Any = None  # rank 0's, while weights are broadcast
         self.device: Any = None
@@ -37,9 +54,7 @@ class PolicyRank:
     @tracked
     def open_store(self) -> tuple[str, int]:
         """Host and port where the ranks meet; served by this process."""
-        from nemo_brorl.policy.device import open_device
-
-        self.device = open_device(self.layout.on_gpu, self.config.policy.num_threads)
+        self._open_device()
         from nemo_brorl.policy import process_groups
 
         host = process_groups.this_host(self.config.trainer.num_nodes == 1)
@@ -49,10 +64,13 @@ class PolicyRank:
     @tracked
     def prepare(self) -> None:
         """Import everything, while rank 0 opens the store."""
+        self._open_device()
+        from nemo_brorl.policy import learner  # noqa: F401 - megatron: the slow part
+
+    def _open_device(self) -> None:
         from nemo_brorl.policy.device import open_device
 
         self.device = open_device(self.layout.on_gpu, self.config.policy.num_threads)
-        from nemo_brorl.policy import learner  # noqa: F401 - megatron, transformers: the slow part
 
     @tracked
     def start(self, address: tuple[str, int]) -> None:
@@ -70,25 +88,17 @@ class PolicyRank:
         gc.freeze()
         _log.info("model loaded from %s", self.model_folder)
 
-    @tracked
-    def update(self, plan: UpdatePlan) -> RankReport:
-        return self.learner.update(plan)
-
-    @tracked
-    def log_probs(
-        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool
-    ) -> list[Float32] | None:
-        return self.learner.log_probs(prompt_ids, response_ids, with_fp8)
+    def call(self, method: LearnerMethod, *arguments: Any) -> Any:
+        """A method of this rank's Learner."""
+        with PROGRESS.method(method):
+            return getattr(self.learner, method)(*arguments)
 
     @tracked
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+        """As transformers computes them, from the model folder."""
         from nemo_brorl.policy.weights.hf_log_probs import hf_log_probs
 
         return hf_log_probs(self.model_folder, prompt_ids, response_ids, self.config.rollouts.temperature)
-
-    @tracked
-    def weight_manifest(self) -> list[TensorInfo]:
-        return self.learner.weight_manifest()
 
     @tracked
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:
@@ -100,13 +110,12 @@ class PolicyRank:
         host = process_groups.this_host(self.config.trainer.num_nodes == 1)
         self.weight_store = broadcast_group.open_store(host)
         generation = self.config.generation
-        backend = "nccl" if self.layout.on_gpu else "gloo"
         return WeightLink(
             host,
             self.weight_store.port,
             receivers,
             generation.tensor_parallel_size,
-            backend,
+            "nccl" if self.layout.on_gpu else "gloo",
             generation.weight_timeout_s,
         )
 
@@ -119,47 +128,12 @@ class PolicyRank:
 
     def stream_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
         """This rank's side of the weight stream: on rank 0 messages, on others None once a bucket."""
-        TRACK.enter("stream_weights")
-        try:
+        with PROGRESS.method("stream_weights"):
             yield from self.learner.send_weights()
-        finally:
-            TRACK.leave()
 
-    def where(self) -> Whereabouts:
+    def progress(self) -> RankProgress:
         """Where the other methods are; runs in a thread of its own, so it answers while they compute or hang."""
-        return TRACK.read()
-
-    @tracked
-    def begin_save(self, folder: Path) -> None:
-        self.learner.begin_save(folder)
-
-    @tracked
-    def is_save_written(self) -> bool:
-        return self.learner.is_save_written()
-
-    @tracked
-    def finish_save(self) -> float:
-        return self.learner.finish_save()
-
-    @tracked
-    def load(self, folder: Path) -> None:
-        self.learner.load(folder)
-
-    @tracked
-    def export(self, folder: Path) -> None:
-        self.learner.export(folder)
-
-    @tracked
-    def reset_reference(self, clear_optimizer: bool) -> None:
-        self.learner.reset_reference(clear_optimizer)
-
-    @tracked
-    def offload(self) -> None:
-        self.learner.offload()
-
-    @tracked
-    def onload(self) -> None:
-        self.learner.onload()
+        return PROGRESS.read()
 
     @tracked
     def close(self) -> None:

@@ -94,7 +94,7 @@ def whole(cluster: SlurmCluster, overrides: list[str]) -> Job:
     )
     job.until(lambda: (job.folder / "run" / "metrics.jsonl").exists(), RUN_S, while_running=True)
     roles = {
-        node: sorted(set(re.findall(r"ray::(PolicyRank|RolloutEngine)", " ".join(cluster.processes(node)))))
+        node: sorted(set(re.findall(r"ray::(PolicyWorker|RolloutEngine)", " ".join(cluster.processes(node)))))
         for node in job.nodes
     }
     (job.folder / "roles").write_text(json.dumps(roles))
@@ -111,7 +111,7 @@ def test_a_run_trains_over_two_nodes_with_addresses_of_their_own(whole: Job) -> 
     assert (event["event"], event["value"]) == ("start", 1.0)
     roles = json.loads((whole.folder / "roles").read_text())
     assert len(roles) == 2
-    assert all(names == ["PolicyRank", "RolloutEngine"] for names in roles.values()), roles
+    assert all(names == ["PolicyWorker", "RolloutEngine"] for names in roles.values()), roles
 
 
 def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(

@@ -15,7 +15,7 @@ from nemo_brorl.core.errors import StallError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.policy import megatron_policy, roll_call
 from nemo_brorl.policy.megatron_policy import MegatronPolicy
-from nemo_brorl.policy.roll_call import ASK
+from nemo_brorl.policy.rank_progress import POLL_GROUP
 from tests.support.model_factory import make_config, make_model, make_plan
 
 pytestmark = pytest.mark.end_to_end
@@ -38,7 +38,7 @@ def test_a_stopped_rank_is_named_and_ends_the_run(
     heartbeat.on_stall = lambda text, seconds: warnings.append(text)
     policy = MegatronPolicy(make_config(tensor_model_parallel_size=2), make_model(tmp_path / "model"), heartbeat)
     policy.wait_ready()
-    pids = [ray.get(rank.where.options(concurrency_group=ASK).remote()).process for rank in policy.ranks]
+    pids = [ray.get(rank.progress.options(concurrency_group=POLL_GROUP).remote()).process for rank in policy.ranks]
     policy.update(make_plan(1, micro_batches=2))
     os.kill(pids[1], signal.SIGSTOP)
     try:

@@ -44,7 +44,8 @@ class LightRank:
     def ready(self) -> None:
         pass
 
-    def weight_manifest(self) -> list[TensorInfo]:
+    def call(self, method: str) -> list[TensorInfo]:
+        assert method == "weight_manifest"
         return MANIFEST
 
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:

@@ -22,8 +22,7 @@ from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.layer_specs import layer_specs
 from nemo_brorl.policy.model.log_probs import token_scores, vocab_slice
 from nemo_brorl.policy.model.moe import moe_settings, prepare_experts
-from nemo_brorl.policy.model.rope import inverse_frequencies
-from nemo_brorl.policy.model.rotary import PackedRotary
+from nemo_brorl.policy.model.rotary import PackedRotary, inverse_frequencies
 from nemo_brorl.policy.numerics.precision import follow_forwards, precision_settings, with_fp8_emulated
 from nemo_brorl.policy.rows.row_layout import Packing
 

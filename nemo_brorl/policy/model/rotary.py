@@ -1,4 +1,7 @@
-"""Rotary positions by lookup. Megatron's own take a row for one sequence, so the core attention rotates, not Megatron.
+"""Rotary positions by lookup, with frequencies stretched as transformers stretches them.
+
+Megatron's own rotary embedding takes a row for one sequence, so the core attention rotates, not Megatron. Its
+frequencies are not used either: Megatron 0.16.1 fixes Llama 3's bounds, and its YaRN differs in the last bits.
 
 Legend: T tokens of the row, H heads, D head size.
 """
@@ -11,17 +14,47 @@ import torch
 from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from torch import Tensor
 
+from nemo_brorl.config.model_shape import Rope
 from nemo_brorl.policy.rows.row_layout import Packing
 
 Rotation = tuple[Tensor, Tensor]  # cosine and sine [T, 1, D / 2] float32
 
 
+def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:
+    """Radians per position of every pair of dimensions, [D / 2] float32."""
+    if rope.kind == "default":  # no entry of transformers' table
+        exponents = torch.arange(0, head_size, 2, dtype=torch.float32) / head_size
+        return 1.0 / rope.base**exponents
+    from transformers import LlamaConfig  # takes seconds, and most models are not stretched
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    parameters = {
+        "rope_type": rope.kind,
+        "rope_theta": rope.base,
+        "factor": rope.factor,
+        "original_max_position_embeddings": rope.original_max_positions,
+        "low_freq_factor": rope.low_freq_factor,
+        "high_freq_factor": rope.high_freq_factor,
+        "beta_fast": rope.beta_fast,
+        "beta_slow": rope.beta_slow,
+        "truncate": rope.is_truncated,
+        "attention_factor": rope.attention_factor,
+    }
+    config = LlamaConfig(head_dim=head_size)
+    config.rope_parameters = parameters  # set late: the constructor warns of what another kind would need
+    frequencies, _ = ROPE_INIT_FUNCTIONS[rope.kind](config, torch.device("cpu"))
+    return frequencies
+
+
 class PackedRotary(RotaryEmbedding):
-    """Megatron's rotary embedding with its frequencies; leaves the rotation of every token on the packing."""
+    """Megatron's rotary embedding with other frequencies; leaves the rotation of every token on the packing."""
 
     def get_rotary_seq_len(self, *args: Any, **kwargs: Any) -> Packing:
         """Megatron hands over what this returns; the packing is all that is needed."""
-        return next(value for value in (*args, *kwargs.values()) if isinstance(value, Packing))
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Packing):
+                return value
+        raise AssertionError("the policy's model reads packed rows only")
 
     def forward(self, packing: Packing, *args: Any, **kwargs: Any) -> None:
         """Nothing for Megatron to apply; `packing.rotation` is computed once per micro-batch."""
@@ -33,7 +66,7 @@ class PackedRotary(RotaryEmbedding):
 
 
 def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
-    """Turn pair (d, d + D / 2) of every head [T, H, D] by its token's angle."""
+    """Pair (d, d + D / 2) of every head [T, H, D] turned by its token's angle."""
     cosine, sine = rotation
     return _Rotate.apply(heads, cosine.to(heads.dtype), sine.to(heads.dtype))
 
@@ -44,18 +77,20 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         ctx.save_for_backward(cosine, sine)
-        return _turn(heads, cosine, sine, 1.0)
+        return _rotated(heads, cosine, sine, direction=1.0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         cosine, sine = ctx.saved_tensors
-        return _turn(grad, cosine, sine, -1.0), None, None
+        return _rotated(grad, cosine, sine, direction=-1.0), None, None
 
 
-def _turn(heads: Tensor, cosine: Tensor, sine: Tensor, direction: float) -> Tensor:
+def _rotated(heads: Tensor, cosine: Tensor, sine: Tensor, direction: float) -> Tensor:
     first, second = heads.chunk(2, -1)
-    turned = torch.empty(heads.shape, dtype=heads.dtype, device=heads.device)
-    turned_first, turned_second = turned.chunk(2, -1)
-    torch.mul(first, cosine, out=turned_first).addcmul_(second, sine, value=-direction)
-    torch.mul(second, cosine, out=turned_second).addcmul_(first, sine, value=direction)
-    return turned
+    rotated = torch.empty(heads.shape, dtype=heads.dtype, device=heads.device)
+    rotated_first, rotated_second = rotated.chunk(2, -1)
+    torch.mul(first, cosine, out=rotated_first)
+    rotated_first.addcmul_(second, sine, value=-direction)
+    torch.mul(second, cosine, out=rotated_second)
+    rotated_second.addcmul_(first, sine, value=direction)
+    return rotated

@@ -23,17 +23,20 @@ def hf_log_probs(
     is room."""
     transformers_logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    longest = max(len(prompt) + len(response) for prompt, response in zip(prompt_ids, response_ids, strict=True))
-    device = roomy_device(
-        sum(param.nbytes for param in model.parameters()) + _LOGIT_COPIES * 4 * longest * model.config.vocab_size
-    )
+    longest = 0
+    for prompt, response in zip(prompt_ids, response_ids, strict=True):
+        longest = max(longest, len(prompt) + len(response))
+    logit_bytes = _LOGIT_COPIES * 4 * longest * model.config.vocab_size
+    weight_bytes = sum(param.nbytes for param in model.parameters())
+    device = roomy_device(weight_bytes + logit_bytes)
     model.to(device)
     results = []
     with all_threads():
         for prompt, response in zip(prompt_ids, response_ids, strict=True):
             token_ids = torch.tensor([[*prompt, *response]], dtype=torch.int64, device=device)
             logits = model(token_ids).logits[0, len(prompt) - 1 : -1] / temperature
-            log_probs = logits.log_softmax(-1).gather(1, token_ids[0, len(prompt) :, None])[:, 0]
+            targets = token_ids[0, len(prompt) :, None]
+            log_probs = logits.log_softmax(-1).gather(1, targets)[:, 0]
             results.append(log_probs.cpu().numpy())
     del model
     release_cache()  # engines on this GPU need it

@@ -19,9 +19,8 @@ from nemo_brorl.types import StreamedBucket, TensorInfo, WeightLink
 _MESSAGES_AHEAD = 1
 SLICE_S = 5.0  # ranks that take longer are asked where they are, this often
 
-Wait = Callable[
-    [list[tuple[int, Any]], str], list[Any]
-]  # results of calls given as (rank, reference); explains what fails
+# Results of calls given as (rank, reference); explains what fails.
+Wait = Callable[[list[tuple[int, Any]], str], list[Any]]
 
 
 class WeightSource:
@@ -32,16 +31,17 @@ class WeightSource:
         self._ranks = ranks
         self._wait = wait
         self._timeout_s = config.generation.weight_timeout_s
-        self._limit = bucket_bytes(config)
+        self._limit = bucket_bytes(config.generation)
         self._with_copies = config.generation.keep_published
         self._manifest: list[TensorInfo] | None = None
         self._receivers: tuple[str, ...] | None = None  # who the open group was made for; None: no group
-        self._joining: Any = None  # rank 0's wait for them
+        self._joining: tuple[tuple[str, ...], Any] | None = None  # receivers, and rank 0's wait for them
 
     def manifest(self) -> list[TensorInfo]:
         """It is the model's, so it stays as it is."""
         if self._manifest is None:
-            self._manifest = self._wait([(0, self._ranks[0].weight_manifest.remote())], "weight_manifest")[0]
+            reference = self._ranks[0].call.remote("weight_manifest")
+            self._manifest = self._wait([(0, reference)], "weight_manifest")[0]
         return self._manifest
 
     def open_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
@@ -49,30 +49,42 @@ class WeightSource:
         if self.transport != "collective" or receivers == self._receivers:
             return None
         self._receivers = None
-        link: WeightLink = self._wait([(0, self._ranks[0].open_weight_link.remote(receivers))], "open_weight_link")[0]
+        opened = self._ranks[0].open_weight_link.remote(receivers)
+        link: WeightLink = self._wait([(0, opened)], "open_weight_link")[0]
         self._joining = (receivers, self._ranks[0].join_weight_link.remote(link))
         return link
 
     def stream(self, ask: Callable[[], None]) -> Iterator[StreamedBucket]:
         """`ask` is called while ranks take their time. Raises WeightSyncError that names the rank that is late; a
         rank's own error as it is."""
-        if self._joining is not None:
-            (receivers, reference), self._joining = self._joining, None
-            self._wait([(0, reference)], "join_weight_link")
-            self._receivers = receivers
-        receivers, self._receivers = (
-            self._receivers,
-            None,
-        )  # a publication that breaks off leaves no group to go on with
+        self._finish_joining()
+        receivers = self._receivers
+        self._receivers = None  # a publication that breaks off leaves no group to go on with
         sizes = bucket_sizes(self.manifest(), self._limit)
         streams = WeightStreams(self._ranks, len(sizes), self._timeout_s, self._wait, ask)
-        has_copies = self._with_copies and self.transport != "object_store"
         for num_bytes in sizes:
-            copy = streams.next_message() if has_copies else None
-            message = streams.next_message(is_last_of_bucket=True)
-            yield StreamedBucket(message, message if self._with_copies and not has_copies else copy, num_bytes)
+            yield self._next_bucket(streams, num_bytes)
         streams.finish()
         self._receivers = receivers
+
+    def _finish_joining(self) -> None:
+        if self._joining is None:
+            return
+        receivers, reference = self._joining
+        self._joining = None
+        self._wait([(0, reference)], "join_weight_link")
+        self._receivers = receivers
+
+    def _next_bucket(self, streams: WeightStreams, num_bytes: int) -> StreamedBucket:
+        """The next message and, where copies are kept, what an engine that starts later gets instead."""
+        if not self._with_copies:
+            return StreamedBucket(streams.next_message(is_last_of_bucket=True), None, num_bytes)
+        if self.transport == "object_store":  # the message has the bytes: it is its own copy
+            message = streams.next_message(is_last_of_bucket=True)
+            return StreamedBucket(message, message, num_bytes)
+        copy = streams.next_message()
+        message = streams.next_message(is_last_of_bucket=True)
+        return StreamedBucket(message, copy, num_bytes)
 
 
 class WeightStreams:
@@ -85,30 +97,30 @@ class WeightStreams:
         self._ask = ask
         self._timeout_s = timeout_s
         self._wait = wait
-        streaming: dict[str, Any] = {"num_returns": "streaming"}
-        options = [streaming] * len(ranks)
-        options[0] = {**streaming, "_generator_backpressure_num_objects": _MESSAGES_AHEAD}  # rank 0 has the messages
-        self._generators = [
-            rank.stream_weights.options(**option).remote() for rank, option in zip(ranks, options, strict=True)
-        ]
+        self._generators: list[Any] = []
+        for number, rank in enumerate(ranks):
+            options: dict[str, Any] = {"num_returns": "streaming"}
+            if number == 0:  # it has the messages
+                options["_generator_backpressure_num_objects"] = _MESSAGES_AHEAD
+            self._generators.append(rank.stream_weights.options(**options).remote())
         self._num_sent = [0] * len(self._generators)  # buckets, by rank
 
     def next_message(self, is_last_of_bucket: bool = False) -> Any:
         """The reference to rank 0's next message."""
         first = self._generators[0]
         deadline = time.monotonic() + self._timeout_s
-        while not ray.wait([first], timeout=min(SLICE_S, max(0.0, deadline - time.monotonic())), fetch_local=False)[0]:
+        while not _has_next(first, min(SLICE_S, deadline - time.monotonic())):
             self._ask()
             if time.monotonic() > deadline:
                 raise WeightSyncError(self._late())
         reference = next(first, None)
-        if reference is None or ray.wait([first.completed()], timeout=0)[0]:
+        if reference is None or _is_done(first.completed()):
             self._check_ended()
         if reference is None:
-            raise WeightSyncError(
-                f"policy rank 0 ended its weight stream after {self._num_sent[0]} of {self.num_buckets} buckets"
-            )
-        self._num_sent[0] += is_last_of_bucket
+            sent = f"{self._num_sent[0]} of {self.num_buckets} buckets"
+            raise WeightSyncError(f"policy rank 0 ended its weight stream after {sent}")
+        if is_last_of_bucket:
+            self._num_sent[0] += 1
         return reference
 
     def finish(self) -> None:
@@ -116,32 +128,49 @@ class WeightStreams:
         deadline = time.monotonic() + self._timeout_s
         self._count(deadline)
         ended = [generator.completed() for generator in self._generators]
-        if ray.wait(ended, num_returns=len(ended), timeout=max(0.0, deadline - time.monotonic()))[1]:
+        left_s = max(0.0, deadline - time.monotonic())
+        _, pending = ray.wait(ended, num_returns=len(ended), timeout=left_s)
+        if pending:
             raise WeightSyncError(self._late())
         self._check_ended()
 
     def _check_ended(self) -> None:
         """Raise what a rank that is through has raised."""
-        ended = [(number, generator.completed()) for number, generator in enumerate(self._generators)]
-        self._wait([(number, end) for number, end in ended if ray.wait([end], timeout=0)[0]], "weight_stream")
+        ended = []
+        for number, generator in enumerate(self._generators):
+            completed = generator.completed()
+            if _is_done(completed):
+                ended.append((number, completed))
+        self._wait(ended, "weight_stream")
 
     def _late(self) -> str:
         """Which ranks are furthest behind."""
         self._count(deadline=0.0)
-        least = min(self._num_sent)
-        late = [str(number) for number, num in enumerate(self._num_sent) if num == least]
+        fewest = min(self._num_sent)
+        late = [number for number, num_sent in enumerate(self._num_sent) if num_sent == fewest]
         if len(late) == len(self._num_sent):
             late = late[:1]  # all wait for the one that sends
         ranks = "policy ranks" if len(late) > 1 else "policy rank"
-        return (
-            f"{ranks} {', '.join(late)} sent bucket {least} of {self.num_buckets} and nothing for {self._timeout_s:g} s"
-        )
+        numbers = ", ".join(map(str, late))
+        progress = f"sent bucket {fewest} of {self.num_buckets} and nothing for {self._timeout_s:g} s"
+        return f"{ranks} {numbers} {progress}"
 
     def _count(self, deadline: float) -> None:
         """Take what the other ranks' streams have, without waiting beyond the deadline. Rank 0's is counted as it is
         used."""
         for number, generator in enumerate(self._generators[1:], start=1):
-            while ray.wait([generator], timeout=max(0.0, deadline - time.monotonic()), fetch_local=False)[0]:
+            while _has_next(generator, deadline - time.monotonic()):
                 if next(generator, None) is None:
                     break
                 self._num_sent[number] += 1
+
+
+def _has_next(generator: Any, seconds: float) -> bool:
+    """Whether a stream has its next message, or its end, within this time."""
+    ready, _ = ray.wait([generator], timeout=max(0.0, seconds), fetch_local=False)
+    return bool(ready)
+
+
+def _is_done(reference: Any) -> bool:
+    ready, _ = ray.wait([reference], timeout=0)
+    return bool(ready)

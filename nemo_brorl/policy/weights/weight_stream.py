@@ -29,7 +29,8 @@ _LIVE_EXPORTS = 3
 
 def weight_manifest(shape: ModelShape, dtype: torch.dtype) -> list[TensorInfo]:
     """What the stream of a model will hold, in order."""
-    return [TensorInfo(name, size, dtype_name(dtype)) for name, size in hf_shapes(shape).items()]
+    name_of_dtype = dtype_name(dtype)
+    return [TensorInfo(name, size, name_of_dtype) for name, size in hf_shapes(shape).items()]
 
 
 def named_buckets(stream: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[Named]:
@@ -51,17 +52,18 @@ def host_bucket(named: Named) -> WeightBucket:
 class WeightSender:
     """What rank 0 says of each bucket, and what every rank does for it.
 
-    `send` yields the bucket's messages for the driver: a copy for engines that start later, if one is kept beside the
-    message, then the message, and None for None on other ranks. Work that follows the message happens when the next one
-    is asked for.
+    `stream` yields each bucket's messages for the driver: a copy for engines that start later, if one is kept beside
+    the message, then the message, and None for None on other ranks. Work that follows the message happens when the next
+    one is asked for.
     """
 
     def __init__(self, transport: str, is_first_rank: bool, with_copies: bool) -> None:
-        self._send = {
+        messages = {
             "object_store": self._through_store,
             "collective": self._by_broadcast,
             "cuda_ipc": self._by_mapping,
-        }[transport]
+        }
+        self._messages_of = messages[transport]
         self._is_first_rank = is_first_rank
         self._with_copies = with_copies
         self._exports: deque[Tensor] = deque(maxlen=_LIVE_EXPORTS)
@@ -73,7 +75,7 @@ class WeightSender:
         tensors = iter(tensors)
         try:
             for named in named_buckets(tensors, limit):
-                yield from self._send(named)
+                yield from self._messages_of(named)
         finally:
             for _ in tensors:
                 pass
@@ -100,4 +102,7 @@ class WeightSender:
         self._exports.append(flat)
         exported: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(exported, cuda_ipc.export(flat))
-        yield BucketNotice(infos_of(named), checksum(flat), dict(exported)) if self._is_first_rank else None
+        if self._is_first_rank:
+            yield BucketNotice(infos_of(named), checksum(flat), dict(exported))
+        else:
+            yield None

@@ -5,15 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.policy import megatron_policy
+from nemo_brorl.policy.worker import LearnerMethod
 
 CODE = """
 import sys
-from nemo_brorl.policy import megatron_policy, rank_report, worker
+from nemo_brorl.policy import megatron_policy, rank_progress, worker
 heavy = {"torch", "megatron", "transformers"} & set(sys.modules)
 assert not heavy, heavy
 """
@@ -22,6 +24,12 @@ assert not heavy, heavy
 def test_the_driver_side_of_the_policy_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_method_that_the_driver_calls_by_name_is_one_of_the_learner() -> None:
+    from nemo_brorl.policy.learner import Learner
+
+    assert [method for method in get_args(LearnerMethod) if not callable(getattr(Learner, method, None))] == []
 
 
 def test_a_rank_that_shares_memory_with_an_engine_has_no_expandable_segments(

@@ -1,0 +1,82 @@
+"""Which ranks stand still, from answers written by hand; and the marks of a rank, read while its thread is held up."""
+
+from __future__ import annotations
+
+import threading
+from types import FrameType, SimpleNamespace
+from typing import cast
+
+from nemo_brorl.policy.rank_progress import Answer, ProgressMarks, RankProgress, _collective_of, stalled_ranks
+
+NOW = 1000.0
+
+
+def answer(
+    place: str, num_marks: int, seconds: float, collective: str | None = None, heard_s_ago: float = 1.0
+) -> Answer:
+    return Answer(
+        RankProgress(place, num_marks, seconds, is_idle=False, collective=collective, process=1), NOW - heard_s_ago
+    )
+
+
+def test_a_rank_that_does_not_answer_comes_before_one_that_computes_and_those_that_wait() -> None:
+    answers = {
+        0: answer("update, mini-batch 1 of 4, optimizer", 12, 118, "all_reduce"),
+        1: answer("update, mini-batch 1 of 4, micro-batch 3 of 8", 6, 119),
+        2: answer("update, mini-batch 1 of 4, micro-batch 2 of 8", 5, 1, heard_s_ago=90),
+        3: answer("update, mini-batch 1 of 4, optimizer", 11, 117, "all_reduce"),
+    }
+    assert stalled_ranks(answers, NOW, 60) == [
+        "policy rank 2 does not answer since 90 s, last heard at update, mini-batch 1 of 4, micro-batch 2 of 8",
+        "policy rank 1 at update, mini-batch 1 of 4, micro-batch 3 of 8 since 120 s",
+        "policy rank 3 at update, mini-batch 1 of 4, optimizer since 118 s, waiting in all_reduce",
+        "policy rank 0 at update, mini-batch 1 of 4, optimizer since 119 s, waiting in all_reduce",
+    ]
+
+
+def test_ranks_that_move_or_have_done_their_part_are_not_stalled() -> None:
+    done = Answer(RankProgress("idle", 0, 500, is_idle=True, collective=None, process=1), NOW - 1)
+    assert stalled_ranks({0: done, 1: answer("load", 0, 20)}, NOW, 60) == []
+
+
+def test_many_stalled_ranks_are_counted() -> None:
+    stalled = stalled_ranks({number: answer("start", 0, 100) for number in range(64)}, NOW, 60)
+    assert len(stalled) == 9
+    assert stalled[-1] == "and 56 more like these"
+
+
+def test_marks_are_read_while_their_thread_is_held_up() -> None:
+    marks = ProgressMarks()
+    is_there = threading.Event()
+    may_go = threading.Event()
+
+    def work() -> None:
+        with marks.method("update"):
+            marks.part("mini-batch 1 of 4")
+            marks.step("micro-batch 1 of 8")
+            marks.step("micro-batch 2 of 8")
+            is_there.set()
+            may_go.wait(60)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    is_there.wait(60)
+    progress = marks.read()
+    may_go.set()
+    thread.join()
+    assert progress.place == "update, mini-batch 1 of 4, micro-batch 2 of 8"
+    assert progress.num_marks == 3
+    assert not progress.is_idle
+    assert progress.collective is None
+    assert marks.read().is_idle
+
+
+def test_the_outermost_function_of_a_collectives_file_is_named() -> None:
+    files = ("train.py", "p2p_communication.py", "distributed_c10d.py", "wrapper.py")
+    frame: SimpleNamespace | None = None
+    for number, file in enumerate(files):
+        frame = SimpleNamespace(
+            f_code=SimpleNamespace(co_filename=f"/torch/{file}", co_name=f"f{number}"), f_back=frame
+        )
+    assert _collective_of(cast(FrameType, frame)) == "f1"
+    assert _collective_of(None) is None
