@@ -1,5 +1,4 @@
-"""The one file that decides about hardware: NCCL on GPUs or Gloo on CPU cores; the rest of the policy asks a
-`Device`."""
+"""The hardware of a rank: the one file that decides between NCCL on GPUs and Gloo on CPU cores."""
 
 from __future__ import annotations
 
@@ -63,7 +62,9 @@ def roomy_device(num_bytes: int) -> torch.device:
     if not torch.cuda.is_initialized():
         return torch.device("cpu")
     free, total = torch.cuda.mem_get_info()
-    return torch.device("cuda", 0) if free - total // 10 > num_bytes else torch.device("cpu")
+    if free - total // 10 > num_bytes:
+        return torch.device("cuda", 0)
+    return torch.device("cpu")
 
 
 @contextmanager
@@ -72,7 +73,9 @@ def all_threads() -> Iterator[None]:
     (`policy.num_threads`)."""
     before = torch.get_num_threads()
     if torch.cuda.is_initialized():
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // max(1, torch.cuda.device_count())))
+        num_cores = len(os.sched_getaffinity(0))
+        num_gpus = max(1, torch.cuda.device_count())
+        torch.set_num_threads(max(1, num_cores // num_gpus))
     try:
         yield
     finally:

@@ -1,5 +1,4 @@
-"""How many ranks and who does what, from the config alone: no torch here, so the driver can ask before any rank
-starts."""
+"""Layout of the ranks, from the config alone: no torch here, so the driver can ask before any rank starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an update did to the chance of good responses, measured and not predicted.
+"""Gain of an update: what it did to the chance of good responses, measured and not predicted.
 
 Every mini-batch holds an equal, seeded share of every group, drawn from the policy the update starts from. So the last
 mini-batch is a fresh sample that no step has trained on yet when its turn comes. Its log-probs then and before the
@@ -28,7 +28,8 @@ class MeasuredGain:
         """Count a row of the last mini-batch. Collective over the ranks that share its responses' tokens."""
         sequences = batch.sequences
         advantages = (sequences.sums(batch.advantages) / sequences.lengths).double()
-        ratios = sequences.sums(batch.log_probs - batch.old_log_probs).double().clamp(-_MAX_LOG, _MAX_LOG).exp()
+        log_ratios = sequences.sums(batch.log_probs - batch.old_log_probs).double()
+        ratios = log_ratios.clamp(-_MAX_LOG, _MAX_LOG).exp()
         gains = advantages * (ratios - 1)
         self.num += len(gains)
         self.total += float(gains.sum())
@@ -36,18 +37,17 @@ class MeasuredGain:
 
     def merge(self, other: MeasuredGain) -> None:
         """Add another rank's responses."""
-        self.num, self.total, self.squares = (
-            self.num + other.num,
-            self.total + other.total,
-            self.squares + other.squares,
-        )
+        self.num += other.num
+        self.total += other.total
+        self.squares += other.squares
 
     def metrics(self) -> dict[str, float]:
         """The gain, its standard error over responses, and one over the other; nothing for less than two responses."""
         if self.num < 2:
             return {}
         mean = self.total / self.num
-        error = math.sqrt(max(self.squares / self.num - mean**2, 0.0) / (self.num - 1))
+        variance = max(self.squares / self.num - mean**2, 0.0)
+        error = math.sqrt(variance / (self.num - 1))
         ratio = mean / error if error > 0 else 0.0
         return {
             "mass_balance/measured_gain": mean,

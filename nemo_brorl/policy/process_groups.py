@@ -29,7 +29,9 @@ def join_store(host: str, port: int, world_size: int) -> dist.TCPStore:
 
 def open_groups(layout: ParallelLayout, rank: int, store: dist.Store, device: Device, seed: int) -> None:
     """Join all process groups of Megatron and seed its random-number tracker. Waits for every rank."""
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(layout.world_size), LOCAL_RANK="0")
+    os.environ["RANK"] = str(rank)
+    os.environ["WORLD_SIZE"] = str(layout.world_size)
+    os.environ["LOCAL_RANK"] = "0"
     dist.init_process_group(device.backend, store=store, rank=rank, world_size=layout.world_size, timeout=_TIMEOUT)
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=layout.tensor,
@@ -52,14 +54,15 @@ def close_groups() -> None:
 def this_host(is_single_node: bool) -> str:
     """The address other ranks reach this one by: the one that Ray's nodes know each other by. A host's own name is no
     help, it often stands for 127.0.1.1."""
-    return "127.0.0.1" if is_single_node else ray.util.get_node_ip_address()
+    if is_single_node:
+        return "127.0.0.1"
+    return ray.util.get_node_ip_address()
 
 
 def choose_interface(address: str) -> None:
     """Have Gloo listen where others reach this node; it would look its name up. What the environment says goes
     before."""
-    names = [
-        name for name, entries in psutil.net_if_addrs().items() if any(entry.address == address for entry in entries)
-    ]
-    if names:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
+    for name, entries in psutil.net_if_addrs().items():
+        if address in [entry.address for entry in entries]:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            return

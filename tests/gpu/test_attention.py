@@ -19,7 +19,8 @@ def make_row(prompt_length: int, lengths: list[int]) -> Any:
     """A shared segment and a document, padded for FlexAttention."""
     from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
     from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
-    from nemo_brorl.policy.rows.row_builder import RowSettings, build_row
+    from nemo_brorl.policy.rows.row_builder import build_row
+    from nemo_brorl.policy.rows.row_layout import RowSettings
 
     def segment(prompt: int, responses: list[int]) -> PackedSegment:
         made = [

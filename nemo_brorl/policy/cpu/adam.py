@@ -39,20 +39,29 @@ class FusedAdam(torch.optim.Optimizer):
                 self._update(group, params)
 
     def _update(self, group: dict[str, Any], params: list[torch.Tensor]) -> None:
+        gradients = []
+        means = []
+        squares = []
         for param in params:
-            if not self.state[param]:
-                self.state[param].update(exp_avg=torch.zeros_like(param), exp_avg_sq=torch.zeros_like(param))
+            state = self.state[param]
+            if not state:
+                state["exp_avg"] = torch.zeros_like(param)
+                state["exp_avg_sq"] = torch.zeros_like(param)
+            gradients.append(param.grad)
+            means.append(state["exp_avg"])
+            squares.append(state["exp_avg_sq"])
         step = torch.tensor(float(group["step"]))
+        beta1, beta2 = group["betas"]
         self.kernel(
             params,
-            [param.grad for param in params],
-            [self.state[param]["exp_avg"] for param in params],
-            [self.state[param]["exp_avg_sq"] for param in params],
+            gradients,
+            means,
+            squares,
             [],
             [step] * len(params),
             lr=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
+            beta1=beta1,
+            beta2=beta2,
             eps=group["eps"],
             weight_decay=group["weight_decay"],
             amsgrad=False,

@@ -12,9 +12,9 @@ heads, K key-value heads, G = H / K, D head size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,11 +33,15 @@ def attend_on_cpu(
 
     The kernel's backward is four times slower in bf16 than in fp32, so bf16 goes through fp32.
     """
-    keys, values = context if context is not None else (None, None)
     if "cpu" not in packing.caches:
         packing.caches["cpu"] = _plan(packing)
-    parts = [part if part is None else part.float() for part in (query, key, value, keys, values)]
-    return _Attention.apply(*parts, packing.caches["cpu"], scale).to(query.dtype)
+    plan = packing.caches["cpu"]
+    if context is None:
+        output = _Attention.apply(query.float(), key.float(), value.float(), None, None, plan, scale)
+    else:
+        keys, values = context
+        output = _Attention.apply(query.float(), key.float(), value.float(), keys.float(), values.float(), plan, scale)
+    return output.to(query.dtype)
 
 
 @dataclass(frozen=True)
@@ -50,22 +54,31 @@ class _Plan:
 
 
 def _plan(packing: Packing) -> _Plan:
-    past, start = [], 0
     shared: list[tuple[slice, Span]] = []
+    past: list[tuple[slice, Block, Span]] = []
+    start = 0
     for block in packing.blocks:
         rows = slice(start, start + block.num_tokens)
         for span in block.sees:
             if span.stride:
                 past.append((rows, block, span))
-            elif shared and shared[-1] == (
-                slice(shared[-1][0].start, start),
-                span,
-            ):  # goes on where the block before it ended
-                shared[-1] = (slice(shared[-1][0].start, rows.stop), span)
             else:
                 shared.append((rows, span))
         start = rows.stop
-    return _Plan(packing.blocks, shared, past)
+    return _Plan(packing.blocks, _merged(shared), past)
+
+
+def _merged(shared: Sequence[tuple[slice, Span]]) -> list[tuple[slice, Span]]:
+    """Rows that go on where those before ended, and see the same span, in one."""
+    merged: list[tuple[slice, Span]] = []
+    for rows, span in shared:
+        if merged:
+            last_rows, last_span = merged[-1]
+            if last_rows.stop == rows.start and last_span == span:
+                merged[-1] = (slice(last_rows.start, rows.stop), span)
+                continue
+        merged.append((rows, span))
+    return merged
 
 
 class _Attention(torch.autograd.Function):
@@ -80,19 +93,22 @@ class _Attention(torch.autograd.Function):
         plan: _Plan,
         scale: float,
     ) -> Tensor:
-        context = (key, value) if keys is None or values is None else (keys, values)
-        output, log_sums = torch.empty_like(query), query.new_empty(query.shape[:2])
+        output = torch.empty_like(query)
+        log_sums = query.new_empty(query.shape[:2])
         for *heads, to_output, to_sums in _by_block(plan, query, key, value, output, log_sums):
             part, part_sums = _flash(*heads, 0.0, True, scale=scale)
             to_output.copy_(part)
             to_sums.copy_(part_sums)
+        context = (key, value) if keys is None or values is None else (keys, values)
+        num_heads = query.size(1)
+        num_kv = key.size(1)
         for rows, span in plan.shared:
-            heads = [_queries(query, rows, key.size(1)), *(_span(part, span, query.size(1)) for part in context)]
-            part, part_sums = _flash(*heads, 0.0, False, scale=scale)
-            _merge(_queries(output, rows, key.size(1)), _queries(log_sums, rows, key.size(1)), part, part_sums)
+            seen = [_span(part, span, num_heads) for part in context]
+            part, part_sums = _flash(_queries(query, rows, num_kv), *seen, 0.0, False, scale=scale)
+            _merge(_queries(output, rows, num_kv), _queries(log_sums, rows, num_kv), part, part_sums)
         for rows, block, span in plan.past:
-            heads = [_stretches(query, rows, block), *(_spans(part, span, block) for part in context)]
-            part, part_sums = _flash(*heads, 0.0, False, scale=scale)
+            seen = [_spans(part, span, block) for part in context]
+            part, part_sums = _flash(_stretches(query, rows, block), *seen, 0.0, False, scale=scale)
             _merge(_stretches(output, rows, block), _stretches(log_sums, rows, block), part, part_sums)
         ctx.save_for_backward(query, key, value, keys, values, output, log_sums)
         ctx.settings = (plan, scale)
@@ -103,40 +119,57 @@ class _Attention(torch.autograd.Function):
         query, key, value, keys, values, output, log_sums = ctx.saved_tensors
         plan, scale = ctx.settings
         grad = grad.contiguous()
-        grads = [torch.empty_like(part) for part in (query, key, value)]
-        for *whole, to_query, to_key, to_value in _by_block(plan, grad, query, key, value, output, log_sums, *grads):
-            part = _flash_backward(*whole, 0.0, True, scale=scale)
-            to_query.copy_(part[0])
-            to_key.copy_(part[1])
-            to_value.copy_(part[2])
-        context, context_grads = (key, value), grads[1:]
-        if keys is not None:
-            context, context_grads = (keys, values), [torch.zeros_like(keys), torch.zeros_like(values)]
-        num_kv = key.size(1)
+        query_grad = torch.empty_like(query)
+        own_grads = (torch.empty_like(key), torch.empty_like(value))
+        blocks = _by_block(plan, grad, query, key, value, output, log_sums, query_grad, *own_grads)
+        for *whole, to_query, to_key, to_value in blocks:
+            parts = _flash_backward(*whole, 0.0, True, scale=scale)
+            to_query.copy_(parts[0])
+            to_key.copy_(parts[1])
+            to_value.copy_(parts[2])
+        is_own = keys is None
+        context = (key, value) if is_own else (keys, values)
+        context_grads = own_grads if is_own else (torch.zeros_like(keys), torch.zeros_like(values))
+        whole_row = _Backward(grad, query, output, log_sums, query_grad)
         for rows, span in plan.shared:
-            whole_query, heads = _queries(query, rows, num_kv), [_span(part, span, query.size(1)) for part in context]
-            ends = (_queries(output, rows, num_kv), _queries(log_sums, rows, num_kv))
-            parts = _flash_backward(_queries(grad, rows, num_kv), whole_query, *heads, *ends, 0.0, False, scale=scale)
-            _queries(grads[0], rows, num_kv).add_(parts[0])
-            for total, part in zip(context_grads, parts[1:], strict=True):
+            seen = [_span(part, span, query.size(1)) for part in context]
+            views = [_queries(part, rows, key.size(1)) for part in whole_row]
+            seen_grads = _backward_of_seen(views, seen, scale)
+            for total, part in zip(context_grads, seen_grads, strict=True):
                 total[span.start : span.start + span.length].transpose(0, 1).add_(part.sum(0))
         for rows, block, span in plan.past:
-            heads = [_spans(part, span, block) for part in context]
-            ends = (_stretches(output, rows, block), _stretches(log_sums, rows, block))
-            parts = _flash_backward(
-                _stretches(grad, rows, block), _stretches(query, rows, block), *heads, *ends, 0.0, False, scale=scale
-            )
-            _stretches(grads[0], rows, block).add_(parts[0])
-            for total, part in zip(context_grads, parts[1:], strict=True):
+            seen = [_spans(part, span, block) for part in context]
+            views = [_stretches(part, rows, block) for part in whole_row]
+            seen_grads = _backward_of_seen(views, seen, scale)
+            for total, part in zip(context_grads, seen_grads, strict=True):
                 _spans(total, span, block).add_(part)
-        own_context = (None, None) if keys is None else context_grads
-        return (*grads, *own_context, None, None)
+        gathered_grads = (None, None) if is_own else context_grads
+        return (query_grad, *own_grads, *gathered_grads, None, None)
+
+
+class _Backward(NamedTuple):
+    """What the backward pass over seen keys reads of the queries, and writes."""
+
+    grad: Tensor
+    query: Tensor
+    output: Tensor
+    log_sums: Tensor
+    query_grad: Tensor  # added to
+
+
+def _backward_of_seen(views: Sequence[Tensor], seen: Sequence[Tensor], scale: float) -> Sequence[Tensor]:
+    """Gradients of the seen keys and values; the queries' are added where they belong. `views`: a `_Backward` each."""
+    grad, query, output, log_sums, query_grad = views
+    parts = _flash_backward(grad, query, *seen, output, log_sums, 0.0, False, scale=scale)
+    query_grad.add_(parts[0])
+    return parts[1:]
 
 
 def _by_block(plan: _Plan, *tensors: Tensor) -> Iterator[list[Tensor]]:
     """Per block the views [B, H, L, ...] of tensors [T, H, ...]; one split of each, because there are many blocks."""
     sizes = [block.num_tokens for block in plan.blocks]
-    for block, *parts in zip(plan.blocks, *(tensor.split(sizes) for tensor in tensors), strict=True):
+    split = [tensor.split(sizes) for tensor in tensors]
+    for block, *parts in zip(plan.blocks, *split, strict=True):
         yield [part.view(block.num, block.length, *part.shape[1:]).transpose(1, 2) for part in parts]
 
 
@@ -159,10 +192,12 @@ def _span(heads: Tensor, span: Span, num_heads: int) -> Tensor:
 def _spans(heads: Tensor, span: Span, block: Block) -> Tensor:
     """[C, K, D] to a view [B, K, P, D]: the span of every stretch."""
     part = heads[span.start : span.start + block.num * span.stride]
-    return part.unflatten(0, (block.num, span.stride))[:, : span.length].transpose(1, 2)
+    by_stretch = part.unflatten(0, (block.num, span.stride))
+    return by_stretch[:, : span.length].transpose(1, 2)
 
 
 def _merge(output: Tensor, log_sums: Tensor, part: Tensor, part_sums: Tensor) -> None:
     """Add the attention over more keys to `output` and its log-sum-exps, in place."""
-    output.lerp_(part, (part_sums - log_sums).sigmoid_()[..., None])
+    weight = (part_sums - log_sums).sigmoid_()
+    output.lerp_(part, weight[..., None])
     torch.logaddexp(log_sums, part_sums, out=log_sums)

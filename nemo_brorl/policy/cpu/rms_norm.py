@@ -42,17 +42,24 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
         rows = hidden.float()
-        inverse = torch.linalg.vecdot(rows, rows).div_(hidden.size(-1)).add_(eps).rsqrt_()
+        mean_square = torch.linalg.vecdot(rows, rows).div_(hidden.size(-1))
+        inverse = mean_square.add_(eps).rsqrt_()
         ctx.save_for_backward(hidden, weight, inverse)
-        return (rows * inverse[..., None]).mul_(weight).to(hidden.dtype)
+        normed = rows * inverse[..., None]
+        return normed.mul_(weight).to(hidden.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         hidden, weight, inverse = ctx.saved_tensors
         size = hidden.size(-1)
-        rows, grads, inverse = hidden.float().reshape(-1, size), grad.float().reshape(-1, size), inverse.reshape(-1, 1)
+        rows = hidden.float().reshape(-1, size)
+        grads = grad.float().reshape(-1, size)
+        inverse = inverse.reshape(-1, 1)
         products = grads * rows
-        grad_weight = (inverse.T @ products)[0]
-        shift = (products @ weight.float()[:, None]).mul_(inverse.pow(3)).div_(size)
-        grad_hidden = (grads * weight).mul_(inverse).addcmul_(rows, shift, value=-1)
-        return grad_hidden.to(hidden.dtype).view_as(hidden), grad_weight.to(weight.dtype), None
+        weight_grad = (inverse.T @ products)[0]
+        shift = products @ weight.float()[:, None]
+        shift.mul_(inverse.pow(3)).div_(size)
+        hidden_grad = (grads * weight).mul_(inverse)
+        hidden_grad.addcmul_(rows, shift, value=-1)
+        hidden_grad = hidden_grad.to(hidden.dtype).view_as(hidden)
+        return hidden_grad, weight_grad.to(weight.dtype), None

@@ -30,10 +30,10 @@ class SwiGLU(torch.autograd.Function):
         (gate_and_up,) = ctx.saved_tensors
         result = torch.empty_like(gate_and_up)
         num_rows = max(1, _TILE // max(1, grad.size(-1)))
-        for rows, inputs, outputs in zip(
-            grad.split(num_rows), gate_and_up.split(num_rows), result.split(num_rows), strict=True
-        ):
-            (gate, up), (grad_gate, grad_up) = inputs.chunk(2, -1), outputs.chunk(2, -1)
-            torch.mul(rows, F.silu(gate), out=grad_up)
-            torch.ops.aten.silu_backward.grad_input(rows * up, gate, grad_input=grad_gate)
+        for start in range(0, len(grad), num_rows):
+            tile = slice(start, start + num_rows)
+            gate, up = gate_and_up[tile].chunk(2, -1)
+            gate_grad, up_grad = result[tile].chunk(2, -1)
+            torch.mul(grad[tile], F.silu(gate), out=up_grad)
+            torch.ops.aten.silu_backward.grad_input(grad[tile] * up, gate, grad_input=gate_grad)
         return result, None, None

@@ -2,8 +2,15 @@
 
 `row_layout` says which tokens see which. Backends, chosen by `policy.attention`:
 
-    sdpa   block by block: on CPU around the flash kernel (`attention_cpu`), elsewhere `attention_sdpa`
+    sdpa   block by block: on CPU around the flash kernel (`cpu.attention`), elsewhere `attention_sdpa`
     flex   one FlexAttention kernel with a block mask, on GPU (`attention_flex`)
+
+Under context parallelism every stretch of a cut block is padded to 2·ranks pieces of equal length; rank r holds pieces
+r and 2·ranks − 1 − r, so that all ranks have the same share of causal work (`row_builder`). Only keys and values of cut
+stretches travel, and are put in order; the queries stay.
+
+Legend: T tokens of the row, t cut tokens of this rank, C = t · ranks rows of the context, H heads, K key-value heads,
+D head size.
 """
 
 from __future__ import annotations
@@ -11,12 +18,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from nemo_brorl.policy.cpu.attention import attend_on_cpu
 from nemo_brorl.policy.model.attention_flex import attend_with_flex
 from nemo_brorl.policy.model.attention_sdpa import attend_by_blocks
-from nemo_brorl.policy.model.context_parallel import gather_context
 from nemo_brorl.policy.model.rotary import rotate
 from nemo_brorl.policy.rows.row_layout import Packing
 
@@ -52,14 +59,49 @@ class PackedAttention(torch.nn.Module):
         packing = packed_seq_params
         assert isinstance(packing, Packing), "the policy's model reads packed rows only"
         assert packing.rotation is not None, "PackedRotary has run before the first layer"
-        query, key, value = (
-            rotate(query.squeeze(1), packing.rotation),
-            rotate(key.squeeze(1), packing.rotation),
-            value.squeeze(1),
-        )
+        query = rotate(query.squeeze(1), packing.rotation)
+        key = rotate(key.squeeze(1), packing.rotation)
+        value = value.squeeze(1)
         context = None
         if self.context_group is not None:
             context = gather_context(key, value, packing, self.context_group)
-        by_blocks = attend_on_cpu if query.device.type == "cpu" else attend_by_blocks
-        attend = by_blocks if packing.sight is None else attend_with_flex
-        return attend(query, key, value, context, packing, self.scale).flatten(1)[:, None]
+        if packing.sight is not None:
+            attend = attend_with_flex
+        elif query.device.type == "cpu":
+            attend = attend_on_cpu
+        else:
+            attend = attend_by_blocks
+        output = attend(query, key, value, context, packing, self.scale)
+        return output.flatten(1)[:, None]
+
+
+def gather_context(
+    key: Tensor, value: Tensor, packing: Packing, group: dist.ProcessGroup
+) -> tuple[Tensor, Tensor] | None:
+    """Keys and values [C, K, D] of all ranks' cut stretches, each stretch in its own order; None when nothing is cut,
+    which all ranks find alike. One collective for both."""
+    if packing.num_cut == 0:
+        return None
+    both = torch.stack([key[: packing.num_cut], value[: packing.num_cut]], dim=1)
+    gathered = _Gather.apply(both, group)
+    ordered = gathered.index_select(0, packing.context_order)
+    return ordered[:, 0], ordered[:, 1]
+
+
+class _Gather(torch.autograd.Function):
+    """[t, ...] of every rank to [C, ...]; a gradient goes back to the rank it belongs to, summed over all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, mine: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        num_rows = group.size() * mine.size(0)
+        whole = mine.new_empty(num_rows, *mine.shape[1:])
+        dist.all_gather_into_tensor(whole, mine.contiguous(), group=group)
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        num_rows = grad.size(0) // ctx.group.size()
+        mine = grad.new_empty(num_rows, *grad.shape[1:])
+        dist.reduce_scatter_tensor(mine, grad.contiguous(), group=ctx.group)
+        return mine, None

@@ -1,5 +1,4 @@
-"""Attention over the whole row by one FlexAttention kernel (arXiv 2412.05496), which skips the blocks of the mask that
-are empty.
+"""Attention over the whole row by one FlexAttention kernel (arXiv 2412.05496), which skips empty blocks of the mask.
 
 For GPUs: FlexAttention has no backward on CPU. Kernel and mask are compiled with dynamic shapes, and rows padded to a
 multiple of ROW_MULTIPLE tokens, so that rows of any length share what is compiled.
@@ -37,13 +36,25 @@ def attend_with_flex(
 ) -> Tensor:
     """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None; [T, H, D]."""
     if context is not None:
-        key, value = torch.cat([context[0], key]), torch.cat([context[1], value])
-    query, key, value = (heads.transpose(0, 1)[None] for heads in (query, key, value))
-    attend = _compiled(flex_attention, query.device.type)
+        key = torch.cat([context[0], key])
+        value = torch.cat([context[1], value])
+    is_grouped = query.size(1) != key.size(1)
     mask = block_mask(packing, query.device)
-    return attend(query, key, value, block_mask=mask, scale=scale, enable_gqa=query.size(1) != key.size(1))[
-        0
-    ].transpose(0, 1)
+    attend = _compiled(flex_attention, query.device.type)
+    output = attend(
+        _batched(query),
+        _batched(key),
+        _batched(value),
+        block_mask=mask,
+        scale=scale,
+        enable_gqa=is_grouped,
+    )
+    return output[0].transpose(0, 1)
+
+
+def _batched(heads: Tensor) -> Tensor:
+    """[T, H, D] to [1, H, T, D]."""
+    return heads.transpose(0, 1)[None]
 
 
 def block_mask(packing: Packing, device: torch.device) -> BlockMask:
@@ -51,19 +62,26 @@ def block_mask(packing: Packing, device: torch.device) -> BlockMask:
     if "flex" not in packing.caches:
         sight = packing.sight
         assert sight is not None, "the row was built for FlexAttention"
-        create, sizes = _compiled(create_block_mask, device.type), (len(sight.query_stretch), len(sight.key_stretch))
-        packing.caches["flex"] = create(mask_mod(sight), None, None, *sizes, device=str(device))
+        create = _compiled(create_block_mask, device.type)
+        num_queries = len(sight.query_stretch)
+        num_keys = len(sight.key_stretch)
+        packing.caches["flex"] = create(mask_mod(sight), None, None, num_queries, num_keys, device=str(device))
     return packing.caches["flex"]
 
 
 def mask_mod(sight: Sight) -> MaskMod:
     """Whether query `q` sees key `k`: its own stretch up to itself, and all of its prompt."""
-    query_stretch, query_prompt, query_position = sight.query_stretch, sight.query_prompt, sight.query_position
-    key_stretch, key_position = sight.key_stretch, sight.key_position
+    query_stretch = sight.query_stretch
+    query_prompt = sight.query_prompt
+    query_position = sight.query_position
+    key_stretch = sight.key_stretch
+    key_position = sight.key_position
 
     def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        is_past = (key_stretch[k] == query_stretch[q]) & (key_position[k] <= query_position[q])
-        return is_past | (key_stretch[k] == query_prompt[q])
+        is_own = key_stretch[k] == query_stretch[q]
+        is_past = key_position[k] <= query_position[q]
+        is_of_prompt = key_stretch[k] == query_prompt[q]
+        return (is_own & is_past) | is_of_prompt
 
     return sees
 
@@ -72,4 +90,6 @@ def mask_mod(sight: Sight) -> MaskMod:
 def _compiled(function: Any, device_type: str) -> Any:
     """Compiled on GPU, where the mask would else be written down for all pairs of tokens; as it is on CPU, for tests of
     the mask."""
-    return function if device_type == "cpu" else torch.compile(function, dynamic=True)
+    if device_type == "cpu":
+        return function
+    return torch.compile(function, dynamic=True)

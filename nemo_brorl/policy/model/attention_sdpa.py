@@ -1,7 +1,8 @@
 """Block attention by torch's scaled-dot-product attention alone, on any device: one call per block, the keys of what
 its stretches see in front of their own.
 
-Legend: B stretches of a block, L their length, P keys in front, H heads, K key-value heads, D head size.
+Legend: T tokens of the row, B stretches of a block, L their length, P keys in front, C rows of the context, H heads,
+K key-value heads, D head size.
 """
 
 from __future__ import annotations
@@ -18,36 +19,57 @@ def attend_by_blocks(
 ) -> Tensor:
     """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None where it is the row itself; [T,
     H, D]."""
-    blocks, context = packing.blocks, context if context is not None else (key, value)
-    sizes = [block.num_tokens for block in blocks]
+    if context is None:
+        context = (key, value)
+    sizes = [block.num_tokens for block in packing.blocks]
+    # one split of each, whose backward is one concatenation
+    queries = query.split(sizes)
+    keys = key.split(sizes)
+    values = value.split(sizes)
     outputs = []
-    # one split, whose backward is one concatenation
-    for block, *parts in zip(blocks, *(heads.split(sizes) for heads in (query, key, value)), strict=True):
-        own = [part.unflatten(0, (block.num, block.length)).transpose(1, 2) for part in parts]
-        outputs.append(_attend(block, own, context, packing, scale).transpose(1, 2).flatten(0, 1))
+    for index, block in enumerate(packing.blocks):
+        own_query = _stretches(queries[index], block)
+        own_key = _stretches(keys[index], block)
+        own_value = _stretches(values[index], block)
+        output = _attend(block, own_query, own_key, own_value, context, packing, scale)
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)
 
 
-def _attend(block: Block, own: list[Tensor], context: tuple[Tensor, Tensor], packing: Packing, scale: float) -> Tensor:
+def _stretches(heads: Tensor, block: Block) -> Tensor:
+    """[B * L, H, D] to [B, H, L, D]."""
+    return heads.unflatten(0, (block.num, block.length)).transpose(1, 2)
+
+
+def _attend(
+    block: Block,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    context: tuple[Tensor, Tensor],
+    packing: Packing,
+    scale: float,
+) -> Tensor:
     """One block: [B, H, L, D]."""
-    query, key, value = own
     is_grouped = query.size(1) != key.size(1)
     if not block.sees:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=is_grouped)
-    key, value = (
-        torch.cat([*(_span(part, span, block.num) for span in block.sees), last], dim=2)
-        for part, last in zip(context, (key, value), strict=True)
-    )
+    seen_keys = [_span(context[0], span, block.num) for span in block.sees]
+    seen_values = [_span(context[1], span, block.num) for span in block.sees]
+    key = torch.cat([*seen_keys, key], dim=2)
+    value = torch.cat([*seen_values, value], dim=2)
     mask = _mask(packing, key.size(2) - block.length, block.length, query.device)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=is_grouped)
 
 
 def _span(heads: Tensor, span: Span, num: int) -> Tensor:
     """[C, K, D] to [B, K, P, D]."""
-    if span.stride:
-        part = heads[span.start : span.start + num * span.stride].unflatten(0, (num, span.stride))[:, : span.length]
-        return part.transpose(1, 2)
-    return heads[span.start : span.start + span.length].transpose(0, 1).expand(num, -1, -1, -1)
+    if span.stride == 0:
+        seen_by_all = heads[span.start : span.start + span.length]
+        return seen_by_all.transpose(0, 1).expand(num, -1, -1, -1)
+    rows = heads[span.start : span.start + num * span.stride]
+    seen_by_each = rows.unflatten(0, (num, span.stride))[:, : span.length]
+    return seen_by_each.transpose(1, 2)
 
 
 def _mask(packing: Packing, num_before: int, length: int, device: torch.device) -> Tensor:

@@ -1,5 +1,5 @@
-"""What `log_probs` does with a tile of logits, in one pass over it where torch compiles it: for GPUs, whose memory is
-slower than their products. Step by step in place, as on CPU, a tile is read and written some fifteen times.
+"""Passes of `log_probs` over a tile of logits, one each where torch compiles them: for GPUs, whose memory is slower
+than their products. Step by step in place, as on CPU, a tile is read and written some fifteen times.
 
 Legend: c tokens, w columns of the tile. `products` [c, w] are hidden @ weight.T in the format of the weights.
 """
@@ -22,13 +22,10 @@ def add_tile(products: Tensor, temperature: float, largest: Tensor, sums: Tensor
     shift = (largest - larger).clamp(min=-1e4)
     scale = shift.exp()
     total, weighted, squared = sums
-    return larger, torch.stack(
-        [
-            total * scale + exps.sum(1),
-            (weighted + shift * total) * scale + (shifted * exps).sum(1),
-            squared * scale.square() + exps.square().sum(1),
-        ]
-    )
+    new_total = total * scale + exps.sum(1)
+    new_weighted = (weighted + shift * total) * scale + (shifted * exps).sum(1)
+    new_squared = squared * scale.square() + exps.square().sum(1)
+    return larger, torch.stack([new_total, new_weighted, new_squared])
 
 
 def tile_gradient(
@@ -52,9 +49,12 @@ def tile_gradient(
     p = log_p.exp()
     inner = of_log_prob
     if has_more:
-        inner = of_log_prob + (log_p + entropy) * of_entropy - 2 * (p - collision) * of_collision
+        entropy_term = (log_p + entropy) * of_entropy
+        collision_term = 2 * (p - collision) * of_collision
+        inner = of_log_prob + entropy_term - collision_term
     is_target = torch.arange(products.size(1), device=products.device) == column
-    return (torch.where(is_target, of_log_prob, 0.0) - p * inner).to(products.dtype)
+    gradient = torch.where(is_target, of_log_prob, 0.0) - p * inner
+    return gradient.to(products.dtype)
 
 
 @cache

@@ -22,10 +22,8 @@ from torch import Tensor
 
 from nemo_brorl.policy.model import fused_tiles
 
-_TILE_LOGITS = {
-    "cpu": 1 << 20,
-    "cuda": 1 << 24,
-}  # c * w: 4 MiB for a core's cache, 64 MiB to keep a GPU's kernels large
+# c * w: 4 MiB for a core's cache, 64 MiB to keep a GPU's kernels large
+_TILE_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 24}
 _LOWEST = torch.finfo(torch.float32).min
 
 
@@ -77,13 +75,15 @@ class _TokenScores(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int
     ) -> Tensor:
         sums = hidden.new_empty(5, len(targets), dtype=torch.float32)
-        for rows in _chunks(len(targets), chunk):
+        for rows in _slices(len(targets), chunk):
             sums[:, rows] = _sums(hidden[rows], weight, targets[rows], vocab, temperature)
         if vocab.group is not None:
             sums = _over_ranks(sums, vocab.group)
         largest, total, weighted, squared, target = sums
-        normaliser = largest + total.log()
-        entropies, collisions = total.log() - weighted / total, squared / total.square()
+        log_total = total.log()
+        normaliser = largest + log_total
+        entropies = log_total - weighted / total
+        collisions = squared / total.square()
         ctx.save_for_backward(hidden, weight, targets, normaliser, entropies, collisions)
         ctx.settings = (vocab, temperature, chunk)
         return torch.stack(TokenScores(target - normaliser, entropies, collisions))
@@ -96,15 +96,14 @@ class _TokenScores(torch.autograd.Function):
         has_more = bool(grad[1:].any())  # a loss of log-probs alone is spared the other two terms
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros_like(weight, dtype=torch.float32)
-        for rows in _chunks(len(targets), chunk):
-            state = _ChunkGradient(
-                targets[rows], TokenScores(*grad[:, rows, None]), [kept[rows, None] for kept in per_token]
-            )
+        for rows in _slices(len(targets), chunk):
+            chunk_grad = TokenScores(*grad[:, rows, None])
+            chunk_state = [kept[rows, None] for kept in per_token]
+            gradient = _ChunkGradient(targets[rows], chunk_grad, chunk_state)
             total = torch.zeros_like(hidden[rows], dtype=torch.float32)
             for columns in _tiles(len(total), vocab, hidden.device):
-                share = state.of_products(
-                    hidden[rows] @ weight[columns].T, temperature, vocab.first + columns.start, has_more
-                )
+                products = hidden[rows] @ weight[columns].T
+                share = gradient.of_products(products, temperature, vocab.first + columns.start, has_more)
                 _add_product(total, share, weight[columns])
                 _add_product(grad_weight[columns], share.T, hidden[rows])
             grad_hidden[rows] = total.to(hidden.dtype)
@@ -135,34 +134,42 @@ class _ChunkGradient(NamedTuple):
         log_p = logits.sub_(normaliser)
         if has_more:
             p = log_p.exp()
-            share = log_p.add_(entropy).mul_(self.grad.entropies).add_(self.grad.log_probs)
-            share.addcmul_(p - collision, self.grad.collisions, value=-2).mul_(p).neg_()
+            share = log_p.add_(entropy)
+            share.mul_(self.grad.entropies)
+            share.add_(self.grad.log_probs)
+            share.addcmul_(p - collision, self.grad.collisions, value=-2)
+            share.mul_(p).neg_()
         else:
             share = log_p.exp_().mul_(-self.grad.log_probs)
         is_here, column = _find(self.targets, first, share.size(1))
         return share.scatter_add_(1, column, self.grad.log_probs * is_here)
 
 
-def _chunks(num: int, chunk: int) -> Iterator[slice]:
-    return (slice(start, min(start + chunk, num)) for start in range(0, num, chunk))
+def _slices(num: int, size: int) -> Iterator[slice]:
+    for start in range(0, num, size):
+        yield slice(start, min(start + size, num))
 
 
 def _tiles(num_tokens: int, vocab: VocabSlice, device: torch.device) -> Iterator[slice]:
     """Columns of the tiles for a chunk; padding is in none of them."""
-    return _chunks(vocab.num_valid, max(64, _TILE_LOGITS[device.type] // num_tokens))
+    num_columns = _TILE_LOGITS[device.type] // num_tokens
+    return _slices(vocab.num_valid, max(64, num_columns))
 
 
 def _logits(products: Tensor, temperature: float) -> Tensor:
     """[c, w] float32, after temperature, in the place of the products if they are in that format."""
     logits = products.float()
-    return logits if temperature == 1.0 else logits.div_(temperature)
+    if temperature != 1.0:
+        logits.div_(temperature)
+    return logits
 
 
 def _find(targets: Tensor, first: int, num: int) -> tuple[Tensor, Tensor]:
     """Whether each target is among the `num` tokens from `first` on, and its column there (any if it is not), [c,
     1]."""
     column = (targets - first)[:, None]
-    return (column >= 0) & (column < num), column.clamp(0, num - 1)
+    is_here = (column >= 0) & (column < num)
+    return is_here, column.clamp(0, num - 1)
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
@@ -183,7 +190,8 @@ def _sums(hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, te
     for columns in _tiles(num, vocab, hidden.device):
         products = hidden @ weight[columns].T
         is_here, column = _find(targets, vocab.first + columns.start, products.size(1))
-        target += torch.where(is_here, products.gather(1, column).float() / temperature, 0.0)[:, 0]
+        found = products.gather(1, column).float() / temperature
+        target += torch.where(is_here, found, 0.0)[:, 0]
         add_tile = fused_tiles.compiled(fused_tiles.add_tile) if products.is_cuda else _add_tile
         largest, sums = add_tile(products, temperature, largest, sums)
     return torch.stack([largest, *sums, target])
@@ -195,8 +203,11 @@ def _add_tile(products: Tensor, temperature: float, largest: Tensor, sums: Tenso
     larger = torch.maximum(largest, logits.amax(1))
     shifted = logits.sub_(larger[:, None])
     exps = shifted.exp()
-    mine = torch.stack([exps.sum(1), torch.linalg.vecdot(shifted, exps), torch.linalg.vecdot(exps, exps)])
-    return larger, _relative_to(larger, largest, sums).add_(mine)
+    total = exps.sum(1)
+    weighted = torch.linalg.vecdot(shifted, exps)
+    squared = torch.linalg.vecdot(exps, exps)
+    before = _relative_to(larger, largest, sums)
+    return larger, before.add_(torch.stack([total, weighted, squared]))
 
 
 def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
@@ -204,13 +215,15 @@ def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
     shift = (old - new).clamp(min=-1e4)  # exp() is zero long before, and zero times infinity would be NaN
     scale = shift.exp()
     total, weighted, squared = sums
-    return torch.stack([total * scale, (weighted + shift * total) * scale, squared * scale.square()])
+    new_weighted = (weighted + shift * total) * scale
+    return torch.stack([total * scale, new_weighted, squared * scale.square()])
 
 
 def _over_ranks(sums: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The sums [5, n] over the whole vocabulary: one MAX of [n] and one SUM of [4, n]."""
     largest = sums[0].clone()
     dist.all_reduce(largest, dist.ReduceOp.MAX, group)
-    rest = torch.cat([_relative_to(largest, sums[0], sums[1:4]), sums[4:]])
+    rebased = _relative_to(largest, sums[0], sums[1:4])
+    rest = torch.cat([rebased, sums[4:]])
     dist.all_reduce(rest, group=group)
     return torch.cat([largest[None], rest])

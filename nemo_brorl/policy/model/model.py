@@ -1,5 +1,7 @@
-"""The model of one rank: Megatron's GPTModel that reads packed rows and answers with log-probs of the response
-tokens."""
+"""The model of one rank: Megatron's GPTModel that reads packed rows and answers with log-probs of the response tokens.
+
+Its layers are built from Transformer Engine's modules on GPUs, from Megatron's own with our `RMSNorm` on CPU.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,28 @@ from typing import Any
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
+from megatron.core.models.gpt.gpt_layer_specs import (
+    get_gpt_layer_local_spec,
+    get_gpt_layer_with_transformer_engine_spec,
+)
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel.mappings import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
 )
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from torch import Tensor
 
 from nemo_brorl.config.model_shape import ModelShape, Rope
 from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.policy.cpu.rms_norm import RMSNorm
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.model.layer_specs import layer_specs
+from nemo_brorl.policy.model.attention import PackedAttention
 from nemo_brorl.policy.model.log_probs import token_scores, vocab_slice
-from nemo_brorl.policy.model.moe import moe_settings, prepare_experts
+from nemo_brorl.policy.model.moe import BalancedRouter, moe_settings, prepare_experts
 from nemo_brorl.policy.model.rotary import PackedRotary, inverse_frequencies
 from nemo_brorl.policy.numerics.precision import follow_forwards, precision_settings, with_fp8_emulated
 from nemo_brorl.policy.rows.row_layout import Packing
@@ -60,11 +70,10 @@ class PolicyModel(GPTModel):
             hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
         group = parallel_state.get_tensor_model_parallel_group()
         rows = hidden_states.squeeze(1).index_select(0, packed_seq_params.source_rows)
-        weight = (
-            self.shared_embedding_or_output_weight()
-            if self.share_embeddings_and_output_weights
-            else self.output_layer.weight
-        )
+        if self.share_embeddings_and_output_weights:
+            weight = self.shared_embedding_or_output_weight()
+        else:
+            weight = self.output_layer.weight
         return token_scores(
             copy_to_tensor_model_parallel_region(rows),
             weight,
@@ -90,8 +99,8 @@ def transformer_config(policy: PolicyConfig, shape: ModelShape, layout: Parallel
         virtual_pipeline_model_parallel_size=layout.virtual_pipeline,
         context_parallel_size=layout.context,
         sequence_parallel=layout.sequence_parallel,
-        variable_seq_lengths=layout.pipeline > 1
-        and layout.virtual_pipeline is None,  # rows differ in length (schedule._row_length)
+        # rows differ in length (`pipeline._row_length`)
+        variable_seq_lengths=layout.pipeline > 1 and layout.virtual_pipeline is None,
         # batched, two messages to the same rank are swapped without a word: over Gloo, and where two stages are
         # interleaved
         batch_p2p_comm=layout.on_gpu and layout.virtual_pipeline is None,
@@ -119,11 +128,58 @@ def transformer_config(policy: PolicyConfig, shape: ModelShape, layout: Parallel
     )
 
 
+def layer_specs(config: TransformerConfig, on_gpu: bool, stage: int | None) -> TransformerBlockSubmodules:
+    """The layers of one model chunk, with `PackedAttention` on every device."""
+    if on_gpu:
+        from megatron.core.extensions.transformer_engine import TENorm  # only there with Transformer Engine installed
+
+        norm = TENorm
+    else:
+        norm = RMSNorm
+    is_moe_layer = _is_moe_layer(config)
+    kinds = {is_moe: _layer_spec(config, on_gpu, is_moe) for is_moe in set(is_moe_layer)}
+    first = get_transformer_layer_offset(config, vp_stage=stage)
+    last = first + get_num_layers_to_build(config, vp_stage=stage)
+    specs = [kinds[is_moe] for is_moe in is_moe_layer[first:last]]
+    return TransformerBlockSubmodules(layer_specs=specs, layer_norm=norm)
+
+
+def _is_moe_layer(config: TransformerConfig) -> list[bool]:
+    """Per layer of the whole model; `moe_layer_freq` is a list where they differ."""
+    if isinstance(config.moe_layer_freq, list):
+        return [bool(is_moe) for is_moe in config.moe_layer_freq]
+    return [config.num_moe_experts is not None] * config.num_layers
+
+
+def _layer_spec(config: TransformerConfig, on_gpu: bool, is_moe: bool) -> ModuleSpec:
+    num_experts = config.num_moe_experts if is_moe else None
+    if on_gpu:
+        layer = get_gpt_layer_with_transformer_engine_spec(
+            num_experts=num_experts, moe_grouped_gemm=config.moe_grouped_gemm, qk_layernorm=config.qk_layernorm
+        )
+    else:
+        layer = get_gpt_layer_local_spec(
+            num_experts=num_experts, qk_layernorm=config.qk_layernorm, normalization="RMSNorm"
+        )
+        layer.submodules.input_layernorm = RMSNorm
+        layer.submodules.pre_mlp_layernorm = RMSNorm
+        if config.qk_layernorm:
+            attention = layer.submodules.self_attention.submodules
+            attention.q_layernorm = RMSNorm
+            attention.k_layernorm = RMSNorm
+    layer.submodules.self_attention.submodules.core_attention = PackedAttention
+    if is_moe:
+        layer.submodules.mlp.submodules.router = BalancedRouter
+    return layer
+
+
 def build_model(policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout) -> list[PolicyModel]:
     """This rank's model chunks: one, or `virtual_pipeline` many, with random weights (only initialising marks the
     parameters that are split over tensor-parallel ranks, which the gradient norm depends on)."""
     config = transformer_config(policy, shape, layout)
-    stages = range(layout.virtual_pipeline) if layout.virtual_pipeline else [None]
+    stages: list[int | None] = [None]
+    if layout.virtual_pipeline:
+        stages = list(range(layout.virtual_pipeline))
     models = [_build_chunk(policy, shape, layout, config, stage) for stage in stages]
     prepare_experts(policy.moe, models)
     return models
@@ -132,9 +188,10 @@ def build_model(policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout)
 def _build_chunk(
     policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout, config: TransformerConfig, stage: int | None
 ) -> PolicyModel:
+    specs = layer_specs(config, layout.on_gpu, stage)
     model = PolicyModel(
         config,
-        with_fp8_emulated(layer_specs(config, layout.on_gpu, stage), policy, layout, config, stage),
+        with_fp8_emulated(specs, policy, layout, config, stage),
         vocab_size=shape.padded_vocab_size(layout.tensor),
         max_sequence_length=shape.max_positions,
         pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),

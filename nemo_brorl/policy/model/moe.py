@@ -46,20 +46,21 @@ def moe_settings(config: MoeConfig, shape: ModelShape, layout: ParallelLayout) -
     says so. Megatron's softmax over the chosen ones alone is the same as that; its softmax over all leaves the sum
     below one.
     """
-    settings: dict[str, Any] = {
-        "moe_token_dispatcher_type": "alltoall"
-    }  # variable_seq_lengths asks for it even in a dense model
+    # variable_seq_lengths asks for it even in a dense model
+    settings: dict[str, Any] = {"moe_token_dispatcher_type": "alltoall"}
     moe = shape.moe
     if moe is None:
         return settings
     has_aux_loss = config.aux_loss_coefficient > 0
+    layer_frequency: int | list[int] = [int(is_moe) for is_moe in moe.is_moe_layer]
+    if all(moe.is_moe_layer):
+        layer_frequency = 1  # an integer says that all layers are alike: checkpoints hold them as one stacked tensor
     return settings | {
         "expert_model_parallel_size": layout.expert,
         "expert_tensor_parallel_size": layout.expert_tensor,
         "num_moe_experts": moe.num_experts,
         "moe_ffn_hidden_size": moe.ffn_size,
-        # An integer says that all layers are alike, which makes checkpoints of them one stacked tensor.
-        "moe_layer_freq": 1 if all(moe.is_moe_layer) else [int(is_moe) for is_moe in moe.is_moe_layer],
+        "moe_layer_freq": layer_frequency,
         "moe_router_topk": moe.experts_per_token,
         "moe_router_pre_softmax": not moe.is_renormalised,
         "moe_router_dtype": "fp32",  # choosing between close experts in bf16 would differ from the sampler's choice

@@ -1,4 +1,4 @@
-"""What FP8 does to log-probs, measured as training goes on, and the first scales of the delayed recipe."""
+"""Check of what FP8 does to log-probs, as training goes on, and the first scales of the delayed recipe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Fp8Check:
         """`chunks`: the models as wrapped for training."""
         self.is_on = policy.fp8 is not None
         self.needs_scales = self.is_on and policy.fp8_recipe == "delayed"
-        self.models, self.chunks = models, chunks
+        self.models = models
+        self.chunks = chunks
 
     def first_scales(self, row: Row) -> None:
         """Give the delayed recipe a history before anything is scored: its first scales are 1, which rounds weights of
@@ -59,12 +60,18 @@ class Fp8Check:
 
 def _over_data_ranks(difference: Tensor) -> dict[str, float]:
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-    sums = torch.stack([difference.sum(), torch.tensor(len(difference), dtype=torch.float64, device=difference.device)])
-    largest = difference.amax() if len(difference) else torch.zeros_like(sums[0])
-    dist.all_reduce(sums, group=group)
+    total = difference.sum()
+    num_tokens = torch.full_like(total, len(difference))
+    largest = torch.zeros_like(total)
+    if len(difference):
+        largest = difference.amax()
+    dist.all_reduce(total, group=group)
+    dist.all_reduce(num_tokens, group=group)
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
-    total, tokens = sums.tolist()
-    return {"policy/fp8_mismatch": total / max(tokens, 1.0), "policy/fp8_mismatch_max": float(largest)}
+    return {
+        "policy/fp8_mismatch": float(total) / max(float(num_tokens), 1.0),
+        "policy/fp8_mismatch_max": float(largest),
+    }
 
 
 def _likelihood(index: int, row: Row, scores: TokenScores) -> tuple[Tensor, dict[str, Tensor]]:

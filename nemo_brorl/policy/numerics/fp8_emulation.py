@@ -1,4 +1,4 @@
-"""FP8 training without FP8 hardware: Megatron's parallel linears with the rounding of Transformer Engine's.
+"""Emulation of FP8 training without FP8 hardware: Megatron's parallel linears with Transformer Engine's rounding.
 
 What Transformer Engine would multiply in FP8 is quantised here (linear_qkv, linear_proj, linear_fc1, linear_fc2, those
 of experts and shared experts), forward and backward. Attention, embedding, output layer, norms and router stay as they
@@ -49,7 +49,10 @@ class ChunkEmulation:
 
     def _after(self, block: TransformerBlock, arguments: Any, output: Any) -> None:
         if self._is_training_forward:
-            self._end_step([history for recipe in self._delayed() for history in (recipe.x, recipe.w)])
+            histories: list[AmaxHistory] = []
+            for recipe in self._delayed():
+                histories += [recipe.x, recipe.w]
+            self._end_step(histories)
         self._is_training_forward = False
 
     def enter(self, linear: EmulatedLinear) -> Phase:
@@ -59,7 +62,9 @@ class ChunkEmulation:
             self._first = linear
         if torch.is_grad_enabled() == self._is_training_forward:
             return Phase.FORWARD
-        return Phase.CHECKPOINTED if self._is_training_forward else Phase.RECOMPUTED
+        if self._is_training_forward:
+            return Phase.CHECKPOINTED
+        return Phase.RECOMPUTED
 
     def leave_backward(self, linear: EmulatedLinear) -> None:
         """A linear has computed its gradients."""
@@ -67,7 +72,8 @@ class ChunkEmulation:
             self._end_step([recipe.g for recipe in self._delayed()])
 
     def _delayed(self) -> list[Delayed]:
-        return [linear.recipe for linear in self.linears if isinstance(linear.recipe, Delayed)]
+        recipes = [linear.recipe for linear in self.linears]
+        return [recipe for recipe in recipes if isinstance(recipe, Delayed)]
 
     @staticmethod
     def _end_step(histories: Sequence[AmaxHistory]) -> None:
@@ -75,10 +81,9 @@ class ChunkEmulation:
         group."""
         if not histories:
             return
+        group = parallel_state.get_amax_reduction_group(with_context_parallel=True)
         amaxes = torch.stack([history.amaxes[0] for history in histories])
-        dist.all_reduce(
-            amaxes, dist.ReduceOp.MAX, group=parallel_state.get_amax_reduction_group(with_context_parallel=True)
-        )
+        dist.all_reduce(amaxes, dist.ReduceOp.MAX, group=group)
         for history, amax in zip(histories, amaxes, strict=True):
             history.end_step(amax)
 
@@ -90,7 +95,8 @@ class EmulatedLinear:
     chunk: ChunkEmulation
 
     def _emulate(self, policy: PolicyConfig, chunk: ChunkEmulation) -> None:
-        self.recipe, self.chunk = make_recipe(policy), chunk
+        self.recipe = make_recipe(policy)
+        self.chunk = chunk
         chunk.linears.append(self)
 
     def get_extra_state(self) -> Any:
@@ -103,9 +109,12 @@ class EmulatedLinear:
     def _forward_impl(self, input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if not self.chunk.is_on:
             return super()._forward_impl(input, weight, *args, **kwargs)  # type: ignore[misc]
-        group = kwargs["tp_group"] if kwargs["sequence_parallel"] or kwargs["allreduce_dgrad"] else None
+        is_gathered = kwargs["sequence_parallel"]
+        group = None
+        if is_gathered or kwargs["allreduce_dgrad"]:
+            group = kwargs["tp_group"]
         phase = self.chunk.enter(self)  # not in the function's forward, where gradients are always off
-        return _Fp8Linear.apply(input, weight, kwargs["bias"], self, phase, group, kwargs["sequence_parallel"])
+        return _Fp8Linear.apply(input, weight, kwargs["bias"], self, phase, group, is_gathered)
 
 
 class EmulatedColumnParallelLinear(EmulatedLinear, ColumnParallelLinear):
@@ -142,18 +151,28 @@ class _Fp8Linear(torch.autograd.Function):
     ) -> Tensor:
         whole = _gather_along_first_dim(x, group) if is_gathered else x
         operands, quantised_weight = linear.recipe.inputs(whole.flatten(0, -2), weight, phase)
-        ctx.linear, ctx.group, ctx.is_gathered, ctx.has_bias = linear, group, is_gathered, bias is not None
-        ctx.shape, ctx.dtype, ctx.weight_dtype = whole.shape, x.dtype, weight.dtype
+        ctx.linear = linear
+        ctx.group = group
+        ctx.is_gathered = is_gathered
+        ctx.has_bias = bias is not None
+        ctx.shape = whole.shape
+        ctx.dtype = x.dtype
+        ctx.weight_dtype = weight.dtype
         _save(ctx, operands.by_column, quantised_weight)
-        y = product(operands.by_row, quantised_weight.transposed(), x.dtype).view(*whole.shape[:-1], weight.size(0))
-        return y if bias is None else y + bias
+        y = product(operands.by_row, quantised_weight.transposed(), x.dtype)
+        y = y.view(*whole.shape[:-1], weight.size(0))
+        if bias is None:
+            return y
+        return y + bias
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = _saved(ctx)
         flat = grad.flatten(0, -2)
         operands: Operands = ctx.linear.recipe.gradient(flat)
-        dx = dw = None
+        dx = None
+        dw = None
+        bias_grad = None
         if ctx.needs_input_grad[0]:
             dx = product(operands.by_row, weight, ctx.dtype).view(ctx.shape)
             if ctx.is_gathered:
@@ -162,7 +181,8 @@ class _Fp8Linear(torch.autograd.Function):
                 dist.all_reduce(dx, group=ctx.group)
         if ctx.needs_input_grad[1]:
             dw = product(operands.by_column.transposed(), x, ctx.weight_dtype)
-        bias_grad = flat.sum(0) if ctx.has_bias else None  # of the gradient before quantising, as Transformer Engine's
+        if ctx.has_bias:  # of the gradient before quantising, as Transformer Engine's
+            bias_grad = flat.sum(0)
         ctx.linear.chunk.leave_backward(ctx.linear)
         return dx, dw, bias_grad, None, None, None, None
 
@@ -182,10 +202,11 @@ def emulated_layers(
     """A chunk's layers with the linears of FP8 layers emulated. `first_layer`: how many of the model's layers come
     before."""
     chunk = ChunkEmulation()
-    specs = [
-        spec if is_bf16_layer(policy, first_layer + index, num_layers) else _emulated(spec, policy, chunk)
-        for index, spec in enumerate(layers.layer_specs)
-    ]
+    specs = []
+    for layer, spec in enumerate(layers.layer_specs, start=first_layer):
+        if not is_bf16_layer(policy, layer, num_layers):
+            spec = _emulated(spec, policy, chunk)
+        specs.append(spec)
     return dataclasses.replace(layers, layer_specs=specs)
 
 
@@ -201,9 +222,10 @@ def _emulated(part: Any, policy: PolicyConfig, chunk: ChunkEmulation) -> Any:
         return ModuleSpec(module=_EMULATED[module], params={"policy": policy, "chunk": chunk})
     if isinstance(part, ModuleSpec) and dataclasses.is_dataclass(part.submodules):
         submodules: Any = part.submodules
-        names = [field.name for field in dataclasses.fields(submodules)]
-        changed = {name: _emulated(getattr(submodules, name), policy, chunk) for name in names}
-        return dataclasses.replace(part, submodules=dataclasses.replace(submodules, **changed))
+        exchanged = {}
+        for field in dataclasses.fields(submodules):
+            exchanged[field.name] = _emulated(getattr(submodules, field.name), policy, chunk)
+        return dataclasses.replace(part, submodules=dataclasses.replace(submodules, **exchanged))
     return part
 
 
@@ -215,4 +237,8 @@ _EMULATED: dict[type, type] = {
 
 def chunks_of(model: torch.nn.Module) -> list[ChunkEmulation]:
     """The emulation of a built model chunk, in a list; empty without one."""
-    return list(dict.fromkeys(module.chunk for module in model.modules() if isinstance(module, EmulatedLinear)))
+    chunks: list[ChunkEmulation] = []
+    for module in model.modules():
+        if isinstance(module, EmulatedLinear) and module.chunk not in chunks:
+            chunks.append(module.chunk)
+    return chunks

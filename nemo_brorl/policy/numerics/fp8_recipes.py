@@ -95,7 +95,8 @@ class Tensorwise(_Stateless):
 
     def inputs(self, x: Tensor, w: Tensor, phase: Phase) -> tuple[Operands, Quantised]:
         quantised = self._now(x, self.formats.forward)
-        return Operands(quantised, quantised), self._now(w, self.formats.forward)
+        weight = self._now(w, self.formats.forward)
+        return Operands(quantised, quantised), weight
 
     def gradient(self, g: Tensor) -> Operands:
         quantised = self._now(g, self.formats.gradient)
@@ -103,7 +104,8 @@ class Tensorwise(_Stateless):
 
     @staticmethod
     def _now(tensor: Tensor, to: Fp8Format) -> Quantised:
-        return per_tensor(tensor, to, scale_for(largest_absolute(tensor), to.largest, power_of_two=False))
+        scale = scale_for(largest_absolute(tensor), to.largest, power_of_two=False)
+        return per_tensor(tensor, to, scale)
 
 
 class Blockwise(_Stateless):
@@ -111,14 +113,17 @@ class Blockwise(_Stateless):
     128 of w."""
 
     def inputs(self, x: Tensor, w: Tensor, phase: Phase) -> tuple[Operands, Quantised]:
-        return self._both(x, self.formats.forward), per_tile(w, self.formats.forward, TILE, TILE)
+        weight = per_tile(w, self.formats.forward, TILE, TILE)
+        return self._both(x, self.formats.forward), weight
 
     def gradient(self, g: Tensor) -> Operands:
         return self._both(g, self.formats.gradient)
 
     @staticmethod
     def _both(tensor: Tensor, to: Fp8Format) -> Operands:
-        return Operands(per_tile(tensor, to, 1, TILE), per_tile(tensor, to, TILE, 1))
+        by_row = per_tile(tensor, to, 1, TILE)
+        by_column = per_tile(tensor, to, TILE, 1)
+        return Operands(by_row, by_column)
 
 
 class Delayed:
@@ -133,9 +138,8 @@ class Delayed:
         self.x = AmaxHistory(history, formats.forward.largest)
         self.w = AmaxHistory(history, formats.forward.largest)
         self.g = AmaxHistory(history, formats.gradient.largest)
-        self.kept: deque[tuple[Tensor, Tensor]] = (
-            deque()
-        )  # scales of forwards to be recomputed; their backwards keep the order
+        # scales of forwards to be recomputed; their backwards keep the order
+        self.kept: deque[tuple[Tensor, Tensor]] = deque()
 
     def inputs(self, x: Tensor, w: Tensor, phase: Phase) -> tuple[Operands, Quantised]:
         if phase is Phase.RECOMPUTED:
@@ -143,11 +147,13 @@ class Delayed:
         else:
             self.x.record(x)
             self.w.record(w)
-            x_scale, w_scale = self.x.scale, self.w.scale
+            x_scale = self.x.scale
+            w_scale = self.w.scale
         if phase is Phase.CHECKPOINTED:
             self.kept.append((x_scale, w_scale))
         quantised = per_tensor(x, self.formats.forward, x_scale)
-        return Operands(quantised, quantised), per_tensor(w, self.formats.forward, w_scale)
+        weight = per_tensor(w, self.formats.forward, w_scale)
+        return Operands(quantised, quantised), weight
 
     def gradient(self, g: Tensor) -> Operands:
         self.g.record(g)

@@ -17,7 +17,7 @@ from torch import Tensor
 from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.numerics.fp8_emulation import chunks_of, emulated_layers
+from nemo_brorl.policy.numerics.fp8_emulation import ChunkEmulation, chunks_of, emulated_layers
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _FP8_ROWS = 16  # Transformer Engine's FP8 products want row counts that are multiples of it
@@ -39,7 +39,11 @@ def precision_settings(config: PolicyConfig, on_gpu: bool) -> dict[str, Any]:
     `config.device_rules`.
     """
     dtype = param_dtype(config)
-    settings: dict[str, Any] = {"params_dtype": dtype, "pipeline_dtype": dtype, "bf16": dtype == torch.bfloat16}
+    settings: dict[str, Any] = {
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": dtype == torch.bfloat16,
+    }
     if config.fp8 is None or not on_gpu:
         return settings
     return settings | {
@@ -60,7 +64,9 @@ def row_multiple(config: PolicyConfig, layout: ParallelLayout) -> int:
     ranks = layout.tensor if layout.sequence_parallel else 1
     if config.fp8 is None:
         return ranks
-    return ranks * (_FP8_GATHERED_ROWS if config.fp8_recipe == "blockwise" and ranks > 1 else _FP8_ROWS)
+    if config.fp8_recipe == "blockwise" and ranks > 1:
+        return ranks * _FP8_GATHERED_ROWS
+    return ranks * _FP8_ROWS
 
 
 def with_fp8_emulated(
@@ -73,7 +79,8 @@ def with_fp8_emulated(
     """The layers of one model chunk as `policy.fp8` wants them: on CPU with emulated linears, on GPUs as they are."""
     if policy.fp8 is None or layout.on_gpu:
         return layers
-    first = get_transformer_layer_offset(config, stage, parallel_state.get_pipeline_model_parallel_rank())
+    pipeline_rank = parallel_state.get_pipeline_model_parallel_rank()
+    first = get_transformer_layer_offset(config, stage, pipeline_rank)
     return emulated_layers(layers, policy, config.num_layers, first)
 
 
@@ -90,18 +97,20 @@ def fp8_off(models: Sequence[Any]) -> Iterator[None]:
     FP8 parameters (`policy.fp8_params`) are dequantised, not restored. On GPUs Megatron asks its config at every
     forward.
     """
-    configs = list({id(model.config): model.config for model in models}.values())
-    formats = [config.fp8 for config in configs]
-    emulations = [(chunk, chunk.is_on) for model in models for chunk in chunks_of(model)]
+    formats = [model.config.fp8 for model in models]  # chunks may share one config
+    emulations: list[tuple[ChunkEmulation, bool]] = []
+    for model in models:
+        for chunk in chunks_of(model):
+            emulations.append((chunk, chunk.is_on))
     try:
-        for config in configs:
-            config.fp8 = None
+        for model in models:
+            model.config.fp8 = None
         for chunk, _ in emulations:
             chunk.is_on = False
         yield
     finally:
-        for config, fp8 in zip(configs, formats, strict=True):
-            config.fp8 = fp8
+        for model, fp8 in zip(models, formats, strict=True):
+            model.config.fp8 = fp8
         for chunk, was_on in emulations:
             chunk.is_on = was_on
 
@@ -117,4 +126,6 @@ def fill(param: Tensor, values: Tensor) -> None:
 
 def plain(param: Tensor) -> Tensor:
     """A parameter's values in its nominal format; an FP8 parameter is dequantised."""
-    return param.dequantize() if hasattr(param, "_quantizer") else param.detach()
+    if hasattr(param, "_quantizer"):
+        return param.dequantize()
+    return param.detach()

@@ -1,5 +1,4 @@
-"""The arithmetic of Transformer Engine's FP8 quantisation in plain torch: formats, scales, tiles, the history of
-delayed scaling.
+"""Arithmetic of Transformer Engine's FP8 quantisation in plain torch: formats, scales, tiles, amax histories.
 
 A quantised tensor is kept as the numbers that FP8 can hold. All of them are exact in bf16 (an e4m3 number has four
 significant bits, e5m2 three), and so are their products with a power of two. What is left of the scale is one fp32
@@ -47,7 +46,9 @@ class Quantised:
     def dequantised(self) -> Tensor:
         """fp32 [R, C], what the tensor stands for."""
         values = self.values.float()
-        return values if self.factor is None else values * self.factor
+        if self.factor is None:
+            return values
+        return values * self.factor
 
     def transposed(self) -> Quantised:
         """[C, R], the same numbers."""
@@ -65,22 +66,27 @@ def scale_for(amax: Tensor, largest: float, power_of_two: bool) -> Tensor:
     if power_of_two:
         mantissa, exponent = torch.frexp(scale)
         scale = torch.ldexp(torch.full_like(mantissa, 0.5), exponent)
-    return torch.where((amax > 0) & torch.isfinite(amax), scale, torch.ones_like(scale))
+    is_usable = (amax > 0) & torch.isfinite(amax)
+    return torch.where(is_usable, scale, torch.ones_like(scale))
 
 
 def round_to(numbers: Tensor, to: Fp8Format) -> Tensor:
     """The nearest FP8 numbers (ties to even), saturating; NaN stays NaN. fp32 in, bf16 out, any shape."""
-    return numbers.clamp(-to.largest, to.largest).to(to.dtype).bfloat16()
+    saturated = numbers.clamp(-to.largest, to.largest)
+    return saturated.to(to.dtype).bfloat16()
 
 
 def largest_absolute(tensor: Tensor) -> Tensor:
     """fp32 []; 0 for an empty tensor, such as the input of an expert without tokens."""
-    return tensor.detach().abs().amax().float() if tensor.numel() else torch.zeros((), device=tensor.device)
+    if tensor.numel() == 0:
+        return torch.zeros((), device=tensor.device)
+    return tensor.detach().abs().amax().float()
 
 
 def per_tensor(tensor: Tensor, to: Fp8Format, scale: Tensor) -> Quantised:
     """Quantised with one scale []."""
-    return Quantised(round_to(tensor.float() * scale, to), scale.reciprocal())
+    values = round_to(tensor.float() * scale, to)
+    return Quantised(values, scale.reciprocal())
 
 
 def per_tile(matrix: Tensor, to: Fp8Format, rows: int, columns: int) -> Quantised:
@@ -89,11 +95,16 @@ def per_tile(matrix: Tensor, to: Fp8Format, rows: int, columns: int) -> Quantise
     num_rows, num_columns = matrix.shape
     if matrix.numel() == 0:
         return Quantised(matrix.bfloat16())
-    down, across = math.ceil(num_rows / rows), math.ceil(num_columns / columns)
-    padded = F.pad(matrix, (0, across * columns - num_columns, 0, down * rows - num_rows))
+    down = math.ceil(num_rows / rows)
+    across = math.ceil(num_columns / columns)
+    missing_rows = down * rows - num_rows
+    missing_columns = across * columns - num_columns
+    padded = F.pad(matrix, (0, missing_columns, 0, missing_rows))
     tiles = padded.reshape(down, rows, across, columns)
-    scale = scale_for(tiles.abs().amax(dim=(1, 3), keepdim=True), to.largest, power_of_two=True)
-    values = round_to(tiles * scale, to) * scale.reciprocal().bfloat16()  # exact
+    amax = tiles.abs().amax(dim=(1, 3), keepdim=True)
+    scale = scale_for(amax, to.largest, power_of_two=True)
+    values = round_to(tiles * scale, to)
+    values = values * scale.reciprocal().bfloat16()  # exact
     return Quantised(values.view(padded.shape)[:num_rows, :num_columns])
 
 
@@ -145,10 +156,10 @@ class AmaxHistory:
 
     def load(self, state: Any) -> None:
         """Continue from `state`; one of another length is cut, or filled up with zeros."""
-        length = len(self.amaxes)
         self.scale = state[0].clone()
-        recent = state[2:][-(length - 1) :] if length > 1 else state[:0]  # oldest first, as `roll` leaves them
-        self.amaxes = torch.zeros(length)
+        self.amaxes = torch.zeros_like(self.amaxes)
         self.amaxes[0] = state[1]
-        if len(recent):
-            self.amaxes[-len(recent) :] = recent
+        past = state[2:]  # oldest first, as `roll` leaves them
+        num_kept = min(len(past), len(self.amaxes) - 1)
+        if num_kept > 0:
+            self.amaxes[-num_kept:] = past[-num_kept:]

@@ -1,9 +1,10 @@
-"""From an update plan to the responses of a micro-batch, and the row of tokens that `row_builder` makes of them."""
+"""Responses of a micro-batch, taken from an update plan, and the row of tokens that `row_builder` makes of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -57,37 +58,46 @@ class GroupArrays:
 
     def __init__(self, chunks: Sequence[ChunkArrays]) -> None:
         self.chunks = chunks
-        self.first = np.cumsum([0, *(len(chunk.offsets) - 1 for chunk in chunks)])  # [chunks + 1] first rollout of each
+        sizes = [len(chunk.offsets) - 1 for chunk in chunks]
+        self.first = np.cumsum([0, *sizes])  # [chunks + 1] first rollout of each
 
     def response(self, rollout: int) -> tuple[Int32, Float32]:
         """Token ids and sampled log-probs [T] of one rollout of the group."""
-        chunk = int(np.searchsorted(self.first, rollout, side="right")) - 1
-        arrays, local = self.chunks[chunk], rollout - int(self.first[chunk])
-        tokens = slice(arrays.offsets[local], arrays.offsets[local + 1])
-        return arrays.token_ids[tokens], arrays.log_probs[tokens]
+        number = int(np.searchsorted(self.first, rollout, side="right")) - 1
+        chunk = self.chunks[number]
+        local = rollout - int(self.first[number])
+        tokens = slice(chunk.offsets[local], chunk.offsets[local + 1])
+        return chunk.token_ids[tokens], chunk.log_probs[tokens]
 
 
 def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[int, GroupArrays]:
     """The arrays of the groups that these micro-batches use, in one call to the object store."""
-    used = sorted({segment.group for micro in micro_batches for segment in micro.segments})
-    arrays = iter(fetch_all([data for group in used for data in plan.groups[group].chunks]))
-    return {group: GroupArrays([next(arrays) for _ in plan.groups[group].chunks]) for group in used}
+    used: set[int] = set()
+    for micro_batch in micro_batches:
+        used.update(segment.group for segment in micro_batch.segments)
+    wanted: list[Any] = []
+    for group in sorted(used):
+        wanted += plan.groups[group].chunks
+    arrays = fetch_all(wanted)
+    groups = {}
+    start = 0
+    for group in sorted(used):
+        end = start + len(plan.groups[group].chunks)
+        groups[group] = GroupArrays(arrays[start:end])
+        start = end
+    return groups
 
 
-def segments_of(plan: UpdatePlan, micro: MicroBatch, groups: Mapping[int, GroupArrays]) -> list[PackedSegment]:
+def segments_of(plan: UpdatePlan, micro_batch: MicroBatch, groups: Mapping[int, GroupArrays]) -> list[PackedSegment]:
     """What a micro-batch of the plan holds."""
     segments = []
-    for number, segment in enumerate(micro.segments):
+    for number, segment in enumerate(micro_batch.segments):
         planned = plan.groups[segment.group]
-        responses = tuple(
-            Response(
-                number,
-                index,
-                *groups[segment.group].response(rollout),
-                float(planned.advantages[rollout]),
-                planned.staleness == 0,
-            )
-            for index, rollout in enumerate(segment.rollouts)
-        )
-        segments.append(PackedSegment(planned.prompt_ids, responses))
+        responses = []
+        for index, rollout in enumerate(segment.rollouts):
+            token_ids, log_probs = groups[segment.group].response(rollout)
+            advantage = float(planned.advantages[rollout])
+            response = Response(number, index, token_ids, log_probs, advantage, is_fresh=planned.staleness == 0)
+            responses.append(response)
+        segments.append(PackedSegment(planned.prompt_ids, tuple(responses)))
     return segments

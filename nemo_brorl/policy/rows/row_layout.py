@@ -1,8 +1,8 @@
-"""How a packed row is read: which of its tokens see which. Made by `packed_rows`, followed by every attention backend.
+"""The layout of a packed row: which of its tokens see which. Made by `row_builder`, followed by every attention.
 
 A row is cut into blocks. A block is `num` stretches of `length` tokens each, end to end; a stretch attends to itself
 causally, and before that to all of the spans its block names. A span lies in the *context*: without context parallelism
-that is the row itself, with it the stretches that are cut over the ranks, put together again (`context_parallel`).
+that is the row itself, with it the stretches that are cut over the ranks, put together again (`gather_context`).
 
 So a response names its prompt, and a piece of a long stretch names what comes before it. No mask is needed: what is not
 causal is seen whole.
@@ -13,8 +13,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """What the rows of one rank have in common."""
+
+    device: torch.device
+    multiple: int = 1  # the number of tokens is one of it
+    context_rank: int = 0
+    context_size: int = 1
+    with_sight: bool = False  # for backends that take a mask
 
 
 @dataclass(frozen=True)

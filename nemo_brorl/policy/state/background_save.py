@@ -77,12 +77,16 @@ class BackgroundSave:
         Raises CheckpointError on every rank when the files of any of them could not be written.
         """
         self.thread.join()
-        outcomes: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+        outcomes: list[Any] | None = None
+        if dist.get_rank() == 0:
+            outcomes = [None] * dist.get_world_size()
         dist.gather_object((self.failure, self.results), outcomes, dst=0)
-        verdict = [self._write_index(outcomes) if outcomes is not None else ""]
-        dist.broadcast_object_list(verdict, src=0)
-        if verdict[0]:
-            raise CheckpointError(f"the checkpoint in {self.folder} could not be written ({verdict[0]})")
+        failure = [""]
+        if outcomes is not None:
+            failure[0] = self._write_index(outcomes)
+        dist.broadcast_object_list(failure, src=0)
+        if failure[0]:
+            raise CheckpointError(f"the checkpoint in {self.folder} could not be written ({failure[0]})")
         return self.seconds
 
     def _write(self) -> None:
@@ -110,7 +114,9 @@ class BackgroundSave:
         results: queue.Queue[Any] = queue.Queue()
         running: queue.Queue[int] = queue.Queue()
         running.put(number)
-        transforms = [self.writer.transforms] if hasattr(self.writer, "transforms") else []
+        transforms = []
+        if hasattr(self.writer, "transforms"):
+            transforms.append(self.writer.transforms)
         FileSystemWriterAsync.write_preloaded_data(transforms, number, bucket, results, running, use_fsync=True)
         outcome = results.get()[1]
         if isinstance(outcome, Exception):
@@ -120,11 +126,16 @@ class BackgroundSave:
     def _write_index(self, outcomes: list[Any]) -> str:
         """Rank 0's last files: where every tensor lies, and Megatron's mark of a whole checkpoint. What went wrong, or
         ""."""
-        failures = [f"rank {rank}: {failure}" for rank, (failure, _) in enumerate(outcomes) if failure]
+        failures = []
+        results = []
+        for rank, (failure, results_of_rank) in enumerate(outcomes):
+            results.append(results_of_rank)
+            if failure:
+                failures.append(f"rank {rank}: {failure}")
         if failures:
             return "; ".join(failures)
         try:
-            self.writer.finish(self.metadata, [results for _, results in outcomes])
+            self.writer.finish(self.metadata, results)
             save_config(CheckpointingConfig(_BACKEND, _VERSION), str(self.folder))
         except _CANNOT_WRITE as error:
             return f"{type(error).__name__}: {error}"
@@ -134,15 +145,14 @@ class BackgroundSave:
 def _private_copies(buckets: Sequence[Any], live: Sequence[Tensor]) -> list[Any]:
     """Buckets whose tensors are on the host and share no memory with `live`."""
     in_use = {tensor.untyped_storage().data_ptr() for tensor in live}
-
-    def private(tensor: Tensor) -> Tensor:
-        if tensor.is_cpu and tensor.untyped_storage().data_ptr() not in in_use:
-            return tensor  # gathered for this save, or cut out of a larger storage by Megatron's planner
-        return host_like(tensor).copy_(tensor.detach(), non_blocking=True)
-
-    copies = [
-        (path, key, (data, [(item, private(tensor)) for item, tensor in tensors]))
-        for path, key, (data, tensors) in buckets
-    ]
+    copies = []
+    for path, key, (data, tensors) in buckets:
+        private = []
+        for item, tensor in tensors:
+            # others were gathered for this save, or cut out of a larger storage by Megatron's planner
+            if not tensor.is_cpu or tensor.untyped_storage().data_ptr() in in_use:
+                tensor = host_like(tensor).copy_(tensor.detach(), non_blocking=True)
+            private.append((item, tensor))
+        copies.append((path, key, (data, private)))
     wait_for_copies()
     return copies

@@ -1,4 +1,4 @@
-"""Makes room for colocated engines: optimizer state, gradient buffers and weights move to host memory and back.
+"""Offload for colocated engines: optimizer state, gradient buffers and weights move to host memory and back.
 
 Everything under Megatron is a view of something larger: parameters of DDP's buffers, master weights in fp32 of
 parameters, gradients of the buffers again. So storages move, not tensors: a storage is copied out and shrunk to
@@ -26,7 +26,9 @@ class Offload:
     def __init__(
         self, chunks: Sequence[DistributedDataParallel], optimizer: MegatronOptimizer, with_params: bool
     ) -> None:
-        self.chunks, self.optimizer, self.with_params = chunks, optimizer, with_params
+        self.chunks = chunks
+        self.optimizer = optimizer
+        self.with_params = with_params
         self.copies: list[Tensor] = []  # in host memory, used again by every offload
         self.sizes: dict[UntypedStorage, int] = {}  # bytes of what is not on the device now
         self.moved: list[UntypedStorage] = []
@@ -35,56 +37,72 @@ class Offload:
         """Free device memory; nothing of it may be used until `onload`. Calling it again does nothing."""
         if self.sizes:
             return
-        self.moved, gradients = self._moving(), self._gradients()
-        if [copy.numel() for copy in self.copies] != [storage.nbytes() for storage in self.moved]:
+        self.moved = self._moving()
+        sizes = [storage.nbytes() for storage in self.moved]
+        if [copy.numel() for copy in self.copies] != sizes:
             self.copies = [host_like(_bytes_of(storage)) for storage in self.moved]
         for storage, copy in zip(self.moved, self.copies, strict=True):
             copy.copy_(_bytes_of(storage), non_blocking=True)
         wait_for_copies()
-        self.sizes = {storage: storage.nbytes() for storage in (*self.moved, *gradients)}
+        for storage in (*self.moved, *self._gradients()):
+            self.sizes[storage] = storage.nbytes()
         for storage in self.sizes:
             storage.resize_(0)
-        drop_fp8_copies(chunk.module for chunk in self.chunks)
+        for chunk in self.chunks:
+            drop_fp8_copies(chunk.module)
         release_cache()
 
     def onload(self) -> None:
         """Everything is as it was before `offload`, but gradients are zero. Calling it again does nothing."""
+        if not self.sizes:
+            return
         for storage, size in self.sizes.items():
             storage.resize_(size)
             if storage not in self.moved:
                 _bytes_of(storage).zero_()
-        if self.sizes:
-            for storage, copy in zip(self.moved, self.copies, strict=True):
-                _bytes_of(storage).copy_(copy, non_blocking=True)
-            wait_for_copies()
-        self.sizes, self.moved = {}, []
+        for storage, copy in zip(self.moved, self.copies, strict=True):
+            _bytes_of(storage).copy_(copy, non_blocking=True)
+        wait_for_copies()
+        self.sizes = {}
+        self.moved = []
 
     def _moving(self) -> list[UntypedStorage]:
         """Storages to copy out. The optimizer's are looked up anew: loading a checkpoint may replace them."""
-        state = _storages(state_tensors(self.optimizer))
-        params = _storages(param for chunk in self.chunks for param in chunk.module.parameters())
-        if self.with_params:
-            return list((state | params).values())
-        return [storage for address, storage in state.items() if address not in params]
+        params: list[Tensor] = []
+        for chunk in self.chunks:
+            params += chunk.module.parameters()
+        storages = _storages(state_tensors(self.optimizer))
+        for address, storage in _storages(params).items():
+            if self.with_params:
+                storages[address] = storage
+            else:
+                storages.pop(address, None)
+        return list(storages.values())
 
     def _gradients(self) -> list[UntypedStorage]:
-        buffers = (buffer for chunk in self.chunks for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers))
-        return list(_storages(buffer.grad_data for buffer in buffers).values())
+        gradients = []
+        for chunk in self.chunks:
+            for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+                gradients.append(buffer.grad_data)
+        return list(_storages(gradients).values())
 
 
-def drop_fp8_copies(models: Iterable[torch.nn.Module]) -> None:
+def drop_fp8_copies(model: torch.nn.Module) -> None:
     """Forget the quantised weights that Transformer Engine keeps between micro-batches, two bytes a parameter; the next
     pass makes them anew, as it does after every optimizer step."""
-    for model in models:
-        for module in model.modules():
-            if hasattr(module, "_fp8_workspaces"):
-                module._fp8_workspaces.clear()
+    for module in model.modules():
+        if hasattr(module, "_fp8_workspaces"):
+            module._fp8_workspaces.clear()
 
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, UntypedStorage]:
     """The storages behind tensors by address, each once; empty shards have none."""
-    storages = (tensor.untyped_storage() for tensor in tensors)
-    return {storage.data_ptr(): storage for storage in storages if storage.nbytes()}
+    storages = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.nbytes():
+            storages[storage.data_ptr()] = storage
+    return storages
 
 
 def _bytes_of(storage: UntypedStorage) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,13 +25,12 @@ def wrap_model(models: Sequence[PolicyModel]) -> list[DistributedDataParallel]:
     settings = DistributedDataParallelConfig(
         use_distributed_optimizer=True, grad_reduce_in_fp32=True, fp8_param_gather=models[0].config.fp8_param
     )
-    chunks = [
-        DistributedDataParallel(model.config, settings, model, disable_bucketing=index > 0)
-        for index, model in enumerate(models)
-    ]
-    for chunk in chunks:
+    chunks = []
+    for index, model in enumerate(models):
+        chunk = DistributedDataParallel(model.config, settings, model, disable_bucketing=index > 0)
         _count_padding_in(chunk)
         _skip_exchange_with_oneself(chunk)
+        chunks.append(chunk)
     return chunks
 
 
@@ -50,8 +50,14 @@ def _skip_exchange_with_oneself(chunk: DistributedDataParallel) -> None:
     step."""
     for group in (*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups):
         if group.intra_distributed_optimizer_instance_size == 1:
-            assert all(bucket.gradient_scaling_factor == 1.0 for bucket in group.buckets), "reducing would also scale"
-            group.start_grad_sync = group.start_param_sync = lambda *args, **kwargs: None
+            for bucket in group.buckets:
+                assert bucket.gradient_scaling_factor == 1.0, "reducing would also scale"
+            group.start_grad_sync = _do_nothing
+            group.start_param_sync = _do_nothing
+
+
+def _do_nothing(*args: Any, **kwargs: Any) -> None:
+    return None
 
 
 def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) -> MegatronOptimizer:
@@ -72,9 +78,8 @@ def build_optimizer(chunks: list[DistributedDataParallel], config: OptimConfig) 
     )
     optimizer = get_megatron_optimizer(settings, chunks, use_gloo_process_groups=False)
     for part in optimizer.chained_optimizers:
-        part.init_state_fn(
-            part.optimizer, part.config
-        )  # moments exist from now on, so a run can be saved before its first step
+        # moments exist from now on, so a run can be saved before its first step
+        part.init_state_fn(part.optimizer, part.config)
     copy_state_once(optimizer)
     return optimizer
 
@@ -85,7 +90,9 @@ def state_tensors(optimizer: MegatronOptimizer) -> Iterator[Tensor]:
         for group in part.optimizer.param_groups:
             yield from group["params"]
         for state in part.optimizer.state.values():
-            yield from (value for value in state.values() if isinstance(value, Tensor))
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    yield value
 
 
 @torch.no_grad()
@@ -95,8 +102,9 @@ def clear_state(optimizer: MegatronOptimizer) -> None:
         for group in part.optimizer.param_groups:
             group.pop("step", None)
         for state in part.optimizer.state.values():
-            for value in (value for value in state.values() if isinstance(value, Tensor)):
-                value.zero_()
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    value.zero_()
 
 
 def guarded_step(
@@ -109,9 +117,10 @@ def guarded_step(
     """
     optimizer.prepare_grads()
     norm = float(optimizer.get_grad_norm())
-    is_bad = torch.tensor(float(not (is_loss_finite and math.isfinite(norm))), device=device.torch_device)
-    dist.all_reduce(is_bad, dist.ReduceOp.MAX)
-    if is_bad.item():
+    is_finite = is_loss_finite and math.isfinite(norm)
+    num_bad = torch.tensor(0.0 if is_finite else 1.0, device=device.torch_device)
+    dist.all_reduce(num_bad, dist.ReduceOp.MAX)
+    if num_bad.item():
         return None
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group["lr_mult"]

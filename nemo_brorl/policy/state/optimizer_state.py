@@ -31,9 +31,8 @@ _PREFIX = "optimizer.state"  # Megatron's
 def copy_state_once(optimizer: MegatronOptimizer) -> None:
     """Have `optimizer.sharded_state_dict` do as this page says when it saves."""
     for part in optimizer.chained_optimizers:
-        part.sharded_param_state_fully_reshardable = partial(
-            _sharded_state, part, part.sharded_param_state_fully_reshardable
-        )
+        megatrons = part.sharded_param_state_fully_reshardable
+        part.sharded_param_state_fully_reshardable = partial(_sharded_state, part, megatrons)
 
 
 def _sharded_state(
@@ -42,17 +41,19 @@ def _sharded_state(
     """State by the parameter's number, in the order of the buffers, as Megatron has it."""
     if is_loading:
         return megatrons(model_state, is_loading, metadata)
-    sharded = {entry.data: entry for entry in nested_values(extract_sharded_tensors_and_factories(model_state)[0])}
+    entries, _ = extract_sharded_tensors_and_factories(model_state)
+    sharded = {entry.data: entry for entry in nested_values(entries)}
     state: dict[int, dict[str, Any]] = {}
     for number, buffer in enumerate(part.buffers):
-        whole: dict[Tensor, dict[str, Tensor]] = {}
+        whole: dict[tuple[Tensor, str], Tensor] = {}
         for param, key, flat in _flat_states(part, number):
             is_writer = is_main_replica(sharded[param].replica_id)
-            whole.setdefault(param, {})[key] = (
-                _on_host(flat).view(param.shape) if is_writer else _nothing(flat).expand(param.shape)
-            )
+            if is_writer:
+                whole[param, key] = _on_host(flat).view(param.shape)
+            else:
+                whole[param, key] = _nothing(flat).expand(param.shape)
         for param in buffer.param_index_map:
-            state[len(state)] = {key: _entry(sharded[param], key, whole[param][key]) for key in _KEYS}
+            state[len(state)] = {key: _entry(sharded[param], key, whole[param, key]) for key in _KEYS}
     wait_for_copies()
     return state
 
@@ -66,7 +67,8 @@ def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]
         if group.size() == 1:
             for param in bucket_ranges["param_map"]:
                 states = part._get_main_param_and_optimizer_states(param)
-                yield from ((param, key, states[key]) for key in _KEYS)
+                for key in _KEYS:
+                    yield param, key, states[key]
             continue
         for key in _KEYS:
             gathered = _gather(part, bucket, bucket_ranges["param_map"], key)
@@ -77,13 +79,16 @@ def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]
 
 def _gather(part: Any, bucket: Any, param_map: Mapping[Tensor, Any], key: str) -> Tensor:
     """One key of a bucket [numel] from the shards of all data-parallel ranks. Collective."""
-    size, device = bucket.grad_data.numel(), bucket.grad_data.device
+    group = part.data_parallel_group
+    size = bucket.grad_data.numel()
+    device = bucket.grad_data.device
     gathered = torch.empty(size, dtype=torch.float32, device=device)
-    shard = torch.zeros(size // part.data_parallel_group.size(), dtype=torch.float32, device=device)
-    for param, place in param_map.items():
+    shard = torch.zeros(size // group.size(), dtype=torch.float32, device=device)
+    for param, places in param_map.items():
         states = part._get_main_param_and_optimizer_states(param)
-        shard[place["gbuf_local"].start : place["gbuf_local"].end] = states[key].detach()
-    dist.all_gather_into_tensor(gathered, shard, group=part.data_parallel_group)
+        place = places["gbuf_local"]
+        shard[place.start : place.end] = states[key].detach()
+    dist.all_gather_into_tensor(gathered, shard, group=group)
     return gathered
 
 

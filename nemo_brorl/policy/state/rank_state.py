@@ -20,7 +20,8 @@ from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE, uses_flex
 from nemo_brorl.policy.model.model import PolicyModel, build_model
 from nemo_brorl.policy.numerics.precision import row_multiple
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Row
-from nemo_brorl.policy.rows.row_builder import RowSettings, build_row
+from nemo_brorl.policy.rows.row_builder import build_row
+from nemo_brorl.policy.rows.row_layout import RowSettings
 from nemo_brorl.policy.state.optimizer import build_optimizer, wrap_model
 from nemo_brorl.policy.state.reference import ReferenceWeights
 from nemo_brorl.policy.weights.hf_weights import load_hf

@@ -22,11 +22,11 @@ class ReferenceWeights:
 
     def __init__(self, models: Sequence[PolicyModel]) -> None:
         """Raises ConfigError for parameters that are kept in FP8."""
-        self.params = {
-            f"chunk{i}.{name}": param for i, model in enumerate(models) for name, param in model.named_parameters()
-        }
-        for param in self.params.values():
-            _check_is_plain(param)
+        self.params: dict[str, Tensor] = {}
+        for index, model in enumerate(models):
+            for name, param in model.named_parameters():
+                _check_is_plain(param)
+                self.params[f"chunk{index}.{name}"] = param
         self.copies = {name: host_like(param) for name, param in self.params.items()}
         self.reset()
 
@@ -62,7 +62,6 @@ def _check_is_plain(param: Tensor) -> None:
     # bits.
     if type(param.data) is not Tensor:
         raise ConfigError(
-            "policy.fp8_params=true keeps weights in FP8, which cannot be exchanged with a reference without "
-            "rounding: write "
-            "policy.fp8_params=false, or algorithm.kl.coefficient=0 to train without a reference"
+            "policy.fp8_params=true keeps weights in FP8, which cannot be exchanged with a reference without rounding: "
+            "write policy.fp8_params=false, or algorithm.kl.coefficient=0 to train without a reference"
         )

@@ -36,7 +36,9 @@ _UNREADABLE = (
 def begin_save(rank: RankState, folder: Path, validate: bool) -> BackgroundSave:
     """Copy weights, optimizer and reference to the host and start writing them. Collective, as is `finish` of what it
     returns."""
-    return BackgroundSave(_sharded_state(rank, is_loading=False), folder, list(_live_on_host(rank)), validate)
+    state = _sharded_state(rank, is_loading=False)
+    live = list(_live_on_host(rank))
+    return BackgroundSave(state, folder, live, validate)
 
 
 def load(rank: RankState, folder: Path) -> None:
@@ -76,12 +78,13 @@ def metadata() -> dict[str, Any]:
 
 
 def _sharded_state(rank: RankState, is_loading: bool) -> dict[str, Any]:
-    state: dict[str, Any] = {
-        f"model{i}": model.sharded_state_dict(metadata=metadata()) for i, model in enumerate(rank.models)
-    }
-    models = {"model": state["model0"]} if len(rank.models) == 1 else {key: state[key] for key in state}
-    optimizer = rank.optimizer.sharded_state_dict(models, is_loading, metadata=metadata())
-    state["optimizer"] = optimizer
+    state: dict[str, Any] = {}
+    for index, model in enumerate(rank.models):
+        state[f"model{index}"] = model.sharded_state_dict(metadata=metadata())
+    models = dict(state)
+    if len(rank.models) == 1:
+        models = {"model": state["model0"]}
+    state["optimizer"] = rank.optimizer.sharded_state_dict(models, is_loading, metadata=metadata())
     if rank.reference:
         state |= _reference_state(rank)
     return state

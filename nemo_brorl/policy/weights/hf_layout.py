@@ -1,5 +1,6 @@
-"""Which Hugging Face tensors a Megatron parameter is made of and how ranks share it, for Qwen2, Qwen3, Qwen3-MoE and
-Llama.
+"""Layout of Megatron parameters: the Hugging Face tensors each is made of and how ranks share it.
+
+For Qwen2, Qwen3, Qwen3-MoE and Llama.
 
 One `Slot` is one Megatron parameter. Every rank holds an equal share of each of its Hugging Face tensors, so a share is
 a plain slice of the file. Layouts that differ from a simple slice:
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,12 +36,14 @@ class Slot:
     is_expert: bool = False
 
 
+_QKV_WEIGHTS = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
+_QKV_BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
 # Megatron's suffix within a layer; the two fused norms are Transformer Engine's names.
 _LAYER_SLOTS = {
     "input_layernorm.weight": Slot(("input_layernorm.weight",), "copy"),
     "self_attention.linear_qkv.layer_norm_weight": Slot(("input_layernorm.weight",), "copy"),
-    "self_attention.linear_qkv.weight": Slot(tuple(f"self_attn.{part}_proj.weight" for part in "qkv"), "qkv"),
-    "self_attention.linear_qkv.bias": Slot(tuple(f"self_attn.{part}_proj.bias" for part in "qkv"), "qkv"),
+    "self_attention.linear_qkv.weight": Slot(_QKV_WEIGHTS, "qkv"),
+    "self_attention.linear_qkv.bias": Slot(_QKV_BIASES, "qkv"),
     "self_attention.q_layernorm.weight": Slot(("self_attn.q_norm.weight",), "copy"),
     "self_attention.k_layernorm.weight": Slot(("self_attn.k_norm.weight",), "copy"),
     "self_attention.linear_proj.weight": Slot(("self_attn.o_proj.weight",), "rows_of_input"),
@@ -50,10 +53,10 @@ _LAYER_SLOTS = {
     "mlp.linear_fc2.weight": Slot(("mlp.down_proj.weight",), "rows_of_input"),
     "mlp.router.weight": Slot(("mlp.gate.weight",), "copy"),
 }
-_EXPERT = re.compile(
-    r"mlp\.experts\.(?:local_experts\.(?P<one>\d+)\.linear_(?P<of>fc[12])\.weight|linear_(?P<in>fc[12])\.weight(?P<all>\d+))"
-)
-_EXPERT_PARTS = {"fc1": (("gate_proj", "up_proj"), "gate_up"), "fc2": (("down_proj",), "rows_of_input")}
+# On CPU local_experts.3.linear_fc1.weight, in Transformer Engine's grouped product linear_fc1.weight3.
+_LOCAL_EXPERT = re.compile(r"mlp\.experts\.local_experts\.(?P<expert>\d+)\.linear_(?P<layer>fc[12])\.weight")
+_GROUPED_EXPERT = re.compile(r"mlp\.experts\.linear_(?P<layer>fc[12])\.weight(?P<expert>\d+)")
+_EXPERT_SLOTS = {"fc1": Slot(("gate_proj", "up_proj"), "gate_up"), "fc2": Slot(("down_proj",), "rows_of_input")}
 EMBEDDING = Slot(("model.embed_tokens.weight",), "vocab")
 _TOP_SLOTS = {
     "embedding.word_embeddings.weight": EMBEDDING,
@@ -74,16 +77,19 @@ def layer_slot(suffix: str, layer: int, first_expert: int) -> Slot:
     the first expert that this rank holds.
     """
     slot = _expert_slot(suffix, first_expert) or _LAYER_SLOTS[suffix]
-    return Slot(tuple(f"model.layers.{layer}.{name}" for name in slot.names), slot.kind, slot.is_expert)
+    names = tuple(f"model.layers.{layer}.{name}" for name in slot.names)
+    return replace(slot, names=names)
 
 
 def _expert_slot(suffix: str, first_expert: int) -> Slot | None:
-    match = _EXPERT.fullmatch(suffix)
+    """None: not a weight of an expert."""
+    match = _LOCAL_EXPERT.fullmatch(suffix) or _GROUPED_EXPERT.fullmatch(suffix)
     if match is None:
         return None
-    expert = first_expert + int(match["one"] or match["all"])
-    parts, kind = _EXPERT_PARTS[match["of"] or match["in"]]
-    return Slot(tuple(f"mlp.experts.{expert}.{part}.weight" for part in parts), kind, is_expert=True)
+    expert = first_expert + int(match["expert"])
+    parts = _EXPERT_SLOTS[match["layer"]]
+    names = tuple(f"mlp.experts.{expert}.{part}.weight" for part in parts.names)
+    return Slot(names, parts.kind, is_expert=True)
 
 
 def share_of(kind: str, size: Sequence[int], ranks: int, rank: int) -> tuple[slice, ...]:
@@ -91,13 +97,20 @@ def share_of(kind: str, size: Sequence[int], ranks: int, rank: int) -> tuple[sli
 
     Under `vocab` the last shares may be short or empty: the rest is padding.
     """
+    share = [slice(0, length) for length in size]
     if kind == "copy":
-        return tuple(slice(0, length) for length in size)
-    dim = 1 if kind == "rows_of_input" else 0
-    length = -(-size[dim] // ranks)
-    start = min(rank * length, size[dim])
-    cut = slice(start, min(start + length, size[dim]))
-    return tuple(cut if axis == dim else slice(0, size[axis]) for axis in range(len(size)))
+        return tuple(share)
+    split_dim = _split_dim(kind)
+    whole = size[split_dim]
+    length = -(-whole // ranks)
+    start = min(rank * length, whole)
+    share[split_dim] = slice(start, min(start + length, whole))
+    return tuple(share)
+
+
+def _split_dim(kind: str) -> int:
+    """The dimension of a Hugging Face tensor along which ranks split it."""
+    return 1 if kind == "rows_of_input" else 0
 
 
 def views(kind: str, local: Tensor, shape: ModelShape) -> list[Tensor]:
@@ -128,10 +141,10 @@ def unpack(kind: str, locals_: Sequence[Tensor], shape: ModelShape) -> list[Tens
         return [locals_[0]]
     if kind == "vocab":
         return [torch.cat(list(locals_))[: shape.vocab_size]]
-    dim = 1 if kind == "rows_of_input" else 0
-    shares = [[_flat(kind, view) for view in views(kind, local, shape)] for local in locals_]
-    return [torch.cat(same, dim) for same in zip(*shares, strict=True)]
-
-
-def _flat(kind: str, view: Tensor) -> Tensor:
-    return view.flatten(0, 2) if kind == "qkv" else view
+    views_by_rank = [views(kind, local, shape) for local in locals_]
+    wholes = []
+    for shares in zip(*views_by_rank, strict=True):
+        if kind == "qkv":  # query groups, their heads and the head size are the rows
+            shares = tuple(share.flatten(0, 2) for share in shares)
+        wholes.append(torch.cat(shares, _split_dim(kind)))
+    return wholes

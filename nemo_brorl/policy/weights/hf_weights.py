@@ -1,4 +1,4 @@
-"""Hugging Face weights into this rank's model and out of all ranks', one tensor at a time, on any parallel layout."""
+"""Import and export of Hugging Face weights, one tensor at a time, on any parallel layout."""
 
 from __future__ import annotations
 
@@ -24,19 +24,25 @@ _NO_WEIGHTS = ("rotary_emb.inv_freq",)  # buffers that old checkpoints carry alo
 
 def local_slots(models: Sequence[PolicyModel], shape: ModelShape) -> list[tuple[Slot, Tensor]]:
     """Every parameter of this rank with its slot."""
-    num_local = shape.moe.num_experts // parallel_state.get_expert_model_parallel_world_size() if shape.moe else 0
-    first_expert = num_local * parallel_state.get_expert_model_parallel_rank()
-    return [
-        (_slot_of(model, name, first_expert), param) for model in models for name, param in model.named_parameters()
-    ]
+    first_expert = 0
+    if shape.moe:
+        num_local = shape.moe.num_experts // parallel_state.get_expert_model_parallel_world_size()
+        first_expert = num_local * parallel_state.get_expert_model_parallel_rank()
+    slots = []
+    for model in models:
+        for name, param in model.named_parameters():
+            slots.append((_slot_of(model, name, first_expert), param))
+    return slots
 
 
 def _slot_of(model: PolicyModel, name: str, first_expert: int) -> Slot:
     if not name.startswith("decoder.layers."):
-        is_tied_copy = name == "output_layer.weight" and model.share_embeddings_and_output_weights
-        return EMBEDDING if is_tied_copy else top_slot(name)
+        if name == "output_layer.weight" and model.share_embeddings_and_output_weights:
+            return EMBEDDING
+        return top_slot(name)
     _, _, index, suffix = name.split(".", 3)
-    return layer_slot(suffix, model.decoder.layers[int(index)].layer_number - 1, first_expert)
+    layer = model.decoder.layers[int(index)]
+    return layer_slot(suffix, layer.layer_number - 1, first_expert)
 
 
 def _splitting_group(slot: Slot) -> dist.ProcessGroup:
@@ -65,7 +71,8 @@ def load_hf(models: Sequence[PolicyModel], shape: ModelShape, folder: Path) -> N
             size = tuple(whole.get_shape())
             if size != expected[name]:
                 raise ModelError(f"{files[name]}: {name} has shape {size}, but config.json says {expected[name]}")
-            shares.append(whole[share_of(slot.kind, size, group.size(), group.rank())])
+            share = share_of(slot.kind, size, group.size(), group.rank())
+            shares.append(whole[share])
         local = torch.empty(param.shape, dtype=param.dtype)  # on the host: a parameter may be on a GPU, or quantised
         pack(slot.kind, shares, local, shape)
         fill(param, local)
@@ -75,7 +82,8 @@ def tensor_files(folder: Path) -> dict[str, Path]:
     """Which safetensors file of a folder holds which tensor. Raises ModelError when there is none or one is broken."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
+        weight_map = json.loads(index.read_text())["weight_map"]
+        return {name: folder / file for name, file in weight_map.items()}
     path = folder / "model.safetensors"
     if not path.exists():
         raise ModelError(f"{folder} holds neither model.safetensors nor model.safetensors.index.json")
@@ -90,7 +98,8 @@ def _check_names(files: dict[str, Path], expected: dict[str, tuple[int, ...]], s
     present = {name for name in files if not name.endswith(_NO_WEIGHTS)}
     if shape.is_tied:
         present.discard("lm_head.weight")  # some tools write the tied copy too
-    missing, left_over = sorted(set(expected) - present), sorted(present - set(expected))
+    missing = sorted(set(expected) - present)
+    left_over = sorted(present - set(expected))
     if missing or left_over:
         raise ModelError(
             f"the tensors in {folder} are not those its config.json describes: "
@@ -115,23 +124,29 @@ class HfExport:
 
     def __init__(self, models: Sequence[PolicyModel], shape: ModelShape, device: torch.device) -> None:
         """Collective."""
-        self.shape, self.device = shape, device
-        self.params = {slot.names[0]: (slot, param) for slot, param in local_slots(models, shape)}
+        self.shape = shape
+        self.device = device
+        self.params: dict[str, tuple[Slot, Tensor]] = {}  # by the first Hugging Face name
+        for slot, param in local_slots(models, shape):
+            self.params[slot.names[0]] = (slot, param)
         self.pipeline = parallel_state.get_pipeline_model_parallel_group()
         self.experts = parallel_state.get_expert_model_parallel_group()
         self.entries = self._gather_entries()
 
     def _gather_entries(self) -> dict[str, _Entry]:
-        stage, expert_rank = self.pipeline.rank(), self.experts.rank()
-        entries = {
-            name: _Entry(slot, tuple(param.shape), param.dtype, stage, expert_rank if slot.is_expert else 0)
-            for name, (slot, param) in self.params.items()
-        }
+        """The entries of all stages and experts, on every rank."""
+        stage = self.pipeline.rank()
+        entries = {}
+        for name, (slot, param) in self.params.items():
+            expert_rank = self.experts.rank() if slot.is_expert else 0
+            entries[name] = _Entry(slot, tuple(param.shape), param.dtype, stage, expert_rank)
         for group in (self.experts, self.pipeline):
-            every: list[dict[str, _Entry]] = [{} for _ in range(group.size())]
-            dist.all_gather_object(every, entries, group=group)
+            gathered: list[dict[str, _Entry]] = [{} for _ in range(group.size())]
+            dist.all_gather_object(gathered, entries, group=group)
+            entries = {}
             # The first stage that holds a slot sends it: the last stage also has a copy of a tied embedding.
-            entries = {name: entry for part in reversed(every) for name, entry in part.items()}
+            for entries_of_rank in reversed(gathered):
+                entries.update(entries_of_rank)
         return entries
 
     @torch.no_grad()
@@ -140,19 +155,26 @@ class HfExport:
         ready: dict[str, Tensor] = {}
         for name in hf_shapes(self.shape):
             if name in self.entries:
-                slot = self.entries[name].slot
-                ready |= zip(slot.names, unpack(slot.kind, self._collect(name), self.shape), strict=True)
+                ready |= self._tensors_of(name)
             yield name, ready.pop(name).contiguous()
+
+    def _tensors_of(self, name: str) -> dict[str, Tensor]:
+        """The Hugging Face tensors of the slot whose first one has this name."""
+        slot = self.entries[name].slot
+        wholes = unpack(slot.kind, self._collect(name), self.shape)
+        return dict(zip(slot.names, wholes, strict=True))
 
     def _collect(self, name: str) -> list[Tensor]:
         """All shares of one slot: sent over the expert-parallel ranks of its stage, then over the stages, then
         gathered."""
         entry = self.entries[name]
-        if name in self.params and entry.stage == self.pipeline.rank():
-            share = plain(self.params[name][1]).contiguous()
+        is_of_this_stage = entry.stage == self.pipeline.rank()
+        if is_of_this_stage and name in self.params:
+            _, param = self.params[name]
+            share = plain(param).contiguous()
         else:
             share = torch.empty(entry.size, dtype=entry.dtype, device=self.device)
-        if entry.slot.is_expert and entry.stage == self.pipeline.rank():
+        if is_of_this_stage and entry.slot.is_expert:
             _broadcast(share, self.experts, entry.expert_rank)
         _broadcast(share, self.pipeline, entry.stage)
         group = _splitting_group(entry.slot)

@@ -14,7 +14,8 @@ from nemo_brorl.policy.cpu.attention import attend_on_cpu
 from nemo_brorl.policy.model.attention_flex import attend_with_flex, mask_mod
 from nemo_brorl.policy.model.attention_sdpa import attend_by_blocks
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
-from nemo_brorl.policy.rows.row_builder import RowSettings, build_row
+from nemo_brorl.policy.rows.row_builder import build_row
+from nemo_brorl.policy.rows.row_layout import RowSettings
 
 CPU = torch.device("cpu")
 PROMPTS = (7, 5, 3, 4)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedSegment, Response, Row
-from nemo_brorl.policy.rows.row_builder import RowSettings, build_row
-from nemo_brorl.policy.rows.row_layout import Block, Span
+from nemo_brorl.policy.rows.row_builder import build_row
+from nemo_brorl.policy.rows.row_layout import Block, RowSettings, Span
 from nemo_brorl.types import ChunkArrays
 
 CPU = torch.device("cpu")
