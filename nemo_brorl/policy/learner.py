@@ -31,11 +31,19 @@ from nemo_brorl.policy.weights.hf_weights import HfExport
 from nemo_brorl.policy.weights.weight_stream import WeightSender, buckets, weight_manifest
 from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, UpdateReport, WeightBucket
 
+TokenLists = Sequence[Sequence[int]]
+
 
 class Learner:
     """One rank of the policy. Process groups are open; methods marked collective are called by all ranks together."""
 
-    def __init__(self, config: BroRLConfig, layout: ParallelLayout, model_folder: Path, device: Device) -> None:
+    def __init__(
+        self,
+        config: BroRLConfig,
+        layout: ParallelLayout,
+        model_folder: Path,
+        device: Device,
+    ) -> None:
         """Collective. Raises ModelError or ConfigError."""
         self.state = build_rank_state(config, layout, model_folder, device)
         self.model_folder = model_folder
@@ -60,7 +68,10 @@ class Learner:
         return report
 
     def log_probs(
-        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
+        self,
+        prompt_ids: TokenLists,
+        response_ids: TokenLists,
+        with_fp8: bool = True,
     ) -> list[Float32] | None:
         """Log-probs [T] of every response at the rollouts' temperature; None except on the last pipeline stage.
 
@@ -75,11 +86,10 @@ class Learner:
         if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
             return None
         lengths = [len(token_ids) for token_ids in response_ids]
-        return self._by_response(rows, scores, np.cumsum([0, *lengths]))
+        starts = np.cumsum([0, *lengths])
+        return self._by_response(rows, scores, starts)
 
-    def _within_budget(
-        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]
-    ) -> list[list[PackedSegment]]:
+    def _within_budget(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[list[PackedSegment]]:
         """Micro-batches of at most tokens_per_micro_batch tokens per context-parallel rank. The index of a response is
         its number among all."""
         budget = self.state.config.policy.tokens_per_micro_batch * self.state.layout.context
@@ -95,16 +105,24 @@ class Learner:
             num_tokens += length
         return micro_batches
 
-    def _by_response(self, rows: Sequence[Row], scores: Sequence[TokenScores], starts: np.ndarray) -> list[Float32]:
+    def _by_response(
+        self,
+        rows: Sequence[Row],
+        scores: Sequence[TokenScores],
+        starts: np.ndarray,
+    ) -> list[Float32]:
         """Log-probs [T] of every response; `starts` [responses + 1] of their tokens, end to end."""
-        flat = torch.zeros(int(starts[-1]), device=self.state.device.torch_device)
+        num_tokens = int(starts[-1])
+        flat = torch.zeros(num_tokens, device=self.state.device.torch_device)
         for row, row_scores in zip(rows, scores, strict=True):
             numbers = np.array([response.index for response in row.responses], np.int64)
-            places = starts[numbers][row.response_index] + row.token_index
+            firsts = starts[numbers]
+            places = firsts[row.response_index] + row.token_index
             flat[torch.from_numpy(places)] = row_scores.log_probs
         if self.state.layout.context > 1:  # each rank has the tokens that it predicts
             torch.distributed.all_reduce(flat, group=parallel_state.get_context_parallel_group())
-        return np.split(flat.cpu().numpy(), starts[1:-1])
+        log_probs = flat.cpu().numpy()
+        return np.split(log_probs, starts[1:-1])
 
     def weight_manifest(self) -> list[TensorInfo]:
         """Names, shapes and dtypes of the weight stream."""
@@ -155,7 +173,8 @@ class Learner:
     def export(self, folder: Path) -> None:
         """Collective: a Hugging Face folder, written by rank 0."""
         if torch.distributed.get_rank() == 0:
-            write_hf_folder(self.hf_export.stream(), self.weight_manifest(), self.model_folder, folder, SHARD_BYTES)
+            tensors = self.hf_export.stream()
+            write_hf_folder(tensors, self.weight_manifest(), self.model_folder, folder, SHARD_BYTES)
         else:
             self.take_part_in_weight_stream()
 
@@ -178,7 +197,12 @@ class Learner:
             self.offloading.onload()
 
 
-def _to_score(segment: int, number: int, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> PackedSegment:
+def _to_score(
+    segment: int,
+    number: int,
+    prompt_ids: Sequence[int],
+    response_ids: Sequence[int],
+) -> PackedSegment:
     """A prompt with one response, of which only the tokens matter."""
     token_ids = np.asarray(response_ids, np.int32)
     no_log_probs = np.zeros(len(token_ids), np.float32)

@@ -33,11 +33,15 @@ _DEATH_TIMEOUT_S = 5.0  # to learn which rank is gone once one call has failed
 _log = get_logger(__name__)
 
 
+TokenLists = Sequence[Sequence[int]]
+Calls = list[tuple[int, Any]]  # (rank, reference)
+
+
 class _Call(NamedTuple):
     """A method that ranks are at."""
 
     method: str
-    references: list[tuple[int, Any]]  # (rank, reference)
+    references: Calls
 
 
 class MegatronPolicy:
@@ -49,7 +53,11 @@ class MegatronPolicy:
     """
 
     def __init__(
-        self, config: BroRLConfig, model_folder: Path, heartbeat: Heartbeat | None = None, places: Places | None = None
+        self,
+        config: BroRLConfig,
+        model_folder: Path,
+        heartbeat: Heartbeat | None = None,
+        places: Places | None = None,
     ) -> None:
         """`heartbeat` hears where the ranks are; `places` on a machine with GPUs. Raises ConfigError or ModelError
         where the folder alone shows that it cannot work."""
@@ -63,7 +71,7 @@ class MegatronPolicy:
         self.poll = ProgressPoll({})  # of the call under way
         self._updating: _Call | None = None
         self._address: Any = self.ranks[0].open_store.remote()  # where ranks that have not been told to load shall meet
-        self._starting = [(number, rank.prepare.remote()) for number, rank in enumerate(self.ranks)]
+        self._starting: Calls = [(number, rank.prepare.remote()) for number, rank in enumerate(self.ranks)]
         self.loads_last = shares_gpus(config)
         if not self.loads_last:
             self._begin_loading()
@@ -132,12 +140,15 @@ class MegatronPolicy:
         return self.poll.stalled(seconds)
 
     def log_probs(
-        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
+        self,
+        prompt_ids: TokenLists,
+        response_ids: TokenLists,
+        with_fp8: bool = True,
     ) -> list[Float32]:
         """At the rollouts' temperature, as vLLM's are."""
         return self._on_all("log_probs", prompt_ids, response_ids, with_fp8)[self.layout.report_rank]
 
-    def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
+    def hf_log_probs(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[Float32]:
         """Of the weights in the model folder, at the rollouts' temperature."""
         reference = self.ranks[0].hf_log_probs.remote(prompt_ids, response_ids)
         return self._wait([(0, reference)], "hf_log_probs")[0]
@@ -185,21 +196,26 @@ class MegatronPolicy:
         closing = [rank.close.remote() for rank in self.ranks]
         ended = [rank.__ray_terminate__.remote() for rank in self.ranks]
         calls = [*closing, *ended]
-        if calls and ray.wait(calls, num_returns=len(calls), timeout=_CLOSE_TIMEOUT_S)[1]:
-            _log.warning("a policy rank did not end within %.0f s and is killed", _CLOSE_TIMEOUT_S)
+        if calls:
+            _, pending = ray.wait(calls, num_returns=len(calls), timeout=_CLOSE_TIMEOUT_S)
+            if pending:
+                _log.warning("a policy rank did not end within %.0f s and is killed", _CLOSE_TIMEOUT_S)
         for rank in self.ranks:
             ray.kill(rank)
         self.ranks = []
 
-    def _call_all(self, method: LearnerMethod, *arguments: Any) -> list[tuple[int, Any]]:
+    def _call_all(self, method: LearnerMethod, *arguments: Any) -> Calls:
         """Calls of a method on the Learners of all ranks, as (rank, reference)."""
-        return [(number, rank.call.remote(method, *arguments)) for number, rank in enumerate(self.ranks)]
+        calls = []
+        for number, rank in enumerate(self.ranks):
+            calls.append((number, rank.call.remote(method, *arguments)))
+        return calls
 
     def _on_all(self, method: LearnerMethod, *arguments: Any) -> list[Any]:
         """Results of a method on the Learners of all ranks."""
         return self._wait(self._call_all(method, *arguments), method)
 
-    def _wait(self, calls: list[tuple[int, Any]], method: str) -> list[Any]:
+    def _wait(self, calls: Calls, method: str) -> list[Any]:
         """The results of calls, given as (rank, reference). Raises StallError when the run was given up meanwhile."""
         poll_before = self.poll
         call = self._begin(calls, method)
@@ -209,8 +225,9 @@ class MegatronPolicy:
         assert results is not None, "a wait without a timeout ended without results"
         return results
 
-    def _begin(self, calls: list[tuple[int, Any]], method: str) -> _Call:
-        self.poll = ProgressPoll({number: self.ranks[number] for number, _ in calls})
+    def _begin(self, calls: Calls, method: str) -> _Call:
+        called = {number: self.ranks[number] for number, _ in calls}
+        self.poll = ProgressPoll(called)
         return _Call(method, calls)
 
     def _results(self, call: _Call, timeout_s: float | None) -> list[Any] | None:

@@ -26,7 +26,11 @@ def score_rows(chunks: Sequence[Any], rows: Sequence[Row]) -> list[TokenScores]:
         return _run(chunks, rows, _keep_scores, forward_only=True, collect_non_loss_data=True)
 
 
-def train_rows(chunks: Sequence[Any], rows: Sequence[Row], loss: RowLoss) -> list[dict[str, Tensor]]:
+def train_rows(
+    chunks: Sequence[Any],
+    rows: Sequence[Row],
+    loss: RowLoss,
+) -> list[dict[str, Tensor]]:
     """Gradients of the token mean of `loss` over the rows of all data-parallel ranks, left in the gradient buffers.
 
     Returns the metrics of every row on the last pipeline stage, an empty list elsewhere.
@@ -36,11 +40,21 @@ def train_rows(chunks: Sequence[Any], rows: Sequence[Row], loss: RowLoss) -> lis
     return _run(chunks, rows, partial(_apply_loss, loss), forward_only=False, collect_non_loss_data=False)
 
 
-def _keep_scores(index: int, row: Row, output: Tensor, non_loss_data: bool = False) -> TokenScores:
+def _keep_scores(
+    index: int,
+    row: Row,
+    output: Tensor,
+    non_loss_data: bool = False,
+) -> TokenScores:
     return TokenScores(*output.detach())
 
 
-def _apply_loss(loss: RowLoss, index: int, row: Row, output: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+def _apply_loss(
+    loss: RowLoss,
+    index: int,
+    row: Row,
+    output: Tensor,
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """The triple Megatron expects: the sum to differentiate, the tokens it is later divided by, what to hand back."""
     total, metrics = loss(index, row, TokenScores(*output))
     num_tokens = torch.tensor(row.num_loss_tokens, dtype=torch.int, device=total.device)
@@ -53,7 +67,12 @@ def _leave_out(output: Tensor, non_loss_data: bool = False) -> tuple[Tensor, Ten
     return output.sum(), num_tokens, {}
 
 
-def _run(chunks: Sequence[Any], rows: Sequence[Row], at_end: Callable[..., Any], **settings: bool) -> list[Any]:
+def _run(
+    chunks: Sequence[Any],
+    rows: Sequence[Row],
+    at_end: Callable[..., Any],
+    **settings: bool,
+) -> list[Any]:
     """What `at_end` makes of every row's output, on the last pipeline stage."""
     is_interleaved = len(chunks) > 1
     filled = list(rows)
@@ -87,9 +106,10 @@ def _fillers(rows: Sequence[Row]) -> list[Row]:
     last = rows[-1]
     packing = last.packing
     assert packing.source_rows is not None and packing.targets is not None
+    no_targets = replace(packing, source_rows=packing.source_rows[:0], targets=packing.targets[:0])
     filler = replace(
         last,
-        packing=replace(packing, source_rows=packing.source_rows[:0], targets=packing.targets[:0]),
+        packing=no_targets,
         sampled_log_probs=last.sampled_log_probs[:0],
         advantages=last.advantages[:0],
         is_fresh=last.is_fresh[:0],

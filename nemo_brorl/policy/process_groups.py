@@ -27,7 +27,13 @@ def join_store(host: str, port: int, world_size: int) -> dist.TCPStore:
     return dist.TCPStore(host, port, world_size, is_master=False, timeout=_TIMEOUT)
 
 
-def open_groups(layout: ParallelLayout, rank: int, store: dist.Store, device: Device, seed: int) -> None:
+def open_groups(
+    layout: ParallelLayout,
+    rank: int,
+    store: dist.Store,
+    device: Device,
+    seed: int,
+) -> None:
     """Join all process groups of Megatron and seed its random-number tracker. Waits for every rank."""
     os.environ["RANK"] = str(rank)
     os.environ["WORLD_SIZE"] = str(layout.world_size)

@@ -151,7 +151,8 @@ class ProgressPoll:
         for number in self.ranks.keys() - self._asked.keys():
             progress = self.ranks[number].progress.options(concurrency_group=POLL_GROUP)
             self._asked[number] = progress.remote()
-        ready, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=ANSWER_S)
+        references = list(self._asked.values())
+        ready, _ = ray.wait(references, num_returns=len(references), timeout=ANSWER_S)
         has_moved = False
         for number, reference in list(self._asked.items()):
             if reference in ready:
@@ -189,7 +190,11 @@ class ProgressPoll:
         return before.place != now.place or before.num_marks != now.num_marks
 
 
-def stalled_ranks(answers: Mapping[int, Answer], now: float, seconds: float) -> list[str]:
+def stalled_ranks(
+    answers: Mapping[int, Answer],
+    now: float,
+    seconds: float,
+) -> list[str]:
     """Ranks that have not moved for longer than this: first those that do not answer, then those that compute, then
     those that wait for others in a collective, each from the one furthest behind. An idle rank has done its part."""
     silent, computing, waiting = [], [], []

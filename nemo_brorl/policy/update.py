@@ -40,7 +40,8 @@ class _TokenSums:
     def add(self, values: dict[str, Any], num_tokens: int) -> None:
         self.num_tokens += num_tokens
         for name, value in values.items():
-            self.values[name] = self.values.get(name, 0.0) + float(value)
+            before = self.values.get(name, 0.0)
+            self.values[name] = before + float(value)
 
     def over_data_ranks(self) -> _TokenSums:
         """Summed in the order of the data-parallel ranks, so that repeats are bit-identical. Collective."""
@@ -196,18 +197,29 @@ class Update:
         difference = (old.log_probs - row.sampled_log_probs).abs()
         mismatch = difference[row.is_fresh]
         drift = difference[~row.is_fresh]
-        self.mismatch.add({"policy/log_prob_mismatch": mismatch.double().sum()}, len(mismatch))
+        total_mismatch = mismatch.double().sum()
+        self.mismatch.add({"policy/log_prob_mismatch": total_mismatch}, len(mismatch))
         if len(mismatch):
-            self.mismatch.largest = max(self.mismatch.largest, float(mismatch.max()))
-        self.drift.add({"policy/log_prob_drift_of_carried": drift.double().sum()}, len(drift))
+            largest = float(mismatch.max())
+            self.mismatch.largest = max(self.mismatch.largest, largest)
+        total_drift = drift.double().sum()
+        self.drift.add({"policy/log_prob_drift_of_carried": total_drift}, len(drift))
 
-    def _learn(self, index: int, rows: list[Row], old: RowLogProbs, reference: RowLogProbs) -> float | None:
+    def _learn(
+        self,
+        index: int,
+        rows: list[Row],
+        old: RowLogProbs,
+        reference: RowLogProbs,
+    ) -> float | None:
         """One optimizer step on mini-batch `index`; its gradient norm, or None when all ranks skipped it."""
         state = self.state
         PROGRESS.part(f"mini-batch {index + 1} of {len(self.plan.mini_batches)}")
-        values = train_rows(state.chunks, rows, self._loss(index, old, reference))
+        loss = self._loss(index, old, reference)
+        values = train_rows(state.chunks, rows, loss)
         PROGRESS.step("optimizer")
-        is_finite = all(math.isfinite(float(row_values["policy/loss"])) for row_values in values)
+        losses = [float(row_values["policy/loss"]) for row_values in values]
+        is_finite = all(map(math.isfinite, losses))
         norm = guarded_step(
             state.optimizer, self.plan.learning_rate, state.config.policy.optim, is_finite, state.device
         )
@@ -228,7 +240,11 @@ class Update:
         is_last = 0 < index == len(self.plan.mini_batches) - 1
         measures_gain = is_last and not self.is_supervised
 
-        def loss(number: int, row: Row, scores: TokenScores) -> tuple[Tensor, dict[str, Tensor]]:
+        def loss(
+            number: int,
+            row: Row,
+            scores: TokenScores,
+        ) -> tuple[Tensor, dict[str, Tensor]]:
             old_log_probs = old[number]
             if old_log_probs is None:
                 current = TokenScores(*(score.detach() for score in scores))
@@ -238,13 +254,19 @@ class Update:
             if measures_gain:
                 self.gain.add(batch)
             result = loss_of(batch, algorithm)
-            return result.loss, {"policy/loss": result.loss.detach(), **result.metrics}
+            metrics = {"policy/loss": result.loss.detach(), **result.metrics}
+            return result.loss, metrics
 
         return loss
 
 
 def _token_batch(
-    row: Row, scores: TokenScores, old: Tensor, reference: Tensor | None, size: MiniBatchSize, aggregation: str
+    row: Row,
+    scores: TokenScores,
+    old: Tensor,
+    reference: Tensor | None,
+    size: MiniBatchSize,
+    aggregation: str,
 ) -> TokenBatch:
     """The tokens of a row on this rank as a loss reads them; `old` and `reference` are log-probs [n]."""
     device = row.advantages.device

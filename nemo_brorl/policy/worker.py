@@ -38,7 +38,13 @@ LearnerMethod = Literal[
 class PolicyWorker:
     """Rank `rank` of the policy. Life cycle: constructed, `open_store` (rank 0), `start`, any method, `close`."""
 
-    def __init__(self, config: BroRLConfig, layout: ParallelLayout, model_folder: Path, rank: int) -> None:
+    def __init__(
+        self,
+        config: BroRLConfig,
+        layout: ParallelLayout,
+        model_folder: Path,
+        rank: int,
+    ) -> None:
         setup_logging(f"policy {rank}")
         # Megatron and torch warn about each other's deprecations and about Apex; a user can do nothing about either.
         warnings.filterwarnings("ignore", module=r"(megatron|torch)\.")
@@ -82,7 +88,8 @@ class PolicyWorker:
             self.store = process_groups.join_store(*address, self.layout.world_size)
         if self.config.trainer.num_nodes > 1:
             process_groups.choose_interface(process_groups.this_host(is_single_node=False))
-        process_groups.open_groups(self.layout, self.rank, self.store, self.device, self.config.trainer.seed)
+        seed = self.config.trainer.seed
+        process_groups.open_groups(self.layout, self.rank, self.store, self.device, seed)
         self.learner = Learner(self.config, self.layout, self.model_folder, self.device)
         # imports and model stay: Megatron collects garbage in every save, and looks at all of them otherwise
         gc.freeze()

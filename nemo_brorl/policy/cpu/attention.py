@@ -26,7 +26,12 @@ _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 
 
 def attend_on_cpu(
-    query: Tensor, key: Tensor, value: Tensor, context: tuple[Tensor, Tensor] | None, packing: Packing, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    context: tuple[Tensor, Tensor] | None,
+    packing: Packing,
+    scale: float,
 ) -> Tensor:
     """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None where it is the row itself; [T,
     H, D].
@@ -36,11 +41,20 @@ def attend_on_cpu(
     if "cpu" not in packing.caches:
         packing.caches["cpu"] = _plan(packing)
     plan = packing.caches["cpu"]
-    if context is None:
-        output = _Attention.apply(query.float(), key.float(), value.float(), None, None, plan, scale)
-    else:
-        keys, values = context
-        output = _Attention.apply(query.float(), key.float(), value.float(), keys.float(), values.float(), plan, scale)
+    keys = None
+    values = None
+    if context is not None:
+        keys = context[0].float()
+        values = context[1].float()
+    output = _Attention.apply(
+        query.float(),
+        key.float(),
+        value.float(),
+        keys,
+        values,
+        plan,
+        scale,
+    )
     return output.to(query.dtype)
 
 
@@ -104,12 +118,18 @@ class _Attention(torch.autograd.Function):
         num_kv = key.size(1)
         for rows, span in plan.shared:
             seen = [_span(part, span, num_heads) for part in context]
-            part, part_sums = _flash(_queries(query, rows, num_kv), *seen, 0.0, False, scale=scale)
-            _merge(_queries(output, rows, num_kv), _queries(log_sums, rows, num_kv), part, part_sums)
+            queries = _queries(query, rows, num_kv)
+            part, part_sums = _flash(queries, *seen, 0.0, False, scale=scale)
+            to_output = _queries(output, rows, num_kv)
+            to_sums = _queries(log_sums, rows, num_kv)
+            _merge(to_output, to_sums, part, part_sums)
         for rows, block, span in plan.past:
             seen = [_spans(part, span, block) for part in context]
-            part, part_sums = _flash(_stretches(query, rows, block), *seen, 0.0, False, scale=scale)
-            _merge(_stretches(output, rows, block), _stretches(log_sums, rows, block), part, part_sums)
+            queries = _stretches(query, rows, block)
+            part, part_sums = _flash(queries, *seen, 0.0, False, scale=scale)
+            to_output = _stretches(output, rows, block)
+            to_sums = _stretches(log_sums, rows, block)
+            _merge(to_output, to_sums, part, part_sums)
         ctx.save_for_backward(query, key, value, keys, values, output, log_sums)
         ctx.settings = (plan, scale)
         return output
@@ -136,7 +156,8 @@ class _Attention(torch.autograd.Function):
             views = [_queries(part, rows, key.size(1)) for part in whole_row]
             seen_grads = _backward_of_seen(views, seen, scale)
             for total, part in zip(context_grads, seen_grads, strict=True):
-                total[span.start : span.start + span.length].transpose(0, 1).add_(part.sum(0))
+                rows_of_span = total[span.start : span.start + span.length]
+                rows_of_span.transpose(0, 1).add_(part.sum(0))
         for rows, block, span in plan.past:
             seen = [_spans(part, span, block) for part in context]
             views = [_stretches(part, rows, block) for part in whole_row]
@@ -157,7 +178,11 @@ class _Backward(NamedTuple):
     query_grad: Tensor  # added to
 
 
-def _backward_of_seen(views: Sequence[Tensor], seen: Sequence[Tensor], scale: float) -> Sequence[Tensor]:
+def _backward_of_seen(
+    views: Sequence[Tensor],
+    seen: Sequence[Tensor],
+    scale: float,
+) -> Sequence[Tensor]:
     """Gradients of the seen keys and values; the queries' are added where they belong. `views`: a `_Backward` each."""
     grad, query, output, log_sums, query_grad = views
     parts = _flash_backward(grad, query, *seen, output, log_sums, 0.0, False, scale=scale)
@@ -169,24 +194,32 @@ def _by_block(plan: _Plan, *tensors: Tensor) -> Iterator[list[Tensor]]:
     """Per block the views [B, H, L, ...] of tensors [T, H, ...]; one split of each, because there are many blocks."""
     sizes = [block.num_tokens for block in plan.blocks]
     split = [tensor.split(sizes) for tensor in tensors]
-    for block, *parts in zip(plan.blocks, *split, strict=True):
-        yield [part.view(block.num, block.length, *part.shape[1:]).transpose(1, 2) for part in parts]
+    for index, block in enumerate(plan.blocks):
+        views = []
+        for parts in split:
+            part = parts[index]
+            by_stretch = part.view(block.num, block.length, *part.shape[1:])
+            views.append(by_stretch.transpose(1, 2))
+        yield views
 
 
 def _stretches(heads: Tensor, rows: slice, block: Block) -> Tensor:
     """[T, H, ...] to a view [B, H, L, ...] of a block."""
-    return heads[rows].unflatten(0, (block.num, block.length)).transpose(1, 2)
+    by_stretch = heads[rows].unflatten(0, (block.num, block.length))
+    return by_stretch.transpose(1, 2)
 
 
 def _queries(heads: Tensor, rows: slice, num_kv: int) -> Tensor:
     """[T, H, ...] to a view [G, K, R, ...]: every group of heads is one of a batch that shares the keys."""
-    return heads[rows].unflatten(1, (num_kv, -1)).transpose(0, 2)
+    by_group = heads[rows].unflatten(1, (num_kv, -1))
+    return by_group.transpose(0, 2)
 
 
 def _span(heads: Tensor, span: Span, num_heads: int) -> Tensor:
     """[C, K, D] to a view [G, K, P, D] of a span."""
-    part = heads[span.start : span.start + span.length].transpose(0, 1)
-    return part.expand(num_heads // part.size(0), -1, -1, -1)
+    part = heads[span.start : span.start + span.length]
+    group_size = num_heads // part.size(1)
+    return part.transpose(0, 1).expand(group_size, -1, -1, -1)
 
 
 def _spans(heads: Tensor, span: Span, block: Block) -> Tensor:

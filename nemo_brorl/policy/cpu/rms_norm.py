@@ -22,7 +22,13 @@ class RMSNorm(torch.nn.Module):
     """Stands in for Megatron's norms in layer specs, also in a sequence-parallel region, which its wrapper of torch's
     refuses."""
 
-    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        hidden_size: int,
+        eps: float = 1e-5,
+        **kwargs: Any,
+    ) -> None:
         super().__init__()
         self.eps = eps
         self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))

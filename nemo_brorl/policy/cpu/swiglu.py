@@ -19,7 +19,12 @@ class SwiGLU(torch.autograd.Function):
     """silu(gate) * up of [n, 2 f] = (gate, up); the signature is that of Megatron's `SwiGLUFunction`."""
 
     @staticmethod
-    def forward(ctx: Any, gate_and_up: Tensor, fp8_input_store: bool, cpu_offload_input: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        gate_and_up: Tensor,
+        fp8_input_store: bool,
+        cpu_offload_input: bool,
+    ) -> Tensor:
         assert not fp8_input_store and not cpu_offload_input, "neither is there on CPU"
         ctx.save_for_backward(gate_and_up)
         gate, up = gate_and_up.chunk(2, -1)

@@ -82,7 +82,9 @@ def gather_context(
     which all ranks find alike. One collective for both."""
     if packing.num_cut == 0:
         return None
-    both = torch.stack([key[: packing.num_cut], value[: packing.num_cut]], dim=1)
+    cut_key = key[: packing.num_cut]
+    cut_value = value[: packing.num_cut]
+    both = torch.stack([cut_key, cut_value], dim=1)
     gathered = _Gather.apply(both, group)
     ordered = gathered.index_select(0, packing.context_order)
     return ordered[:, 0], ordered[:, 1]

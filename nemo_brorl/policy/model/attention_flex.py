@@ -32,7 +32,12 @@ MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def attend_with_flex(
-    query: Tensor, key: Tensor, value: Tensor, context: tuple[Tensor, Tensor] | None, packing: Packing, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    context: tuple[Tensor, Tensor] | None,
+    packing: Packing,
+    scale: float,
 ) -> Tensor:
     """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None; [T, H, D]."""
     if context is not None:

@@ -7,6 +7,8 @@ K key-value heads, D head size.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,7 +17,12 @@ from nemo_brorl.policy.rows.row_layout import Block, Packing, Span
 
 
 def attend_by_blocks(
-    query: Tensor, key: Tensor, value: Tensor, context: tuple[Tensor, Tensor] | None, packing: Packing, scale: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    context: tuple[Tensor, Tensor] | None,
+    packing: Packing,
+    scale: float,
 ) -> Tensor:
     """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None where it is the row itself; [T,
     H, D]."""
@@ -38,7 +45,8 @@ def attend_by_blocks(
 
 def _stretches(heads: Tensor, block: Block) -> Tensor:
     """[B * L, H, D] to [B, H, L, D]."""
-    return heads.unflatten(0, (block.num, block.length)).transpose(1, 2)
+    by_stretch = heads.unflatten(0, (block.num, block.length))
+    return by_stretch.transpose(1, 2)
 
 
 def _attend(
@@ -51,15 +59,17 @@ def _attend(
     scale: float,
 ) -> Tensor:
     """One block: [B, H, L, D]."""
-    is_grouped = query.size(1) != key.size(1)
+    attend = partial(F.scaled_dot_product_attention, scale=scale, enable_gqa=query.size(1) != key.size(1))
     if not block.sees:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=is_grouped)
-    seen_keys = [_span(context[0], span, block.num) for span in block.sees]
-    seen_values = [_span(context[1], span, block.num) for span in block.sees]
+        return attend(query, key, value, is_causal=True)
+    context_key, context_value = context
+    seen_keys = [_span(context_key, span, block.num) for span in block.sees]
+    seen_values = [_span(context_value, span, block.num) for span in block.sees]
     key = torch.cat([*seen_keys, key], dim=2)
     value = torch.cat([*seen_values, value], dim=2)
-    mask = _mask(packing, key.size(2) - block.length, block.length, query.device)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=is_grouped)
+    num_before = key.size(2) - block.length
+    mask = _mask(packing, num_before, block.length, query.device)
+    return attend(query, key, value, attn_mask=mask)
 
 
 def _span(heads: Tensor, span: Span, num: int) -> Tensor:
@@ -68,11 +78,17 @@ def _span(heads: Tensor, span: Span, num: int) -> Tensor:
         seen_by_all = heads[span.start : span.start + span.length]
         return seen_by_all.transpose(0, 1).expand(num, -1, -1, -1)
     rows = heads[span.start : span.start + num * span.stride]
-    seen_by_each = rows.unflatten(0, (num, span.stride))[:, : span.length]
+    by_stretch = rows.unflatten(0, (num, span.stride))
+    seen_by_each = by_stretch[:, : span.length]
     return seen_by_each.transpose(1, 2)
 
 
-def _mask(packing: Packing, num_before: int, length: int, device: torch.device) -> Tensor:
+def _mask(
+    packing: Packing,
+    num_before: int,
+    length: int,
+    device: torch.device,
+) -> Tensor:
     """[L, P + L] bool, True where a token may look: all that is in front, and its own past."""
     key = (num_before, length)
     if key not in packing.caches:

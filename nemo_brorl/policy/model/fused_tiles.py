@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 
-def add_tile(products: Tensor, temperature: float, largest: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+def add_tile(
+    products: Tensor,
+    temperature: float,
+    largest: Tensor,
+    sums: Tensor,
+) -> tuple[Tensor, Tensor]:
     """The largest logit [c] and the three sums [3, c] of `log_probs._sums`, with another tile taken in."""
     logits = products.float() / temperature
     larger = torch.maximum(largest, logits.amax(1))

@@ -48,16 +48,26 @@ class VocabSlice:
     group: dist.ProcessGroup | None  # None: this rank has all of it
 
 
-def vocab_slice(vocab_size: int, num_rows: int, group: dist.ProcessGroup | None) -> VocabSlice:
+def vocab_slice(
+    vocab_size: int,
+    num_rows: int,
+    group: dist.ProcessGroup | None,
+) -> VocabSlice:
     """The slice of a rank that holds `num_rows` rows of a vocabulary padded to num_rows * group size."""
     if group is None or group.size() == 1:
         return VocabSlice(0, min(vocab_size, num_rows), None)
     first = group.rank() * num_rows
-    return VocabSlice(first, max(0, min(num_rows, vocab_size - first)), group)
+    num_valid = min(num_rows, vocab_size - first)
+    return VocabSlice(first, max(0, num_valid), group)
 
 
 def token_scores(
-    hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    vocab: VocabSlice,
+    temperature: float,
+    chunk: int,
 ) -> Tensor:
     """`TokenScores` [3, n] float32 under softmax(hidden @ weight.T / temperature), the same on every tensor-parallel
     rank.
@@ -72,11 +82,18 @@ def token_scores(
 class _TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float, chunk: int
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        vocab: VocabSlice,
+        temperature: float,
+        chunk: int,
     ) -> Tensor:
         sums = hidden.new_empty(5, len(targets), dtype=torch.float32)
         for rows in _slices(len(targets), chunk):
-            sums[:, rows] = _sums(hidden[rows], weight, targets[rows], vocab, temperature)
+            chunk_sums = _sums(hidden[rows], weight, targets[rows], vocab, temperature)
+            sums[:, rows] = chunk_sums
         if vocab.group is not None:
             sums = _over_ranks(sums, vocab.group)
         largest, total, weighted, squared, target = sums
@@ -117,7 +134,13 @@ class _ChunkGradient(NamedTuple):
     grad: TokenScores  # [c, 1] each, divided by the temperature
     per_token: list[Tensor]  # normaliser, entropy, collision mass, [c, 1] each
 
-    def of_products(self, products: Tensor, temperature: float, first: int, has_more: bool) -> Tensor:
+    def of_products(
+        self,
+        products: Tensor,
+        temperature: float,
+        first: int,
+        has_more: bool,
+    ) -> Tensor:
         """[c, w] for hidden @ weight.T [c, w] of the tokens from `first` on, which may be overwritten."""
         if not products.is_cuda:
             return self.of_logits(_logits(products, temperature), first, has_more)
@@ -180,7 +203,13 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total += left.to(right.dtype) @ right
 
 
-def _sums(hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, temperature: float) -> Tensor:
+def _sums(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    vocab: VocabSlice,
+    temperature: float,
+) -> Tensor:
     """Of one chunk and this rank's logits z, [5, c]: the largest m; Σ e, Σ (z − m) e, Σ e² with e = exp(z − m); the
     target's z or 0."""
     num = len(targets)
@@ -197,7 +226,12 @@ def _sums(hidden: Tensor, weight: Tensor, targets: Tensor, vocab: VocabSlice, te
     return torch.stack([largest, *sums, target])
 
 
-def _add_tile(products: Tensor, temperature: float, largest: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+def _add_tile(
+    products: Tensor,
+    temperature: float,
+    largest: Tensor,
+    sums: Tensor,
+) -> tuple[Tensor, Tensor]:
     """The largest logit and the three sums with another tile taken in, which is overwritten."""
     logits = _logits(products, temperature)
     larger = torch.maximum(largest, logits.amax(1))
@@ -215,8 +249,10 @@ def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:
     shift = (old - new).clamp(min=-1e4)  # exp() is zero long before, and zero times infinity would be NaN
     scale = shift.exp()
     total, weighted, squared = sums
+    new_total = total * scale
     new_weighted = (weighted + shift * total) * scale
-    return torch.stack([total * scale, new_weighted, squared * scale.square()])
+    new_squared = squared * scale.square()
+    return torch.stack([new_total, new_weighted, new_squared])
 
 
 def _over_ranks(sums: Tensor, group: dist.ProcessGroup) -> Tensor:

@@ -49,7 +49,14 @@ class PolicyModel(GPTModel):
     Call it as `model(token_ids [1, T], positions [1, T], None, packed_seq_params=packing)`.
     """
 
-    def __init__(self, *args: Any, true_vocab_size: int, log_prob_chunk: int, rope: Rope, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        true_vocab_size: int,
+        log_prob_chunk: int,
+        rope: Rope,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, position_embedding_type="rope", rotary_base=rope.base, **kwargs)
         self.true_vocab_size = true_vocab_size
         self.log_prob_chunk = log_prob_chunk
@@ -84,7 +91,11 @@ class PolicyModel(GPTModel):
         )
 
 
-def transformer_config(policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout) -> TransformerConfig:
+def transformer_config(
+    policy: PolicyConfig,
+    shape: ModelShape,
+    layout: ParallelLayout,
+) -> TransformerConfig:
     """Megatron's view of the settings. Fused kernels are left to Transformer Engine; on CPU all but SwiGLU are off."""
     return TransformerConfig(
         num_layers=shape.num_layers,
@@ -128,7 +139,11 @@ def transformer_config(policy: PolicyConfig, shape: ModelShape, layout: Parallel
     )
 
 
-def layer_specs(config: TransformerConfig, on_gpu: bool, stage: int | None) -> TransformerBlockSubmodules:
+def layer_specs(
+    config: TransformerConfig,
+    on_gpu: bool,
+    stage: int | None,
+) -> TransformerBlockSubmodules:
     """The layers of one model chunk, with `PackedAttention` on every device."""
     if on_gpu:
         from megatron.core.extensions.transformer_engine import TENorm  # only there with Transformer Engine installed
@@ -173,7 +188,11 @@ def _layer_spec(config: TransformerConfig, on_gpu: bool, is_moe: bool) -> Module
     return layer
 
 
-def build_model(policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout) -> list[PolicyModel]:
+def build_model(
+    policy: PolicyConfig,
+    shape: ModelShape,
+    layout: ParallelLayout,
+) -> list[PolicyModel]:
     """This rank's model chunks: one, or `virtual_pipeline` many, with random weights (only initialising marks the
     parameters that are split over tensor-parallel ranks, which the gradient norm depends on)."""
     config = transformer_config(policy, shape, layout)
@@ -186,7 +205,11 @@ def build_model(policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout)
 
 
 def _build_chunk(
-    policy: PolicyConfig, shape: ModelShape, layout: ParallelLayout, config: TransformerConfig, stage: int | None
+    policy: PolicyConfig,
+    shape: ModelShape,
+    layout: ParallelLayout,
+    config: TransformerConfig,
+    stage: int | None,
 ) -> PolicyModel:
     specs = layer_specs(config, layout.on_gpu, stage)
     model = PolicyModel(

@@ -39,7 +39,11 @@ class BalancedRouter(TopKRouter):
         )
 
 
-def moe_settings(config: MoeConfig, shape: ModelShape, layout: ParallelLayout) -> dict[str, Any]:
+def moe_settings(
+    config: MoeConfig,
+    shape: ModelShape,
+    layout: ParallelLayout,
+) -> dict[str, Any]:
     """Keyword arguments for Megatron's TransformerConfig; a dense model needs the dispatcher's name only.
 
     Transformers and vLLM take the softmax over all experts, then the top k, then make those sum to one if the model

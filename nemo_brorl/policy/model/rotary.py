@@ -68,7 +68,9 @@ class PackedRotary(RotaryEmbedding):
 def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
     """Pair (d, d + D / 2) of every head [T, H, D] turned by its token's angle."""
     cosine, sine = rotation
-    return _Rotate.apply(heads, cosine.to(heads.dtype), sine.to(heads.dtype))
+    cosine = cosine.to(heads.dtype)
+    sine = sine.to(heads.dtype)
+    return _Rotate.apply(heads, cosine, sine)
 
 
 class _Rotate(torch.autograd.Function):

@@ -20,7 +20,12 @@ from nemo_brorl.policy.rows.packed_rows import Row
 class Fp8Check:
     """Of one rank; does nothing without `policy.fp8`. Methods are collective."""
 
-    def __init__(self, policy: PolicyConfig, models: Sequence[Any], chunks: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        policy: PolicyConfig,
+        models: Sequence[Any],
+        chunks: Sequence[Any],
+    ) -> None:
         """`chunks`: the models as wrapped for training."""
         self.is_on = policy.fp8 is not None
         self.needs_scales = self.is_on and policy.fp8_recipe == "delayed"
@@ -54,8 +59,8 @@ class Fp8Check:
             without = score_rows(self.chunks, [row])
         if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
             return {}
-        difference = (with_fp8[0].log_probs - without[0].log_probs).abs().double()
-        return _over_data_ranks(difference)
+        difference = with_fp8[0].log_probs - without[0].log_probs
+        return _over_data_ranks(difference.abs().double())
 
 
 def _over_data_ranks(difference: Tensor) -> dict[str, float]:
@@ -74,5 +79,9 @@ def _over_data_ranks(difference: Tensor) -> dict[str, float]:
     }
 
 
-def _likelihood(index: int, row: Row, scores: TokenScores) -> tuple[Tensor, dict[str, Tensor]]:
+def _likelihood(
+    index: int,
+    row: Row,
+    scores: TokenScores,
+) -> tuple[Tensor, dict[str, Tensor]]:
     return -scores.log_probs.sum(), {}

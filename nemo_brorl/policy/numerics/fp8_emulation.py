@@ -106,7 +106,13 @@ class EmulatedLinear:
     def set_extra_state(self, state: Any) -> None:
         self.recipe.load_extra_state(state)
 
-    def _forward_impl(self, input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def _forward_impl(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
         if not self.chunk.is_on:
             return super()._forward_impl(input, weight, *args, **kwargs)  # type: ignore[misc]
         is_gathered = kwargs["sequence_parallel"]
@@ -120,7 +126,13 @@ class EmulatedLinear:
 class EmulatedColumnParallelLinear(EmulatedLinear, ColumnParallelLinear):
     """Output features split over tensor-parallel ranks."""
 
-    def __init__(self, *args: Any, policy: PolicyConfig, chunk: ChunkEmulation, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        policy: PolicyConfig,
+        chunk: ChunkEmulation,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._emulate(policy, chunk)
 
@@ -128,7 +140,13 @@ class EmulatedColumnParallelLinear(EmulatedLinear, ColumnParallelLinear):
 class EmulatedRowParallelLinear(EmulatedLinear, RowParallelLinear):
     """Input features split over tensor-parallel ranks."""
 
-    def __init__(self, *args: Any, policy: PolicyConfig, chunk: ChunkEmulation, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        policy: PolicyConfig,
+        chunk: ChunkEmulation,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._emulate(policy, chunk)
 
@@ -197,7 +215,10 @@ def _saved(ctx: Any) -> tuple[Quantised, Quantised]:
 
 
 def emulated_layers(
-    layers: TransformerBlockSubmodules, policy: PolicyConfig, num_layers: int, first_layer: int
+    layers: TransformerBlockSubmodules,
+    policy: PolicyConfig,
+    num_layers: int,
+    first_layer: int,
 ) -> TransformerBlockSubmodules:
     """A chunk's layers with the linears of FP8 layers emulated. `first_layer`: how many of the model's layers come
     before."""

@@ -163,13 +163,15 @@ class Delayed:
     def extra_state(self) -> Tensor:
         """fp32 [3, 1 + history]: input, weight, gradient. The same on all ranks, because amaxes are reduced over
         them."""
-        return torch.stack([history.state() for history in (self.x, self.w, self.g)])
+        return torch.stack([self.x.state(), self.w.state(), self.g.state()])
 
     def load_extra_state(self, state: Any) -> None:
         if state is None:
             return
-        for history, saved in zip((self.x, self.w, self.g), state, strict=True):
-            history.load(saved)
+        x, w, g = state
+        self.x.load(x)
+        self.w.load(w)
+        self.g.load(g)
 
 
 def make_recipe(policy: PolicyConfig) -> LinearRecipe:

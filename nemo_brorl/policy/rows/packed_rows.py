@@ -88,7 +88,11 @@ def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[
     return groups
 
 
-def segments_of(plan: UpdatePlan, micro_batch: MicroBatch, groups: Mapping[int, GroupArrays]) -> list[PackedSegment]:
+def segments_of(
+    plan: UpdatePlan,
+    micro_batch: MicroBatch,
+    groups: Mapping[int, GroupArrays],
+) -> list[PackedSegment]:
     """What a micro-batch of the plan holds."""
     segments = []
     for number, segment in enumerate(micro_batch.segments):

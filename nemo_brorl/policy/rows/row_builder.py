@@ -12,10 +12,7 @@ every token once.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -23,94 +20,32 @@ from torch import Tensor
 
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
 from nemo_brorl.policy.rows.row_layout import HIDDEN, Block, Packing, RowSettings, Sight, Span
+from nemo_brorl.policy.rows.stretches import Stretch, choose_owners, runs_of_equals, stretches_of
 from nemo_brorl.types import Float32, Int32, Int64
 
-# a stretch stays whole if a rank's share of the row holds this many of its length: they spread evenly then
-_WHOLE_PER_RANK = 4
 
-
-@dataclass(eq=False)
-class _Stretch:
-    """Tokens that attend to each other. Placing it fills the last three fields."""
-
-    token_ids: Int32
-    num_given: int  # tokens at its start that are not predicted
-    response: Response | None = None
-    prompt: _Stretch | None = None  # shared with other stretches
-    owner: int | None = 0  # context-parallel rank, None: cut over all
-    number: int = -1
-    span: Span | None = None  # its rows in the context, of a prompt
-    # of its tokens in this rank's row, -1: on another rank
-    rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-
-    @property
-    def length(self) -> int:
-        return len(self.token_ids)
-
-    @property
-    def first_position(self) -> int:
-        return 0 if self.prompt is None else self.prompt.length
-
-
-def build_row(segments: Sequence[PackedSegment], temperature: float, settings: RowSettings, at_least: int = 1) -> Row:
+def build_row(
+    segments: Sequence[PackedSegment],
+    temperature: float,
+    settings: RowSettings,
+    at_least: int = 1,
+) -> Row:
     """Segments laid out as a row. It is padded with a document of its own to `at_least` tokens, a multiple of
     `settings.multiple`."""
-    stretches = _stretches_of(segments)
-    _choose_owners(stretches, settings.context_size)
+    stretches = stretches_of(segments)
+    choose_owners(stretches, settings.context_size)
     draft = _Draft(settings)
-    for alike in _runs_of_equals([stretch for stretch in stretches if stretch.owner is None]):
+    cut = [stretch for stretch in stretches if stretch.owner is None]
+    for alike in runs_of_equals(cut):
         draft.place_cut(alike)
-    for alike in _runs_of_equals([stretch for stretch in stretches if stretch.owner == settings.context_rank]):
+    mine = [stretch for stretch in stretches if stretch.owner == settings.context_rank]
+    for alike in runs_of_equals(mine):
         draft.place_whole(alike)
     for stretch in stretches:
         if stretch.owner not in (None, settings.context_rank):
             stretch.rows = np.full(stretch.length, -1)
     draft.pad(at_least)
     return draft.finish(stretches, temperature)
-
-
-def _stretches_of(segments: Sequence[PackedSegment]) -> list[_Stretch]:
-    """Documents by length, then every shared prompt followed by its responses by length. Empty responses take no
-    place."""
-    documents: list[_Stretch] = []
-    shared: list[_Stretch] = []
-    for segment in segments:
-        prompt_ids = segment.prompt_ids
-        assert len(prompt_ids), "a prompt has at least one token: nothing else predicts the first response token"
-        responses = [response for response in segment.responses if len(response.token_ids)]
-        responses.sort(key=lambda response: len(response.token_ids))
-        if len(responses) == 1:
-            token_ids = np.concatenate([prompt_ids, responses[0].token_ids])
-            documents.append(_Stretch(token_ids, len(prompt_ids), responses[0]))
-        elif responses:
-            prompt = _Stretch(prompt_ids, len(prompt_ids))
-            shared.append(prompt)
-            for response in responses:
-                shared.append(_Stretch(response.token_ids, 0, response, prompt))
-    documents.sort(key=lambda document: document.length)
-    return documents + shared
-
-
-def _choose_owners(stretches: Sequence[_Stretch], context_size: int) -> None:
-    """Longest first, each to the rank with the fewest tokens so far. All ranks choose alike."""
-    if context_size == 1:
-        return
-    num_tokens = sum(stretch.length for stretch in stretches)
-    longest_whole = num_tokens // (context_size * _WHOLE_PER_RANK)
-    loads = [(0, rank) for rank in range(context_size)]
-    for stretch in sorted(stretches, key=lambda stretch: -stretch.length):
-        if stretch.response is None or stretch.length > longest_whole:
-            stretch.owner = None
-            continue
-        load, rank = loads[0]
-        stretch.owner = rank
-        heapq.heapreplace(loads, (load + stretch.length, rank))
-
-
-def _runs_of_equals(stretches: Sequence[_Stretch]) -> Iterator[list[_Stretch]]:
-    """Neighbours of equal length and prompt."""
-    for _, alike in groupby(stretches, key=lambda stretch: (stretch.length, id(stretch.prompt))):
-        yield list(alike)
 
 
 class _Draft:
@@ -131,11 +66,12 @@ class _Draft:
         self.keys: list[Int64] = []  # [2, tokens] of the row: stretch, position
         self.context_keys: list[Int64] = []  # the same of the context
 
-    def place_whole(self, stretches: Sequence[_Stretch]) -> None:
+    def place_whole(self, stretches: Sequence[Stretch]) -> None:
         """Stretches of equal length and prompt that are all this rank's."""
         num = len(stretches)
         length = stretches[0].length
-        rows = self.num_tokens + np.arange(num * length).reshape(num, length)
+        rows = np.arange(num * length).reshape(num, length)
+        rows += self.num_tokens
         for stretch, own_rows in zip(stretches, rows, strict=True):
             stretch.rows = own_rows
             stretch.span = Span(int(own_rows[0]), length)
@@ -143,9 +79,10 @@ class _Draft:
         token_ids = np.stack([stretch.token_ids for stretch in stretches])
         positions = stretches[0].first_position + np.arange(length)
         self._add(token_ids, positions, numbers, stretches[0].prompt, past=None)
-        self.keys.append(np.stack([numbers.repeat(length), self.positions[-1]]))
+        token_numbers = numbers.repeat(length)
+        self.keys.append(np.stack([token_numbers, self.positions[-1]]))
 
-    def place_cut(self, stretches: Sequence[_Stretch]) -> None:
+    def place_cut(self, stretches: Sequence[Stretch]) -> None:
         """Stretches of equal length and prompt, of which every rank holds two pieces."""
         num = len(stretches)
         length = stretches[0].length
@@ -157,19 +94,29 @@ class _Draft:
         positions = stretches[0].first_position + np.arange(padded)
         numbers = self._number(stretches)
         rows = np.full((num, padded), -1)
-        for piece in (self.settings.context_rank, num_pieces - 1 - self.settings.context_rank):
+        early_piece = self.settings.context_rank
+        for piece in (early_piece, num_pieces - 1 - early_piece):
             start = piece * piece_length
             columns = np.arange(start, start + piece_length)
-            rows[:, columns] = self.num_tokens + np.arange(num * piece_length).reshape(num, piece_length)
+            own_rows = np.arange(num * piece_length).reshape(num, piece_length)
+            rows[:, columns] = self.num_tokens + own_rows
             past = Span(self.num_context, start, padded) if piece else None
-            self._add(token_ids[:, columns], positions[columns], numbers, stretches[0].prompt, past)
-            self.keys.append(np.full((2, num * piece_length), HIDDEN))  # seen in the context
+            prompt = stretches[0].prompt
+            self._add(token_ids[:, columns], positions[columns], numbers, prompt, past)
+            hidden = np.full((2, num * piece_length), HIDDEN)  # seen in the context
+            self.keys.append(hidden)
         for index, stretch in enumerate(stretches):
             stretch.rows = rows[index, :length]
             stretch.span = Span(self.num_context + index * padded, length)
         self._extend_context(piece_length, numbers, positions, length)
 
-    def _extend_context(self, piece_length: int, numbers: Int64, positions: Int64, length: int) -> None:
+    def _extend_context(
+        self,
+        piece_length: int,
+        numbers: Int64,
+        positions: Int64,
+        length: int,
+    ) -> None:
         """Note where the rows of a cut block come from: early pieces of all its stretches, then late pieces, on every
         rank."""
         num = len(numbers)
@@ -183,7 +130,8 @@ class _Draft:
         self.context_ranks.append(np.tile(ranks, num))
         self.context_places.append(self.num_cut + places.ravel())
         visible = np.where(columns < length, numbers[:, None], HIDDEN)
-        self.context_keys.append(np.stack([visible.ravel(), np.tile(positions, num)]))
+        all_positions = np.tile(positions, num)
+        self.context_keys.append(np.stack([visible.ravel(), all_positions]))
         self.num_cut += 2 * num * piece_length
         self.num_context += num * len(columns)
 
@@ -192,9 +140,10 @@ class _Draft:
         num_missing = max(at_least - self.num_tokens, 0)
         num_missing += -(self.num_tokens + num_missing) % self.settings.multiple
         if num_missing:
-            self.place_whole([_Stretch(np.zeros(num_missing, np.int32), num_missing)])
+            padding = Stretch(np.zeros(num_missing, np.int32), num_missing)
+            self.place_whole([padding])
 
-    def _number(self, stretches: Sequence[_Stretch]) -> Int64:
+    def _number(self, stretches: Sequence[Stretch]) -> Int64:
         """Numbers [num] of these stretches, the next ones of the row."""
         first = self.num_stretches
         for number, stretch in enumerate(stretches, start=first):
@@ -203,7 +152,12 @@ class _Draft:
         return np.arange(first, self.num_stretches)
 
     def _add(
-        self, token_ids: Int32, positions: Int64, numbers: Int64, prompt: _Stretch | None, past: Span | None
+        self,
+        token_ids: Int32,
+        positions: Int64,
+        numbers: Int64,
+        prompt: Stretch | None,
+        past: Span | None,
     ) -> None:
         """One block [num, length] of the row. `positions` [length], `numbers` [num]; `past`: of every stretch its own
         tokens before the block."""
@@ -220,10 +174,11 @@ class _Draft:
         self.token_ids.append(token_ids.ravel())
         self.positions.append(np.tile(positions, num))
         prompt_numbers = np.full(num * length, prompt_number)
-        self.queries.append(np.stack([numbers.repeat(length), prompt_numbers, self.positions[-1]]))
+        token_numbers = numbers.repeat(length)
+        self.queries.append(np.stack([token_numbers, prompt_numbers, self.positions[-1]]))
         self.num_tokens += num * length
 
-    def finish(self, stretches: Sequence[_Stretch], temperature: float) -> Row:
+    def finish(self, stretches: Sequence[Stretch], temperature: float) -> Row:
         """The row, of all stretches on whatever rank."""
         responses: list[Response] = []
         source_rows: list[Int64] = []
@@ -235,7 +190,7 @@ class _Draft:
             response = stretch.response
             if response is None:
                 continue
-            sources = _sources(stretch)
+            sources = stretch.source_rows
             mine = np.flatnonzero(sources >= 0)
             source_rows.append(sources[mine])
             targets.append(response.token_ids[mine])
@@ -270,23 +225,18 @@ class _Draft:
         )
 
     def _context_order(self) -> Tensor:
-        order = np.concatenate(self.context_ranks) * self.num_cut + np.concatenate(self.context_places)
-        return self._tensor(order)
+        ranks = np.concatenate(self.context_ranks)
+        places = np.concatenate(self.context_places)
+        return self._tensor(ranks * self.num_cut + places)
 
     def _sight(self) -> Sight:
-        queries = np.concatenate(self.queries, axis=1).astype(np.int32)
-        keys = np.concatenate([*self.context_keys, *self.keys], axis=1).astype(np.int32)
-        return Sight(*(self._tensor(part) for part in (*queries, *keys)))
+        queries = np.concatenate(self.queries, axis=1)
+        keys = np.concatenate([*self.context_keys, *self.keys], axis=1)
+        rows = (*queries.astype(np.int32), *keys.astype(np.int32))
+        return Sight(*(self._tensor(row) for row in rows))
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.settings.device)
-
-
-def _sources(stretch: _Stretch) -> Int64:
-    """The rows that predict a stretch's response tokens, -1 on other ranks: always the token before."""
-    if stretch.prompt is None:
-        return stretch.rows[stretch.num_given - 1 : -1]
-    return np.concatenate([stretch.prompt.rows[-1:], stretch.rows[:-1]])
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:

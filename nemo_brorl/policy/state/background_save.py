@@ -46,7 +46,13 @@ class _Plan(TorchDistSaveShardedStrategy):
 class BackgroundSave:
     """One save on one rank: planned by the constructor, written by its thread, put together by `finish`."""
 
-    def __init__(self, sharded_state: dict[str, Any], folder: Path, live: Sequence[Tensor], validate: bool) -> None:
+    def __init__(
+        self,
+        sharded_state: dict[str, Any],
+        folder: Path,
+        live: Sequence[Tensor],
+        validate: bool,
+    ) -> None:
         """Collective. Returns once the state is copied to host memory that nothing else writes to.
 
         `live` are the tensors on the host that training changes in place. `validate`: check across ranks that the

@@ -24,7 +24,10 @@ class Offload:
     `onload`, …"""
 
     def __init__(
-        self, chunks: Sequence[DistributedDataParallel], optimizer: MegatronOptimizer, with_params: bool
+        self,
+        chunks: Sequence[DistributedDataParallel],
+        optimizer: MegatronOptimizer,
+        with_params: bool,
     ) -> None:
         self.chunks = chunks
         self.optimizer = optimizer

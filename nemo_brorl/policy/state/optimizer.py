@@ -108,7 +108,11 @@ def clear_state(optimizer: MegatronOptimizer) -> None:
 
 
 def guarded_step(
-    optimizer: MegatronOptimizer, learning_rate: float, config: OptimConfig, is_loss_finite: bool, device: Device
+    optimizer: MegatronOptimizer,
+    learning_rate: float,
+    config: OptimConfig,
+    is_loss_finite: bool,
+    device: Device,
 ) -> float | None:
     """Clip and step on the gradients of a mini-batch, on all ranks or on none.
 

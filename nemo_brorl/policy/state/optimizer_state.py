@@ -36,7 +36,11 @@ def copy_state_once(optimizer: MegatronOptimizer) -> None:
 
 
 def _sharded_state(
-    part: Any, megatrons: Any, model_state: dict[str, Any], is_loading: bool, metadata: Mapping[str, Any]
+    part: Any,
+    megatrons: Any,
+    model_state: dict[str, Any],
+    is_loading: bool,
+    metadata: Mapping[str, Any],
 ) -> dict[int, dict[str, Any]]:
     """State by the parameter's number, in the order of the buffers, as Megatron has it."""
     if is_loading:
@@ -53,7 +57,8 @@ def _sharded_state(
             else:
                 whole[param, key] = _nothing(flat).expand(param.shape)
         for param in buffer.param_index_map:
-            state[len(state)] = {key: _entry(sharded[param], key, whole[param, key]) for key in _KEYS}
+            entry = sharded[param]
+            state[len(state)] = {key: _entry(entry, key, whole[param, key]) for key in _KEYS}
     wait_for_copies()
     return state
 
@@ -63,7 +68,8 @@ def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]
     later."""
     (ranges,) = part.gbuf_ranges[number].values()
     group = part.data_parallel_group
-    for bucket, bucket_ranges in zip(part.buffers[number].buckets, ranges, strict=True):
+    buffer = part.buffers[number]
+    for bucket, bucket_ranges in zip(buffer.buckets, ranges, strict=True):
         if group.size() == 1:
             for param in bucket_ranges["param_map"]:
                 states = part._get_main_param_and_optimizer_states(param)
@@ -73,11 +79,18 @@ def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]
         for key in _KEYS:
             gathered = _gather(part, bucket, bucket_ranges["param_map"], key)
             for param in bucket.params_list:
-                start, end, _ = part.buffers[number].param_index_map[param]
-                yield param, key, gathered[start - bucket.offset : end - bucket.offset]
+                start, end, _ = buffer.param_index_map[param]
+                start -= bucket.offset
+                end -= bucket.offset
+                yield param, key, gathered[start:end]
 
 
-def _gather(part: Any, bucket: Any, param_map: Mapping[Tensor, Any], key: str) -> Tensor:
+def _gather(
+    part: Any,
+    bucket: Any,
+    param_map: Mapping[Tensor, Any],
+    key: str,
+) -> Tensor:
     """One key of a bucket [numel] from the shards of all data-parallel ranks. Collective."""
     group = part.data_parallel_group
     size = bucket.grad_data.numel()

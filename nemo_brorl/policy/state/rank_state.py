@@ -54,7 +54,12 @@ class RankState:
         return [build_row(segments, temperature, self.row_settings, longest) for segments in micro_batches]
 
 
-def build_rank_state(config: BroRLConfig, layout: ParallelLayout, model_folder: Path, device: Device) -> RankState:
+def build_rank_state(
+    config: BroRLConfig,
+    layout: ParallelLayout,
+    model_folder: Path,
+    device: Device,
+) -> RankState:
     """The state before the first step, with the weights of a Hugging Face folder; process groups are open. Collective.
 
     Raises ModelError or ConfigError.
@@ -69,7 +74,11 @@ def build_rank_state(config: BroRLConfig, layout: ParallelLayout, model_folder: 
     return RankState(config, layout, device, shape, models, chunks, optimizer, reference, row_settings)
 
 
-def _row_settings(config: BroRLConfig, layout: ParallelLayout, device: Device) -> RowSettings:
+def _row_settings(
+    config: BroRLConfig,
+    layout: ParallelLayout,
+    device: Device,
+) -> RowSettings:
     has_mask = uses_flex(config.policy, layout)
     multiple = row_multiple(config.policy, layout)
     if has_mask:

@@ -16,7 +16,11 @@ def bucket_bytes(config: GenerationConfig) -> int:
     return int(config.weight_bucket_mib * 2**20)
 
 
-def cut(items: Iterable[Item], num_bytes: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:
+def cut(
+    items: Iterable[Item],
+    num_bytes: Callable[[Item], int],
+    limit: int,
+) -> Iterator[list[Item]]:
     """Consecutive items of at most `limit` bytes together, or one that is larger alone."""
     held: list[Item] = []
     held_bytes = 0

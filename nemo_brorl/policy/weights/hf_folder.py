@@ -19,7 +19,11 @@ _INDEX = "model.safetensors.index.json"
 
 
 def write_hf_folder(
-    stream: Iterable[tuple[str, Tensor]], manifest: Sequence[TensorInfo], source: Path, folder: Path, shard_bytes: int
+    stream: Iterable[tuple[str, Tensor]],
+    manifest: Sequence[TensorInfo],
+    source: Path,
+    folder: Path,
+    shard_bytes: int,
 ) -> None:
     """Write the stream to `folder`, with everything but the weights copied from the model folder `source`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +54,11 @@ def _copy_companions(source: Path, folder: Path, dtype: str) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def _write_index(folder: Path, shards: Sequence[Sequence[TensorInfo]], names: Sequence[str]) -> None:
+def _write_index(
+    folder: Path,
+    shards: Sequence[Sequence[TensorInfo]],
+    names: Sequence[str],
+) -> None:
     weight_map = {}
     total = 0
     for shard, name in zip(shards, names, strict=True):

@@ -92,7 +92,12 @@ def _expert_slot(suffix: str, first_expert: int) -> Slot | None:
     return Slot(names, parts.kind, is_expert=True)
 
 
-def share_of(kind: str, size: Sequence[int], ranks: int, rank: int) -> tuple[slice, ...]:
+def share_of(
+    kind: str,
+    size: Sequence[int],
+    ranks: int,
+    rank: int,
+) -> tuple[slice, ...]:
     """Where the share of one of the ranks that split a slot lies in one of its Hugging Face tensors of this size.
 
     Under `vocab` the last shares may be short or empty: the rest is padding.

@@ -17,7 +17,10 @@ _LOGIT_COPIES = 4  # logits of the longest sequence, its part, and what log_soft
 
 @torch.no_grad()
 def hf_log_probs(
-    folder: Path, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], temperature: float
+    folder: Path,
+    prompt_ids: Sequence[Sequence[int]],
+    response_ids: Sequence[Sequence[int]],
+    temperature: float,
 ) -> list[Float32]:
     """Log-prob [T] of every response token under softmax(logits / temperature), computed in fp32, on the GPU if there
     is room."""
@@ -34,10 +37,11 @@ def hf_log_probs(
     with all_threads():
         for prompt, response in zip(prompt_ids, response_ids, strict=True):
             token_ids = torch.tensor([[*prompt, *response]], dtype=torch.int64, device=device)
-            logits = model(token_ids).logits[0, len(prompt) - 1 : -1] / temperature
+            logits = model(token_ids).logits[0]
+            scaled = logits[len(prompt) - 1 : -1] / temperature
             targets = token_ids[0, len(prompt) :, None]
-            log_probs = logits.log_softmax(-1).gather(1, targets)[:, 0]
-            results.append(log_probs.cpu().numpy())
+            log_probs = scaled.log_softmax(-1).gather(1, targets)
+            results.append(log_probs[:, 0].cpu().numpy())
     del model
     release_cache()  # engines on this GPU need it
     return results

@@ -62,7 +62,9 @@ def load_hf(models: Sequence[PolicyModel], shape: ModelShape, folder: Path) -> N
     files = tensor_files(folder)
     expected = hf_shapes(shape)
     _check_names(files, expected, shape, folder)
-    opened = {path: safe_open(path, framework="pt") for path in set(files.values())}
+    opened = {}
+    for path in set(files.values()):
+        opened[path] = safe_open(path, framework="pt")
     for slot, param in local_slots(models, shape):
         group = _splitting_group(slot)
         shares = []
@@ -94,7 +96,12 @@ def tensor_files(folder: Path) -> dict[str, Path]:
         raise ModelError(f"{path} is not a whole safetensors file: {error}") from error
 
 
-def _check_names(files: dict[str, Path], expected: dict[str, tuple[int, ...]], shape: ModelShape, folder: Path) -> None:
+def _check_names(
+    files: dict[str, Path],
+    expected: dict[str, tuple[int, ...]],
+    shape: ModelShape,
+    folder: Path,
+) -> None:
     present = {name for name in files if not name.endswith(_NO_WEIGHTS)}
     if shape.is_tied:
         present.discard("lm_head.weight")  # some tools write the tied copy too
@@ -122,7 +129,12 @@ class _Entry:
 class HfExport:
     """Streams the current weights under their Hugging Face names. Every rank must run every stream to its end."""
 
-    def __init__(self, models: Sequence[PolicyModel], shape: ModelShape, device: torch.device) -> None:
+    def __init__(
+        self,
+        models: Sequence[PolicyModel],
+        shape: ModelShape,
+        device: torch.device,
+    ) -> None:
         """Collective."""
         self.shape = shape
         self.device = device

@@ -91,7 +91,12 @@ class WeightStreams:
     """The streaming calls of one publication, on all ranks."""
 
     def __init__(
-        self, ranks: Sequence[Any], num_buckets: int, timeout_s: float, wait: Wait, ask: Callable[[], None]
+        self,
+        ranks: Sequence[Any],
+        num_buckets: int,
+        timeout_s: float,
+        wait: Wait,
+        ask: Callable[[], None],
     ) -> None:
         self.num_buckets = num_buckets
         self._ask = ask
