@@ -47,14 +47,16 @@ class Learner:
         """Collective. Raises ModelError or ConfigError."""
         self.state = build_rank_state(config, layout, model_folder, device)
         self.model_folder = model_folder
-        self.fp8_check = Fp8Check(config.policy, self.state.models, self.state.chunks)
+        models = self.state.models
+        chunks = self.state.chunks
+        self.fp8_check = Fp8Check(config.policy, models, chunks)
         self.offloading: Offload | None = None
         if config.policy.offload != "none":
             with_params = config.policy.offload == "all"
-            self.offloading = Offload(self.state.chunks, self.state.optimizer, with_params)
+            self.offloading = Offload(chunks, self.state.optimizer, with_params)
         self.pending_save: BackgroundSave | None = None
         self.has_saved = False
-        self.hf_export = HfExport(self.state.models, self.state.shape, device.torch_device)
+        self.hf_export = HfExport(models, self.state.shape, device.torch_device)
         self.bucket_bytes = bucket_bytes(config.generation)
         is_first_rank = torch.distributed.get_rank() == 0
         self.sender = WeightSender(weight_transport(config), is_first_rank, config.generation.keep_published)

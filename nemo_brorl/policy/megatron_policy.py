@@ -22,7 +22,7 @@ from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.policy.rank_progress import POLL_GROUP, ProgressPoll
-from nemo_brorl.policy.weights.weight_source import SLICE_S, WeightSource
+from nemo_brorl.policy.weights.weight_source import SLICE_S, Calls, WeightSource
 from nemo_brorl.policy.worker import LearnerMethod, PolicyWorker
 from nemo_brorl.types import Float32, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
 
@@ -34,7 +34,6 @@ _log = get_logger(__name__)
 
 
 TokenLists = Sequence[Sequence[int]]
-Calls = list[tuple[int, Any]]  # (rank, reference)
 
 
 class _Call(NamedTuple):
@@ -71,7 +70,9 @@ class MegatronPolicy:
         self.poll = ProgressPoll({})  # of the call under way
         self._updating: _Call | None = None
         self._address: Any = self.ranks[0].open_store.remote()  # where ranks that have not been told to load shall meet
-        self._starting: Calls = [(number, rank.prepare.remote()) for number, rank in enumerate(self.ranks)]
+        self._starting: Calls = []
+        for number, rank in enumerate(self.ranks):
+            self._starting.append((number, rank.prepare.remote()))
         self.loads_last = shares_gpus(config)
         if not self.loads_last:
             self._begin_loading()
@@ -99,7 +100,8 @@ class MegatronPolicy:
         if self._address is None:
             return
         for number, rank in enumerate(self.ranks):
-            self._starting.append((number, rank.start.remote(self._address)))
+            started = rank.start.remote(self._address)
+            self._starting.append((number, started))
         self._address = None
 
     @property

@@ -83,8 +83,15 @@ class ProgressMarks:
         named = [self._method, self._part, self._step]
         place = ", ".join(name for name in named if name)
         seconds = time.monotonic() - self._marked_at
-        collective = _collective_of(sys._current_frames().get(self._thread))
-        return RankProgress(place, self._num_marks, seconds, self._method == IDLE, collective, os.getpid())
+        frame = sys._current_frames().get(self._thread)
+        return RankProgress(
+            place,
+            self._num_marks,
+            seconds,
+            is_idle=self._method == IDLE,
+            collective=_collective_of(frame),
+            process=os.getpid(),
+        )
 
     def _begin(self, method: str) -> None:
         self._method = method

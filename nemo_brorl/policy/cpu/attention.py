@@ -24,6 +24,8 @@ from nemo_brorl.policy.rows.row_layout import Block, Packing, Span
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
+SpanRows = tuple[slice, Span]
+
 
 def attend_on_cpu(
     query: Tensor,
@@ -63,12 +65,12 @@ class _Plan:
     """The blocks sorted by what is done with them."""
 
     blocks: tuple[Block, ...]
-    shared: list[tuple[slice, Span]]  # rows whose queries all see the same span
+    shared: list[SpanRows]  # rows whose queries all see the same span
     past: list[tuple[slice, Block, Span]]  # every stretch its own
 
 
 def _plan(packing: Packing) -> _Plan:
-    shared: list[tuple[slice, Span]] = []
+    shared: list[SpanRows] = []
     past: list[tuple[slice, Block, Span]] = []
     start = 0
     for block in packing.blocks:
@@ -82,9 +84,9 @@ def _plan(packing: Packing) -> _Plan:
     return _Plan(packing.blocks, _merged(shared), past)
 
 
-def _merged(shared: Sequence[tuple[slice, Span]]) -> list[tuple[slice, Span]]:
+def _merged(shared: Sequence[SpanRows]) -> list[SpanRows]:
     """Rows that go on where those before ended, and see the same span, in one."""
-    merged: list[tuple[slice, Span]] = []
+    merged: list[SpanRows] = []
     for rows, span in shared:
         if merged:
             last_rows, last_span = merged[-1]
@@ -141,15 +143,18 @@ class _Attention(torch.autograd.Function):
         grad = grad.contiguous()
         query_grad = torch.empty_like(query)
         own_grads = (torch.empty_like(key), torch.empty_like(value))
-        blocks = _by_block(plan, grad, query, key, value, output, log_sums, query_grad, *own_grads)
-        for *whole, to_query, to_key, to_value in blocks:
+        inputs = (grad, query, key, value, output, log_sums)
+        for *whole, to_query, to_key, to_value in _by_block(plan, *inputs, query_grad, *own_grads):
             parts = _flash_backward(*whole, 0.0, True, scale=scale)
             to_query.copy_(parts[0])
             to_key.copy_(parts[1])
             to_value.copy_(parts[2])
         is_own = keys is None
-        context = (key, value) if is_own else (keys, values)
-        context_grads = own_grads if is_own else (torch.zeros_like(keys), torch.zeros_like(values))
+        context = (key, value)
+        context_grads = own_grads
+        if not is_own:
+            context = (keys, values)
+            context_grads = (torch.zeros_like(keys), torch.zeros_like(values))
         whole_row = _Backward(grad, query, output, log_sums, query_grad)
         for rows, span in plan.shared:
             seen = [_span(part, span, query.size(1)) for part in context]

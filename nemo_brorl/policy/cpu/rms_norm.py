@@ -31,7 +31,8 @@ class RMSNorm(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = torch.nn.Parameter(torch.ones(hidden_size, dtype=config.params_dtype))
+        ones = torch.ones(hidden_size, dtype=config.params_dtype)
+        self.weight = torch.nn.Parameter(ones)
         self.weight.sequence_parallel = config.sequence_parallel  # finalize_model_grads then sums its gradient
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -48,7 +49,8 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
         rows = hidden.float()
-        mean_square = torch.linalg.vecdot(rows, rows).div_(hidden.size(-1))
+        squares = torch.linalg.vecdot(rows, rows)
+        mean_square = squares.div_(hidden.size(-1))
         inverse = mean_square.add_(eps).rsqrt_()
         ctx.save_for_backward(hidden, weight, inverse)
         normed = rows * inverse[..., None]

@@ -103,7 +103,8 @@ class _TokenScores(torch.autograd.Function):
         collisions = squared / total.square()
         ctx.save_for_backward(hidden, weight, targets, normaliser, entropies, collisions)
         ctx.settings = (vocab, temperature, chunk)
-        return torch.stack(TokenScores(target - normaliser, entropies, collisions))
+        scores = TokenScores(target - normaliser, entropies, collisions)
+        return torch.stack(scores)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -120,7 +121,8 @@ class _TokenScores(torch.autograd.Function):
             total = torch.zeros_like(hidden[rows], dtype=torch.float32)
             for columns in _tiles(len(total), vocab, hidden.device):
                 products = hidden[rows] @ weight[columns].T
-                share = gradient.of_products(products, temperature, vocab.first + columns.start, has_more)
+                first = vocab.first + columns.start
+                share = gradient.of_products(products, temperature, first, has_more)
                 _add_product(total, share, weight[columns])
                 _add_product(grad_weight[columns], share.T, hidden[rows])
             grad_hidden[rows] = total.to(hidden.dtype)
@@ -146,7 +148,9 @@ class _ChunkGradient(NamedTuple):
             return self.of_logits(_logits(products, temperature), first, has_more)
         column = (self.targets - first)[:, None]
         gradient = fused_tiles.compiled(fused_tiles.tile_gradient)
-        return gradient(products, temperature, column, tuple(self.grad), tuple(self.per_token), has_more)
+        grads = tuple(self.grad)
+        per_token = tuple(self.per_token)
+        return gradient(products, temperature, column, grads, per_token, has_more)
 
     def of_logits(self, logits: Tensor, first: int, has_more: bool) -> Tensor:
         """[c, w] for logits [c, w] of the tokens from `first` on, which are overwritten.
@@ -165,7 +169,8 @@ class _ChunkGradient(NamedTuple):
         else:
             share = log_p.exp_().mul_(-self.grad.log_probs)
         is_here, column = _find(self.targets, first, share.size(1))
-        return share.scatter_add_(1, column, self.grad.log_probs * is_here)
+        of_target = self.grad.log_probs * is_here
+        return share.scatter_add_(1, column, of_target)
 
 
 def _slices(num: int, size: int) -> Iterator[slice]:
@@ -218,9 +223,11 @@ def _sums(
     sums = target.new_zeros(3, num)
     for columns in _tiles(num, vocab, hidden.device):
         products = hidden @ weight[columns].T
-        is_here, column = _find(targets, vocab.first + columns.start, products.size(1))
+        first = vocab.first + columns.start
+        is_here, column = _find(targets, first, products.size(1))
         found = products.gather(1, column).float() / temperature
-        target += torch.where(is_here, found, 0.0)[:, 0]
+        found = torch.where(is_here, found, 0.0)
+        target += found[:, 0]
         add_tile = fused_tiles.compiled(fused_tiles.add_tile) if products.is_cuda else _add_tile
         largest, sums = add_tile(products, temperature, largest, sums)
     return torch.stack([largest, *sums, target])
@@ -240,8 +247,9 @@ def _add_tile(
     total = exps.sum(1)
     weighted = torch.linalg.vecdot(shifted, exps)
     squared = torch.linalg.vecdot(exps, exps)
+    of_tile = torch.stack([total, weighted, squared])
     before = _relative_to(larger, largest, sums)
-    return larger, before.add_(torch.stack([total, weighted, squared]))
+    return larger, before.add_(of_tile)
 
 
 def _relative_to(new: Tensor, old: Tensor, sums: Tensor) -> Tensor:

@@ -163,7 +163,8 @@ class Delayed:
     def extra_state(self) -> Tensor:
         """fp32 [3, 1 + history]: input, weight, gradient. The same on all ranks, because amaxes are reduced over
         them."""
-        return torch.stack([self.x.state(), self.w.state(), self.g.state()])
+        states = [self.x.state(), self.w.state(), self.g.state()]
+        return torch.stack(states)
 
     def load_extra_state(self, state: Any) -> None:
         if state is None:

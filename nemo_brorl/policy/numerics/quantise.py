@@ -62,10 +62,12 @@ def scale_for(amax: Tensor, largest: float, power_of_two: bool) -> Tensor:
     the largest power of two that is not above.
     """
     amax = amax.float()
-    scale = (largest / amax).clamp(max=torch.finfo(torch.float32).max)
+    largest_scale = torch.finfo(torch.float32).max
+    scale = (largest / amax).clamp(max=largest_scale)
     if power_of_two:
         mantissa, exponent = torch.frexp(scale)
-        scale = torch.ldexp(torch.full_like(mantissa, 0.5), exponent)
+        half = torch.full_like(mantissa, 0.5)
+        scale = torch.ldexp(half, exponent)
     is_usable = (amax > 0) & torch.isfinite(amax)
     return torch.where(is_usable, scale, torch.ones_like(scale))
 
@@ -101,18 +103,21 @@ def per_tile(matrix: Tensor, to: Fp8Format, rows: int, columns: int) -> Quantise
     missing_columns = across * columns - num_columns
     padded = F.pad(matrix, (0, missing_columns, 0, missing_rows))
     tiles = padded.reshape(down, rows, across, columns)
-    amax = tiles.abs().amax(dim=(1, 3), keepdim=True)
+    amax = tiles.abs().amax((1, 3), keepdim=True)
     scale = scale_for(amax, to.largest, power_of_two=True)
     values = round_to(tiles * scale, to)
     values = values * scale.reciprocal().bfloat16()  # exact
-    return Quantised(values.view(padded.shape)[:num_rows, :num_columns])
+    matrix_values = values.view(padded.shape)
+    return Quantised(matrix_values[:num_rows, :num_columns])
 
 
 def product(left: Quantised, right: Quantised, dtype: torch.dtype) -> Tensor:
     """left [M, K] @ right [K, N] in `dtype`, summed in fp32 and rounded once."""
     if left.factor is None and right.factor is None and dtype == torch.bfloat16:
         return left.values @ right.values  # bf16 in and out, the kernel sums in fp32
-    result = left.values.float() @ right.values.float()
+    left_values = left.values.float()
+    right_values = right.values.float()
+    result = left_values @ right_values
     for factor in (left.factor, right.factor):
         if factor is not None:
             result *= factor
@@ -134,11 +139,13 @@ class AmaxHistory:
     @property
     def is_fresh(self) -> bool:
         """No step has ended yet."""
-        return not bool(self.amaxes[1:].any()) and float(self.scale) == 1.0
+        has_history = bool(self.amaxes[1:].any())
+        return not has_history and float(self.scale) == 1.0
 
     def record(self, tensor: Tensor) -> None:
         """Take in a tensor that is being quantised."""
-        self.amaxes[0] = torch.maximum(self.amaxes[0], largest_absolute(tensor))
+        amax = largest_absolute(tensor)
+        self.amaxes[0] = torch.maximum(self.amaxes[0], amax)
 
     def end_step(self, amax: Tensor) -> None:
         """Close the current entry with its value over all ranks: the largest of the whole history gives the next

@@ -78,9 +78,11 @@ class _Draft:
         numbers = self._number(stretches)
         token_ids = np.stack([stretch.token_ids for stretch in stretches])
         positions = stretches[0].first_position + np.arange(length)
-        self._add(token_ids, positions, numbers, stretches[0].prompt, past=None)
+        prompt = stretches[0].prompt
+        self._add(token_ids, positions, numbers, prompt, past=None)
         token_numbers = numbers.repeat(length)
-        self.keys.append(np.stack([token_numbers, self.positions[-1]]))
+        keys = [token_numbers, self.positions[-1]]
+        self.keys.append(np.stack(keys))
 
     def place_cut(self, stretches: Sequence[Stretch]) -> None:
         """Stretches of equal length and prompt, of which every rank holds two pieces."""
@@ -102,7 +104,8 @@ class _Draft:
             rows[:, columns] = self.num_tokens + own_rows
             past = Span(self.num_context, start, padded) if piece else None
             prompt = stretches[0].prompt
-            self._add(token_ids[:, columns], positions[columns], numbers, prompt, past)
+            piece_ids = token_ids[:, columns]
+            self._add(piece_ids, positions[columns], numbers, prompt, past)
             hidden = np.full((2, num * piece_length), HIDDEN)  # seen in the context
             self.keys.append(hidden)
         for index, stretch in enumerate(stretches):
@@ -131,7 +134,8 @@ class _Draft:
         self.context_places.append(self.num_cut + places.ravel())
         visible = np.where(columns < length, numbers[:, None], HIDDEN)
         all_positions = np.tile(positions, num)
-        self.context_keys.append(np.stack([visible.ravel(), all_positions]))
+        keys = [visible.ravel(), all_positions]
+        self.context_keys.append(np.stack(keys))
         self.num_cut += 2 * num * piece_length
         self.num_context += num * len(columns)
 
@@ -175,7 +179,8 @@ class _Draft:
         self.positions.append(np.tile(positions, num))
         prompt_numbers = np.full(num * length, prompt_number)
         token_numbers = numbers.repeat(length)
-        self.queries.append(np.stack([token_numbers, prompt_numbers, self.positions[-1]]))
+        queries = [token_numbers, prompt_numbers, self.positions[-1]]
+        self.queries.append(np.stack(queries))
         self.num_tokens += num * length
 
     def finish(self, stretches: Sequence[Stretch], temperature: float) -> Row:
@@ -201,6 +206,7 @@ class _Draft:
         response_index = _joined(indices, np.int64)
         advantages = np.array([response.advantage for response in responses], np.float32)
         is_fresh = np.array([response.is_fresh for response in responses], np.bool_)
+        token_ids = self._tensor(_joined(self.token_ids, np.int64))
         positions = self._tensor(_joined(self.positions, np.int64))
         packing = Packing(
             blocks=tuple(self.blocks),
@@ -213,7 +219,7 @@ class _Draft:
             sight=self._sight() if self.settings.with_sight else None,
         )
         return Row(
-            token_ids=self._tensor(_joined(self.token_ids, np.int64))[None],
+            token_ids=token_ids[None],
             positions=positions[None],
             packing=packing,
             sampled_log_probs=self._tensor(_joined(log_probs, np.float32)),
@@ -232,8 +238,10 @@ class _Draft:
     def _sight(self) -> Sight:
         queries = np.concatenate(self.queries, axis=1)
         keys = np.concatenate([*self.context_keys, *self.keys], axis=1)
-        rows = (*queries.astype(np.int32), *keys.astype(np.int32))
-        return Sight(*(self._tensor(row) for row in rows))
+        parts = []
+        for row in (*queries, *keys):
+            parts.append(self._tensor(row.astype(np.int32)))
+        return Sight(*parts)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.settings.device)

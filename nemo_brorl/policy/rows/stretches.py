@@ -88,5 +88,9 @@ def choose_owners(stretches: Sequence[Stretch], context_size: int) -> None:
 
 def runs_of_equals(stretches: Sequence[Stretch]) -> Iterator[list[Stretch]]:
     """Neighbours of equal length and prompt."""
-    for _, alike in groupby(stretches, key=lambda stretch: (stretch.length, id(stretch.prompt))):
+
+    def length_and_prompt(stretch: Stretch) -> tuple[int, int]:
+        return stretch.length, id(stretch.prompt)
+
+    for _, alike in groupby(stretches, key=length_and_prompt):
         yield list(alike)

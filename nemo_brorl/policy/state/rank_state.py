@@ -71,7 +71,17 @@ def build_rank_state(
     optimizer = build_optimizer(chunks, config.policy.optim)
     reference = ReferenceWeights(models) if config.algorithm.kl.coefficient > 0 else None
     row_settings = _row_settings(config, layout, device)
-    return RankState(config, layout, device, shape, models, chunks, optimizer, reference, row_settings)
+    return RankState(
+        config,
+        layout,
+        device,
+        shape,
+        models,
+        chunks,
+        optimizer,
+        reference,
+        row_settings,
+    )
 
 
 def _row_settings(

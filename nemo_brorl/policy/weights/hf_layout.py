@@ -56,7 +56,10 @@ _LAYER_SLOTS = {
 # On CPU local_experts.3.linear_fc1.weight, in Transformer Engine's grouped product linear_fc1.weight3.
 _LOCAL_EXPERT = re.compile(r"mlp\.experts\.local_experts\.(?P<expert>\d+)\.linear_(?P<layer>fc[12])\.weight")
 _GROUPED_EXPERT = re.compile(r"mlp\.experts\.linear_(?P<layer>fc[12])\.weight(?P<expert>\d+)")
-_EXPERT_SLOTS = {"fc1": Slot(("gate_proj", "up_proj"), "gate_up"), "fc2": Slot(("down_proj",), "rows_of_input")}
+_EXPERT_SLOTS = {
+    "fc1": Slot(("gate_proj", "up_proj"), "gate_up"),
+    "fc2": Slot(("down_proj",), "rows_of_input"),
+}
 EMBEDDING = Slot(("model.embed_tokens.weight",), "vocab")
 _TOP_SLOTS = {
     "embedding.word_embeddings.weight": EMBEDDING,
@@ -126,17 +129,20 @@ def views(kind: str, local: Tensor, shape: ModelShape) -> list[Tensor]:
     if kind != "qkv":
         return [local]
     num_query = shape.num_heads // shape.num_key_value_heads
-    grouped = local.unflatten(0, (-1, num_query + 2, shape.head_size))  # [groups, heads of a group, D, ...]
+    heads_of_group = num_query + 2
+    grouped = local.unflatten(0, (-1, heads_of_group, shape.head_size))  # [groups, heads of a group, D, ...]
     return list(grouped.split([num_query, 1, 1], dim=1))
 
 
 def pack(kind: str, shares: Sequence[Tensor], local: Tensor, shape: ModelShape) -> None:
     """Write a rank's shares of Hugging Face tensors into its Megatron tensor; padding becomes zero."""
     if kind == "vocab":
-        local[: len(shares[0])] = shares[0]
-        local[len(shares[0]) :] = 0
+        (share,) = shares
+        local[: len(share)] = share
+        local[len(share) :] = 0
         return
-    for view, share in zip(views(kind, local, shape), shares, strict=True):
+    local_views = views(kind, local, shape)
+    for view, share in zip(local_views, shares, strict=True):
         view.copy_(share.reshape(view.shape))
 
 
@@ -145,7 +151,8 @@ def unpack(kind: str, locals_: Sequence[Tensor], shape: ModelShape) -> list[Tens
     if kind == "copy":
         return [locals_[0]]
     if kind == "vocab":
-        return [torch.cat(list(locals_))[: shape.vocab_size]]
+        padded = torch.cat(list(locals_))
+        return [padded[: shape.vocab_size]]
     views_by_rank = [views(kind, local, shape) for local in locals_]
     wholes = []
     for shares in zip(*views_by_rank, strict=True):

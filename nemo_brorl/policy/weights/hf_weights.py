@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,10 +20,12 @@ from nemo_brorl.policy.model.model import PolicyModel
 from nemo_brorl.policy.numerics.precision import fill, plain
 from nemo_brorl.policy.weights.hf_layout import EMBEDDING, Slot, layer_slot, pack, share_of, top_slot, unpack
 
+SlotParam = tuple[Slot, Tensor]
+
 _NO_WEIGHTS = ("rotary_emb.inv_freq",)  # buffers that old checkpoints carry along
 
 
-def local_slots(models: Sequence[PolicyModel], shape: ModelShape) -> list[tuple[Slot, Tensor]]:
+def local_slots(models: Sequence[PolicyModel], shape: ModelShape) -> list[SlotParam]:
     """Every parameter of this rank with its slot."""
     first_expert = 0
     if shape.moe:
@@ -73,8 +76,8 @@ def load_hf(models: Sequence[PolicyModel], shape: ModelShape, folder: Path) -> N
             size = tuple(whole.get_shape())
             if size != expected[name]:
                 raise ModelError(f"{files[name]}: {name} has shape {size}, but config.json says {expected[name]}")
-            share = share_of(slot.kind, size, group.size(), group.rank())
-            shares.append(whole[share])
+            own = share_of(slot.kind, size, group.size(), group.rank())
+            shares.append(whole[own])
         local = torch.empty(param.shape, dtype=param.dtype)  # on the host: a parameter may be on a GPU, or quantised
         pack(slot.kind, shares, local, shape)
         fill(param, local)
@@ -105,12 +108,14 @@ def _check_names(
     present = {name for name in files if not name.endswith(_NO_WEIGHTS)}
     if shape.is_tied:
         present.discard("lm_head.weight")  # some tools write the tied copy too
-    missing = sorted(set(expected) - present)
-    left_over = sorted(present - set(expected))
+    missing = sorted(expected.keys() - present)
+    left_over = sorted(present - expected.keys())
     if missing or left_over:
+        missing_names = ", ".join(missing) or "none"
+        left_over_names = ", ".join(left_over) or "none"
         raise ModelError(
             f"the tensors in {folder} are not those its config.json describes: "
-            f"missing {', '.join(missing) or 'none'}; left over {', '.join(left_over) or 'none'}"
+            f"missing {missing_names}; left over {left_over_names}"
         )
 
 
@@ -138,7 +143,7 @@ class HfExport:
         """Collective."""
         self.shape = shape
         self.device = device
-        self.params: dict[str, tuple[Slot, Tensor]] = {}  # by the first Hugging Face name
+        self.params: dict[str, SlotParam] = {}  # by the first Hugging Face name
         for slot, param in local_slots(models, shape):
             self.params[slot.names[0]] = (slot, param)
         self.pipeline = parallel_state.get_pipeline_model_parallel_group()
@@ -153,7 +158,7 @@ class HfExport:
             expert_rank = self.experts.rank() if slot.is_expert else 0
             entries[name] = _Entry(slot, tuple(param.shape), param.dtype, stage, expert_rank)
         for group in (self.experts, self.pipeline):
-            gathered: list[dict[str, _Entry]] = [{} for _ in range(group.size())]
+            gathered: list[Any] = [None] * group.size()
             dist.all_gather_object(gathered, entries, group=group)
             entries = {}
             # The first stage that holds a slot sends it: the last stage also has a copy of a tied embedding.

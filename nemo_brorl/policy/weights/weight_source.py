@@ -19,8 +19,9 @@ from nemo_brorl.types import StreamedBucket, TensorInfo, WeightLink
 _MESSAGES_AHEAD = 1
 SLICE_S = 5.0  # ranks that take longer are asked where they are, this often
 
-# Results of calls given as (rank, reference); explains what fails.
-Wait = Callable[[list[tuple[int, Any]], str], list[Any]]
+Calls = list[tuple[int, Any]]  # (rank, reference)
+Wait = Callable[[Calls, str], list[Any]]  # results of calls of a method; explains what fails
+Ask = Callable[[], None]
 
 
 class WeightSource:
@@ -41,7 +42,7 @@ class WeightSource:
         """It is the model's, so it stays as it is."""
         if self._manifest is None:
             reference = self._ranks[0].call.remote("weight_manifest")
-            self._manifest = self._wait([(0, reference)], "weight_manifest")[0]
+            self._manifest = self._of_first_rank(reference, "weight_manifest")
         return self._manifest
 
     def open_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
@@ -50,11 +51,12 @@ class WeightSource:
             return None
         self._receivers = None
         opened = self._ranks[0].open_weight_link.remote(receivers)
-        link: WeightLink = self._wait([(0, opened)], "open_weight_link")[0]
-        self._joining = (receivers, self._ranks[0].join_weight_link.remote(link))
+        link: WeightLink = self._of_first_rank(opened, "open_weight_link")
+        joined = self._ranks[0].join_weight_link.remote(link)
+        self._joining = (receivers, joined)
         return link
 
-    def stream(self, ask: Callable[[], None]) -> Iterator[StreamedBucket]:
+    def stream(self, ask: Ask) -> Iterator[StreamedBucket]:
         """`ask` is called while ranks take their time. Raises WeightSyncError that names the rank that is late; a
         rank's own error as it is."""
         self._finish_joining()
@@ -72,13 +74,19 @@ class WeightSource:
             return
         receivers, reference = self._joining
         self._joining = None
-        self._wait([(0, reference)], "join_weight_link")
+        self._of_first_rank(reference, "join_weight_link")
         self._receivers = receivers
+
+    def _of_first_rank(self, reference: Any, method: str) -> Any:
+        """The result of a call of rank 0."""
+        (result,) = self._wait([(0, reference)], method)
+        return result
 
     def _next_bucket(self, streams: WeightStreams, num_bytes: int) -> StreamedBucket:
         """The next message and, where copies are kept, what an engine that starts later gets instead."""
         if not self._with_copies:
-            return StreamedBucket(streams.next_message(is_last_of_bucket=True), None, num_bytes)
+            message = streams.next_message(is_last_of_bucket=True)
+            return StreamedBucket(message, None, num_bytes)
         if self.transport == "object_store":  # the message has the bytes: it is its own copy
             message = streams.next_message(is_last_of_bucket=True)
             return StreamedBucket(message, message, num_bytes)
@@ -96,7 +104,7 @@ class WeightStreams:
         num_buckets: int,
         timeout_s: float,
         wait: Wait,
-        ask: Callable[[], None],
+        ask: Ask,
     ) -> None:
         self.num_buckets = num_buckets
         self._ask = ask
@@ -172,7 +180,8 @@ class WeightStreams:
 
 def _has_next(generator: Any, seconds: float) -> bool:
     """Whether a stream has its next message, or its end, within this time."""
-    ready, _ = ray.wait([generator], timeout=max(0.0, seconds), fetch_local=False)
+    timeout_s = max(0.0, seconds)
+    ready, _ = ray.wait([generator], timeout=timeout_s, fetch_local=False)
     return bool(ready)
 
 

@@ -21,7 +21,7 @@ from nemo_brorl.core.weight_wire.flat import checksum, dtype_name, flatten, info
 from nemo_brorl.policy.weights.bucket_plan import cut
 from nemo_brorl.types import BucketNotice, TensorInfo, WeightBucket
 
-Named = list[tuple[str, Tensor]]
+NamedTensor = tuple[str, Tensor]
 
 # Buckets that engines may still be reading: one loading, one on its way to them, one the driver has not asked for.
 _LIVE_EXPORTS = 3
@@ -30,23 +30,27 @@ _LIVE_EXPORTS = 3
 def weight_manifest(shape: ModelShape, dtype: torch.dtype) -> list[TensorInfo]:
     """What the stream of a model will hold, in order."""
     name_of_dtype = dtype_name(dtype)
-    return [TensorInfo(name, size, name_of_dtype) for name, size in hf_shapes(shape).items()]
+    manifest = []
+    for name, size in hf_shapes(shape).items():
+        manifest.append(TensorInfo(name, size, name_of_dtype))
+    return manifest
 
 
-def named_buckets(stream: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[Named]:
+def named_buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[list[NamedTensor]]:
     """Cut a stream of (name, tensor) as `bucket_plan` says."""
     return cut(stream, lambda named: named[1].nbytes, limit)
 
 
-def buckets(stream: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[WeightBucket]:
+def buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[WeightBucket]:
     """The stream as buckets with their bytes on the host."""
     return map(host_bucket, named_buckets(stream, limit))
 
 
-def host_bucket(named: Named) -> WeightBucket:
+def host_bucket(named: list[NamedTensor]) -> WeightBucket:
     """A bucket with its bytes on the host, fit for the object store."""
     data = flatten(named).cpu().numpy()
-    return WeightBucket(infos_of(named), data, zlib.crc32(data))
+    checksum_of_data = zlib.crc32(data)
+    return WeightBucket(infos_of(named), data, checksum_of_data)
 
 
 class WeightSender:
@@ -69,7 +73,7 @@ class WeightSender:
         self._exports: deque[Tensor] = deque(maxlen=_LIVE_EXPORTS)
         self.group: WeightGroup | None = None  # of the transport collective, on rank 0
 
-    def stream(self, tensors: Iterable[tuple[str, Tensor]], limit: int) -> Iterator[Any]:
+    def stream(self, tensors: Iterable[NamedTensor], limit: int) -> Iterator[Any]:
         """The whole publication. Whatever fails here, the other ranks still need this one to gather: it runs to its
         end."""
         tensors = iter(tensors)
@@ -81,10 +85,10 @@ class WeightSender:
                 pass
             self._exports.clear()
 
-    def _through_store(self, named: Named) -> Iterator[Any]:
+    def _through_store(self, named: list[NamedTensor]) -> Iterator[Any]:
         yield host_bucket(named) if self._is_first_rank else None
 
-    def _by_broadcast(self, named: Named) -> Iterator[Any]:
+    def _by_broadcast(self, named: list[NamedTensor]) -> Iterator[Any]:
         if not self._is_first_rank:
             yield None
             return
@@ -95,14 +99,14 @@ class WeightSender:
         yield BucketNotice(infos_of(named), checksum(flat))
         self.group.broadcast(flat)
 
-    def _by_mapping(self, named: Named) -> Iterator[Any]:
+    def _by_mapping(self, named: list[NamedTensor]) -> Iterator[Any]:
         if self._is_first_rank and self._with_copies:
             yield host_bucket(named)
         flat = flatten(named)
         self._exports.append(flat)
-        exported: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(exported, cuda_ipc.export(flat))
+        handles: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(handles, cuda_ipc.export(flat))
         if self._is_first_rank:
-            yield BucketNotice(infos_of(named), checksum(flat), dict(exported))
+            yield BucketNotice(infos_of(named), checksum(flat), dict(handles))
         else:
             yield None
