@@ -48,7 +48,12 @@ def open_device(on_gpu: bool, num_threads: int) -> Device:
 def host_like(tensor: Tensor) -> Tensor:
     """Unfilled host memory for a tensor; pinned for one on a GPU, so that copies run at full speed and without
     waiting."""
-    return torch.empty_like(tensor, device="cpu", memory_format=torch.contiguous_format, pin_memory=tensor.is_cuda)
+    return torch.empty_like(
+        tensor,
+        device="cpu",
+        memory_format=torch.contiguous_format,
+        pin_memory=tensor.is_cuda,
+    )
 
 
 def wait_for_copies() -> None:

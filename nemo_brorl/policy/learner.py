@@ -83,7 +83,8 @@ class Learner:
         rows = self.state.rows(micro_batches, self.state.config.rollouts.temperature)
         if with_fp8:
             self.fp8_check.first_scales(rows[0])
-        with nullcontext() if with_fp8 else fp8_off(self.state.models):
+        precision = nullcontext() if with_fp8 else fp8_off(self.state.models)
+        with precision:
             scores = score_rows(self.state.chunks, rows)
         if not parallel_state.is_pipeline_last_stage(ignore_virtual=True):
             return None
@@ -97,7 +98,8 @@ class Learner:
         budget = self.state.config.policy.tokens_per_micro_batch * self.state.layout.context
         micro_batches: list[list[PackedSegment]] = []
         num_tokens = budget
-        for number, (prompt, response) in enumerate(zip(prompt_ids, response_ids, strict=True)):
+        pairs = zip(prompt_ids, response_ids, strict=True)
+        for number, (prompt, response) in enumerate(pairs):
             length = len(prompt) + len(response)
             if num_tokens + length > budget:
                 micro_batches.append([])
@@ -117,8 +119,8 @@ class Learner:
         num_tokens = int(starts[-1])
         flat = torch.zeros(num_tokens, device=self.state.device.torch_device)
         for row, row_scores in zip(rows, scores, strict=True):
-            numbers = np.array([response.index for response in row.responses], np.int64)
-            firsts = starts[numbers]
+            numbers = [response.index for response in row.responses]
+            firsts = starts[np.array(numbers, np.int64)]
             places = firsts[row.response_index] + row.token_index
             flat[torch.from_numpy(places)] = row_scores.log_probs
         if self.state.layout.context > 1:  # each rank has the tokens that it predicts
@@ -152,7 +154,8 @@ class Learner:
         """Collective: the same, but training goes on once the state is copied; then `finish_save`."""
         assert self.pending_save is None, "the last save was not finished"
         # The shards of a model do not change while it runs, so that they fit is checked across ranks once.
-        self.pending_save = saving.begin_save(self.state, folder, validate=not self.has_saved)
+        is_first = not self.has_saved
+        self.pending_save = saving.begin_save(self.state, folder, validate=is_first)
         self.has_saved = True
 
     def is_save_written(self) -> bool:

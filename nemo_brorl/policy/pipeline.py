@@ -17,7 +17,9 @@ from nemo_brorl.policy.rank_progress import PROGRESS
 from nemo_brorl.policy.rows.packed_rows import Row
 
 # (index, row, scores) -> loss sum, metric sums
-RowLoss = Callable[[int, Row, TokenScores], tuple[Tensor, dict[str, Tensor]]]
+TensorMetrics = dict[str, Tensor]
+RowLoss = Callable[[int, Row, TokenScores], tuple[Tensor, TensorMetrics]]
+Counted = tuple[Tensor, Tensor, TensorMetrics]  # Megatron's triple: sum, tokens, what to hand back
 
 
 def score_rows(chunks: Sequence[Any], rows: Sequence[Row]) -> list[TokenScores]:
@@ -30,7 +32,7 @@ def train_rows(
     chunks: Sequence[Any],
     rows: Sequence[Row],
     loss: RowLoss,
-) -> list[dict[str, Tensor]]:
+) -> list[TensorMetrics]:
     """Gradients of the token mean of `loss` over the rows of all data-parallel ranks, left in the gradient buffers.
 
     Returns the metrics of every row on the last pipeline stage, an empty list elsewhere.
@@ -54,17 +56,20 @@ def _apply_loss(
     index: int,
     row: Row,
     output: Tensor,
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+) -> Counted:
     """The triple Megatron expects: the sum to differentiate, the tokens it is later divided by, what to hand back."""
     total, metrics = loss(index, row, TokenScores(*output))
-    num_tokens = torch.tensor(row.num_loss_tokens, dtype=torch.int, device=total.device)
+    num_tokens = _int_tensor(row.num_loss_tokens, total)
     return total, num_tokens, metrics
 
 
-def _leave_out(output: Tensor, non_loss_data: bool = False) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+def _leave_out(output: Tensor, non_loss_data: bool = False) -> Counted:
     """What a filler row counts: nothing."""
-    num_tokens = torch.tensor(0, dtype=torch.int, device=output.device)
-    return output.sum(), num_tokens, {}
+    return output.sum(), _int_tensor(0, output), {}
+
+
+def _int_tensor(number: int, like: Tensor) -> Tensor:
+    return torch.tensor(number, dtype=torch.int, device=like.device)
 
 
 def _run(

@@ -19,7 +19,14 @@ _TIMEOUT = timedelta(minutes=30)
 
 def open_store(host: str, world_size: int) -> dist.TCPStore:
     """The meeting point of all ranks, served by the caller on a port the system picks (`store.port`)."""
-    return dist.TCPStore(host, 0, world_size, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
+    return dist.TCPStore(
+        host,
+        0,
+        world_size,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=_TIMEOUT,
+    )
 
 
 def join_store(host: str, port: int, world_size: int) -> dist.TCPStore:
@@ -38,7 +45,13 @@ def open_groups(
     os.environ["RANK"] = str(rank)
     os.environ["WORLD_SIZE"] = str(layout.world_size)
     os.environ["LOCAL_RANK"] = "0"
-    dist.init_process_group(device.backend, store=store, rank=rank, world_size=layout.world_size, timeout=_TIMEOUT)
+    dist.init_process_group(
+        device.backend,
+        store=store,
+        rank=rank,
+        world_size=layout.world_size,
+        timeout=_TIMEOUT,
+    )
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,

@@ -26,6 +26,8 @@ from nemo_brorl.policy.state.rank_state import RankState
 from nemo_brorl.types import MicroBatch, UpdatePlan, UpdateReport
 
 Counted = TypeVar("Counted")
+Metrics = dict[str, float]
+MiniBatches = Sequence[Sequence[Row]]
 RowLogProbs = list[Tensor | None]  # [n] per row of a mini-batch
 
 
@@ -34,14 +36,13 @@ class _TokenSums:
     """Sums over tokens; divided by their number at the end."""
 
     num_tokens: int = 0
-    values: dict[str, float] = field(default_factory=dict)
+    values: Metrics = field(default_factory=dict)
     largest: float = 0.0
 
     def add(self, values: dict[str, Any], num_tokens: int) -> None:
         self.num_tokens += num_tokens
         for name, value in values.items():
-            before = self.values.get(name, 0.0)
-            self.values[name] = before + float(value)
+            self.values[name] = self.values.get(name, 0.0) + float(value)
 
     def over_data_ranks(self) -> _TokenSums:
         """Summed in the order of the data-parallel ranks, so that repeats are bit-identical. Collective."""
@@ -52,7 +53,7 @@ class _TokenSums:
             merged.largest = max(merged.largest, sums.largest)
         return merged
 
-    def means(self) -> dict[str, float]:
+    def means(self) -> Metrics:
         """Means over tokens; empty without tokens."""
         if self.num_tokens == 0:
             return {}
@@ -76,7 +77,7 @@ class Update:
         self.scores = _TokenSums()
         self.mismatch = _TokenSums()
         self.drift = _TokenSums()
-        self.fp8_mismatch: dict[str, float] = {}
+        self.fp8_mismatch: Metrics = {}
         self.gain = MeasuredGain()
 
     def run(self) -> UpdateReport:
@@ -100,7 +101,7 @@ class Update:
         num_skipped = len(mini_batches) - len(norms)
         return UpdateReport(self.plan.version, metrics, self.seconds, len(norms), num_skipped)
 
-    def _metrics(self, norms: Sequence[float]) -> dict[str, float]:
+    def _metrics(self, norms: Sequence[float]) -> Metrics:
         """Token means over the data-parallel ranks; loss and norm of the mini-batches that were not skipped, or NaN.
         Collective over the data-parallel ranks."""
         metrics = {"policy/loss": math.nan}
@@ -142,15 +143,15 @@ class Update:
         temperature = 1.0 if self.is_supervised else self.state.config.rollouts.temperature
         rows = self.state.rows(segments, temperature)
         cut = []
-        start = 0
         for mini_batch in mine:
-            cut.append(rows[start : start + len(mini_batch)])
-            start += len(mini_batch)
+            size = len(mini_batch)
+            cut.append(rows[:size])
+            rows = rows[size:]
         return cut
 
-    def _old_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[RowLogProbs]:
+    def _old_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
         """Under the current weights; None where they come with the training pass, and off the last stage."""
-        old: list[RowLogProbs] = [[None] * len(rows) for rows in mini_batches]
+        old = _no_log_probs(mini_batches)
         if self.is_supervised:
             return old
         later = mini_batches[1:]
@@ -160,9 +161,9 @@ class Update:
                 old[index][number] = row_scores.log_probs
         return old
 
-    def _reference_log_probs(self, mini_batches: Sequence[Sequence[Row]]) -> list[RowLogProbs]:
+    def _reference_log_probs(self, mini_batches: MiniBatches) -> list[RowLogProbs]:
         """Under the reference weights; None without a KL term, and off the last stage."""
-        reference: list[RowLogProbs] = [[None] * len(rows) for rows in mini_batches]
+        reference = _no_log_probs(mini_batches)
         if self.is_supervised or self.state.reference is None:
             return reference
         with self.state.reference.swapped_in():
@@ -171,7 +172,7 @@ class Update:
                     reference[index][number] = row_scores.log_probs
         return reference
 
-    def _score(self, mini_batches: Sequence[Sequence[Row]]) -> list[list[TokenScores]]:
+    def _score(self, mini_batches: MiniBatches) -> list[list[TokenScores]]:
         """Scores of every row, by mini-batch; of no row except on the last stage."""
         rows: list[Row] = []
         for mini_batch in mini_batches:
@@ -181,8 +182,9 @@ class Update:
         scores = score_rows(self.state.chunks, rows)
         cut = []
         for mini_batch in mini_batches:
-            cut.append(scores[: len(mini_batch)])
-            scores = scores[len(mini_batch) :]
+            size = len(mini_batch)
+            cut.append(scores[:size])
+            scores = scores[size:]
         return cut
 
     def _record(self, row: Row, old: TokenScores) -> None:
@@ -220,9 +222,8 @@ class Update:
         PROGRESS.step("optimizer")
         losses = [float(row_values["policy/loss"]) for row_values in values]
         is_finite = all(map(math.isfinite, losses))
-        norm = guarded_step(
-            state.optimizer, self.plan.learning_rate, state.config.policy.optim, is_finite, state.device
-        )
+        optim = state.config.policy.optim
+        norm = guarded_step(state.optimizer, self.plan.learning_rate, optim, is_finite, state.device)
         if norm is not None:
             for row, row_values in zip(rows, values, strict=False):  # no values except on the last stage
                 self.losses.add(row_values, row.num_loss_tokens)
@@ -286,6 +287,11 @@ def _token_batch(
         weights=token_weights(aggregation, lengths[index], size),
         sequences=Sequences(index, lengths, group),
     )
+
+
+def _no_log_probs(mini_batches: MiniBatches) -> list[RowLogProbs]:
+    """None for every row."""
+    return [[None] * len(rows) for rows in mini_batches]
 
 
 def _of_all_ranks(mine: Counted, group: dist.ProcessGroup) -> list[Counted]:

@@ -26,7 +26,8 @@ class FusedAdam(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         adam_w_mode: bool = True,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults)
         self.kernel = torch._fused_adamw_ if adam_w_mode else torch._fused_adam_
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nemo_brorl.policy.rows.row_layout import Block, Packing, Span
+from nemo_brorl.policy.rows.row_layout import Block, Context, Packing, Span
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -31,7 +31,7 @@ def attend_on_cpu(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    context: tuple[Tensor, Tensor] | None,
+    context: Context | None,
     packing: Packing,
     scale: float,
 ) -> Tensor:
@@ -161,7 +161,8 @@ class _Attention(torch.autograd.Function):
             views = [_queries(part, rows, key.size(1)) for part in whole_row]
             seen_grads = _backward_of_seen(views, seen, scale)
             for total, part in zip(context_grads, seen_grads, strict=True):
-                rows_of_span = total[span.start : span.start + span.length]
+                end = span.start + span.length
+                rows_of_span = total[span.start : end]
                 rows_of_span.transpose(0, 1).add_(part.sum(0))
         for rows, block, span in plan.past:
             seen = [_spans(part, span, block) for part in context]
@@ -222,14 +223,16 @@ def _queries(heads: Tensor, rows: slice, num_kv: int) -> Tensor:
 
 def _span(heads: Tensor, span: Span, num_heads: int) -> Tensor:
     """[C, K, D] to a view [G, K, P, D] of a span."""
-    part = heads[span.start : span.start + span.length]
+    end = span.start + span.length
+    part = heads[span.start : end]
     group_size = num_heads // part.size(1)
     return part.transpose(0, 1).expand(group_size, -1, -1, -1)
 
 
 def _spans(heads: Tensor, span: Span, block: Block) -> Tensor:
     """[C, K, D] to a view [B, K, P, D]: the span of every stretch."""
-    part = heads[span.start : span.start + block.num * span.stride]
+    end = span.start + block.num * span.stride
+    part = heads[span.start : end]
     by_stretch = part.unflatten(0, (block.num, span.stride))
     return by_stretch[:, : span.length].transpose(1, 2)
 

@@ -70,7 +70,8 @@ def _no_context(*args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[
 
 
 def _stand_in() -> _CudaStandIn:
-    idle, device = _Idle(), torch.device("cpu")
+    idle = _Idle()
+    device = torch.device("cpu")
 
     def get_rng_state(device: Any = None) -> torch.Tensor:
         return torch.get_rng_state()
@@ -88,7 +89,11 @@ def _stand_in() -> _CudaStandIn:
         Stream=_Idle,
         Event=_Idle,
         is_current_stream_capturing=lambda: False,
-        nvtx=types.SimpleNamespace(range_push=_do_nothing, range_pop=_do_nothing, range=_no_context),
+        nvtx=types.SimpleNamespace(
+            range_push=_do_nothing,
+            range_pop=_do_nothing,
+            range=_no_context,
+        ),
         random=types.SimpleNamespace(get_rng_state=get_rng_state),
         get_rng_state=get_rng_state,
         set_rng_state=lambda state, *args, **kwargs: torch.set_rng_state(state),
@@ -114,8 +119,10 @@ class _CudaToCpu(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        if node.attr == "cuda" and isinstance(node.value, ast.Name) and node.value.id == "torch":
-            return ast.copy_location(ast.Name("__cuda__", node.ctx), node)
+        is_of_torch = isinstance(node.value, ast.Name) and node.value.id == "torch"
+        if node.attr == "cuda" and is_of_torch:
+            stand_in = ast.Name("__cuda__", node.ctx)
+            return ast.copy_location(stand_in, node)
         if node.attr == "is_cuda" and isinstance(node.ctx, ast.Load):
             return ast.copy_location(ast.Constant(True), node)
         return node
@@ -125,20 +132,24 @@ class _CudaToCpu(ast.NodeTransformer):
             return node
         bound: list[ast.AST] = []
         for alias in node.names:
-            source = ast.Attribute(ast.Name("__cuda__", ast.Load()), alias.name, ast.Load())
+            stand_in = ast.Name("__cuda__", ast.Load())
+            source = ast.Attribute(stand_in, alias.name, ast.Load())
             target = ast.Name(alias.asname or alias.name, ast.Store())
-            bound.append(ast.copy_location(ast.Assign([target], source), node))
+            assignment = ast.Assign([target], source)
+            bound.append(ast.copy_location(assignment, node))
         return bound
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _FAKED_CALLS:
-            return node.func.value
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "device":
-            node.args = node.args[:1]  # torch.device("cuda", i)
+        if isinstance(node.func, ast.Attribute):
+            if node.func.attr in _FAKED_CALLS:
+                return node.func.value
+            if node.func.attr == "device":
+                node.args = node.args[:1]  # torch.device("cuda", i)
         for keyword in node.keywords:
             if keyword.arg == "pin_memory" and isinstance(keyword.value, ast.Constant):
-                keyword.value = ast.copy_location(ast.Constant(False), keyword.value)
+                unpinned = ast.Constant(False)
+                keyword.value = ast.copy_location(unpinned, keyword.value)
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
@@ -148,7 +159,8 @@ class _CudaToCpu(ast.NodeTransformer):
         if text == "cuda" or text.startswith("cuda:"):
             return ast.copy_location(ast.Constant("cpu"), node)
         if text.startswith("torch.cuda.") and text.endswith("Tensor"):
-            return ast.copy_location(ast.Constant(text.replace("torch.cuda.", "torch.")), node)
+            of_cpu = ast.Constant(text.replace("torch.cuda.", "torch."))
+            return ast.copy_location(of_cpu, node)
         return node
 
 

@@ -34,11 +34,13 @@ class SwiGLU(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (gate_and_up,) = ctx.saved_tensors
         result = torch.empty_like(gate_and_up)
-        num_rows = max(1, _TILE // max(1, grad.size(-1)))
+        row_size = max(1, grad.size(-1))
+        num_rows = max(1, _TILE // row_size)
         for start in range(0, len(grad), num_rows):
             tile = slice(start, start + num_rows)
             gate, up = gate_and_up[tile].chunk(2, -1)
             gate_grad, up_grad = result[tile].chunk(2, -1)
             torch.mul(grad[tile], F.silu(gate), out=up_grad)
-            torch.ops.aten.silu_backward.grad_input(grad[tile] * up, gate, grad_input=gate_grad)
+            silu_grad = grad[tile] * up
+            torch.ops.aten.silu_backward.grad_input(silu_grad, gate, grad_input=gate_grad)
         return result, None, None

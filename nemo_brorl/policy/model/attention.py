@@ -25,7 +25,7 @@ from nemo_brorl.policy.cpu.attention import attend_on_cpu
 from nemo_brorl.policy.model.attention_flex import attend_with_flex
 from nemo_brorl.policy.model.attention_sdpa import attend_by_blocks
 from nemo_brorl.policy.model.rotary import rotate
-from nemo_brorl.policy.rows.row_layout import Packing
+from nemo_brorl.policy.rows.row_layout import Context, Packing
 
 
 class PackedAttention(torch.nn.Module):
@@ -75,9 +75,7 @@ class PackedAttention(torch.nn.Module):
         return output.flatten(1)[:, None]
 
 
-def gather_context(
-    key: Tensor, value: Tensor, packing: Packing, group: dist.ProcessGroup
-) -> tuple[Tensor, Tensor] | None:
+def gather_context(key: Tensor, value: Tensor, packing: Packing, group: dist.ProcessGroup) -> Context | None:
     """Keys and values [C, K, D] of all ranks' cut stretches, each stretch in its own order; None when nothing is cut,
     which all ranks find alike. One collective for both."""
     if packing.num_cut == 0:

@@ -18,7 +18,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.rows.row_layout import Packing, Sight
+from nemo_brorl.policy.rows.row_layout import Context, Packing, Sight
 
 ROW_MULTIPLE = 256  # tokens: two of FlexAttention's blocks, because a row of a single one is compiled apart
 
@@ -35,7 +35,7 @@ def attend_with_flex(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    context: tuple[Tensor, Tensor] | None,
+    context: Context | None,
     packing: Packing,
     scale: float,
 ) -> Tensor:
@@ -70,7 +70,8 @@ def block_mask(packing: Packing, device: torch.device) -> BlockMask:
         create = _compiled(create_block_mask, device.type)
         num_queries = len(sight.query_stretch)
         num_keys = len(sight.key_stretch)
-        packing.caches["flex"] = create(mask_mod(sight), None, None, num_queries, num_keys, device=str(device))
+        sees = mask_mod(sight)
+        packing.caches["flex"] = create(sees, None, None, num_queries, num_keys, device=str(device))
     return packing.caches["flex"]
 
 

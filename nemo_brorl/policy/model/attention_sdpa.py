@@ -13,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nemo_brorl.policy.rows.row_layout import Block, Packing, Span
+from nemo_brorl.policy.rows.row_layout import Block, Context, Packing, Span
 
 
 def attend_by_blocks(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    context: tuple[Tensor, Tensor] | None,
+    context: Context | None,
     packing: Packing,
     scale: float,
 ) -> Tensor:
@@ -54,12 +54,13 @@ def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    context: tuple[Tensor, Tensor],
+    context: Context,
     packing: Packing,
     scale: float,
 ) -> Tensor:
     """One block: [B, H, L, D]."""
-    attend = partial(F.scaled_dot_product_attention, scale=scale, enable_gqa=query.size(1) != key.size(1))
+    is_grouped = query.size(1) != key.size(1)
+    attend = partial(F.scaled_dot_product_attention, scale=scale, enable_gqa=is_grouped)
     if not block.sees:
         return attend(query, key, value, is_causal=True)
     context_key, context_value = context
@@ -75,9 +76,11 @@ def _attend(
 def _span(heads: Tensor, span: Span, num: int) -> Tensor:
     """[C, K, D] to [B, K, P, D]."""
     if span.stride == 0:
-        seen_by_all = heads[span.start : span.start + span.length]
-        return seen_by_all.transpose(0, 1).expand(num, -1, -1, -1)
-    rows = heads[span.start : span.start + num * span.stride]
+        end = span.start + span.length
+        seen_by_all = heads[span.start : end].transpose(0, 1)
+        return seen_by_all.expand(num, -1, -1, -1)
+    end = span.start + num * span.stride
+    rows = heads[span.start : end]
     by_stretch = rows.unflatten(0, (num, span.stride))
     seen_by_each = by_stretch[:, : span.length]
     return seen_by_each.transpose(1, 2)
@@ -92,6 +95,7 @@ def _mask(
     """[L, P + L] bool, True where a token may look: all that is in front, and its own past."""
     key = (num_before, length)
     if key not in packing.caches:
-        allowed = torch.ones(length, num_before + length, dtype=torch.bool, device=device)
+        num_keys = num_before + length
+        allowed = torch.ones(length, num_keys, dtype=torch.bool, device=device)
         packing.caches[key] = allowed.tril(num_before)
     return packing.caches[key]

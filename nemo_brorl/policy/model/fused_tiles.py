@@ -28,8 +28,10 @@ def add_tile(
     scale = shift.exp()
     total, weighted, squared = sums
     new_total = total * scale + exps.sum(1)
-    new_weighted = (weighted + shift * total) * scale + (shifted * exps).sum(1)
-    new_squared = squared * scale.square() + exps.square().sum(1)
+    new_weighted = (weighted + shift * total) * scale
+    new_weighted = new_weighted + (shifted * exps).sum(1)
+    new_squared = squared * scale.square()
+    new_squared = new_squared + exps.square().sum(1)
     return larger, torch.stack([new_total, new_weighted, new_squared])
 
 

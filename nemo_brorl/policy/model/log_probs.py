@@ -181,7 +181,8 @@ def _slices(num: int, size: int) -> Iterator[slice]:
 def _tiles(num_tokens: int, vocab: VocabSlice, device: torch.device) -> Iterator[slice]:
     """Columns of the tiles for a chunk; padding is in none of them."""
     num_columns = _TILE_LOGITS[device.type] // num_tokens
-    return _slices(vocab.num_valid, max(64, num_columns))
+    num_columns = max(64, num_columns)
+    return _slices(vocab.num_valid, num_columns)
 
 
 def _logits(products: Tensor, temperature: float) -> Tensor:

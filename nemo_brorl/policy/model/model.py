@@ -152,7 +152,9 @@ def layer_specs(
     else:
         norm = RMSNorm
     is_moe_layer = _is_moe_layer(config)
-    kinds = {is_moe: _layer_spec(config, on_gpu, is_moe) for is_moe in set(is_moe_layer)}
+    kinds = {}
+    for is_moe in set(is_moe_layer):
+        kinds[is_moe] = _layer_spec(config, on_gpu, is_moe)
     first = get_transformer_layer_offset(config, vp_stage=stage)
     last = first + get_num_layers_to_build(config, vp_stage=stage)
     specs = [kinds[is_moe] for is_moe in is_moe_layer[first:last]]

@@ -89,7 +89,7 @@ class _Rotate(torch.autograd.Function):
 
 def _rotated(heads: Tensor, cosine: Tensor, sine: Tensor, direction: float) -> Tensor:
     first, second = heads.chunk(2, -1)
-    rotated = torch.empty(heads.shape, dtype=heads.dtype, device=heads.device)
+    rotated = torch.empty(heads.shape, dtype=heads.dtype, device=heads.device)  # contiguous
     rotated_first, rotated_second = rotated.chunk(2, -1)
     torch.mul(first, cosine, out=rotated_first)
     rotated_first.addcmul_(second, sine, value=-direction)

@@ -168,7 +168,8 @@ class _Fp8Linear(torch.autograd.Function):
         is_gathered: bool,
     ) -> Tensor:
         whole = _gather_along_first_dim(x, group) if is_gathered else x
-        operands, quantised_weight = linear.recipe.inputs(whole.flatten(0, -2), weight, phase)
+        rows = whole.flatten(0, -2)
+        operands, quantised_weight = linear.recipe.inputs(rows, weight, phase)
         ctx.linear = linear
         ctx.group = group
         ctx.is_gathered = is_gathered
@@ -178,7 +179,8 @@ class _Fp8Linear(torch.autograd.Function):
         ctx.weight_dtype = weight.dtype
         _save(ctx, operands.by_column, quantised_weight)
         y = product(operands.by_row, quantised_weight.transposed(), x.dtype)
-        y = y.view(*whole.shape[:-1], weight.size(0))
+        leading = whole.shape[:-1]
+        y = y.view(*leading, weight.size(0))
         if bias is None:
             return y
         return y + bias
@@ -240,13 +242,16 @@ def _emulated(part: Any, policy: PolicyConfig, chunk: ChunkEmulation) -> Any:
     """A part of a layer's spec with every Megatron linear in it exchanged."""
     module = part.module if isinstance(part, ModuleSpec) else part
     if isinstance(module, type) and module in _EMULATED:
-        return ModuleSpec(module=_EMULATED[module], params={"policy": policy, "chunk": chunk})
+        params = {"policy": policy, "chunk": chunk}
+        return ModuleSpec(module=_EMULATED[module], params=params)
     if isinstance(part, ModuleSpec) and dataclasses.is_dataclass(part.submodules):
         submodules: Any = part.submodules
         exchanged = {}
         for field in dataclasses.fields(submodules):
-            exchanged[field.name] = _emulated(getattr(submodules, field.name), policy, chunk)
-        return dataclasses.replace(part, submodules=dataclasses.replace(submodules, **exchanged))
+            submodule = getattr(submodules, field.name)
+            exchanged[field.name] = _emulated(submodule, policy, chunk)
+        emulated = dataclasses.replace(submodules, **exchanged)
+        return dataclasses.replace(part, submodules=emulated)
     return part
 
 

@@ -121,7 +121,8 @@ def fill(param: Tensor, values: Tensor) -> None:
     of an FP8 parameter from what the layer was initialised with (`get_high_precision_init_val`)."""
     param.copy_(values)
     if hasattr(param, "get_high_precision_init_val"):
-        param._high_precision_init_val = values.detach().to(device="cpu", dtype=param.dtype)
+        on_host = values.detach().cpu()
+        param._high_precision_init_val = on_host.to(param.dtype)
 
 
 def plain(param: Tensor) -> Tensor:

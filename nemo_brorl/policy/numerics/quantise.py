@@ -69,7 +69,8 @@ def scale_for(amax: Tensor, largest: float, power_of_two: bool) -> Tensor:
         half = torch.full_like(mantissa, 0.5)
         scale = torch.ldexp(half, exponent)
     is_usable = (amax > 0) & torch.isfinite(amax)
-    return torch.where(is_usable, scale, torch.ones_like(scale))
+    one = torch.ones_like(scale)
+    return torch.where(is_usable, scale, one)
 
 
 def round_to(numbers: Tensor, to: Fp8Format) -> Tensor:
@@ -87,8 +88,8 @@ def largest_absolute(tensor: Tensor) -> Tensor:
 
 def per_tensor(tensor: Tensor, to: Fp8Format, scale: Tensor) -> Quantised:
     """Quantised with one scale []."""
-    values = round_to(tensor.float() * scale, to)
-    return Quantised(values, scale.reciprocal())
+    scaled = tensor.float() * scale
+    return Quantised(round_to(scaled, to), scale.reciprocal())
 
 
 def per_tile(matrix: Tensor, to: Fp8Format, rows: int, columns: int) -> Quantised:
@@ -113,7 +114,8 @@ def per_tile(matrix: Tensor, to: Fp8Format, rows: int, columns: int) -> Quantise
 
 def product(left: Quantised, right: Quantised, dtype: torch.dtype) -> Tensor:
     """left [M, K] @ right [K, N] in `dtype`, summed in fp32 and rounded once."""
-    if left.factor is None and right.factor is None and dtype == torch.bfloat16:
+    has_factor = left.factor is not None or right.factor is not None
+    if not has_factor and dtype == torch.bfloat16:
         return left.values @ right.values  # bf16 in and out, the kernel sums in fp32
     left_values = left.values.float()
     right_values = right.values.float()

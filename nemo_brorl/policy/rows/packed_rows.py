@@ -63,7 +63,8 @@ class GroupArrays:
 
     def response(self, rollout: int) -> tuple[Int32, Float32]:
         """Token ids and sampled log-probs [T] of one rollout of the group."""
-        number = int(np.searchsorted(self.first, rollout, side="right")) - 1
+        num_begun = int(np.searchsorted(self.first, rollout, side="right"))
+        number = num_begun - 1
         chunk = self.chunks[number]
         local = rollout - int(self.first[number])
         tokens = slice(chunk.offsets[local], chunk.offsets[local + 1])
@@ -101,7 +102,8 @@ def segments_of(
         for index, rollout in enumerate(segment.rollouts):
             token_ids, log_probs = groups[segment.group].response(rollout)
             advantage = float(planned.advantages[rollout])
-            response = Response(number, index, token_ids, log_probs, advantage, is_fresh=planned.staleness == 0)
+            is_fresh = planned.staleness == 0
+            response = Response(number, index, token_ids, log_probs, advantage, is_fresh)
             responses.append(response)
         segments.append(PackedSegment(planned.prompt_ids, tuple(responses)))
     return segments

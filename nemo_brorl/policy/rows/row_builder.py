@@ -100,17 +100,22 @@ class _Draft:
         for piece in (early_piece, num_pieces - 1 - early_piece):
             start = piece * piece_length
             columns = np.arange(start, start + piece_length)
-            own_rows = np.arange(num * piece_length).reshape(num, piece_length)
+            own_rows = np.arange(num * piece_length)
+            own_rows = own_rows.reshape(num, piece_length)
             rows[:, columns] = self.num_tokens + own_rows
-            past = Span(self.num_context, start, padded) if piece else None
+            past = None
+            if piece > 0:
+                past = Span(self.num_context, start, padded)
             prompt = stretches[0].prompt
             piece_ids = token_ids[:, columns]
             self._add(piece_ids, positions[columns], numbers, prompt, past)
-            hidden = np.full((2, num * piece_length), HIDDEN)  # seen in the context
+            num_tokens = num * piece_length
+            hidden = np.full((2, num_tokens), HIDDEN)  # seen in the context
             self.keys.append(hidden)
         for index, stretch in enumerate(stretches):
             stretch.rows = rows[index, :length]
-            stretch.span = Span(self.num_context + index * padded, length)
+            first_row = self.num_context + index * padded
+            stretch.span = Span(first_row, length)
         self._extend_context(piece_length, numbers, positions, length)
 
     def _extend_context(
@@ -142,7 +147,8 @@ class _Draft:
     def pad(self, at_least: int) -> None:
         """Fill up with a document that nothing reads."""
         num_missing = max(at_least - self.num_tokens, 0)
-        num_missing += -(self.num_tokens + num_missing) % self.settings.multiple
+        num_tokens = self.num_tokens + num_missing
+        num_missing += -num_tokens % self.settings.multiple
         if num_missing:
             padding = Stretch(np.zeros(num_missing, np.int32), num_missing)
             self.place_whole([padding])
@@ -200,19 +206,20 @@ class _Draft:
             source_rows.append(sources[mine])
             targets.append(response.token_ids[mine])
             log_probs.append(response.log_probs[mine])
-            indices.append(np.full(len(mine), len(responses)))
+            index = len(responses)
+            indices.append(np.full(len(mine), index))
             places.append(mine)
             responses.append(response)
         response_index = _joined(indices, np.int64)
         advantages = np.array([response.advantage for response in responses], np.float32)
         is_fresh = np.array([response.is_fresh for response in responses], np.bool_)
-        token_ids = self._tensor(_joined(self.token_ids, np.int64))
-        positions = self._tensor(_joined(self.positions, np.int64))
+        token_ids = self._joined(self.token_ids, np.int64)
+        positions = self._joined(self.positions, np.int64)
         packing = Packing(
             blocks=tuple(self.blocks),
             positions=positions,
-            source_rows=self._tensor(_joined(source_rows, np.int64)),
-            targets=self._tensor(_joined(targets, np.int64)),
+            source_rows=self._joined(source_rows, np.int64),
+            targets=self._joined(targets, np.int64),
             temperature=temperature,
             num_cut=self.num_cut,
             context_order=self._context_order() if self.num_cut else None,
@@ -222,7 +229,7 @@ class _Draft:
             token_ids=token_ids[None],
             positions=positions[None],
             packing=packing,
-            sampled_log_probs=self._tensor(_joined(log_probs, np.float32)),
+            sampled_log_probs=self._joined(log_probs, np.float32),
             advantages=self._tensor(advantages[response_index]),
             is_fresh=self._tensor(is_fresh[response_index]),
             responses=tuple(responses),
@@ -242,6 +249,9 @@ class _Draft:
         for row in (*queries, *keys):
             parts.append(self._tensor(row.astype(np.int32)))
         return Sight(*parts)
+
+    def _joined(self, parts: Sequence[np.ndarray], dtype: type) -> Tensor:
+        return self._tensor(_joined(parts, dtype))
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.settings.device)

@@ -17,6 +17,8 @@ import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
+Context = tuple[Tensor, Tensor]  # keys and values [C, K, D] of the context
+
 
 @dataclass(frozen=True)
 class RowSettings:

@@ -70,7 +70,11 @@ class BackgroundSave:
         self.results: list[Any] = []
         self.failure = "its writer ended without a result"
         self.seconds = 0.0
-        self.thread = threading.Thread(target=self._write, name="checkpoint writer", daemon=True)
+        self.thread = threading.Thread(
+            target=self._write,
+            name="checkpoint writer",
+            daemon=True,
+        )
         self.thread.start()
 
     def is_written(self) -> bool:

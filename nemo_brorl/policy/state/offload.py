@@ -109,4 +109,5 @@ def _storages(tensors: Iterable[Tensor]) -> dict[int, UntypedStorage]:
 
 
 def _bytes_of(storage: UntypedStorage) -> Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage)

@@ -89,10 +89,15 @@ def state_tensors(optimizer: MegatronOptimizer) -> Iterator[Tensor]:
     for part in optimizer.chained_optimizers:
         for group in part.optimizer.param_groups:
             yield from group["params"]
-        for state in part.optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, Tensor):
-                    yield value
+        yield from _moments(part)
+
+
+def _moments(part: Any) -> Iterator[Tensor]:
+    """Adam's running means of one part of the optimizer."""
+    for state in part.optimizer.state.values():
+        for value in state.values():
+            if isinstance(value, Tensor):
+                yield value
 
 
 @torch.no_grad()
@@ -101,10 +106,8 @@ def clear_state(optimizer: MegatronOptimizer) -> None:
     for part in optimizer.chained_optimizers:
         for group in part.optimizer.param_groups:
             group.pop("step", None)
-        for state in part.optimizer.state.values():
-            for value in state.values():
-                if isinstance(value, Tensor):
-                    value.zero_()
+        for moment in _moments(part):
+            moment.zero_()
 
 
 def guarded_step(

@@ -9,7 +9,7 @@ gathered bucket by bucket and copied only on the rank that writes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -45,8 +45,8 @@ def _sharded_state(
     """State by the parameter's number, in the order of the buffers, as Megatron has it."""
     if is_loading:
         return megatrons(model_state, is_loading, metadata)
-    entries, _ = extract_sharded_tensors_and_factories(model_state)
-    sharded = {entry.data: entry for entry in nested_values(entries)}
+    model_entries, _ = extract_sharded_tensors_and_factories(model_state)
+    sharded = {entry.data: entry for entry in nested_values(model_entries)}
     state: dict[int, dict[str, Any]] = {}
     for number, buffer in enumerate(part.buffers):
         whole: dict[tuple[Tensor, str], Tensor] = {}
@@ -57,8 +57,10 @@ def _sharded_state(
             else:
                 whole[param, key] = _nothing(flat).expand(param.shape)
         for param in buffer.param_index_map:
-            entry = sharded[param]
-            state[len(state)] = {key: _entry(entry, key, whole[param, key]) for key in _KEYS}
+            entries = {}
+            for key in _KEYS:
+                entries[key] = _entry(sharded[param], key, whole[param, key])
+            state[len(state)] = entries
     wait_for_copies()
     return state
 
@@ -71,10 +73,7 @@ def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]
     buffer = part.buffers[number]
     for bucket, bucket_ranges in zip(buffer.buckets, ranges, strict=True):
         if group.size() == 1:
-            for param in bucket_ranges["param_map"]:
-                states = part._get_main_param_and_optimizer_states(param)
-                for key in _KEYS:
-                    yield param, key, states[key]
+            yield from _own_states(part, bucket_ranges["param_map"])
             continue
         for key in _KEYS:
             gathered = _gather(part, bucket, bucket_ranges["param_map"], key)
@@ -83,6 +82,14 @@ def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]
                 start -= bucket.offset
                 end -= bucket.offset
                 yield param, key, gathered[start:end]
+
+
+def _own_states(part: Any, params: Iterable[Tensor]) -> Iterator[tuple[Tensor, str, Tensor]]:
+    """The same of parameters that this rank has whole."""
+    for param in params:
+        states = part._get_main_param_and_optimizer_states(param)
+        for key in _KEYS:
+            yield param, key, states[key]
 
 
 def _gather(
@@ -96,7 +103,8 @@ def _gather(
     size = bucket.grad_data.numel()
     device = bucket.grad_data.device
     gathered = torch.empty(size, dtype=torch.float32, device=device)
-    shard = torch.zeros(size // group.size(), dtype=torch.float32, device=device)
+    shard_size = size // group.size()
+    shard = torch.zeros(shard_size, dtype=torch.float32, device=device)
     for param, places in param_map.items():
         states = part._get_main_param_and_optimizer_states(param)
         place = places["gbuf_local"]

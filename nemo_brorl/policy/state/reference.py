@@ -27,7 +27,9 @@ class ReferenceWeights:
             for name, param in model.named_parameters():
                 _check_is_plain(param)
                 self.params[f"chunk{index}.{name}"] = param
-        self.copies = {name: host_like(param) for name, param in self.params.items()}
+        self.copies: dict[str, Tensor] = {}
+        for name, param in self.params.items():
+            self.copies[name] = host_like(param)
         self.reset()
 
     @torch.no_grad()

@@ -31,7 +31,9 @@ def write_hf_folder(
     shards = list(cut(manifest, lambda info: info.num_bytes, shard_bytes))
     names = ["model.safetensors"]
     if len(shards) > 1:
-        names = [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
+        names = []
+        for number in range(1, len(shards) + 1):
+            names.append(f"model-{number:05d}-of-{len(shards):05d}.safetensors")
         _write_index(folder, shards, names)
     tensors = iter(stream)
     for shard, name in zip(shards, names, strict=True):
@@ -43,11 +45,13 @@ def write_hf_folder(
 
 
 def _copy_companions(source: Path, folder: Path, dtype: str) -> None:
+    companions: list[Path] = []
     if source.resolve() != folder.resolve():
         for pattern in _COMPANIONS:
-            for path in source.glob(pattern):
-                if not path.name.endswith(".safetensors.index.json"):
-                    shutil.copyfile(path, folder / path.name)
+            companions += source.glob(pattern)
+    for path in companions:
+        if not path.name.endswith(".safetensors.index.json"):
+            shutil.copyfile(path, folder / path.name)
     config = json.loads((source / "config.json").read_text())
     config.pop("torch_dtype", None)  # the name before Transformers 5
     config["dtype"] = dtype

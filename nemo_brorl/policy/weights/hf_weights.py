@@ -156,7 +156,8 @@ class HfExport:
         entries = {}
         for name, (slot, param) in self.params.items():
             expert_rank = self.experts.rank() if slot.is_expert else 0
-            entries[name] = _Entry(slot, tuple(param.shape), param.dtype, stage, expert_rank)
+            size = tuple(param.shape)
+            entries[name] = _Entry(slot, size, param.dtype, stage, expert_rank)
         for group in (self.experts, self.pipeline):
             gathered: list[Any] = [None] * group.size()
             dist.all_gather_object(gathered, entries, group=group)
