@@ -80,7 +80,8 @@ class Learner:
         Collective; every replica does the same work. `with_fp8=False` leaves out what `policy.fp8` does to them.
         """
         micro_batches = self._within_budget(prompt_ids, response_ids)
-        rows = self.state.rows(micro_batches, self.state.config.rollouts.temperature)
+        temperature = self.state.config.rollouts.temperature
+        rows = self.state.rows(micro_batches, temperature)
         if with_fp8:
             self.fp8_check.first_scales(rows[0])
         precision = nullcontext() if with_fp8 else fp8_off(self.state.models)
@@ -95,7 +96,8 @@ class Learner:
     def _within_budget(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[list[PackedSegment]]:
         """Micro-batches of at most tokens_per_micro_batch tokens per context-parallel rank. The index of a response is
         its number among all."""
-        budget = self.state.config.policy.tokens_per_micro_batch * self.state.layout.context
+        tokens_per_rank = self.state.config.policy.tokens_per_micro_batch
+        budget = tokens_per_rank * self.state.layout.context
         micro_batches: list[list[PackedSegment]] = []
         num_tokens = budget
         pairs = zip(prompt_ids, response_ids, strict=True)
@@ -105,7 +107,8 @@ class Learner:
                 micro_batches.append([])
                 num_tokens = 0
             segment = len(micro_batches[-1])
-            micro_batches[-1].append(_to_score(segment, number, prompt, response))
+            to_score = _to_score(segment, number, prompt, response)
+            micro_batches[-1].append(to_score)
             num_tokens += length
         return micro_batches
 
@@ -130,7 +133,8 @@ class Learner:
 
     def weight_manifest(self) -> list[TensorInfo]:
         """Names, shapes and dtypes of the weight stream."""
-        return weight_manifest(self.state.shape, param_dtype(self.state.config.policy))
+        dtype = param_dtype(self.state.config.policy)
+        return weight_manifest(self.state.shape, dtype)
 
     def weight_buckets(self) -> Iterator[WeightBucket]:
         """Collective: the current weights, bytes and all. Every rank must exhaust it."""
@@ -209,7 +213,8 @@ def _to_score(
     response_ids: Sequence[int],
 ) -> PackedSegment:
     """A prompt with one response, of which only the tokens matter."""
+    prompt = np.asarray(prompt_ids, np.int32)
     token_ids = np.asarray(response_ids, np.int32)
     no_log_probs = np.zeros(len(token_ids), np.float32)
     response = Response(segment, number, token_ids, no_log_probs, 0.0, is_fresh=True)
-    return PackedSegment(np.asarray(prompt_ids, np.int32), (response,))
+    return PackedSegment(prompt, (response,))

@@ -155,10 +155,12 @@ class _Attention(torch.autograd.Function):
         if not is_own:
             context = (keys, values)
             context_grads = (torch.zeros_like(keys), torch.zeros_like(values))
+        num_heads = query.size(1)
+        num_kv = key.size(1)
         whole_row = _Backward(grad, query, output, log_sums, query_grad)
         for rows, span in plan.shared:
-            seen = [_span(part, span, query.size(1)) for part in context]
-            views = [_queries(part, rows, key.size(1)) for part in whole_row]
+            seen = [_span(part, span, num_heads) for part in context]
+            views = [_queries(part, rows, num_kv) for part in whole_row]
             seen_grads = _backward_of_seen(views, seen, scale)
             for total, part in zip(context_grads, seen_grads, strict=True):
                 end = span.start + span.length
@@ -211,7 +213,8 @@ def _by_block(plan: _Plan, *tensors: Tensor) -> Iterator[list[Tensor]]:
 
 def _stretches(heads: Tensor, rows: slice, block: Block) -> Tensor:
     """[T, H, ...] to a view [B, H, L, ...] of a block."""
-    by_stretch = heads[rows].unflatten(0, (block.num, block.length))
+    sizes = (block.num, block.length)
+    by_stretch = heads[rows].unflatten(0, sizes)
     return by_stretch.transpose(1, 2)
 
 

@@ -100,9 +100,8 @@ class _Draft:
         for piece in (early_piece, num_pieces - 1 - early_piece):
             start = piece * piece_length
             columns = np.arange(start, start + piece_length)
-            own_rows = np.arange(num * piece_length)
-            own_rows = own_rows.reshape(num, piece_length)
-            rows[:, columns] = self.num_tokens + own_rows
+            own_rows = self.num_tokens + np.arange(num * piece_length)
+            rows[:, columns] = own_rows.reshape(num, piece_length)
             past = None
             if piece > 0:
                 past = Span(self.num_context, start, padded)

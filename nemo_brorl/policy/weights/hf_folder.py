@@ -55,7 +55,8 @@ def _copy_companions(source: Path, folder: Path, dtype: str) -> None:
     config = json.loads((source / "config.json").read_text())
     config.pop("torch_dtype", None)  # the name before Transformers 5
     config["dtype"] = dtype
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    text = json.dumps(config, indent=2)
+    (folder / "config.json").write_text(text + "\n")
 
 
 def _write_index(
@@ -70,4 +71,5 @@ def _write_index(
             weight_map[info.name] = name
             total += info.num_bytes
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n")
+    text = json.dumps(index, indent=2)
+    (folder / _INDEX).write_text(text + "\n")

@@ -129,8 +129,8 @@ def views(kind: str, local: Tensor, shape: ModelShape) -> list[Tensor]:
     if kind != "qkv":
         return [local]
     num_query = shape.num_heads // shape.num_key_value_heads
-    heads_of_group = num_query + 2
-    grouped = local.unflatten(0, (-1, heads_of_group, shape.head_size))  # [groups, heads of a group, D, ...]
+    group = (-1, num_query + 2, shape.head_size)
+    grouped = local.unflatten(0, group)  # [groups, heads of a group, D, ...]
     return list(grouped.split([num_query, 1, 1], dim=1))
 
 

@@ -115,7 +115,8 @@ class WeightStreams:
             options: dict[str, Any] = {"num_returns": "streaming"}
             if number == 0:  # it has the messages
                 options["_generator_backpressure_num_objects"] = _MESSAGES_AHEAD
-            self._generators.append(rank.stream_weights.options(**options).remote())
+            streaming = rank.stream_weights.options(**options)
+            self._generators.append(streaming.remote())
         self._num_sent = [0] * len(self._generators)  # buckets, by rank
 
     def next_message(self, is_last_of_bucket: bool = False) -> Any:
