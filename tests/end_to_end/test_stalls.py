@@ -13,7 +13,7 @@ import ray
 
 from nemo_brorl.core.errors import StallError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
-from nemo_brorl.policy import megatron_policy, roll_call
+from nemo_brorl.policy import megatron_policy, rank_progress
 from nemo_brorl.policy.megatron_policy import MegatronPolicy
 from nemo_brorl.policy.rank_progress import POLL_GROUP
 from tests.support.model_factory import make_config, make_model, make_plan
@@ -31,8 +31,8 @@ def test_a_stopped_rank_is_named_and_ends_the_run(
 ) -> None:
     monkeypatch.setattr(megatron_policy, "_CLOSE_TIMEOUT_S", 2.0)  # it will not answer then either
     monkeypatch.setattr(megatron_policy, "SLICE_S", ASKED_EVERY_S)
-    monkeypatch.setattr(roll_call, "EVERY_S", ASKED_EVERY_S)
-    monkeypatch.setattr(roll_call, "SILENT_S", SILENT_S)
+    monkeypatch.setattr(rank_progress, "POLL_EVERY_S", ASKED_EVERY_S)
+    monkeypatch.setattr(rank_progress, "SILENT_S", SILENT_S)
     heartbeat = Heartbeat()
     warnings: list[str] = []
     heartbeat.on_stall = lambda text, seconds: warnings.append(text)
