@@ -1,1 +1,1 @@
-"""Rollouts: how groups are cut into requests, placed on engines, and put together again; the schedule over training."""
+"""The stage that fills a batch with groups of rollouts, and the schedule of their number over training."""

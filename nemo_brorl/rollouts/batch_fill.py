@@ -202,7 +202,7 @@ class BatchFill:
             scored = group.close()
             scored = replace(scored, waves=waves, learn_from=group.not_learnt())
             if judge(scored, self.dynamic_sampling.config).keep:
-                self.carry_over.completed.append(scored)
+                self.carry_over.put_completed(scored)
             group.num_learnt = len(group.parts)
         if group.partial and self.settings.unfinished == "resume":
             self.carry_over.put_back(group)
@@ -225,7 +225,7 @@ class BatchFill:
         if fate == "resume":
             self.carry_over.put_back(group)
         elif fate == "restart":
-            self.carry_over.restarted.append(group.prompt)
+            self.carry_over.restart(group.prompt)
 
     def _settle_overdue(self, group: OpenGroup) -> None:
         """Some of its rollouts missed a deadline."""

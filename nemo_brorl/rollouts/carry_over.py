@@ -98,7 +98,7 @@ class CarryOver:
             if (group.oldest_version or 0) >= oldest:
                 fresh.append(group)
             elif not group.is_closed:
-                self.restarted.append(group.prompt)
+                self.restart(group.prompt)
         self.partial = fresh
 
     def take_replay(self, version: int) -> ReplayCache:
@@ -150,9 +150,17 @@ class CarryOver:
     def put_back(self, group: OpenGroup) -> None:
         """Keep a group that was cut for the next step; one without a token starts anew."""
         if group.oldest_version is None:
-            self.restarted.append(group.prompt)
+            self.restart(group.prompt)
         else:
             self.partial.append(group)
+
+    def restart(self, prompt: Prompt) -> None:
+        """Hand a prompt out once more."""
+        self.restarted.append(prompt)
+
+    def put_completed(self, group: ScoredGroup) -> None:
+        """Keep a group that was closed before, now with more rollouts, until a step takes it."""
+        self.completed.append(group)
 
     def learn(
         self,

@@ -1,5 +1,4 @@
-"""Requests of a group: a prompt's N rollouts are cut into chunks, each with the group's seed and its place in the
-group."""
+"""Requests for a group's rollouts: N are cut into chunks, each with the group's seed and its place in the group."""
 
 from __future__ import annotations
 

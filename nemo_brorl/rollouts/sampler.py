@@ -1,5 +1,5 @@
-"""Sampling and scoring: from prompts to scored groups through the Generator and Verifier ports. Training, validation,
-evaluation and the warm-up's probes all come through here."""
+"""Sampling and scoring of groups through the Generator and Verifier ports. Training, validation, evaluation and the
+warm-up's probes all come through here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the policy's own files, the run state, and the groups between two steps.
+"""Checkpoints of a run, with the policy's own files, the run state, and the groups between two steps.
 
     checkpoints/step_K/policy/      Megatron dist_checkpointing (weights, optimizer, reference)
                        state.json   step, prompt stream, counters

@@ -1,4 +1,4 @@
-"""Carriers on disk: frozen dataclasses as JSON, their arrays beside them in one npz file, no pickle.
+"""Carriers on disk, frozen dataclasses as JSON with their arrays beside them in one npz file, no pickle.
 
 A value is written with its type's name and read back by it, so a carrier that grows a field needs no change here.
 References into the object store are fetched; what is read has tokens in the object store again, where Ray is up, so

@@ -1,4 +1,4 @@
-"""The parity gate: before training, Hugging Face, Megatron and vLLM must agree about the log-probs of the same tokens.
+"""Parity gate before training, where Hugging Face, Megatron and vLLM must agree about the log-probs of the same tokens.
 
 They are three implementations of one model. A silent difference between them (a rotary base, a missing bias, a stale LM
 head) turns every importance ratio into noise, so a run refuses to start above the bound.

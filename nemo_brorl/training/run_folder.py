@@ -1,4 +1,4 @@
-"""The run folder: the resolved configuration and code revision it belongs to, the refusal to mix two runs in it, and
+"""Run folder, with the resolved configuration and code revision it belongs to, the refusal to mix two runs in it, and
 samples of each step to read."""
 
 from __future__ import annotations

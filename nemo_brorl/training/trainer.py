@@ -1,4 +1,4 @@
-"""The BroRL loop: fill a batch → learn → publish → record. No branch on backend, parallelism or hardware in here."""
+"""The BroRL loop, fill a batch → learn → publish → record. No branch on backend, parallelism or hardware in here."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The warm-up: a small model made from nothing, for machines that cannot download one."""
+"""Warm-up of a small model made from nothing, for machines that cannot download one."""

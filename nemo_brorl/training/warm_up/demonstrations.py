@@ -1,4 +1,4 @@
-"""Right answers to generated questions: what the warm-up learns from.
+"""Demonstrations that the warm-up learns from, right answers to generated questions.
 
 A base model has seen answers written in more than one way. So a share of the demonstrations puts the answer into tags,
 where the verifier looks for it, and the rest writes it bare: to follow the format is part of what reinforcement

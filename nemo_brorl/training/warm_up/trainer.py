@@ -1,4 +1,4 @@
-"""The warm-up: a small Qwen2 model, trained on demonstrations until it is right sometimes and wrong often.
+"""Warm-up of a small Qwen2 model, trained on demonstrations until it is right sometimes and wrong often.
 
 It stands in for a downloaded base model on machines that cannot download one. The real stack does it: the same Megatron
 policy trains on packed demonstrations, the same engines and verifiers measure pass@1 on held-out questions, and it
