@@ -16,7 +16,7 @@ import psutil
 from nemo_brorl.__main__ import main
 from tests.support import fork_server
 
-fork_server.preload("nemo_brorl.commands.runs", "nemo_brorl.commands.nemo_app")
+fork_server.preload("nemo_brorl.commands.wiring", "nemo_brorl.commands.evaluate", "nemo_brorl.commands.nemo_app")
 
 RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # small; they can outlive a driver that was killed
 TIMEOUT_S = 400.0
