@@ -94,7 +94,12 @@ def choose_node(job: slurm.Job, wanted: str | None) -> str:
     )
 
 
-def step_command(target: Target, job: slurm.Job, node: str, is_outside: bool) -> list[str]:
+def step_command(
+    target: Target,
+    job: slurm.Job,
+    node: str,
+    is_outside: bool,
+) -> list[str]:
     """A step of one task beside what runs on a node; without --overlap it would wait for ever."""
     command = [
         "srun",
@@ -120,7 +125,12 @@ def has_container(target: Target) -> bool:
     return re.search(r"^export BRORL_CONTAINER=\S", script.read_text("utf-8"), re.MULTILINE) is not None
 
 
-def show_node_logs(target: Target, node: str, lines: int, is_outside: bool) -> int:
+def show_node_logs(
+    target: Target,
+    node: str,
+    lines: int,
+    is_outside: bool,
+) -> int:
     """What the job kept of a node's logs, and while it runs what Ray writes there. Returns an exit code."""
     for path in kept_logs(target, node):
         sys.stdout.write(f"==> {path}\n")
@@ -150,7 +160,12 @@ def kept_logs(target: Target, node: str) -> list[Path]:
     return sorted(path for path in newest.rglob(f"ray_{node}*") if path.is_file())
 
 
-def follow(target: Target, name: str, lines: int, goes_on: bool) -> int:
+def follow(
+    target: Target,
+    name: str,
+    lines: int,
+    goes_on: bool,
+) -> int:
     """Print a log's end, and what is added to it while the run goes on. Returns an exit code. Raises ResourceError
     without a log."""
     log = newest_log(target)
@@ -178,7 +193,12 @@ def _goes_on(name: str) -> bool:
     return is_going_on(target, run, time.time())
 
 
-def grow(path: Path, goes_on: Callable[[], bool], poll_s: float = POLL_S, ask_s: float = ASK_S) -> Iterator[str]:
+def grow(
+    path: Path,
+    goes_on: Callable[[], bool],
+    poll_s: float = POLL_S,
+    ask_s: float = ASK_S,
+) -> Iterator[str]:
     """What is added to a file from now on, until nothing is and `goes_on` says no. One that was truncated is read from
     its start."""
     with path.open("rb") as file:

@@ -78,7 +78,13 @@ class Folders:
         return ids
 
 
-def freeze(folders: Folders, config: BroRLConfig, code: CodeSnapshot, script: str, command: str) -> None:
+def freeze(
+    folders: Folders,
+    config: BroRLConfig,
+    code: CodeSnapshot,
+    script: str,
+    command: str,
+) -> None:
     """Write RUN/launch, and make the folder of the jobs' logs, which Slurm does not."""
     partial = folders.run / "launch.partial"
     shutil.rmtree(partial, ignore_errors=True)
@@ -155,7 +161,12 @@ def read_jobs(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def note_job(folders: Folders, job: str, after: str | None, arguments: Sequence[str]) -> None:
+def note_job(
+    folders: Folders,
+    job: str,
+    after: str | None,
+    arguments: Sequence[str],
+) -> None:
     """Append a job to `jobs.jsonl`."""
     row = {
         "job": job,

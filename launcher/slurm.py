@@ -117,7 +117,12 @@ def test_only(script: str) -> str:
     return said
 
 
-def submit(script: Path, after: str | None, arguments: Sequence[str], variables: Mapping[str, str]) -> str:
+def submit(
+    script: Path,
+    after: str | None,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+) -> str:
     """Submit a job script, to start once job `after` has ended, however it did; `variables` are added to the
     environment it is given.
 

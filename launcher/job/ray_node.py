@@ -72,7 +72,12 @@ def choose_address(interface: str, head: str | None, peer: str) -> str:
     return own_address(address_of(peer)) if peer else "127.0.0.1"
 
 
-def ray_command(options: argparse.Namespace, address: str, ports: RayPorts, folder: Path) -> list[str]:
+def ray_command(
+    options: argparse.Namespace,
+    address: str,
+    ports: RayPorts,
+    folder: Path,
+) -> list[str]:
     """`ray start` for this node. All ports are given: for those that are not, Ray waits half a minute on a busy node,
     and gives up."""
     command = [

@@ -111,7 +111,12 @@ def _check_positive(options: argparse.Namespace) -> None:
         raise ConfigError(f"--keep-rate {options.keep_rate:g}: must be above 0 and at most 1")
 
 
-def _check_limit(option: str, value: float | None, setting: str, limit: int) -> None:
+def _check_limit(
+    option: str,
+    value: float | None,
+    setting: str,
+    limit: int,
+) -> None:
     if value is not None and value > limit:
         raise ConfigError(f"{option} {value:g}: a mean cannot be above {setting}={limit}")
 
@@ -181,7 +186,12 @@ def print_more_nodes(plan: Plan, lengths: Lengths) -> None:
         print_proposals(f"no layout of these devices fits; on {more.plan.hardware.num_nodes} nodes", [more])
 
 
-def write_json(plan: Plan, better: Sequence[Proposal], helpful: Sequence[Proposal], path: Path) -> None:
+def write_json(
+    plan: Plan,
+    better: Sequence[Proposal],
+    helpful: Sequence[Proposal],
+    path: Path,
+) -> None:
     """The whole plan, and the overrides of what was proposed."""
     data = as_json(plan)
     data["proposals"] = [_proposal_json(proposal) for proposal in better]

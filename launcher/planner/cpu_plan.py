@@ -13,6 +13,7 @@ from nemo_brorl.config.model_shape import ModelShape, hf_shapes, num_parameters
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed
+from nemo_brorl.launcher.planner.device_memory import DeviceMemory, engine_term, term
 from nemo_brorl.launcher.planner.generation_time import (
     EngineSpeed,
     GenerationTime,
@@ -21,7 +22,7 @@ from nemo_brorl.launcher.planner.generation_time import (
 )
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.host_memory import NodeMemory, NodeTerm, checkpoint_gib
-from nemo_brorl.launcher.planner.memory_plan import NUMBER_BYTES, DeviceMemory, EnginePlan, engine_term, term
+from nemo_brorl.launcher.planner.memory_plan import NUMBER_BYTES, EnginePlan
 from nemo_brorl.launcher.planner.model_cost import Cut, rank_parameters
 from nemo_brorl.launcher.planner.model_cost import key_value_bytes as token_bytes
 from nemo_brorl.launcher.planner.step_time import StageTime, StepTime
@@ -41,7 +42,12 @@ class CpuShares:
     token: float = 1900.0  # … samples one token of one rollout
     step: float = 80_000.0  # … makes a step, whatever its batch
 
-    def scaled(self, score: float, train: float, engine: float) -> CpuShares:
+    def scaled(
+        self,
+        score: float,
+        train: float,
+        engine: float,
+    ) -> CpuShares:
         """With seconds of scoring, training and generation multiplied."""
         return replace(
             self,
@@ -84,7 +90,12 @@ def cpu_devices(memory: CpuMemory, hardware: Hardware) -> tuple[DeviceMemory, ..
     )
 
 
-def cpu_engine(config: BroRLConfig, shape: ModelShape, memory: CpuMemory, work: Workload) -> EnginePlan:
+def cpu_engine(
+    config: BroRLConfig,
+    shape: ModelShape,
+    memory: CpuMemory,
+    work: Workload,
+) -> EnginePlan:
     """One engine: its cache has a size of its own."""
     token = token_bytes(shape, NUMBER_BYTES[config.generation.precision])
     cache = config.generation.kv_cache_gib
@@ -95,7 +106,12 @@ def cpu_engine(config: BroRLConfig, shape: ModelShape, memory: CpuMemory, work: 
     )
 
 
-def cpu_node(config: BroRLConfig, shape: ModelShape, memory: CpuMemory, hardware: Hardware) -> NodeMemory:
+def cpu_node(
+    config: BroRLConfig,
+    shape: ModelShape,
+    memory: CpuMemory,
+    hardware: Hardware,
+) -> NodeMemory:
     """The whole machine."""
     rank = sum(memory.rank.values())
     engine = sum(memory.engine.values())
@@ -182,7 +198,12 @@ def _learning_s(
 
 
 def _generation_time(
-    config: BroRLConfig, shape: ModelShape, work: Workload, engine: EnginePlan, speed: CpuSpeed, shares: CpuShares
+    config: BroRLConfig,
+    shape: ModelShape,
+    work: Workload,
+    engine: EnginePlan,
+    speed: CpuSpeed,
+    shares: CpuShares,
 ) -> GenerationTime:
     """Time of one engine on a core of its own."""
     num = num_engines(config)

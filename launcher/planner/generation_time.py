@@ -68,7 +68,12 @@ def engine_speed(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> 
 
 
 @lru_cache(maxsize=512)
-def decode_seconds(speed: EngineSpeed, num: int, slots: int, work: Workload) -> tuple[float, float]:
+def decode_seconds(
+    speed: EngineSpeed,
+    num: int,
+    slots: int,
+    work: Workload,
+) -> tuple[float, float]:
     """(seconds, share of them after the last rollout has begun) for `num` rollouts of typical lengths over `slots`
     places, each place taken by the next rollout as soon as it is free."""
     scale = max(1.0, num / _MAX_ROLLOUTS)
@@ -120,7 +125,12 @@ class GenerationTime:
 
 
 def generation_time(
-    config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload, engine: EnginePlan, num: int
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+    engine: EnginePlan,
+    num: int,
 ) -> GenerationTime:
     """Time of `num` engines. One without room for a single rollout takes infinitely long."""
     speed = engine_speed(config, shape, hardware)

@@ -72,7 +72,11 @@ KINDS = (*GPUS, "cpu")
 
 
 def gpu_hardware(
-    kind: str, num_nodes: int, per_node: int, memory_gib: float | None = None, host_memory_gib: float | None = None
+    kind: str,
+    num_nodes: int,
+    per_node: int,
+    memory_gib: float | None = None,
+    host_memory_gib: float | None = None,
 ) -> Hardware:
     """A cluster of a known kind of GPU. Raises ConfigError for an unknown one."""
     if kind not in GPUS:

@@ -8,18 +8,17 @@ the policy's, *generate* for the engines'.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.launcher.planner.device_memory import MOMENTS, DeviceMemory, Term, engine_term, term
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.model_cost import Cut, Parameters, key_value_bytes, layer_activations, rank_parameters
 from nemo_brorl.launcher.planner.workload import Engines, MicroBatches, Workload
-
-MOMENTS = ("start", "generate", "update", "publish")
 
 # Assumed, GiB: what processes take of a GPU beside tensors. Not measured by this project.
 POLICY_CONTEXT = 1.2  # CUDA context, cuBLAS and Transformer Engine workspaces
@@ -36,58 +35,6 @@ NUMBER_BYTES = {"fp32": 4, "bf16": 2}
 
 
 @dataclass(frozen=True)
-class Term:
-    """One use of memory."""
-
-    name: str
-    gib: Mapping[str, float]  # by moment; those that are not there: 0
-    note: str
-    role: str = "policy"  # whose it is: policy, engine
-
-    def at(self, moment: str) -> float:
-        return self.gib.get(moment, 0.0)
-
-
-def term(name: str, note: str, **gib: float) -> Term:
-    """One of the policy's terms by its moments."""
-    return Term(name, MappingProxyType(dict(gib)), note)
-
-
-def engine_term(name: str, note: str, **gib: float) -> Term:
-    """One of an engine's."""
-    return Term(name, MappingProxyType(dict(gib)), note, role="engine")
-
-
-@dataclass(frozen=True)
-class DeviceMemory:
-    """Memory of a GPU by what it holds."""
-
-    role: str  # "GPU", or with roles on devices of their own "policy GPU", "engine GPU"
-    terms: tuple[Term, ...]
-    capacity_gib: float
-
-    @property
-    def moments(self) -> tuple[str, ...]:
-        return tuple(moment for moment in MOMENTS if self.peak(moment) > 0)
-
-    def peak(self, moment: str, role: str | None = None) -> float:
-        """GiB at a moment, of everything or of one role."""
-        return sum(term.at(moment) for term in self.terms if role in (None, term.role))
-
-    @property
-    def worst(self) -> str:
-        """The moment that needs most."""
-        return max(MOMENTS, key=self.peak)
-
-    @property
-    def fits(self) -> bool:
-        return self.peak(self.worst) <= self.capacity_gib
-
-    def largest(self, moment: str) -> Term:
-        return max(self.terms, key=lambda term: term.at(moment))
-
-
-@dataclass(frozen=True)
 class PolicyBytes:
     """Bytes of one rank's parts; shared by the plans of GPU, host and disk."""
 
@@ -99,7 +46,12 @@ class PolicyBytes:
     parameters: Parameters
 
 
-def policy_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, stage: int) -> PolicyBytes:
+def policy_bytes(
+    config: BroRLConfig,
+    shape: ModelShape,
+    cut: Cut,
+    stage: int,
+) -> PolicyBytes:
     """Megatron's distributed optimizer: weights in the precision, fp32 gradients, and 12 bytes (fp32: 8, weights are
     their own masters) a parameter over the replicas. Transformer Engine keeps an FP8 copy of a weight for each
     direction."""
@@ -119,7 +71,13 @@ def policy_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, stage: int) -
     return PolicyBytes(weights, copies, 4.0 * parameters.total, optimizer, reference, parameters)
 
 
-def activation_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, stage: int, tokens: float) -> float:
+def activation_bytes(
+    config: BroRLConfig,
+    shape: ModelShape,
+    cut: Cut,
+    stage: int,
+    tokens: float,
+) -> float:
     """Bytes kept for the backward passes of the micro-batches that are under way in this stage, of `tokens` tokens on
     this rank each."""
     number = NUMBER_BYTES[config.policy.precision]
@@ -143,7 +101,12 @@ def activation_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, stage: in
     return tokens * layers * under_way * (mean - saved)
 
 
-def log_prob_bytes(config: BroRLConfig, shape: ModelShape, cut: Cut, tokens: float) -> float:
+def log_prob_bytes(
+    config: BroRLConfig,
+    shape: ModelShape,
+    cut: Cut,
+    tokens: float,
+) -> float:
     """Bytes of log-probs: tiles of logits, the output layer's gradient in fp32 and in the precision, and gathered
     hidden states with their gradient."""
     number = NUMBER_BYTES[config.policy.precision]
@@ -178,7 +141,12 @@ class EnginePlan:
         return int(max(0.0, self.cache_gib) * GIB / self.token_bytes)
 
 
-def engine_plan(config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload) -> EnginePlan:
+def engine_plan(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+) -> EnginePlan:
     """Engine as vLLM makes it of its share of a GPU: weights, room for a batch, the rest for keys and values."""
     generation = config.generation
     number = NUMBER_BYTES[generation.precision]
@@ -234,7 +202,13 @@ def _only(terms: Iterable[Term], moment: str) -> tuple[Term, ...]:
     return tuple(kept)
 
 
-def _policy_terms(config: BroRLConfig, shape: ModelShape, cut: Cut, micro: MicroBatches, stage: int) -> list[Term]:
+def _policy_terms(
+    config: BroRLConfig,
+    shape: ModelShape,
+    cut: Cut,
+    micro: MicroBatches,
+    stage: int,
+) -> list[Term]:
     held = policy_bytes(config, shape, cut, stage)
     offload = config.policy.offload
     fullest = micro.budget if micro.num > 1 else min(micro.tokens, micro.budget)

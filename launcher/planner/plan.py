@@ -9,10 +9,11 @@ from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.launcher.planner.cpu_plan import cpu_devices, cpu_engine, cpu_memory_of, cpu_node, cpu_step_time
+from nemo_brorl.launcher.planner.device_memory import DeviceMemory
 from nemo_brorl.launcher.planner.hardware import Hardware, configured_hardware
 from nemo_brorl.launcher.planner.host_memory import NodeMemory, node_memory
 from nemo_brorl.launcher.planner.known_models import find_shape
-from nemo_brorl.launcher.planner.memory_plan import DeviceMemory, EnginePlan, engine_plan, gpu_memory, policy_bytes
+from nemo_brorl.launcher.planner.memory_plan import EnginePlan, engine_plan, gpu_memory, policy_bytes
 from nemo_brorl.launcher.planner.model_cost import Cut
 from nemo_brorl.launcher.planner.step_time import StepTime, step_time
 from nemo_brorl.launcher.planner.workload import (
@@ -71,7 +72,10 @@ class Plan:
 
 
 def make_plan(
-    config: BroRLConfig, hardware: Hardware, lengths: Lengths = ASSUMED, shape: ModelShape | None = None
+    config: BroRLConfig,
+    hardware: Hardware,
+    lengths: Lengths = ASSUMED,
+    shape: ModelShape | None = None,
 ) -> Plan:
     """Plan a run whose settings have passed their own rules. Raises ModelError when nothing tells the model's shape."""
     shape = shape or find_shape(config)
@@ -89,7 +93,13 @@ def make_plan(
     return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal)
 
 
-def _cpu_plan(config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload, micro: MicroBatches) -> Plan:
+def _cpu_plan(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+    micro: MicroBatches,
+) -> Plan:
     cut = cut_of(config)
     engines = engines_of(config)
     memory = cpu_memory_of(config, shape, micro)
@@ -102,7 +112,11 @@ def _cpu_plan(config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: 
 
 
 def refusal_of(
-    config: BroRLConfig, shape: ModelShape, devices: Sequence[DeviceMemory], node: NodeMemory, engine: EnginePlan
+    config: BroRLConfig,
+    shape: ModelShape,
+    devices: Sequence[DeviceMemory],
+    node: NodeMemory,
+    engine: EnginePlan,
 ) -> str:
     """What does not fit and which term is largest; "" when all does."""
     found = list(misfits(config, shape))

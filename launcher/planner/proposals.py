@@ -79,7 +79,13 @@ class _Search:
         return make_plan(config, self.hardware, self.lengths, self.shape)
 
 
-def propose(config: BroRLConfig, hardware: Hardware, lengths: Lengths, shape: ModelShape, num: int) -> list[Proposal]:
+def propose(
+    config: BroRLConfig,
+    hardware: Hardware,
+    lengths: Lengths,
+    shape: ModelShape,
+    num: int,
+) -> list[Proposal]:
     """The fastest `num` layouts of the hardware's devices that fit, fastest first; of equals the one that changes
     less."""
     if num == 0:
@@ -96,7 +102,12 @@ def propose(config: BroRLConfig, hardware: Hardware, lengths: Lengths, shape: Mo
     return sorted(found, key=_rank)[:num]
 
 
-def _first_that_fits(search: _Search, layout: Changes, updates: Sequence[Changes], engine: Changes) -> Proposal | None:
+def _first_that_fits(
+    search: _Search,
+    layout: Changes,
+    updates: Sequence[Changes],
+    engine: Changes,
+) -> Proposal | None:
     """Proposal of a layout with the first settings of the update that leave engines enough room."""
     for update in updates:
         proposal = _with_largest_share(search, {**layout, **update, **engine})

@@ -99,7 +99,12 @@ def step_time(
 
 
 def _forward(
-    config: BroRLConfig, shape: ModelShape, hardware: Hardware, work: Workload, cut: Cut, micro: MicroBatches
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+    cut: Cut,
+    micro: MicroBatches,
 ) -> _Pass:
     """One forward pass over the step's rollouts, on every rank at the same time. A pipeline goes at the pace of its
     last stage, which has the output layer beside its layers; a micro-batch of few tokens leaves matrix units idle."""
@@ -130,7 +135,13 @@ def _linear_share(shape: ModelShape, work: Workload) -> float:
     return 2.0 * (active_parameters(shape) - head) / forward_flops(shape, work.attended_tokens)
 
 
-def _messages_s(config: BroRLConfig, shape: ModelShape, hardware: Hardware, cut: Cut, tokens: float) -> float:
+def _messages_s(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    cut: Cut,
+    tokens: float,
+) -> float:
     """Tensor parallelism moves a layer's hidden states four times (two all-reduces, or gather and scatter twice),
     expert parallelism each token to its experts and back, pipelines hidden states to the next stage, context
     parallelism keys and values; of a forward pass, on one rank."""
@@ -171,7 +182,11 @@ def _gradient_exchange_s(shape: ModelShape, hardware: Hardware, cut: Cut) -> flo
 
 
 def _offload(
-    config: BroRLConfig, hardware: Hardware, weights: float, optimizer: float, engine: EnginePlan
+    config: BroRLConfig,
+    hardware: Hardware,
+    weights: float,
+    optimizer: float,
+    engine: EnginePlan,
 ) -> StageTime:
     """Way of the policy's and the engines' bytes out and back in over the host's bandwidth."""
     policy, sleep = config.policy, config.generation.sleep

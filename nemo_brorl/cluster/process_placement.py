@@ -47,7 +47,8 @@ class Places:
         """Ray options of a policy rank's actor."""
         if self._plan is None:
             return {}
-        return {"num_gpus": self._plan.share, "scheduling_strategy": self._at(self._plan.policy[rank])}
+        place = self._plan.policy[rank]
+        return {"num_gpus": self._plan.share, "scheduling_strategy": self._at(place)}
 
     def engine_options(self, engine: int) -> dict[str, Any]:
         """Ray options of an engine's actor. One whose workers are in several bundles has no GPU itself: it starts them
@@ -58,15 +59,19 @@ class Places:
         first = bundles[0]
         num_gpus = 0.0
         if len(bundles) == 1:
-            num_gpus = self._plan.share * self._plan.nodes[first.node][first.bundle]
+            gpus = self._plan.nodes[first.node]
+            num_gpus = self._plan.share * gpus[first.bundle]
         return {"num_gpus": num_gpus, "scheduling_strategy": self._at(first)}
 
     def worker_environment(self, engine: int) -> dict[str, str]:
         """Variables for vLLM: the bundles and the share of a GPU of workers that it starts through Ray."""
-        if self._plan is None or len(self._plan.engines[engine]) == 1:
+        if self._plan is None:
             return {}
-        bundles = ",".join(str(place.bundle) for place in self._plan.engines[engine])
-        return {"VLLM_RAY_BUNDLE_INDICES": bundles, "VLLM_RAY_PER_WORKER_GPUS": str(self._plan.share)}
+        bundles = [str(place.bundle) for place in self._plan.engines[engine]]
+        if len(bundles) == 1:
+            return {}
+        share = str(self._plan.share)
+        return {"VLLM_RAY_BUNDLE_INDICES": ",".join(bundles), "VLLM_RAY_PER_WORKER_GPUS": share}
 
     def close(self) -> None:
         """Give the bundles back. May be called twice."""
@@ -83,7 +88,12 @@ class CpuPlaces(Places):
     """Placement on several nodes without GPUs: ranks and engines in blocks, the first ones on the node that the driver
     is on."""
 
-    def __init__(self, num_nodes: int, num_ranks: int, num_engines: int) -> None:
+    def __init__(
+        self,
+        num_nodes: int,
+        num_ranks: int,
+        num_engines: int,
+    ) -> None:
         """Raises ResourceError when the cluster has fewer nodes."""
         super().__init__(None)
         here = ray.get_runtime_context().get_node_id()

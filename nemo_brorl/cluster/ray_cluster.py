@@ -30,8 +30,11 @@ class RayCluster:
 
     def __enter__(self) -> RayCluster:
         is_on_gpu = self.config.trainer.gpus_per_node > 0
-        shared = {"namespace": f"brorl-{os.getpid()}", "log_to_driver": os.environ.get("BRORL_ACTOR_LOGS") == "1",
-                  "logging_level": logging.ERROR}  # fmt: skip
+        shared = {
+            "namespace": f"brorl-{os.getpid()}",
+            "log_to_driver": os.environ.get("BRORL_ACTOR_LOGS") == "1",
+            "logging_level": logging.ERROR,
+        }
         try:
             if "RAY_ADDRESS" in os.environ:
                 ray.init(address=os.environ["RAY_ADDRESS"], **shared)
@@ -65,6 +68,9 @@ class RayCluster:
             )
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         ray.shutdown()

@@ -40,6 +40,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import BroRLError, ConfigError
 
 REFUSED = 2
+MAX_PORT = 65535
 FOLDER = "doctor"  # in the run folder
 
 
@@ -54,7 +55,9 @@ def main(argv: Sequence[str]) -> int:
     except BroRLError as error:
         sys.stderr.write(f"error: {error}\n")
         if options.job and options.report:  # so that the first node can tell why this one did not come
-            NodeReport(own_name(os.environ), [Check("settings", FAIL, str(error))]).write(options.report)
+            check = Check("settings", FAIL, str(error))
+            report = NodeReport(own_name(os.environ), [check])
+            report.write(options.report)
         return REFUSED
     if options.json:
         write_json(options.json, to_json(verdict))
@@ -82,11 +85,14 @@ def read_ports(text: str) -> list[int]:
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         last = last or first
-        if not first.isdigit() or not last.isdigit() or not 0 < int(first) <= int(last) < 65536:
+        found = range(0)
+        if first.isdigit() and last.isdigit():
+            found = range(int(first), int(last) + 1)
+        if not found or found[0] == 0 or found[-1] > MAX_PORT:
             raise ConfigError(
                 f"--ports {text}: {part} is no port or range of ports; write for example 6379,20000-20010"
             )
-        ports += range(int(first), int(last) + 1)
+        ports += found
     return ports
 
 

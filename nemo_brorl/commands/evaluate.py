@@ -46,7 +46,9 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     check_memory(config, with_policy=config.evaluation.checkpoint is not None)
     from nemo_brorl.commands.wiring import prepare_sandbox, resolve_model  # Ray: only for settings that hold
 
-    console, settings, stop = Console(), config.evaluation, StopRequest(time_limit_s(config))
+    console = Console()
+    settings = config.evaluation
+    stop = StopRequest(time_limit_s(config))
     model_folder = resolve_model(config)
     tokenizer = load_tokenizer(model_folder)
     benchmarks = read_benchmarks(config, tokenizer)
@@ -71,7 +73,8 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
             if stop.goes_on_later:
                 return SAVED
             raise KeyboardInterrupt
-        results = results_of(settings.checkpoint or config.policy.model, benchmarks, files, settings, other)
+        model = settings.checkpoint or config.policy.model
+        results = results_of(model, benchmarks, files, settings, other)
         record = as_json(results, benchmarks, files, settings)
     write(output, folder, record, markdown(results, record))
     print_results(results, settings.confidence, console)
@@ -88,22 +91,27 @@ def all_verifiers(benchmarks: Sequence[Benchmark]) -> list[str]:
 
 
 def sample_missing(
-    config: BroRLConfig, model_folder: Path, benchmarks: Sequence[Benchmark], files: Mapping[str, AnswerFile],
-    samples: SampleFile | None, stop: StopRequest, console: Console,
-) -> bool:  # fmt: skip
+    config: BroRLConfig,
+    model_folder: Path,
+    benchmarks: Sequence[Benchmark],
+    files: Mapping[str, AnswerFile],
+    samples: SampleFile | None,
+    stop: StopRequest,
+    console: Console,
+) -> bool:
     """Ask what has no answers yet. False: told to stop before all of it had."""
     from nemo_brorl.commands.wiring import make_sampler, start_actors, wait_ready
 
     is_complete = True
     for benchmark in benchmarks:
-        num_left = len(missing(benchmark, files[benchmark.name]))
+        file = files[benchmark.name]
+        num_left = len(missing(benchmark, file))
         num_done = len(benchmark.prompts) - num_left
         if num_left:
             is_complete = False
         if num_done:
-            path = files[benchmark.name].path
             console.line(
-                f"{benchmark.name}: {num_done} of {len(benchmark.prompts)} prompts were answered before ({path})"
+                f"{benchmark.name}: {num_done} of {len(benchmark.prompts)} prompts were answered before ({file.path})"
             )
     if is_complete:
         return True

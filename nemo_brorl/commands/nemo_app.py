@@ -1,4 +1,4 @@
-"""All contact with NeMo, in the driver only: its `exp_manager` for loggers and records of the run, its `hydra_runner`
+"""Contact with NeMo, in the driver only: its `exp_manager` for loggers and records of the run, its `hydra_runner`
 as entry.
 
 Importing NeMo takes about six seconds of CPU (it brings Lightning), so settings are checked before this module is
@@ -29,9 +29,8 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.logs import setup_logging
 
-LIBRARY_LOG_LEVEL = (
-    logging.ERROR
-)  # of NeMo and Lightning on the console; their notes concern a loop that is not used here
+# Level of NeMo and Lightning on the console; their notes concern a loop that is not used here.
+LIBRARY_LOG_LEVEL = logging.ERROR
 
 logging.getLogger("nv_one_logger").setLevel(LIBRARY_LOG_LEVEL)
 with warnings.catch_warnings():

@@ -44,7 +44,11 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def replay(rows: Iterable[Mapping[str, Any]], config: PlateauConfig, metric: str = SCORE) -> list[list[str]]:
+def replay(
+    rows: Iterable[Mapping[str, Any]],
+    config: PlateauConfig,
+    metric: str = SCORE,
+) -> list[list[str]]:
     """One table row per validation in a metrics file: step, score, slope with its error, verdict. After an alarm the
     detector starts over, as a run does after its switch. Raises DataError when no row has the metric."""
     detector = PlateauDetector(config)
@@ -63,7 +67,8 @@ def replay(rows: Iterable[Mapping[str, Any]], config: PlateauConfig, metric: str
         if alarm:
             verdict = "PLATEAU"
             detector.reset()
-        table.append([str(int(row["step"])), f"{score:.4f}", slope, verdict])
+        step = str(int(row["step"]))
+        table.append([step, f"{score:.4f}", slope, verdict])
     if not table:
         raise DataError(f"no row has {metric!r}: give the metrics.jsonl of a run with validations, or another --metric")
     return table

@@ -17,7 +17,12 @@ INTERRUPTED = 130
 Body = Callable[[BroRLConfig, CommandLine], int]  # a command, from its settings to its exit code
 
 
-def run_command(command: str, description: str | None, argv: Sequence[str], body: Body) -> int:
+def run_command(
+    command: str,
+    description: str | None,
+    argv: Sequence[str],
+    body: Body,
+) -> int:
     """Run `body` with the settings of a command line. Returns its exit code; a `BroRLError` is one message and its own
     code, anything else a traceback."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every actor compiles every module it imports, each time

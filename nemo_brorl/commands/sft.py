@@ -53,13 +53,20 @@ def warm_up_model(config: BroRLConfig, model_folder: Path, console: Console) -> 
     """Train the initial model in `model_folder`. Returns the finished model's folder, and how it went."""
     from nemo_brorl.commands import wiring  # Ray, Megatron: only where there is something to train
 
-    inputs, watch = wiring.read_inputs(config, model_folder), Stopwatch()
+    inputs = wiring.read_inputs(config, model_folder)
+    watch = Stopwatch()
     with wiring.start_actors(config, model_folder, inputs.verifiers, watch) as actors:
         wiring.wait_ready(actors, watch)
         policy = actors.trained_policy()
-        evaluator = Evaluator(config, inputs.held_out, wiring.make_sampler(config, actors, console))
+        sampler = wiring.make_sampler(config, actors, console)
+        evaluator = Evaluator(config, inputs.held_out, sampler)
         source = make_source(config.data, "train", config.trainer.seed + DEMONSTRATION_SEED_OFFSET)
-        demonstrations = Demonstrations(source, inputs.tokenizer, config.data.system_prompt, config.sft.tagged_fraction)
+        demonstrations = Demonstrations(
+            source,
+            inputs.tokenizer,
+            config.data.system_prompt,
+            config.sft.tagged_fraction,
+        )
         outcome = warm_up(config, demonstrations, policy, actors.generator, evaluator, console)
         return finish(config, policy, outcome), outcome
 

@@ -38,8 +38,10 @@ def main(argv: Sequence[str]) -> int:
     try:
         base.check()
         options.output.mkdir(parents=True, exist_ok=True)
-        study_settings(base, {"paper": base} if options.only_paper else ablations(base), options.output)
-        if not options.only_paper:
+        if options.only_paper:
+            study_settings(base, {"paper": base}, options.output)
+        else:
+            study_settings(base, ablations(base), options.output)
             study_equal_draws(base, options.output)
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"\nerror: {error}\n")
@@ -98,15 +100,17 @@ def run_all(settings: Mapping[str, Simulation], console: Console) -> Curves:
     """Simulate every setting, with progress."""
     curves = {}
     for name, setting in settings.items():
-        steps = console.track(f"simulation, {name}", run(setting), setting.num_steps + 1, "steps")
-        curves[name] = list(steps)
+        num_measurements = setting.num_steps + 1
+        measurements = console.track(f"simulation, {name}", run(setting), num_measurements, "steps")
+        curves[name] = list(measurements)
     return curves
 
 
 def table_rows(labels: Sequence[str], curves: Sequence[Measurement]) -> list[list[str]]:
     """One row per rollout size: its last measurement, and how many steps lost mass."""
     first, last = curves[0], curves[-1]
-    num_falls = np.sum([after.q_pos < before.q_pos for before, after in pairwise(curves)], axis=0)
+    falls = [after.q_pos < before.q_pos for before, after in pairwise(curves)]
+    num_falls = np.sum(falls, axis=0)
     rows = []
     for index, label in enumerate(labels):
         rows.append(

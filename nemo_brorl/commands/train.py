@@ -35,7 +35,8 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     check_memory(config)
     from nemo_brorl.commands import wiring  # Ray, Megatron, tokenizers: only for settings that hold
 
-    start, watch, console = time.monotonic(), Stopwatch(), Console()
+    start = time.monotonic()
+    watch, console = Stopwatch(), Console()
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, wiring.resolve_model(config))
         run_folder = claim_run_folder(config)
@@ -53,7 +54,8 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
         wiring.wait_ready(actors, watch, heartbeat)
         with watch.measure("parity"):
             wiring.pass_parity(config, inputs, actors, console)
-        with contextlib.closing(MetricFan([LoggerSink(logger) for logger in experiment.loggers])) as sinks:
+        loggers = [LoggerSink(logger) for logger in experiment.loggers]
+        with contextlib.closing(MetricFan(loggers)) as sinks:
             sampler = wiring.make_sampler(config, actors, console, heartbeat)
             parts = wiring.trainer_parts(config, inputs, actors, sampler, sinks, run_folder, console)
             trainer = BroRLTrainer(config, parts, stop)
@@ -70,13 +72,19 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     return SAVED if stop.goes_on_later and trainer.step_number < config.trainer.max_steps else 0
 
 
-def resume(trainer: BroRLTrainer, sinks: MetricFan, run_folder: Path, console: Console) -> None:
+def resume(
+    trainer: BroRLTrainer,
+    sinks: MetricFan,
+    run_folder: Path,
+    console: Console,
+) -> None:
     """Continue from the newest checkpoint, if there is one, and open `metrics.jsonl` there: rows of later steps are
     made again. In a Slurm job the try is noted as an event."""
     is_resumed = trainer.resume()
     if is_resumed:
         console.line(f"resumed after step {trainer.step_number} of {run_folder}")
-    metrics = JsonlSink(run_folder / "metrics.jsonl", trainer.step_number if is_resumed else None)
+    resume_step = trainer.step_number if is_resumed else None
+    metrics = JsonlSink(run_folder / "metrics.jsonl", resume_step)
     sinks.sinks.insert(0, metrics)
     attempt = os.environ.get("BRORL_TRY")
     if attempt is not None:

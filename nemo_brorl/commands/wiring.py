@@ -34,6 +34,8 @@ from nemo_brorl.training.parity import check_parity
 from nemo_brorl.training.trainer import Parts
 from nemo_brorl.types import Prompt
 
+MODEL_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]  # of a repository on the hub
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -65,7 +67,8 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     is no sandbox."""
     tokenizer = load_tokenizer(model_folder)
     index_folder = Path(config.exp_manager.explicit_log_dir) / INDEX_FOLDER
-    prompts = PromptStream(make_source(config.data, "train", config.trainer.seed, index_folder), tokenizer, config.data)
+    source = make_source(config.data, "train", config.trainer.seed, index_folder)
+    prompts = PromptStream(source, tokenizer, config.data)
     held_out = held_out_prompts(config, tokenizer)
     verifiers: set[str] = set()
     for prompt in held_out:
@@ -112,26 +115,38 @@ def start_actors(
 
 def wait_ready(actors: Actors, watch: Stopwatch, heartbeat: Heartbeat | None = None) -> None:
     """Wait until every actor holds its model. `heartbeat` is told of the engines' start; the policy has its own."""
-    if actors.policy is not None and not actors.policy.loads_last:
+    policy = actors.policy
+    heartbeat = heartbeat or Heartbeat()
+    if policy is not None and not policy.loads_last:
         with watch.measure("policy"):
-            actors.policy.wait_ready()
-    with watch.measure("engines"), (heartbeat or Heartbeat()).stage("engines start", actors.generator.stalled):
+            policy.wait_ready()
+    with watch.measure("engines"), heartbeat.stage("engines start", actors.generator.stalled):
         actors.generator.wait_ready()
-    if actors.policy is not None and actors.policy.loads_last:
+    if policy is not None and policy.loads_last:
         with watch.measure("policy"):
-            actors.policy.wait_ready()
+            policy.wait_ready()
     with watch.measure("verifiers"):
         actors.verifier.wait_ready()
 
 
-def pass_parity(config: BroRLConfig, inputs: Inputs, actors: Actors, console: Console) -> None:
+def pass_parity(
+    config: BroRLConfig,
+    inputs: Inputs,
+    actors: Actors,
+    console: Console,
+) -> None:
     """Parity gate between policy and engines, where it is on. Raises ParityError."""
     if config.parity.enabled:
         prompts = inputs.held_out[: config.parity.num_prompts]
         console.line(f"parity: {check_parity(config, prompts, actors.trained_policy(), actors.generator)}")
 
 
-def make_sampler(config: BroRLConfig, actors: Actors, console: Console, heartbeat: Heartbeat | None = None) -> Sampler:
+def make_sampler(
+    config: BroRLConfig,
+    actors: Actors,
+    console: Console,
+    heartbeat: Heartbeat | None = None,
+) -> Sampler:
     """Sampler over the engines and the verifiers."""
     chunk_size, seed = config.rollouts.chunk_size, config.trainer.seed
     return Sampler(actors.generator, actors.verifier, console, chunk_size, seed, heartbeat)
@@ -164,7 +179,8 @@ def trainer_parts(
 @contextlib.contextmanager
 def policy_alone(config: BroRLConfig) -> Iterator[MegatronPolicy]:
     """The policy without engines, verifiers and reference: for its weights."""
-    algorithm = replace(config.algorithm, kl=replace(config.algorithm.kl, coefficient=0.0))
+    kl = replace(config.algorithm.kl, coefficient=0.0)
+    algorithm = replace(config.algorithm, kl=kl)
     without_reference = replace(config, algorithm=algorithm)
     with contextlib.ExitStack() as stack:
         stack.enter_context(RayCluster(config))
@@ -186,6 +202,6 @@ def resolve_model(config: BroRLConfig) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]))
+        return Path(snapshot_download(name, allow_patterns=MODEL_FILES))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelError(f"policy.model={name} is no folder here and could not be downloaded: {error}") from error

@@ -57,19 +57,32 @@ def check_node(this: NodeRank, num_gpus: int, seconds: float) -> Check:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     ring = Ring((this.node,), num_gpus or CPU_RANKS, "127.0.0.1", port, num_gpus > 0)
-    return _judge(LOCAL, ring, _run(ring, 0, seconds))
+    answers = _run(ring, 0, seconds)
+    return _judge(LOCAL, ring, answers)
 
 
-def check_job(this: NodeRank, nodes: Sequence[str], num_gpus: int, seconds: float) -> Check:
+def check_job(
+    this: NodeRank,
+    nodes: Sequence[str],
+    num_gpus: int,
+    seconds: float,
+) -> Check:
     """All-reduce between all processes of `nodes`, of which this is one."""
     ring = Ring(nodes, num_gpus or 1, this.address, this.port + 1, num_gpus > 0)
-    return _judge(GLOBAL, ring, _run(ring, list(nodes).index(this.node), seconds))
+    answers = _run(ring, nodes.index(this.node), seconds)
+    return _judge(GLOBAL, ring, answers)
 
 
-def check_pair(between: NodeRank, pair: Sequence[str], num_gpus: int, seconds: float) -> Check:
+def check_pair(
+    between: NodeRank,
+    pair: Sequence[str],
+    num_gpus: int,
+    seconds: float,
+) -> Check:
     """All-reduce between the processes of two nodes, of which `between` says which this is, and where they meet."""
     ring = Ring(pair, num_gpus or 1, between.address, between.port, num_gpus > 0)
-    return _judge(GLOBAL, ring, _run(ring, between.rank, seconds))
+    answers = _run(ring, between.rank, seconds)
+    return _judge(GLOBAL, ring, answers)
 
 
 def _run(ring: Ring, node: int, seconds: float) -> list[Answer]:
@@ -88,7 +101,11 @@ def _run(ring: Ring, node: int, seconds: float) -> list[Answer]:
         }
         probes.append(Probe("collective", "rank", wanted, environment))
     ends_at = time.monotonic() + longest_s(seconds)
-    return [probe.wait(max(ends_at - time.monotonic(), 1.0)) for probe in probes]
+    answers = []
+    for probe in probes:
+        left = ends_at - time.monotonic()
+        answers.append(probe.wait(max(left, 1.0)))
+    return answers
 
 
 def _judge(name: str, ring: Ring, answers: Sequence[Answer]) -> Check:
@@ -108,8 +125,9 @@ def _judge(name: str, ring: Ring, answers: Sequence[Answer]) -> Check:
         absent.update(data.get("absent", ()))
         speeds.append(data.get("gib_per_s", 0.0))
     if absent and not (reason and is_own_fault):
-        late = named(list(dict.fromkeys(ring.nodes[rank // ring.per_node] for rank in sorted(absent))))
-        found = f"{late} did not come ({len(absent)} of {ring.size} ranks)"
+        indices = {rank // ring.per_node for rank in absent}
+        late = [ring.nodes[index] for index in sorted(indices)]
+        found = f"{named(late)} did not come ({len(absent)} of {ring.size} ranks)"
         return Check(name, FAIL, found, "look there first", is_shared=not is_own_fault)
     ranks = f"{ring.backend} over {ring.size} ranks"
     if reason:
@@ -125,20 +143,34 @@ def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
     all-reduce's bandwidth `gib_per_s`."""
     from torch import distributed
 
-    rank, size, ends_at = wanted["rank"], wanted["size"], time.monotonic() + wanted["seconds"]
-    limit, is_mine = timedelta(seconds=wanted["seconds"]), True
+    rank = wanted["rank"]
+    size = wanted["size"]
+    limit_s = wanted["seconds"]
+    ends_at = time.monotonic() + limit_s
+    is_mine = True
     try:
         store = distributed.TCPStore(
-            wanted["address"], wanted["port"], size, rank == 0, timeout=limit, wait_for_workers=False
+            wanted["address"],
+            wanted["port"],
+            size,
+            is_master=rank == 0,
+            timeout=timedelta(seconds=limit_s),
+            wait_for_workers=False,
         )
         store.set(f"here/{rank}", "1")
-        if absent := _absent(store, "here", size, ends_at):
+        absent = _absent(store, "here", size, ends_at)
+        if absent:
             return {"absent": absent}
         is_mine = False
         device = _device(wanted)
-        left = timedelta(seconds=max(ends_at - time.monotonic(), 1.0))
-        group_store = distributed.PrefixStore("group", store)
-        distributed.init_process_group(wanted["backend"], store=group_store, rank=rank, world_size=size, timeout=left)
+        left_s = max(ends_at - time.monotonic(), 1.0)
+        distributed.init_process_group(
+            wanted["backend"],
+            store=distributed.PrefixStore("group", store),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=left_s),
+        )
         speed = _all_reduce(rank, size, device)
         store.set(f"done/{rank}", "1")
         if rank == 0:
@@ -172,14 +204,22 @@ def _all_reduce(rank: int, size: int, device: Any) -> float:
             torch.cuda.synchronize(device)
         start = time.perf_counter()
         distributed.all_reduce(numbers)
-        sums = (float(numbers.min()), float(numbers.max()))
+        least = float(numbers.min())
+        most = float(numbers.max())
         seconds.append(time.perf_counter() - start)
-        if sums != (size * (size + 1) / 2,) * 2:
-            raise ValueError(f"the sum of 1 to {size} came out as {sums[0]:g} to {sums[1]:g}")
-    return 2 * (size - 1) / size * mib / 1024 / min(seconds)
+        expected = size * (size + 1) / 2
+        if least != expected or most != expected:
+            raise ValueError(f"the sum of 1 to {size} came out as {least:g} to {most:g}")
+    sent_gib = 2 * (size - 1) / size * mib / 1024
+    return sent_gib / min(seconds)
 
 
-def _absent(store: Any, word: str, size: int, ends_at: float) -> list[int]:
+def _absent(
+    store: Any,
+    word: str,
+    size: int,
+    ends_at: float,
+) -> list[int]:
     """Ranks that have not said `word` by then."""
     missing = list(range(size))
     while missing:

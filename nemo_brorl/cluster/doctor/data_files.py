@@ -48,7 +48,9 @@ def _plain(source: SourceConfig) -> SourceConfig:
 
 def look_at_source(wanted: dict[str, Any]) -> dict[str, Any]:
     """`found` or `fault` of one source. Reads no more than its files' first rows."""
-    source: Any = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(SourceConfig), wanted["source"]))
+    schema = OmegaConf.structured(SourceConfig)
+    merged = OmegaConf.merge(schema, wanted["source"])
+    source: Any = OmegaConf.to_object(merged)
     try:
         found = _tasks(source) if source.source == "reasoning_gym" else _files(source)
     except (BroRLError, OSError) as error:
@@ -111,9 +113,11 @@ def _first_rows(file: Path, formats: tuple[RowFormat, ...]) -> list[Row]:
         for layout in formats:
             columns.update(layout.columns)
         tables = open_tables([file], sorted(columns))
-        return [tables.row(index) for index in range(min(FIRST_ROWS, len(tables)))]
+        num_rows = min(FIRST_ROWS, len(tables))
+        return [tables.row(index) for index in range(num_rows)]
     with file.open("rb") as lines:
-        return [_row(line) for line in islice(filter(bytes.strip, lines), FIRST_ROWS)]
+        not_empty = filter(bytes.strip, lines)
+        return [_row(line) for line in islice(not_empty, FIRST_ROWS)]
 
 
 def _row(line: bytes) -> Row:

@@ -36,7 +36,8 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
     wanted = config.trainer.gpus_per_node
     overview = _run_smi([])
     if isinstance(overview, str):
-        rows, users = _run_smi(_query("gpu", FIELDS)), _run_smi(_query("compute-apps", PROCESSES))
+        rows = _run_smi(_query("gpu", FIELDS))
+        users = _run_smi(_query("compute-apps", PROCESSES))
         yield from judge_smi(rows or "", users or "")
     seen = ask("gpus", "torch", {}, TORCH_S)
     if seen.data is None:
@@ -75,9 +76,8 @@ def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
 
 def judge_memory(share: float, devices: Sequence[Mapping[str, Any]]) -> Check:
     """Whether the engines' share of each GPU's memory is free."""
-    short = [device for device in devices if device["free"] < share * device["total"]]
-    if short:
-        poorest = min(short, key=lambda device: device["free"] / device["total"])
+    poorest = min(devices, key=lambda device: device["free"] / device["total"])
+    if poorest["free"] < share * poorest["total"]:
         found = f"GPU {poorest['index']} has {poorest['free'] / GIB:.1f} of {poorest['total'] / GIB:.1f} GiB free"
         advice = f"generation.gpu_memory_utilization={share:g} does not fit: {ADVICE_BUSY}, or lower it"
         return Check("gpu memory", FAIL, found, advice)
@@ -117,7 +117,8 @@ def judge_driver(overview: str, seen: Mapping[str, Any]) -> Check:
     if match is None or not cuda:
         return Check("gpu driver", WARN, "its CUDA version is not known")
     found = f"serves CUDA {match[1]}.{match[2]}, torch was built for {cuda}"
-    if int(match[1]) < int(cuda.partition(".")[0]):
+    major, _, _ = cuda.partition(".")
+    if int(match[1]) < int(major):
         return Check("gpu driver", FAIL, found, "install a newer driver, or a torch for this CUDA")
     return Check("gpu driver", OK, found)
 
@@ -128,7 +129,8 @@ def _query(what: str, fields: Sequence[str]) -> list[str]:
 
 def _run_smi(arguments: Sequence[str]) -> str | None:
     try:
-        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, timeout=SMI_S, check=False)
+        command = ["nvidia-smi", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
@@ -146,14 +148,16 @@ def see_with_torch(_: dict[str, Any]) -> dict[str, Any]:
     from looking."""
     import torch
 
-    seen: dict[str, Any] = {"cuda": torch.version.cuda, "nccl": None, "devices": [], "error": ""}
+    devices: list[dict[str, Any]] = []
+    seen: dict[str, Any] = {"cuda": torch.version.cuda, "nccl": None, "devices": devices, "error": ""}
     try:
         torch.cuda.init()
-        seen["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        numbers = torch.cuda.nccl.version()
+        seen["nccl"] = ".".join(map(str, numbers))
         for index in range(torch.cuda.device_count()):
             name = torch.cuda.get_device_name(index)
             free, total = torch.cuda.mem_get_info(index)
-            seen["devices"].append({"index": index, "name": name, "free": free, "total": total})
+            devices.append({"index": index, "name": name, "free": free, "total": total})
     except (RuntimeError, AssertionError) as error:
         seen["error"] = str(error).splitlines()[0]
     return seen

@@ -78,7 +78,12 @@ def examine_job(this: NodeRank, wanted: Wanted, look: Callable[[], NodeReport]) 
 
 
 def _examine_together(
-    this: NodeRank, wanted: Wanted, look: Callable[[], NodeReport], rendezvous: Rendezvous, word: str, wrong: str
+    this: NodeRank,
+    wanted: Wanted,
+    look: Callable[[], NodeReport],
+    rendezvous: Rendezvous,
+    word: str,
+    wrong: str,
 ) -> Verdict:
     """Verdict of nodes that have met. `word`: what this node has left in the shared folder; `wrong`: why it could
     not."""
@@ -86,14 +91,16 @@ def _examine_together(
     report = look()
     seen = [] if wrong else shared_folder.seen(wanted.shared, words, EXCHANGE_S / 2)
     sights = this.by_node(rendezvous.exchange(seen, EXCHANGE_S + SPREAD_S))
-    shared = shared_folder.judge(this.nodes, sights, wanted.shared)[this.node]
+    verdicts = shared_folder.judge(this.nodes, sights, wanted.shared)
+    shared = verdicts[this.node]
     if wrong:
         shared = Check(shared_folder.NAME, FAIL, wrong, shared.advice)
     report.checks.append(shared)
     if wanted.all_reduce_s > 0:
         report.checks += _all_reduce(this, wanted, rendezvous)
     _write(wanted, [report])
-    gathered = rendezvous.exchange(report.to_json(), collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S)
+    longest = collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S
+    gathered = rendezvous.exchange(report.to_json(), longest)
     shared_folder.remove(wanted.shared, this.node)
     return _verdict(this, wanted, gathered, rendezvous.offsets)
 
@@ -134,8 +141,15 @@ def _write(wanted: Wanted, reports: Sequence[NodeReport]) -> None:
             report.write(wanted.reports)
 
 
-def _verdict(this: NodeRank, wanted: Wanted, gathered: Mapping[int, Any], offsets: Mapping[int, float]) -> Verdict:
-    reports = {rank: NodeReport.from_json(data) for rank, data in gathered.items()}
+def _verdict(
+    this: NodeRank,
+    wanted: Wanted,
+    gathered: Mapping[int, Any],
+    offsets: Mapping[int, float],
+) -> Verdict:
+    reports = {}
+    for rank, data in gathered.items():
+        reports[rank] = NodeReport.from_json(data)
     if this.is_first and this.size > 1:
         for rank, node in enumerate(this.nodes):
             report = reports.setdefault(rank, _absentee(node, wanted.reports))
@@ -144,7 +158,8 @@ def _verdict(this: NodeRank, wanted: Wanted, gathered: Mapping[int, Any], offset
             if rank in offsets and rank in gathered:
                 report.checks.append(check_clock(offsets[rank]))
         check_same(list(reports.values()))
-    return Verdict(tuple(reports[rank] for rank in sorted(reports)), this.size)
+    by_rank = [reports[rank] for rank in sorted(reports)]
+    return Verdict(tuple(by_rank), this.size)
 
 
 def check_clock(offset_s: float) -> Check:
@@ -164,7 +179,8 @@ def check_same(reports: Sequence[NodeReport]) -> None:
             values.setdefault(name, []).append(value)
     usual = {}
     for name in sorted(values):
-        usual[name] = max(dict.fromkeys(values[name]), key=values[name].count)
+        found = values[name]
+        usual[name] = max(dict.fromkeys(found), key=found.count)
     for report in reports:
         if not report.facts:
             continue
@@ -177,8 +193,8 @@ def check_same(reports: Sequence[NodeReport]) -> None:
             advice = "install the same packages on all nodes, or use one container image"
             report.checks.append(Check(SAME, FAIL, "; ".join(others), advice))
         else:
-            found = ", ".join(f"{name} {value}" for name, value in usual.items())
-            report.checks.append(Check(SAME, OK, found))
+            same = [f"{name} {value}" for name, value in usual.items()]
+            report.checks.append(Check(SAME, OK, ", ".join(same)))
 
 
 def _absentee(node: str, reports: Path | None) -> NodeReport:
@@ -192,7 +208,12 @@ def _absentee(node: str, reports: Path | None) -> NodeReport:
     return NodeReport(node, [*left.checks, absent], left.facts)
 
 
-def _alone(this: NodeRank, wanted: Wanted, report: NodeReport, reason: str) -> Verdict:
+def _alone(
+    this: NodeRank,
+    wanted: Wanted,
+    report: NodeReport,
+    reason: str,
+) -> Verdict:
     """Verdict of a node that met nobody. Where the first node's word is in the shared folder it is up, and the fault is
     taken to be this node's; else the first's."""
     is_up = shared_folder.is_fresh(wanted.shared, this.nodes[0], LEFT_S)

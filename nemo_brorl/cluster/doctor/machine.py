@@ -55,7 +55,8 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
     """Room in the run folder, in /tmp and in /dev/shm against what the settings need."""
     run_folder = Path(config.exp_manager.explicit_log_dir)
     size = num_parameters(shape) if shape else 0
-    kept = size * (CHECKPOINT_BYTES * (config.trainer.keep_checkpoints + 1) + 2 * EXPORT_BYTES) / GIB
+    checkpoints = CHECKPOINT_BYTES * (config.trainer.keep_checkpoints + 1)
+    kept = size * (checkpoints + 2 * EXPORT_BYTES) / GIB
     advice = "move exp_manager.explicit_log_dir, or lower trainer.keep_checkpoints"
     yield check_room("disk, run", run_folder, kept + 1.0, advice)
     scratch = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
@@ -65,7 +66,8 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
     tokens = max(stage_samples(config)) * longest * TOKEN_BYTES
     item = 2 if config.generation.precision == "bf16" else 4
     weights = item * size if config.generation.keep_published else 0
-    shm = SHM_GIB + (2 * tokens / max(config.trainer.num_nodes, 1) + weights) / GIB
+    rollouts = 2 * tokens / max(config.trainer.num_nodes, 1)
+    shm = SHM_GIB + (rollouts + weights) / GIB
     advice = (
         "mount a larger one (docker: --shm-size, enroot: a tmpfs on /dev/shm): what has no room there goes "
         "through the disk"
@@ -74,7 +76,12 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
 
 
 def check_room(
-    name: str, folder: Path, needed_gib: float, advice: str, is_for_ray: bool = False, least_gib: float | None = None
+    name: str,
+    folder: Path,
+    needed_gib: float,
+    advice: str,
+    is_for_ray: bool = False,
+    least_gib: float | None = None,
 ) -> Check:
     """Free space where `folder` is, or will be. Below `least_gib` (by default `needed_gib`) it refuses, below twice the
     need it warns."""
@@ -102,8 +109,10 @@ def check_limits(config: BroRLConfig) -> Iterator[Check]:
     wanted = max(FILES_AT_LEAST, FILES_PER_PROCESS * processes * config.trainer.num_nodes)
     advice = f"raise it to {wanted} or more (ulimit -Hn, LimitNOFILE of slurmd, --ulimit of the container)"
     yield _limit("open files", files, FILES_AT_LEAST // 4, wanted, advice)
-    limits = [resource.getrlimit(resource.RLIMIT_NPROC)[0], _pids_limit()]
-    least = min([limit for limit in limits if limit is not None and limit >= 0], default=resource.RLIM_INFINITY)
+    least, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    of_container = _pids_limit()
+    if of_container is not None and (least == resource.RLIM_INFINITY or of_container < least):
+        least = of_container
     wanted = THREADS_PER_PROCESS * processes
     advice = f"raise it to {wanted} or more (ulimit -u, TasksMax, pids.max of the container)"
     yield _limit("processes", least, wanted // 4, wanted, advice)
@@ -138,7 +147,9 @@ def check_ports(ports: Sequence[int]) -> Check:
     taken = [port for port in ports if not _is_free(port)]
     if not taken:
         return Check("ports", OK, f"{len(ports)} of the job are free")
-    named = ", ".join(map(str, taken[:8])) + (" …" if len(taken) > 8 else "")
+    named = ", ".join(map(str, taken[:8]))
+    if len(taken) > 8:
+        named += " …"
     advice = (
         f"who listens there: ss -ltnp 'sport = :{taken[0]}'. A Ray that another job left behind? End it, or "
         f"choose other ports"
@@ -163,10 +174,18 @@ def _usage(folder: Path) -> tuple[int, int] | OSError:
 def _processes(config: BroRLConfig) -> int:
     """Number of processes of one node, about: ranks, engines and their workers, verifiers, Ray's own."""
     nodes = max(config.trainer.num_nodes, 1)
-    return 16 + 2 * config.rewards.num_workers + (num_policy_ranks(config) + 2 * num_engines(config)) // nodes
+    verifiers = 2 * config.rewards.num_workers
+    actors = num_policy_ranks(config) + 2 * num_engines(config)
+    return 16 + verifiers + actors // nodes
 
 
-def _limit(name: str, limit: int, least: int, wanted: int, advice: str) -> Check:
+def _limit(
+    name: str,
+    limit: int,
+    least: int,
+    wanted: int,
+    advice: str,
+) -> Check:
     if limit == resource.RLIM_INFINITY:
         return Check(name, OK, "unlimited")
     if limit >= wanted:

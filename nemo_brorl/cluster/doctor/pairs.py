@@ -39,25 +39,29 @@ def at_fault(nodes: Sequence[str], went_well: Mapping[Pair, bool]) -> list[str]:
 
 
 def find_fault(
-    this: NodeRank, rendezvous: Rendezvous, nodes: Sequence[str], try_pair: Try, seconds: float
+    this: NodeRank,
+    rendezvous: Rendezvous,
+    nodes: Sequence[str],
+    try_pair: Try,
+    seconds: float,
 ) -> list[str]:
     """The nodes of `nodes` at fault. Every node of the job calls this at the same time, also those that are not among
     `nodes`; a try takes at most `seconds`. Raises ResourceError as `Rendezvous.exchange`."""
     addresses = rendezvous.exchange(rendezvous.own_address, seconds)
-    address_of = dict(zip(this.nodes, this.nodes, strict=True))  # a node that has gone is called by its name
-    for rank, address in addresses.items():
-        address_of[this.nodes[rank]] = address
+    address_of = {node: node for node in this.nodes}  # a node that has gone is called by its name
+    address_of.update(this.by_node(addresses))
     address_of[this.nodes[0]] = this.address  # as this node reaches it; by itself it may know a loopback address
     went_well: dict[Pair, bool] = {}
     for number, edges in enumerate(rounds(nodes)):
         own_status = None  # no pair of this round has this node in it
         for pair in edges:
             if this.node in pair:
-                rank = pair.index(this.node)
-                between = NodeRank(rank, pair, address_of[pair[0]], this.port + 1 + number)
+                port = this.port + 1 + number
+                between = NodeRank(pair.index(this.node), pair, address_of[pair[0]], port)
                 own_status = try_pair(between, pair).status
         statuses = rendezvous.exchange(own_status, seconds)
-        good = {this.nodes[rank] for rank, status in statuses.items() if status == OK}
+        by_node = this.by_node(statuses)
+        good = {node for node, status in by_node.items() if status == OK}
         for pair in edges:
             went_well[pair] = good.issuperset(pair)
     return at_fault(nodes, went_well)
@@ -65,8 +69,9 @@ def find_fault(
 
 def blamed(check: Check, node: str, faults: Sequence[str]) -> Check:
     """The failed check of all nodes, as it stands in one node's report once it is known who is at fault."""
-    if not faults:
-        return replace(check, found=f"{check.found}; no node is at fault alone")
     if node in faults:
         return replace(check, found=f"{check.found}; it fails with both neighbours", is_shared=False)
-    return replace(check, found=f"{check.found}; at fault: {', '.join(faults)}")
+    who = "no node is at fault alone"
+    if faults:
+        who = f"at fault: {', '.join(faults)}"
+    return replace(check, found=f"{check.found}; {who}")

@@ -35,7 +35,11 @@ class Probe:
     """A question that was put; `wait` for its answer. What it started is gone after `wait`."""
 
     def __init__(
-        self, module: str, name: str, arguments: Mapping[str, Any], environment: Mapping[str, str] | None = None
+        self,
+        module: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         command = [sys.executable, "-m", f"nemo_brorl.cluster.doctor.{module}", name, json.dumps(arguments)]
         self._process = subprocess.Popen(
@@ -70,7 +74,12 @@ class Probe:
                 pipe.close()
 
 
-def ask(module: str, name: str, arguments: Mapping[str, Any], seconds: float) -> Answer:
+def ask(
+    module: str,
+    name: str,
+    arguments: Mapping[str, Any],
+    seconds: float,
+) -> Answer:
     """Put a question and wait for the answer."""
     return Probe(module, name, arguments).wait(seconds)
 

@@ -12,7 +12,7 @@ from typing import Any
 from nemo_brorl.core.files import write_whole
 
 OK, WARN, FAIL = "ok", "warn", "fail"
-_ORDER = (OK, WARN, FAIL)
+_WORST_FIRST = (FAIL, WARN, OK)
 STYLES = {OK: "green", WARN: "yellow", FAIL: "bold red"}  # on a terminal
 MAX_NAMED = 6  # nodes that a row names
 
@@ -89,7 +89,9 @@ def write_json(path: Path, data: object) -> Path:
 
 def table_header(reports: Sequence[NodeReport]) -> tuple[str, ...]:
     """Names of the table's columns; nodes have one where there are several."""
-    return ("check", "status", "nodes", "found") if len(reports) > 1 else ("check", "status", "found")
+    if len(reports) > 1:
+        return ("check", "status", "nodes", "found")
+    return ("check", "status", "found")
 
 
 def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
@@ -106,15 +108,17 @@ def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
         group.setdefault((check.status, found), []).append(node)
     rows = []
     for name, group in groups.items():
-        for status, found in sorted(group, key=lambda key: -_ORDER.index(key[0])):
+        worst_first = sorted(group, key=lambda key: _WORST_FIRST.index(key[0]))
+        for status, found in worst_first:
             nodes = group[status, found]
             text = found_ok[name][0] if status == OK else found
             if status == OK and len(set(found_ok[name])) > 1:
                 text += f" ({nodes[0]}; the others alike)"
-            if len(reports) == 1:
-                rows.append([name, status, text])
-            else:
-                rows.append([name, status, "all" if len(nodes) == len(reports) else named(nodes), text])
+            row = [name, status]
+            if len(reports) > 1:
+                row.append("all" if len(nodes) == len(reports) else named(nodes))
+            row.append(text)
+            rows.append(row)
     return rows
 
 

