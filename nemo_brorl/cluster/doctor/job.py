@@ -191,10 +191,11 @@ def check_same(reports: Sequence[NodeReport]) -> None:
                 others.append(f"{name} {own}, elsewhere {value}")
         if others:
             advice = "install the same packages on all nodes, or use one container image"
-            report.checks.append(Check(SAME, FAIL, "; ".join(others), advice))
+            check = Check(SAME, FAIL, "; ".join(others), advice)
         else:
             same = [f"{name} {value}" for name, value in usual.items()]
-            report.checks.append(Check(SAME, OK, ", ".join(same)))
+            check = Check(SAME, OK, ", ".join(same))
+        report.checks.append(check)
 
 
 def _absentee(node: str, reports: Path | None) -> NodeReport:

@@ -21,15 +21,18 @@ MAX_NAMED = 4
 MAX_HEADER = 1 << 28  # bytes of a safetensors header
 
 
-def check_model(config: BroRLConfig) -> tuple[Check, ModelShape | None]:
+Verdict = tuple[Check, ModelShape | None]
+
+
+def check_model(config: BroRLConfig) -> Verdict:
     """The verdict on policy.model, and its shape where it could be read."""
     reason = f"{config.policy.model} has not answered for {DEADLINE_S:.0f} s"
     late = Check("model", FAIL, reason, "is its file server up?")
-    verdict: tuple[Check, ModelShape | None] = within(DEADLINE_S, lambda: _judge_model(config), (late, None))
+    verdict: Verdict = within(DEADLINE_S, lambda: _judge_model(config), (late, None))
     return verdict
 
 
-def _judge_model(config: BroRLConfig) -> tuple[Check, ModelShape | None]:
+def _judge_model(config: BroRLConfig) -> Verdict:
     name = config.policy.model
     try:
         folder = local_model(config) or cached_model(name)
@@ -46,14 +49,17 @@ def _judge_model(config: BroRLConfig) -> tuple[Check, ModelShape | None]:
         more = f" (and {len(faults) - MAX_NAMED} more)" if len(faults) > MAX_NAMED else ""
         found = f"{folder}: {'; '.join(faults[:MAX_NAMED])}{more}"
         return Check("model", FAIL, found, "download or export it again"), shape
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    sizes = [path.stat().st_size for path in folder.glob("*.safetensors")]
+    size = sum(sizes)
     return Check("model", OK, f"{folder}: {shape.num_layers} layers, {size / GIB:,.2f} GiB, complete"), shape
 
 
 def cached_model(name: str) -> Path | None:
     """The snapshot of a Hugging Face name in the hub's cache, if there is one."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"models--{name.replace('/', '--')}"
+    user = Path.home() / ".cache" / "huggingface"
+    home = Path(os.environ.get("HF_HOME") or user)
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    cache = hub / f"models--{name.replace('/', '--')}"
     head = cache / "refs" / "main"
     if not head.is_file():
         return None
@@ -66,7 +72,8 @@ def _not_here(name: str) -> Check:
         f"`hf download {name} --local-dir FOLDER` on a machine with a network, FOLDER where all nodes see it; "
         f"then policy.model=FOLDER"
     )
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+    offline = os.environ.get("HF_HUB_OFFLINE", "")
+    if offline.lower() in ("1", "true", "yes", "on"):
         found = f"{name} is not in the hub's cache, and HF_HUB_OFFLINE forbids to download it"
         return Check("model", FAIL, found, advice)
     return Check("model", WARN, f"{name} is not in the hub's cache: every node downloads it at the start", advice)
@@ -80,7 +87,8 @@ def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
     shards = sorted(folder.glob("*.safetensors"))
     if index.is_file():
         try:
-            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            text = index.read_text(encoding="utf-8")
+            named = set(json.loads(text)["weight_map"].values())
         except (OSError, ValueError, KeyError, AttributeError) as error:
             yield f"{index.name} cannot be read ({error})"
             return

@@ -25,7 +25,8 @@ def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
     edges = list(zip(nodes, neighbours, strict=True))
     if len(nodes) % 2 == 0:
         return [edges[::2], edges[1::2]]
-    return [edges[:-1:2], edges[1:-1:2], edges[-1:]]
+    last = edges.pop()
+    return [edges[::2], edges[1::2], [last]]
 
 
 def at_fault(nodes: Sequence[str], went_well: Mapping[Pair, bool]) -> list[str]:

@@ -19,6 +19,8 @@ from typing import Any
 
 MAX_REASON = 300  # characters of what a failed probe said last
 
+Question = Callable[[dict[str, Any]], dict[str, Any]]  # from arguments to an answer, both JSON objects
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -84,7 +86,7 @@ def ask(
     return Probe(module, name, arguments).wait(seconds)
 
 
-def answer(probes: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]]) -> None:
+def answer(probes: Mapping[str, Question]) -> None:
     """Answer the command line's question, as the last thing on standard output: what a probe's process does."""
     name, arguments = sys.argv[1:]
     data = probes[name](json.loads(arguments))
@@ -97,7 +99,11 @@ def within(seconds: float, question: Callable[[], Any], late: Any) -> Any:
     """Answer of `question`, or `late` after `seconds`: for a call into the kernel that a dead file server holds. The
     thread is left to it; it does not keep the process."""
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(question()), daemon=True)
+
+    def run() -> None:
+        found.append(question())
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(seconds)
     return found[0] if found else late
@@ -111,5 +117,6 @@ def _read(output: str, errors: str, code: int) -> Answer:
         data = None
     if code == 0 and isinstance(data, dict):
         return Answer(data)
-    said = (errors.strip() or output.strip() or "nothing said").splitlines()[-1]
-    return Answer(None, f"exit code {code}: {said[-MAX_REASON:]}")
+    said = errors.strip() or output.strip() or "nothing said"
+    last_line = said.splitlines()[-1]
+    return Answer(None, f"exit code {code}: {last_line[-MAX_REASON:]}")

@@ -72,7 +72,8 @@ class NodeReport:
         try:
             if time.time() - path.stat().st_mtime >= max_age_s:
                 return None
-            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
+            data = json.loads(path.read_text(encoding="utf-8"))
+            return cls.from_json(data)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -84,7 +85,8 @@ class NodeReport:
 
 def write_json(path: Path, data: object) -> Path:
     """Write JSON, whole or not at all."""
-    return write_whole(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(data, indent=1, ensure_ascii=False)
+    return write_whole(path, f"{text}\n")
 
 
 def table_header(reports: Sequence[NodeReport]) -> tuple[str, ...]:
@@ -115,8 +117,10 @@ def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
             if status == OK and len(set(found_ok[name])) > 1:
                 text += f" ({nodes[0]}; the others alike)"
             row = [name, status]
-            if len(reports) > 1:
-                row.append("all" if len(nodes) == len(reports) else named(nodes))
+            if len(nodes) < len(reports):
+                row.append(named(nodes))
+            elif len(reports) > 1:
+                row.append("all")
             row.append(text)
             rows.append(row)
     return rows
@@ -124,11 +128,15 @@ def table_rows(reports: Sequence[NodeReport]) -> list[list[str]]:
 
 def advices(reports: Sequence[NodeReport]) -> list[str]:
     """What to do, a line each, failures first, the same advice once."""
-    texts: dict[str, dict[str, None]] = {FAIL: {}, WARN: {}, OK: {}}
+    failures: dict[str, None] = {}
+    warnings: dict[str, None] = {}
     for _, check in _all_checks(reports):
-        if check.advice:
-            texts[check.status][f"{check.name}: {check.advice}"] = None
-    return list(texts[FAIL] | texts[WARN])
+        text = f"{check.name}: {check.advice}"
+        if check.advice and check.status == FAIL:
+            failures[text] = None
+        elif check.advice and check.status == WARN:
+            warnings[text] = None
+    return list(failures | warnings)
 
 
 def _all_checks(reports: Sequence[NodeReport]) -> Iterator[tuple[str, Check]]:

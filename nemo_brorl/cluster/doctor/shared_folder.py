@@ -51,7 +51,8 @@ def seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
 def is_fresh(folder: Path, node: str, max_age_s: float) -> bool:
     """Whether a node has left its word not longer ago than that."""
     try:
-        return time.time() - _path(folder, node).stat().st_mtime < max_age_s
+        written_at = _path(folder, node).stat().st_mtime
+        return time.time() - written_at < max_age_s
     except OSError:
         return False
 
@@ -62,7 +63,11 @@ def remove(folder: Path, node: str) -> None:
         _path(folder, node).unlink(missing_ok=True)
 
 
-def judge(nodes: Sequence[str], sights: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Check]:
+def judge(
+    nodes: Sequence[str],
+    sights: Mapping[str, Sequence[str]],
+    folder: Path,
+) -> dict[str, Check]:
     """Verdict on each node from who sees whom, itself included. Where most nodes share a folder the others have
     another one; of two halves the first node's is believed: there the job's script has been."""
     advice = (
@@ -78,7 +83,9 @@ def judge(nodes: Sequence[str], sights: Mapping[str, Sequence[str]], folder: Pat
                 continue
             sees_each_other = other in sights.get(node, ()) and node in sights[other]
             (same if sees_each_other else lacks).append(other)
-        is_with_most = len(same) > len(lacks) or (len(same) == len(lacks) and nodes[0] not in lacks)
+        is_with_most = len(same) > len(lacks)
+        if len(same) == len(lacks):
+            is_with_most = nodes[0] not in lacks
         if not is_with_most:
             verdicts[node] = Check(NAME, FAIL, f"{folder} is not the one of {', '.join(lacks[:4])}", advice)
         elif len(same) + len(lacks) == 1:
