@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,7 @@ def table_rows(labels: Sequence[str], curves: Sequence[Measurement]) -> list[lis
     return rows
 
 
-def write_csv(path: Path, settings: Mapping[str, Simulation], curves: Mapping[str, Iterable[Measurement]]) -> None:
+def write_csv(path: Path, settings: Mapping[str, Simulation], curves: Curves) -> None:
     """Every step of every setting and rollout size, one line each."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)

@@ -22,7 +22,11 @@ def colour_of(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-def panels(num: int, titles: Sequence[str], x_label: str) -> tuple[Any, list[Any]]:
+def panels(
+    num: int,
+    titles: Sequence[str],
+    x_label: str,
+) -> tuple[Any, list[Any]]:
     """A figure with `num` panels side by side and their axes."""
     size = (_PANEL_WIDTH * num, _PANEL_HEIGHT)
     figure, axes = plt.subplots(1, num, figsize=size, squeeze=False, layout="constrained")
@@ -32,6 +36,11 @@ def panels(num: int, titles: Sequence[str], x_label: str) -> tuple[Any, list[Any
         panel.grid(visible=True, alpha=0.25, linewidth=0.6)
         panel.spines[["top", "right"]].set_visible(False)
     return figure, list(axes[0])
+
+
+def add_legend(axis: Any) -> None:
+    """Names of a panel's lines."""
+    axis.legend(frameon=False, fontsize=9)
 
 
 def save(figure: Any, path: Path) -> None:
