@@ -1,4 +1,4 @@
-"""`brorl attach`: follow a run's log; open a shell on one of its nodes; read a node's Ray logs."""
+"""`brorl attach` follows a run's log, opens a shell on one of its nodes, or reads a node's Ray logs."""
 
 from __future__ import annotations
 

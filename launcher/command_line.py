@@ -1,4 +1,4 @@
-"""What `render` and `submit` understand on the command line: a configuration, a site, and every site setting as an
+"""Command line of `render` and `submit`: a configuration, a site, and every site setting as an
 option of its own."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which jobs of a run wait or run, and the refusal to start another one beside them."""
+"""Live jobs of a run, which wait or run, and the refusal to start another one beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`brorl render`: from a configuration to a job script, with its settings and its code frozen in the run folder."""
+"""`brorl render` makes a job script of a configuration, with its settings and its code frozen in the run folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Site settings: what a cluster wants to know of a job beside the training's own settings: a small YAML, and the
+"""Site settings, which a cluster wants to know of a job beside the training's own: a small YAML, and the
 command line over it.
 
 `conf/site/example.yaml` shows all of them. Values go into `#SBATCH` lines and shell text, so each is checked before it

@@ -1,5 +1,5 @@
-"""`brorl status`: what a run is doing, how far it is, whom it waits for. Reads the run folder, and asks Slurm where it
-is."""
+"""`brorl status` says what a run is doing, how far it is, whom it waits for. It reads the run folder, and asks Slurm
+where it is."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`brorl submit`: render a job and hand it to Slurm, alone or as a chain; or submit what is frozen in a run folder
-again."""
+"""`brorl submit` renders a job and hands it to Slurm, alone or as a chain, or submits again what is frozen in a run
+folder."""
 
 from __future__ import annotations
 

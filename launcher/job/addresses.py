@@ -1,4 +1,4 @@
-"""Which address other nodes reach this one by. A node has several, and its own name often stands for 127.0.1.1 in its
+"""Address that other nodes reach this one by. A node has several, and its own name often stands for 127.0.1.1 in its
 /etc/hosts."""
 
 from __future__ import annotations

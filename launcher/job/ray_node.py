@@ -1,10 +1,8 @@
-"""`python -m nemo_brorl.launcher.job.ray_node --gpus N [--join HOST:PORT]`: Ray on one node of a job, from its start to
-its last process.
+"""Ray on one node of a job, from its start to its last process.
 
-Runs as a job step on every node. Standard output is the job's queue of events (launcher/job/job_events.sh): `up head
-ADDRESS` as soon as the head's address is known, `dead NODE reason` when Ray ends by itself. On SIGUSR1 or SIGTERM Ray
-is ended, and whatever it has started.
-"""
+`python -m nemo_brorl.launcher.job.ray_node --gpus N [--join HOST:PORT]` is a job step on every node. Standard output is
+the job's queue of events (launcher/job/job_events.sh): `up head ADDRESS` as soon as the head's address is known, `dead
+NODE reason` when Ray ends by itself. On SIGUSR1 or SIGTERM Ray is ended, and whatever it has started."""
 
 from __future__ import annotations
 

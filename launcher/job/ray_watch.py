@@ -1,10 +1,9 @@
-"""`python -m nemo_brorl.launcher.job.ray_watch --address HOST:PORT --gpus N --nodes NAME …`: wait until all nodes have
-joined Ray, then watch them.
+"""Watch over the nodes of a job, once all of them have joined Ray.
 
-Runs as a job step beside Ray's head. Standard output is the job's queue of events: `ready watch …` once every node is
-counted, with its own address and all its GPUs; then `lost NODE reason` for one that does not answer any more, or `dead
-NODE reason` where only its Ray is gone. SIGUSR1 ends it.
-The job's own deadline ends a wait that is in vain; meanwhile standard error says who is missing.
+`python -m nemo_brorl.launcher.job.ray_watch --address HOST:PORT --gpus N --nodes NAME …` is a job step beside Ray's
+head. Standard output is the job's queue of events: `ready watch …` once every node is counted, with its own address and
+all its GPUs; then `lost NODE reason` for one that does not answer any more, or `dead NODE reason` where only its Ray is
+gone. SIGUSR1 ends it. The job's own deadline ends a wait that is in vain; meanwhile standard error says who is missing.
 """
 
 from __future__ import annotations

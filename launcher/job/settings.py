@@ -1,8 +1,7 @@
-"""`python -m nemo_brorl.launcher.job.settings --output FILE -- COMMAND LINE`: what the job script must know of the
-configuration, for bash to source.
+"""Settings that the job script must know, for bash to source.
 
-Runs as the job's first step, so a wrong setting ends the job before anything is started.
-"""
+`python -m nemo_brorl.launcher.job.settings --output FILE -- COMMAND LINE` is the job's first step, so a wrong setting
+ends the job before anything is started."""
 
 from __future__ import annotations
 

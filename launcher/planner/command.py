@@ -1,4 +1,4 @@
-"""`brorl plan`: does a run fit, how long does a step take, and which layout would be better."""
+"""`brorl plan` says whether a run fits, how long a step takes, and which layout would be better."""
 
 from __future__ import annotations
 

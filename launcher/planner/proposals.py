@@ -1,4 +1,4 @@
-"""Proposals: layouts of the same GPUs that would be faster, and what would make a plan fit. Every valid layout is
+"""Proposals of layouts of the same GPUs that would be faster, and of what would make a plan fit. Every valid layout is
 planned, those that fit ranked."""
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The machines: Ray, which process runs where, and the doctor that examines them."""
+"""The machines, with Ray, the placement of processes, and the doctor."""

@@ -1,4 +1,4 @@
-"""Ray, started and ended by us, or the running cluster named by RAY_ADDRESS."""
+"""Ray cluster, started and ended by us, or the running one named by RAY_ADDRESS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 
 import ray
 
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import TrainerConfig
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.logs import get_logger
 
@@ -25,11 +25,11 @@ class RayCluster:
     and leaves it running. BRORL_ACTOR_LOGS=1 shows the actors' own output.
     """
 
-    def __init__(self, config: BroRLConfig) -> None:
+    def __init__(self, config: TrainerConfig) -> None:
         self.config = config
 
     def __enter__(self) -> RayCluster:
-        is_on_gpu = self.config.trainer.gpus_per_node > 0
+        is_on_gpu = self.config.gpus_per_node > 0
         shared = {
             "namespace": f"brorl-{os.getpid()}",
             "log_to_driver": os.environ.get("BRORL_ACTOR_LOGS") == "1",
@@ -58,7 +58,7 @@ class RayCluster:
 
     def check_gpus(self) -> None:
         """Raise ResourceError when the cluster has fewer GPUs than configured."""
-        wanted = self.config.trainer.gpus_per_node * self.config.trainer.num_nodes
+        wanted = self.config.gpus_per_node * self.config.num_nodes
         found = int(ray.cluster_resources().get("GPU", 0)) if wanted else 0
         if found < wanted:
             ray.shutdown()

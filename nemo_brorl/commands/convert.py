@@ -1,4 +1,4 @@
-"""`brorl convert [--config-name NAME] [KEY=VALUE ...]`: the weights of a training checkpoint as a Hugging Face
+"""`brorl convert [--config-name NAME] [KEY=VALUE ...]` writes the weights of a training checkpoint as a Hugging Face
 folder."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`brorl doctor [--job] [--json FILE] [--config-name NAME] [KEY=VALUE ...]`: is everything there that a run needs?
+"""`brorl doctor [--job] [--json FILE] [--config-name NAME] [KEY=VALUE ...]` says whether all is there that a run needs.
 
   --json FILE           write what was found there
   --ports LIST          ports that must be free: 6379,20000-20010

@@ -1,4 +1,4 @@
-"""`brorl evaluate policy.model=FOLDER [--config-name NAME] [KEY=VALUE ...]`: pass@1, pass@k, majority@k on
+"""`brorl evaluate policy.model=FOLDER [--config-name NAME] [KEY=VALUE ...]` measures pass@1, pass@k and majority@k on
 benchmarks."""
 
 from __future__ import annotations

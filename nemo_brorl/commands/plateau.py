@@ -1,4 +1,4 @@
-"""`brorl plateau RUN_FOLDER [--window K] [--patience K]`: where the plateau detector would have broadened a run."""
+"""`brorl plateau RUN_FOLDER [--window K] [--patience K]` says where the plateau detector would have broadened a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`brorl sft [--config-name NAME] [KEY=VALUE ...]`: warm up a small base model on generated demonstrations."""
+"""`brorl sft [--config-name NAME] [KEY=VALUE ...]` warms up a small base model on generated demonstrations."""
 
 from __future__ import annotations
 

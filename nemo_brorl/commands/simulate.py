@@ -1,4 +1,5 @@
-"""`brorl simulate [--output FOLDER] [--steps K] [--sizes N ...]`: BroRL's simulator (Figure 3), tables and figures."""
+"""`brorl simulate [--output FOLDER] [--steps K] [--sizes N ...]` runs BroRL's simulator (Figure 3): tables and
+figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`brorl train [--config-name NAME] [KEY=VALUE ...]`: train, validate, save; a line per step, tables at the end."""
+"""`brorl train [--config-name NAME] [KEY=VALUE ...]` trains, validates and saves: a line per step, tables at the
+end."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def start_actors(
     afterwards. `with_answers`: verifiers also read what was answered, as an evaluation needs it."""
     with contextlib.ExitStack() as stack:
         with watch.measure("ray"):
-            stack.enter_context(RayCluster(config))
+            stack.enter_context(RayCluster(config.trainer))
         places = places_of(config)
         stack.callback(places.close)
         generator = VllmPool(config, model_folder, places)
@@ -183,7 +183,7 @@ def policy_alone(config: BroRLConfig) -> Iterator[MegatronPolicy]:
     algorithm = replace(config.algorithm, kl=kl)
     without_reference = replace(config, algorithm=algorithm)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(RayCluster(config))
+        stack.enter_context(RayCluster(config.trainer))
         places = places_of(config)
         stack.callback(places.close)
         policy = MegatronPolicy(without_reference, resolve_model(config), places=places)

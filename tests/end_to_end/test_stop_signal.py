@@ -10,7 +10,7 @@ from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.config.load import load_config
 stop = StopRequest(None)
 stop.install()
-with RayCluster(load_config("brorl_cpu", [])):
+with RayCluster(load_config("brorl_cpu", []).trainer):
     stop.install()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Probes: questions that a library or a broken disk could hang on, asked in a child process with a deadline.
+"""Probes for questions that a library or a broken disk could hang on, asked in a child process with a deadline.
 
 A probe is `python -m nemo_brorl.cluster.doctor.MODULE NAME JSON`: it prints its answer as the last line of its standard
 output, one JSON object.

@@ -1,1 +1,1 @@
-"""Reads what runs and simulations wrote and draws it; training never imports this folder. The only place that plots."""
+"""Figures of what runs and simulations wrote; training never imports this folder. The only place that plots."""
