@@ -32,7 +32,8 @@ class Places:
         for gpus in plan.nodes:
             bundles = []
             for num in gpus:
-                bundles.append({"GPU": float(num), "CPU": float(_CPUS_PER_GPU * num)})
+                cpus = float(_CPUS_PER_GPU * num)
+                bundles.append({"GPU": float(num), "CPU": cpus})
             self._groups.append(placement_group(bundles, strategy="STRICT_PACK"))
         ready = [group.ready() for group in self._groups]
         _, waiting = ray.wait(ready, num_returns=len(ready), timeout=_TIMEOUT_S)
@@ -124,5 +125,6 @@ class CpuPlaces(Places):
 def places_of(config: BroRLConfig) -> Places:
     """Where this run's processes go. Needs an initialised Ray; raises ResourceError."""
     if config.trainer.gpus_per_node == 0 and config.trainer.num_nodes > 1:
-        return CpuPlaces(config.trainer.num_nodes, num_policy_ranks(config), num_engines(config))
+        ranks = num_policy_ranks(config)
+        return CpuPlaces(config.trainer.num_nodes, ranks, num_engines(config))
     return Places(plan_roles(config))

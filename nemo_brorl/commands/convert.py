@@ -27,8 +27,10 @@ def convert(config: BroRLConfig, line: CommandLine) -> int:
     check_memory(config)
     start = time.monotonic()
     run_folder = Path(config.exp_manager.explicit_log_dir)
-    checkpoint = newest_checkpoint(Path(config.convert.checkpoint or run_folder / "checkpoints"), "convert.checkpoint")
-    output = empty(Path(config.convert.output or run_folder / f"hf_{checkpoint.name}"), "convert.output")
+    given = Path(config.convert.checkpoint or run_folder / "checkpoints")
+    checkpoint = newest_checkpoint(given, "convert.checkpoint")
+    output = Path(config.convert.output or run_folder / f"hf_{checkpoint.name}")
+    empty(output, "convert.output")
     write_converted(config, checkpoint, output)
     Console().line(f"{checkpoint} written to {output} in {time.monotonic() - start:.0f} s")
     return 0

@@ -50,7 +50,9 @@ def main(argv: Sequence[str]) -> int:
     options, rest = parse(argv)
     line = parse_command_line(rest, "doctor", (__doc__ or "").strip())
     try:
-        this = in_job(os.environ, options.address) if options.job else here()
+        this = here()
+        if options.job:
+            this = in_job(os.environ, options.address)
         verdict = examine(line, options, this)
     except BroRLError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -96,7 +98,11 @@ def read_ports(text: str) -> list[int]:
     return ports
 
 
-def examine(line: CommandLine, options: argparse.Namespace, this: NodeRank) -> Verdict:
+def examine(
+    line: CommandLine,
+    options: argparse.Namespace,
+    this: NodeRank,
+) -> Verdict:
     """Verdict of this node, or of the job that it is in. Raises ConfigError."""
     ports = read_ports(options.ports)
     config = load_config(*line)
@@ -122,7 +128,8 @@ def show(verdict: Verdict, num_nodes: int) -> None:
     """Print the table, what to do, and the verdict in one line."""
     console, reports = Console(), verdict.reports
     header = table_header(reports)
-    console.table(header, table_rows(reports), text_columns=range(len(header)), styles=STYLES)
+    rows = table_rows(reports)
+    console.table(header, rows, text_columns=range(len(header)), styles=STYLES)
     found = advices(reports)
     if found:
         console.line("\nwhat to do:")

@@ -53,7 +53,9 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     tokenizer = load_tokenizer(model_folder)
     benchmarks = read_benchmarks(config, tokenizer)
     prepare_sandbox(config, all_verifiers(benchmarks))
-    other = read_other(Path(settings.compare_with), benchmarks) if settings.compare_with else None
+    other = None
+    if settings.compare_with:
+        other = read_other(Path(settings.compare_with), benchmarks)
     if settings.checkpoint:
         model_folder = converted_checkpoint(config, Path(settings.checkpoint), console)
     output = Path(settings.output or config.exp_manager.explicit_log_dir)
@@ -120,10 +122,15 @@ def sample_missing(
     with starting as actors:
         wait_ready(actors, watch)
         stop.install()  # here: Ray's start puts handlers of its own in place
-        return ask(benchmarks, files, make_sampler(config, actors, console), stop, samples)
+        sampler = make_sampler(config, actors, console)
+        return ask(benchmarks, files, sampler, stop, samples)
 
 
-def answer_file(output: Path, identity: Mapping[str, Any], console: Console) -> AnswerFile:
+def answer_file(
+    output: Path,
+    identity: Mapping[str, Any],
+    console: Console,
+) -> AnswerFile:
     """File that keeps the answers to a benchmark; says so when those that are there are of other settings."""
     folder = output / "evaluations" / "answers"
     file = AnswerFile(folder, identity)
@@ -134,7 +141,11 @@ def answer_file(output: Path, identity: Mapping[str, Any], console: Console) -> 
     return file
 
 
-def converted_checkpoint(config: BroRLConfig, given: Path, console: Console) -> Path:
+def converted_checkpoint(
+    config: BroRLConfig,
+    given: Path,
+    console: Console,
+) -> Path:
     """Hugging Face folder of a checkpoint, or of a run's newest one; made once and kept in its run folder. Raises
     CheckpointError."""
     run_folder = run_of(given)

@@ -49,7 +49,11 @@ def sft(config: BroRLConfig, line: CommandLine) -> int:
     return 0
 
 
-def warm_up_model(config: BroRLConfig, model_folder: Path, console: Console) -> tuple[Path, WarmUpResult]:
+def warm_up_model(
+    config: BroRLConfig,
+    model_folder: Path,
+    console: Console,
+) -> tuple[Path, WarmUpResult]:
     """Train the initial model in `model_folder`. Returns the finished model's folder, and how it went."""
     from nemo_brorl.commands import wiring  # Ray, Megatron: only where there is something to train
 

@@ -68,7 +68,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def study_settings(base: Simulation, settings: Mapping[str, Simulation], folder: Path) -> None:
+def study_settings(
+    base: Simulation,
+    settings: Mapping[str, Simulation],
+    folder: Path,
+) -> None:
     """Compare rollout sizes under each setting: a table each, Figure 3, and the ablations where there are any."""
     console = Console()
     curves = run_all(settings, console)
@@ -127,7 +131,11 @@ def table_rows(labels: Sequence[str], curves: Sequence[Measurement]) -> list[lis
     return rows
 
 
-def write_csv(path: Path, settings: Mapping[str, Simulation], curves: Curves) -> None:
+def write_csv(
+    path: Path,
+    settings: Mapping[str, Simulation],
+    curves: Curves,
+) -> None:
     """Every step of every setting and rollout size, one line each."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -137,7 +145,11 @@ def write_csv(path: Path, settings: Mapping[str, Simulation], curves: Curves) ->
                 writer.writerows(csv_rows(name, settings[name], measurement))
 
 
-def csv_rows(name: str, setting: Simulation, measurement: Measurement) -> Iterator[list[Any]]:
+def csv_rows(
+    name: str,
+    setting: Simulation,
+    measurement: Measurement,
+) -> Iterator[list[Any]]:
     """A step of a setting, a row for each rollout size."""
     for index, size in enumerate(setting.sizes):
         q_pos = float(measurement.q_pos[index])

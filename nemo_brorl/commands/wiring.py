@@ -113,7 +113,11 @@ def start_actors(
         yield Actors(policy, generator, verifier)
 
 
-def wait_ready(actors: Actors, watch: Stopwatch, heartbeat: Heartbeat | None = None) -> None:
+def wait_ready(
+    actors: Actors,
+    watch: Stopwatch,
+    heartbeat: Heartbeat | None = None,
+) -> None:
     """Wait until every actor holds its model. `heartbeat` is told of the engines' start; the policy has its own."""
     policy = actors.policy
     heartbeat = heartbeat or Heartbeat()

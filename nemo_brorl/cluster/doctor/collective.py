@@ -176,7 +176,8 @@ def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
         if rank == 0:
             _absent(store, "done", size, ends_at)  # the store lives here: it must be the last to go
     except (RuntimeError, ValueError) as error:
-        return {"error": str(error).splitlines()[0], "is_mine": is_mine}
+        first_line = str(error).partition("\n")[0]
+        return {"error": first_line, "is_mine": is_mine}
     return {"gib_per_s": speed}
 
 
@@ -196,7 +197,8 @@ def _all_reduce(rank: int, size: int, device: Any) -> float:
     from torch import distributed
 
     mib = GPU_MIB if device.type == "cuda" else CPU_MIB
-    numbers = torch.empty(mib << 18, dtype=torch.float32, device=device)
+    num_numbers = mib << 18  # of four bytes
+    numbers = torch.empty(num_numbers, dtype=torch.float32, device=device)
     seconds = []
     for _ in range(NUM_REPEATS):
         numbers.fill_(rank + 1.0)

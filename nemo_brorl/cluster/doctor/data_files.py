@@ -101,7 +101,8 @@ def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
     num_rows = num_questions + len(reasons)
     if reasons and num_questions == 0:
         raise DataError(f"{files[0]}: none of the first {num_rows} rows is a question: {reasons[0]}")
-    mib = sum(file.stat().st_size for file in files) / 2**20
+    sizes = [file.stat().st_size for file in files]
+    mib = sum(sizes) / 2**20
     return f"{path}: {len(files)} files, {mib:,.1f} MiB; {num_questions} of the first {num_rows} rows are questions"
 
 

@@ -11,7 +11,11 @@ from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.schema import BroRLConfig
 
 
-def examine_node(config: BroRLConfig, this: NodeRank, ports: Sequence[int]) -> NodeReport:
+def examine_node(
+    config: BroRLConfig,
+    this: NodeRank,
+    ports: Sequence[int],
+) -> NodeReport:
     """Report of this node. Takes about two seconds where nothing is wrong; everything in it has a deadline."""
     model, shape = model_files.check_model(config)
     checks = [machine.check_python()]

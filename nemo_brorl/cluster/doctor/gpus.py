@@ -45,8 +45,9 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
         yield Check("gpus", FAIL, f"torch did not say what it sees: {seen.reason}", advice)
         return
     yield judge_count(wanted, seen.data)
-    if seen.data["devices"]:
-        yield judge_memory(config.generation.gpu_memory_utilization, seen.data["devices"])
+    devices = seen.data["devices"]
+    if devices:
+        yield judge_memory(config.generation.gpu_memory_utilization, devices)
     if overview is None:
         found = "nvidia-smi is not here or does not answer: driver, errors and other processes were not looked at"
         yield Check("gpu driver", WARN, found)
@@ -58,19 +59,21 @@ def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
     """Verdict on their number and kind, as torch sees them."""
     devices: Sequence[Mapping[str, Any]] = seen["devices"]
     names = list(dict.fromkeys(device["name"] for device in devices))
-    found = f"{len(devices)} × {' and '.join(names) or 'no GPU'}, torch for CUDA {seen['cuda']}, NCCL {seen['nccl']}"
+    kinds = " and ".join(names) or "no GPU"
+    found = f"{len(devices)} × {kinds}, torch for CUDA {seen['cuda']}, NCCL {seen['nccl']}"
     if len(devices) < wanted:
         advice = (
             f"trainer.gpus_per_node={wanted}: write the number there is, or ask Slurm for them "
             f"(--gpus-per-node), see CUDA_VISIBLE_DEVICES"
         )
         if seen["error"]:
-            found = f"{found}; {seen['error']}"
+            found += f"; {seen['error']}"
         return Check("gpus", FAIL, found, advice)
     if len(names) > 1:
         return Check("gpus", WARN, found, "the slowest kind sets the pace of all")
     if len(devices) > wanted:
-        return Check("gpus", WARN, found, f"trainer.gpus_per_node={wanted} leaves {len(devices) - wanted} idle")
+        advice = f"trainer.gpus_per_node={wanted} leaves {len(devices) - wanted} idle"
+        return Check("gpus", WARN, found, advice)
     return Check("gpus", OK, found)
 
 
@@ -113,7 +116,8 @@ def judge_smi(rows: str, users: str) -> Iterator[Check]:
 
 def judge_driver(overview: str, seen: Mapping[str, Any]) -> Check:
     """Verdict on the driver by CUDA's rule: it serves every release of its own major version and older ones."""
-    match, cuda = _CUDA.search(overview), str(seen["cuda"] or "")
+    match = _CUDA.search(overview)
+    cuda = str(seen["cuda"] or "")
     if match is None or not cuda:
         return Check("gpu driver", WARN, "its CUDA version is not known")
     found = f"serves CUDA {match[1]}.{match[2]}, torch was built for {cuda}"

@@ -59,7 +59,11 @@ class Verdict:
         return list(texts)
 
 
-def examine_job(this: NodeRank, wanted: Wanted, look: Callable[[], NodeReport]) -> Verdict:
+def examine_job(
+    this: NodeRank,
+    wanted: Wanted,
+    look: Callable[[], NodeReport],
+) -> Verdict:
     """Meet, `look` at this node, then at the others, and write `<node>.json` into `wanted.reports`.
 
     A node writes its own before the last exchange; then the first one writes all, with what it alone knows: who did not
@@ -89,7 +93,9 @@ def _examine_together(
     not."""
     words = this.by_node(rendezvous.exchange(word, EXCHANGE_S))
     report = look()
-    seen = [] if wrong else shared_folder.seen(wanted.shared, words, EXCHANGE_S / 2)
+    seen = []
+    if not wrong:
+        seen = shared_folder.seen(wanted.shared, words, EXCHANGE_S / 2)
     sights = this.by_node(rendezvous.exchange(seen, EXCHANGE_S + SPREAD_S))
     verdicts = shared_folder.judge(this.nodes, sights, wanted.shared)
     shared = verdicts[this.node]
@@ -105,10 +111,14 @@ def _examine_together(
     return _verdict(this, wanted, gathered, rendezvous.offsets)
 
 
-def _all_reduce(this: NodeRank, wanted: Wanted, rendezvous: Rendezvous) -> list[Check]:
-    """On the node alone; then over all nodes on which that went well, since another one would only make them wait; and
-    if that fails, between neighbours. Every node comes to each exchange, whether it takes part in what is tried or
-    not."""
+def _all_reduce(
+    this: NodeRank,
+    wanted: Wanted,
+    rendezvous: Rendezvous,
+) -> list[Check]:
+    """All-reduces: on the node alone; then over all nodes on which that went well, since another one would only make
+    them wait; and if that fails, between neighbours. Every node comes to each exchange, whether it takes part in what
+    is tried or not."""
     longest = collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S
     mine = collective.check_node(this, wanted.num_gpus, wanted.all_reduce_s)
     alone = this.by_node(rendezvous.exchange(mine.status, longest))
@@ -117,12 +127,14 @@ def _all_reduce(this: NodeRank, wanted: Wanted, rendezvous: Rendezvous) -> list[
     good = [node for node in this.nodes if alone.get(node) == OK]
     bad = [node for node in this.nodes if node not in good]
     if len(good) < 2 or this.nodes[0] not in good:
-        return [mine, Check(collective.GLOBAL, WARN, f"not tried, for {named(bad)}")]
+        not_tried = Check(collective.GLOBAL, WARN, f"not tried, for {named(bad)}")
+        return [mine, not_tried]
     together = Check(collective.GLOBAL, WARN, "not tried here")
     if this.node in good:
         together = collective.check_job(this, good, wanted.num_gpus, wanted.all_reduce_s)
         if bad:
-            together = replace(together, found=f"{together.found} (without {named(bad)})")
+            found = f"{together.found} (without {named(bad)})"
+            together = replace(together, found=found)
     statuses = rendezvous.exchange(together.status, longest)
     if FAIL in statuses.values() and len(good) >= pairs.LEAST:
 

@@ -59,7 +59,8 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
     kept = size * (checkpoints + 2 * EXPORT_BYTES) / GIB
     advice = "move exp_manager.explicit_log_dir, or lower trainer.keep_checkpoints"
     yield check_room("disk, run", run_folder, kept + 1.0, advice)
-    scratch = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
+    named = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR")
+    scratch = Path(named or "/tmp")
     advice = "empty it, or set RAY_TMPDIR to a local disk with room"
     yield check_room("disk, tmp", scratch, TMP_GIB, advice, is_for_ray=True)
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens

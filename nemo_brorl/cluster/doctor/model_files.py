@@ -44,7 +44,8 @@ def _judge_model(config: BroRLConfig) -> Verdict:
             advice = "`make train` makes it first, or brorl sft"
             return Check("model", WARN, f"{name} has not been made yet", advice), None
         return Check("model", FAIL, str(error)), None
-    faults = [*misfits(config, shape), *folder_faults(folder, shape)]
+    faults = list(misfits(config, shape))
+    faults += folder_faults(folder, shape)
     if faults:
         more = f" (and {len(faults) - MAX_NAMED} more)" if len(faults) > MAX_NAMED else ""
         found = f"{folder}: {'; '.join(faults[:MAX_NAMED])}{more}"

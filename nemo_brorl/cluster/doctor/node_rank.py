@@ -52,13 +52,15 @@ def in_job(environment: Mapping[str, str], address: str | None = None) -> NodeRa
     else its name is looked up, and where that has no answer SLURM_LAUNCH_NODE_IPADDR is taken. Raises ConfigError
     outside of a step."""
     try:
-        rank, size = int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"])
+        rank = int(environment["SLURM_PROCID"])
+        size = int(environment["SLURM_NTASKS"])
     except (KeyError, ValueError) as error:
         raise ConfigError(
             f"--job runs on every node of a Slurm job and {error} is not set as srun sets it: write"
             " srun --ntasks-per-node=1 brorl doctor --job …, or leave --job out to look at this machine"
         ) from error
-    listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or own_name(environment)
+    listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
+    listed = listed or own_name(environment)
     nodes = tuple(expand(listed))
     if len(nodes) != size or not 0 <= rank < size:
         raise ConfigError(
@@ -88,7 +90,8 @@ def expand(nodes: str) -> Iterator[str]:
 
 def own_name(environment: Mapping[str, str]) -> str:
     """Slurm's name of this node, or the machine's own, without its domain."""
-    return environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    host, _, _ = socket.gethostname().partition(".")
+    return environment.get("SLURMD_NODENAME") or host
 
 
 def _names(item: str) -> Iterator[str]:
@@ -96,7 +99,8 @@ def _names(item: str) -> Iterator[str]:
     if brackets is None:
         yield item
         return
-    before, after = item[: brackets.start()], item[brackets.end() :]
+    before = item[: brackets.start()]
+    after = item[brackets.end() :]
     for number in _numbers(brackets[1]):
         for rest in _names(after):
             yield f"{before}{number}{rest}"

@@ -69,7 +69,8 @@ class Rendezvous:
         ends_at = time.monotonic() + seconds
         for rank, link in sorted(self.links.items()):
             try:
-                everything[rank] = _receive(link, max(ends_at - time.monotonic(), 0.1))
+                left = ends_at - time.monotonic()
+                everything[rank] = _receive(link, max(left, 0.1))
             except (OSError, ValueError):
                 self._leave_out(rank)
         for rank, link in sorted(self.links.items()):
@@ -138,7 +139,8 @@ def _come(this: NodeRank, seconds: float) -> Rendezvous:
         if left <= 0:
             break
         try:
-            link = socket.create_connection((this.address, this.port), timeout=min(left, HELLO_S))
+            address = (this.address, this.port)
+            link = socket.create_connection(address, timeout=min(left, HELLO_S))
             _send(link, {"rank": this.rank}, HELLO_S)
             while _receive(link, max(left, HELLO_S))["ping"]:
                 _send(link, {"time": time.time()}, HELLO_S)

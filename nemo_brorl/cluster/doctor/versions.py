@@ -159,8 +159,11 @@ def conflicts(installed: Versions, pin: str | None, kind: str) -> Iterator[str]:
     vision = installed.get("torchvision")
     if kind == "cpu" and "+cpu" in torch and vision and "+cpu" not in vision:
         yield f"torchvision {vision} is for CUDA and does not load beside torch {torch}; vLLM imports it: uninstall it"
-    engine, cublas = installed.get("transformer-engine"), installed.get("nvidia-cublas")
-    if engine and cublas and _numbers(engine) >= (2, 13) and _numbers(cublas) < (13, 2):
+    engine = installed.get("transformer-engine")
+    cublas = installed.get("nvidia-cublas")
+    if not engine or not cublas:
+        return
+    if _numbers(engine) >= (2, 13) and _numbers(cublas) < (13, 2):
         yield f"transformer-engine {engine} needs cuBLAS 13.2 and nvidia-cublas is {cublas}"
 
 
@@ -171,7 +174,8 @@ def facts() -> dict[str, str]:
     for name in SAME_EVERYWHERE:
         if name in installed:
             found[name] = installed[name]
-    found["code"] = code_digest(Path(__file__).resolve().parents[2])
+    package = Path(__file__).resolve().parents[2]
+    found["code"] = code_digest(package)
     return found
 
 
@@ -228,7 +232,11 @@ def read_list(path: Path) -> dict[str, str]:
     return pins
 
 
-def _other_versions(names: Sequence[str], installed: Versions, listed: Versions) -> list[str]:
+def _other_versions(
+    names: Sequence[str],
+    installed: Versions,
+    listed: Versions,
+) -> list[str]:
     """Those of `names` that are installed in another version than the listed one."""
     found = []
     for name in names:

@@ -33,7 +33,11 @@ def draw_three_panels(curves: Curves, labels: Sequence[str], path: Path) -> None
     save(figure, path)
 
 
-def draw_q(settings: Mapping[str, Curves], labels: Sequence[str], path: Path) -> None:
+def draw_q(
+    settings: Mapping[str, Curves],
+    labels: Sequence[str],
+    path: Path,
+) -> None:
     """Q_pos over steps, a panel per setting."""
     figure, axes = panels(len(settings), list(settings), "step")
     for axis, curves in zip(axes, settings.values(), strict=True):
