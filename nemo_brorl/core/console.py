@@ -120,7 +120,7 @@ def draw_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for index, name in enumerate(header):
         table.add_column(Text(name), justify="left" if index in text_columns else "right", overflow="fold")
     for row in rows:
