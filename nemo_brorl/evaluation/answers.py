@@ -54,17 +54,23 @@ _FIELDS = {field.name for field in fields(PromptAnswers)}
 
 def answers_of(group: ScoredGroup) -> PromptAnswers:
     """The part of a scored group that is kept."""
-    reference = group.prompt.payload.get("answer")
+    prompt = group.prompt
+    answers = None
+    if group.answers is not None:
+        answers = tuple(_shortened(answer) for answer in group.answers)
+    reference = prompt.payload.get("answer")
+    if reference is not None:
+        reference = _shortened(str(reference))
     return PromptAnswers(
-        uid=group.prompt.uid,
-        task=group.prompt.task,
-        domain=group.prompt.domain,
+        uid=prompt.uid,
+        task=prompt.task,
+        domain=prompt.domain,
         rewards=tuple(group.rewards.tolist()),
         tokens=tuple(group.group.lengths.tolist()),
         is_stopped=tuple(group.group.is_stopped.tolist()),
-        answers=None if group.answers is None else tuple(_shortened(answer) for answer in group.answers),
+        answers=answers,
         num_failed=group.num_failed,
-        reference=None if reference is None else _shortened(str(reference)),
+        reference=reference,
     )
 
 
@@ -72,17 +78,20 @@ def weights_digest(folder: Path) -> str:
     """Digest of all bytes of a model's weights and of its config: what two training steps changed is told apart, a copy
     is not. The engines read the same files next, so most of the time this takes is not lost. Raises ModelError for a
     folder without weights."""
-    shards = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
-    if not shards:
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        files = sorted(folder.glob("*.bin"))
+    if not files:
         raise ModelError(
-            f"{folder} has no *.safetensors: write policy.model=FOLDER of a Hugging Face model, or "
-            f"evaluation.checkpoint=RUN"
+            f"{folder} has no *.safetensors: "
+            f"write policy.model=FOLDER of a Hugging Face model, or evaluation.checkpoint=RUN"
         )
+    for name in BESIDE_WEIGHTS:
+        if (folder / name).exists():
+            files.append(folder / name)
     with ThreadPoolExecutor(NUM_THREADS) as pool:
-        digests = list(
-            pool.map(_file_digest, [*shards, *(folder / name for name in BESIDE_WEIGHTS if (folder / name).exists())])
-        )
-    return hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
+        digests = "".join(pool.map(_file_digest, files))
+    return hashlib.blake2b(digests.encode(), digest_size=16).hexdigest()
 
 
 def identity_of(config: BroRLConfig, weights: str, benchmark: Benchmark) -> dict[str, Any]:
@@ -101,7 +110,9 @@ def identity_of(config: BroRLConfig, weights: str, benchmark: Benchmark) -> dict
 
 def _scoring(rewards: RewardsConfig, benchmark: Benchmark) -> dict[str, Any]:
     """Settings of the verifiers that this benchmark asks; those of others decide nothing."""
-    names = benchmark.verifiers | {prompt.verifier for prompt in benchmark.prompts}
+    names = set(benchmark.verifiers)
+    for prompt in benchmark.prompts:
+        names.add(prompt.verifier)  # composite itself, beside its parts
     return {
         "timeout_s": rewards.timeout_s,
         "timeouts": {name: seconds for name, seconds in rewards.timeouts.items() if name in names},
@@ -111,7 +122,8 @@ def _scoring(rewards: RewardsConfig, benchmark: Benchmark) -> dict[str, Any]:
 
 def short_id(identity: Any) -> str:
     """Eight characters that tell identities apart."""
-    return hashlib.blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=4).hexdigest()
+    text = json.dumps(identity, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
 
 
 class AnswerFile:
@@ -152,7 +164,8 @@ class AnswerFile:
 
     def _write(self, record: Mapping[str, Any]) -> None:
         assert self._file is not None, "answers are added inside the context"
-        self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        line = json.dumps(record, separators=(",", ":"))
+        self._file.write(f"{line}\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -160,9 +173,9 @@ class AnswerFile:
         """What was written whole; half a line at the end is cut off."""
         assert self._file is not None, "read inside the context"
         data = self.path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        self._file.truncate(whole)
-        lines = data[:whole].splitlines()
+        num_whole = data.rfind(b"\n") + 1
+        self._file.truncate(num_whole)
+        lines = data[:num_whole].splitlines()
         if not lines:
             self._write({"identity": self.identity})
             return
@@ -170,37 +183,58 @@ class AnswerFile:
             raise CheckpointError(
                 f"{self.path} does not begin with its identity: it is damaged; move it away to ask everything again"
             )
-        for record in map(_record, lines[1:]):
-            if record is not None and record.keys() == _FIELDS:
-                values: dict[str, Any] = {
-                    name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
-                }
-                answers = PromptAnswers(**values)
+        for line in lines[1:]:
+            answers = _parsed(line)
+            if answers is not None:
                 self.found[answers.uid] = answers
 
 
 def nearest_other(folder: Path, identity: Mapping[str, Any]) -> str | None:
     """What sets these answers apart from the most similar ones to the same benchmark by the same weights that lie here;
     None: there are none. Another model's are nothing to wonder about."""
-    found = []
-    for path in sorted(folder.glob(f"{identity['benchmark']}-*.jsonl")):
+    benchmark = identity["benchmark"]
+    nearest: str | None = None
+    fewest: list[str] = []
+    for path in sorted(folder.glob(f"{benchmark}-*.jsonl")):
         with path.open("rb") as file:
-            other = (_record(file.readline()) or {}).get("identity", {})
-        if other != identity and all(other.get(name) == identity[name] for name in ("benchmark", "weights")):
-            found.append((path.name, differing(identity, other)))
-    if not found:
+            record = _record(file.readline()) or {}
+        other = record.get("identity", {})
+        is_of_same_model = other.get("weights") == identity["weights"]
+        if other == identity or other.get("benchmark") != benchmark or not is_of_same_model:
+            continue
+        changed = differing(identity, other)
+        if nearest is None or len(changed) < len(fewest):
+            nearest = path.name
+            fewest = changed
+    if nearest is None:
         return None
-    name, changed = min(found, key=lambda item: len(item[1]))
-    return f"{name} has other {', '.join(changed)}"
+    return f"{nearest} has other {', '.join(fewest)}"
 
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of the entries that differ; of settings each by its own name."""
-    flat = [
-        {**{key: value for key, value in item.items() if key != "settings"}, **item.get("settings", {})}
-        for item in (one, other)
-    ]
-    return [name for name in sorted(flat[0].keys() | flat[1].keys()) if flat[0].get(name) != flat[1].get(name)]
+    first = _flat(one)
+    second = _flat(other)
+    names = sorted(first.keys() | second.keys())
+    return [name for name in names if first.get(name) != second.get(name)]
+
+
+def _flat(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings beside the other entries."""
+    entries = dict(identity)
+    settings = entries.pop("settings", {})
+    return {**entries, **settings}
+
+
+def _parsed(line: bytes) -> PromptAnswers | None:
+    """The answers in a line; None where it is damaged or of another version."""
+    record = _record(line)
+    if record is None or record.keys() != _FIELDS:
+        return None
+    for name, value in record.items():
+        if isinstance(value, list):
+            record[name] = tuple(value)
+    return PromptAnswers(**record)
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
@@ -214,7 +248,8 @@ def _record(line: bytes) -> dict[str, Any] | None:
 def _shortened(text: str | None) -> str | None:
     if text is None or len(text) <= MAX_REFERENCE:
         return text
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    written = text.encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(written, digest_size=8).hexdigest()
     return f"{text[: MAX_REFERENCE // 2]}…{digest}"
 
 

@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.evaluation.answers import AnswerFile, answers_of
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
-from nemo_brorl.rollouts.sampler import RolloutStream, Sampler
+from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import Prompt, ScoredGroup
 
 Decode = Callable[[Sequence[int]], str]
@@ -39,33 +38,26 @@ def ask(
     start = time.monotonic()
     sampler.console.begin()
     stream = sampler.open_stream()
+    file_of: dict[str, AnswerFile] = {}  # by uid
     with closing(stream), sampler.stage(STAGE):
-        file_of = {
-            uid: files[benchmark.name]
-            for benchmark in benchmarks
-            for uid in _open(stream, benchmark, files[benchmark.name])
-        }
+        for benchmark in benchmarks:
+            file = files[benchmark.name]
+            for prompt in missing(benchmark, file):
+                draw = Draw(benchmark.num_samples, 1.0)
+                stream.open(prompt, draw, benchmark.sampling)
+                file_of[prompt.uid] = file
         while not stream.is_idle:
-            for group in [stream.release(settled.uid).close() for settled in stream.advance()]:
-                _keep(group, file_of[group.prompt.uid], samples)
-            sampler.console.progress(STAGE, stream.num_settled, stream.num_asked, "responses", time.monotonic() - start)
+            for settled in stream.advance():
+                group = stream.release(settled.uid).close()
+                if samples is not None:
+                    samples.add(group)
+                file_of[settled.uid].add(answers_of(group))
+            passed_s = time.monotonic() - start
+            sampler.console.progress(STAGE, stream.num_settled, stream.num_asked, "responses", passed_s)
             if stop.should_stop():
                 break
     sampler.console.clear()
-    return all(not missing(benchmark, files[benchmark.name]) for benchmark in benchmarks)
-
-
-def _open(stream: RolloutStream, benchmark: Benchmark, file: AnswerFile) -> list[str]:
-    prompts = missing(benchmark, file)
-    for prompt in prompts:
-        stream.open(prompt, Draw(benchmark.num_samples, 1.0), benchmark.sampling)
-    return [prompt.uid for prompt in prompts]
-
-
-def _keep(group: ScoredGroup, file: AnswerFile, samples: SampleFile | None) -> None:
-    if samples is not None:
-        samples.add(group)
-    file.add(answers_of(group))
+    return not any(missing(benchmark, files[benchmark.name]) for benchmark in benchmarks)
 
 
 class SampleFile:
@@ -73,35 +65,42 @@ class SampleFile:
     crash may be there twice."""
 
     def __init__(self, path: Path, num: int, decode: Decode) -> None:
-        self.path, self.num, self.decode = path, num, decode
+        self.path = path
+        self.num = num
+        self.decode = decode
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab+") as file:  # half a line at the end goes
+        with path.open("ab+") as file:
             file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
+            num_whole = file.read().rfind(b"\n") + 1
+            file.truncate(num_whole)  # half a line at the end goes
 
     def add(self, group: ScoredGroup) -> None:
         """Write a line for each of the first responses of a group."""
+        question = self.decode(group.prompt.token_ids)
         with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in self._rows(group))
+            for place, text in enumerate(self._texts(group)):
+                answer = None if group.answers is None else group.answers[place]
+                is_stopped = bool(group.group.is_stopped[place])
+                row = {
+                    "uid": group.prompt.uid,
+                    "sample": place,
+                    "prompt": question,
+                    "response": text,
+                    "reward": float(group.rewards[place]),
+                    "answer": answer,
+                    "is_truncated": not is_stopped,
+                }
+                line = json.dumps(row)
+                file.write(f"{line}\n")
 
-    def _rows(self, group: ScoredGroup) -> list[dict[str, Any]]:
+    def _texts(self, group: ScoredGroup) -> list[str]:
+        """The first responses, as many as are kept."""
         texts: list[str] = []
         for chunk in group.group.chunks:
             if len(texts) >= self.num:
                 break
             arrays = fetch(chunk.data)
-            bounds = arrays.offsets.tolist()
-            texts += [self.decode(arrays.token_ids[low:high].tolist()) for low, high in pairwise(bounds)]
-        question = self.decode(group.prompt.token_ids)
-        return [
-            {
-                "uid": group.prompt.uid,
-                "sample": place,
-                "prompt": question,
-                "response": text,
-                "reward": float(group.rewards[place]),
-                "answer": None if group.answers is None else group.answers[place],
-                "is_truncated": not bool(group.group.is_stopped[place]),
-            }
-            for place, text in enumerate(texts[: self.num])
-        ]
+            for low, high in pairwise(arrays.offsets.tolist()):
+                token_ids = arrays.token_ids[low:high]
+                texts.append(self.decode(token_ids.tolist()))
+        return texts[: self.num]

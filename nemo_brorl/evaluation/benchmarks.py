@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from nemo_brorl.config.derived import HELD_OUT, benchmark_limits
@@ -39,31 +40,35 @@ class Benchmark:
     @property
     def verifiers(self) -> set[str]:
         """Names of all that score its answers."""
-        return {name for prompt in self.prompts for name in names_in(prompt.verifier, prompt.payload)}
+        found: set[str] = set()
+        for prompt in self.prompts:
+            found.update(names_in(prompt.verifier, prompt.payload))
+        return found
 
     @cached_property
     def settings(self) -> dict[str, Any]:
         """JSON-able; two evaluations may be compared where these and `questions` are the same."""
-        sampling = self.sampling
         return {
             "samples_per_prompt": self.num_samples,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "max_response_tokens": sampling.max_tokens,
+            "temperature": self.sampling.temperature,
+            "top_p": self.sampling.top_p,
+            "max_response_tokens": self.sampling.max_tokens,
             "system_prompt": self.system_prompt,
         }
 
     @cached_property
     def questions(self) -> str:
         """Digest of what is asked and how it is scored; another tokenizer or chat template changes nothing."""
-        return _digest(
-            [prompt.uid, prompt.task, prompt.domain, prompt.verifier, dict(prompt.payload)] for prompt in self.prompts
-        )
+        asked = []
+        for prompt in self.prompts:
+            names = [prompt.uid, prompt.task, prompt.domain, prompt.verifier]
+            asked.append([*names, dict(prompt.payload)])
+        return _digest(asked)
 
     @cached_property
     def tokens(self) -> str:
         """Digest of what the model reads."""
-        return _digest(list(prompt.token_ids) for prompt in self.prompts)
+        return _digest([prompt.token_ids for prompt in self.prompts])
 
 
 def read_benchmarks(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Benchmark]:
@@ -86,9 +91,8 @@ def read_benchmarks(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Bench
 
 def held_out_prompts(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Prompt]:
     """The held-out prompts of `data`, those of validation too. Raises DataError when there are none."""
-    stream = PromptStream(
-        make_source(config.data, "held_out", EVALUATION_SEED), tokenizer, config.data, split="held_out"
-    )
+    source = make_source(config.data, "held_out", EVALUATION_SEED)
+    stream = PromptStream(source, tokenizer, config.data, split="held_out")
     prompts = stream.take(config.evaluation.num_prompts)
     if not prompts:
         raise DataError("there are no held-out prompts: raise data.held_out_fraction or give more data")
@@ -97,74 +101,91 @@ def held_out_prompts(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Prom
 
 def _held_out(config: BroRLConfig, tokenizer: ChatTokenizer) -> Benchmark:
     shared: str | None = config.data.system_prompt
-    by_domain = {
-        domain.name: shared if domain.system_prompt is None else domain.system_prompt
-        for domain in config.data.domains
-        if config.data.source == "mixture" and domain.weight > 0
-    }
-    prompts = tuple(held_out_prompts(config, tokenizer))
+    by_domain = {}
+    if config.data.source == "mixture":
+        for domain in config.data.domains:
+            if domain.weight > 0:
+                by_domain[domain.name] = shared if domain.system_prompt is None else domain.system_prompt
     return Benchmark(
-        HELD_OUT, prompts, benchmark_limits(config, None).num_samples, _sampling(config, None), by_domain or shared
+        name=HELD_OUT,
+        prompts=tuple(held_out_prompts(config, tokenizer)),
+        num_samples=benchmark_limits(config, None).num_samples,
+        sampling=_sampling(config, None),
+        system_prompt=by_domain or shared,
     )
 
 
 def _benchmark(config: BroRLConfig, own: BenchmarkConfig, tokenizer: ChatTokenizer) -> Benchmark:
     system_prompt = config.data.system_prompt if own.system_prompt is None else own.system_prompt
-    prompts = tuple(
-        Prompt(
+    prompts = []
+    for number, question in _questions(config, own):
+        token_ids = tokenizer.prompt_ids(question.messages or question.text, system_prompt)
+        prompt = Prompt(
             uid=f"{own.name}/{number}",
             task=question.task,
             verifier=question.verifier,
-            token_ids=tuple(tokenizer.prompt_ids(question.messages or question.text, system_prompt)),
+            token_ids=tuple(token_ids),
             payload=question.payload,
             domain=own.domain or own.name,
         )
-        for number, question in _questions(config, own)
-    )
-    most = benchmark_limits(config, own).max_prompt_tokens
-    long = [(prompt.uid, len(prompt.token_ids)) for prompt in prompts if len(prompt.token_ids) > most]
-    if long:
-        named = ", ".join(f"{uid} has {size}" for uid, size in long[:NUM_NAMED])
-        raise DataError(
-            f"{len(long)} of {len(prompts)} prompts have more than max_prompt_tokens={most} tokens ({named}): write "
-            f"max_prompt_tokens="
-            f"{max(size for _, size in long)}, and generation.max_model_len with it"
-        )
+        prompts.append(prompt)
+    _check_lengths(prompts, benchmark_limits(config, own).max_prompt_tokens)
     return Benchmark(
-        own.name, prompts, benchmark_limits(config, own).num_samples, _sampling(config, own), system_prompt
+        name=own.name,
+        prompts=tuple(prompts),
+        num_samples=benchmark_limits(config, own).num_samples,
+        sampling=_sampling(config, own),
+        system_prompt=system_prompt,
     )
+
+
+def _check_lengths(prompts: Sequence[Prompt], most: int) -> None:
+    """Raise DataError when prompts have more than `most` tokens."""
+    too_long = {}  # uid -> tokens
+    for prompt in prompts:
+        if len(prompt.token_ids) > most:
+            too_long[prompt.uid] = len(prompt.token_ids)
+    if too_long:
+        first = islice(too_long.items(), NUM_NAMED)
+        named = ", ".join(f"{uid} has {size}" for uid, size in first)
+        raise DataError(
+            f"{len(too_long)} of {len(prompts)} prompts have more than max_prompt_tokens={most} tokens ({named}): "
+            f"write max_prompt_tokens={max(too_long.values())}, and generation.max_model_len with it"
+        )
 
 
 def _questions(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[tuple[int, Question]]:
     """(number of the row, or of the draw; question)."""
     if own.source == "reasoning_gym":
         assert own.num_prompts is not None, "rules ask for a number"
-        verifier, options = own.verifier or VERIFIER, own.verifier_options
+        verifier = own.verifier or VERIFIER
         drawn = ReasoningGymSource(
             own.tasks,
             config.data.held_out_fraction,
             "held_out",
             f"{EVALUATION_SEED}/{own.name}",
             verifier=verifier,
-            options=options,
+            options=own.verifier_options,
         )
-        if options:
+        if own.verifier_options:
             check_payload(verifier, drawn.question(0).payload)
-        yield from ((number, drawn.question(number)) for number in range(own.num_prompts))
+        for number in range(own.num_prompts):
+            yield number, drawn.question(number)
         return
     assert own.path is not None, "rules ask for a path"
     file = open_questions(own, own.path, own.name)
-    yield from ((number, file.question(number)) for number in file.rows[: own.num_prompts].tolist())
+    for row in file.rows[: own.num_prompts].tolist():
+        yield row, file.question(row)
 
 
 def _sampling(config: BroRLConfig, own: BenchmarkConfig | None) -> Sampling:
-    return Sampling(
-        config.evaluation.temperature, config.evaluation.top_p, benchmark_limits(config, own).max_response_tokens
-    )
+    settings = config.evaluation
+    return Sampling(settings.temperature, settings.top_p, benchmark_limits(config, own).max_response_tokens)
 
 
-def _digest(items: Iterator[Any]) -> str:
+def _digest(items: Sequence[Any]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for item in items:
-        digest.update(json.dumps(item, sort_keys=True).encode() + b"\n")
+        line = json.dumps(item, sort_keys=True)
+        digest.update(line.encode() + b"\n")
     return digest.hexdigest()

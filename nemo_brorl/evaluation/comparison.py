@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from nemo_brorl.config.schema import EvaluationConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.evaluation.answers import PromptAnswers, differing
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.evaluation.confidence import PairedTest, paired_test
+from nemo_brorl.evaluation.confidence import Float64, PairedTest, mean_of_means, paired_test
 from nemo_brorl.evaluation.estimates import BOOTSTRAP_SEED, estimate_json, number_or_null, success
 
 Successes = dict[str, float]  # by uid: share of a prompt's samples that are right
@@ -45,13 +45,13 @@ class Compared:
     def as_json(self) -> dict[str, Any]:
         """With numbers under plain names."""
         test = self.test
-        found = estimate_json(test.difference)
+        difference = estimate_json(test.difference)
         return {
             "num_prompts": self.num_prompts,
             "other_pass_at_1": self.before,
             "pass_at_1": self.after,
-            "difference": found.pop("value"),
-            **found,
+            "difference": difference.pop("value"),
+            **difference,
             "t": number_or_null(test.t),
             "degrees_of_freedom": test.degrees_of_freedom,
             "p_value": number_or_null(test.p_value),
@@ -70,21 +70,23 @@ def read_other(path: Path, benchmarks: Sequence[Benchmark]) -> Other:
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        model, theirs = record["model"], record["benchmarks"]
-        successes = {
-            name: {uid: right.count("1") / len(right) for uid, right in item["prompts"].items()}
-            for name, item in theirs.items()
-        }
+        model = record["model"]
+        theirs = record["benchmarks"]
+        successes: dict[str, Successes] = {}
+        for name, item in theirs.items():
+            successes[name] = {}
+            for uid, digits in item["prompts"].items():  # a digit for each sample, 1 for a right one
+                successes[name][uid] = digits.count("1") / len(digits)
     except OSError as error:
         raise CheckpointError(
             f"evaluation.compare_with={path} cannot be read ({error}): write the path of an evaluation.json"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise CheckpointError(
-            f"evaluation.compare_with={path} is no evaluation.json of this version ({error!r}): evaluate that model "
-            f"again"
+            f"evaluation.compare_with={path} is no evaluation.json of this version ({error!r}): "
+            f"evaluate that model again"
         ) from error
-    wrong = list(_misfits(theirs, benchmarks))
+    wrong = _misfits(theirs, benchmarks)
     if wrong:
         raise CheckpointError(f"evaluation.compare_with={path} cannot be compared: {'; '.join(wrong)}")
     return Other(str(path), model, successes)
@@ -94,52 +96,69 @@ def compare(
     other: Other, answers: Mapping[str, Sequence[PromptAnswers]], config: EvaluationConfig
 ) -> dict[str, Compared]:
     """By benchmark; of several also "all prompts" and "mean of benchmarks"."""
-    pairs = {
-        name: [(other.successes[name][prompt.uid], success(prompt)) for prompt in group]
-        for name, group in answers.items()
-    }
-    compared = {name: _compared([values], config) for name, values in pairs.items()}
+    pairs: dict[str, Float64] = {}  # by benchmark: [prompts, 2] success of the other model and of this one
+    for name, group in answers.items():
+        theirs = other.successes[name]
+        successes = []
+        for prompt in group:
+            successes.append((theirs[prompt.uid], success(prompt)))
+        pairs[name] = np.array(successes)
+    compared = {}
+    for name, values in pairs.items():
+        compared[name] = _compared([values], config)
     if len(pairs) > 1:
-        compared[ALL_PROMPTS] = _compared([[pair for values in pairs.values() for pair in values]], config)
-        compared[MEAN_OF_BENCHMARKS] = _compared(list(pairs.values()), config)
+        strata = list(pairs.values())
+        compared[ALL_PROMPTS] = _compared([np.concatenate(strata)], config)
+        compared[MEAN_OF_BENCHMARKS] = _compared(strata, config)
     return compared
 
 
-def _compared(strata: Sequence[Sequence[tuple[float, float]]], config: EvaluationConfig) -> Compared:
-    differences = [[after - before for before, after in values] for values in strata]
-    flat = [difference for values in differences for difference in values]
+def _compared(strata: Sequence[Float64], config: EvaluationConfig) -> Compared:
+    """`strata`: per stratum [prompts, 2]."""
+    befores = []
+    afters = []
+    differences = []
+    for values in strata:
+        befores.append(values[:, 0])
+        afters.append(values[:, 1])
+        differences.append(values[:, 1] - values[:, 0])
+    signs = np.sign(np.concatenate(differences))
     return Compared(
-        num_prompts=len(flat),
-        before=float(np.mean([np.mean([before for before, _ in values]) for values in strata])),
-        after=float(np.mean([np.mean([after for _, after in values]) for values in strata])),
+        num_prompts=len(signs),
+        before=mean_of_means(befores),
+        after=mean_of_means(afters),
         test=paired_test(differences, config.confidence, config.bootstrap_samples, BOOTSTRAP_SEED),
-        wins=sum(difference > 0 for difference in flat),
-        ties=sum(difference == 0 for difference in flat),
-        losses=sum(difference < 0 for difference in flat),
+        wins=int((signs > 0).sum()),
+        ties=int((signs == 0).sum()),
+        losses=int((signs < 0).sum()),
     )
 
 
 def _misfits(theirs: Mapping[str, Any], benchmarks: Sequence[Benchmark]) -> list[str]:
+    """What keeps another evaluation from being compared with this one."""
     ours = {benchmark.name: benchmark for benchmark in benchmarks}
-    found = [f"it has no {name}; ask only {', '.join(theirs)}" for name in ours.keys() - theirs.keys()]
-    found += [f"it has {name}, which is not asked here: add it" for name in theirs.keys() - ours.keys()]
+    found = []
+    for name in ours.keys() - theirs.keys():
+        found.append(f"it has no {name}; ask only {', '.join(theirs)}")
+    for name in theirs.keys() - ours.keys():
+        found.append(f"it has {name}, which is not asked here: add it")
     for name, benchmark in ours.items():
-        item = theirs.get(name)
-        if item is None:
-            continue
-        if len(item["prompts"]) != len(benchmark.prompts):
-            found.append(
-                f"{name} has {len(item['prompts'])} prompts there and {len(benchmark.prompts)} here: ask as many of "
-                f"both models"
-            )
-        elif item["questions"] != benchmark.questions:
-            found.append(
-                f"{name} holds other questions or scores them otherwise: evaluate both models on the same files and "
-                f"settings"
-            )
-        changed = differing(item["settings"], benchmark.settings)
-        found += [
-            f"{name} was asked with {key}={item['settings'].get(key)}, here {benchmark.settings[key]}"
-            for key in changed
-        ]
+        if name in theirs:
+            found.extend(_differences(theirs[name], benchmark))
     return found
+
+
+def _differences(item: Mapping[str, Any], benchmark: Benchmark) -> Iterator[str]:
+    name = benchmark.name
+    num_there = len(item["prompts"])
+    num_here = len(benchmark.prompts)
+    if num_there != num_here:
+        yield f"{name} has {num_there} prompts there and {num_here} here: ask as many of both models"
+    elif item["questions"] != benchmark.questions:
+        yield (
+            f"{name} holds other questions or scores them otherwise: "
+            f"evaluate both models on the same files and settings"
+        )
+    settings = item["settings"]
+    for key in differing(settings, benchmark.settings):
+        yield f"{name} was asked with {key}={settings.get(key)}, here {benchmark.settings[key]}"

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-Strata = Sequence[Sequence[float]]  # per stratum the values of its prompts
+Float64 = NDArray[np.float64]
+Strata = Sequence[Sequence[float] | Float64]  # per stratum the values of its prompts
 
 MAX_CELLS = 4_000_000  # numbers drawn at a time
 
@@ -44,11 +46,16 @@ class PairedTest:
     bootstrap_p_value: float  # two-sided: how often a resampling of the centred differences is as far from 0
 
 
+def mean_of_means(strata: Strata) -> float:
+    """The mean over strata of the mean over a stratum's values: every stratum counts the same."""
+    means = [np.mean(values) for values in strata]
+    return float(np.mean(means))
+
+
 def estimate(strata: Strata, confidence: float, num_resamples: int, seed: int) -> Estimate:
     """The mean of the strata's means with its error; one stratum: the plain mean over prompts."""
-    mean, error, freedom = _moments(strata)
     means = bootstrap_means(strata, num_resamples, seed)
-    return Estimate(mean, error, _student(mean, error, freedom, confidence), _percentiles(means, confidence))
+    return _estimate(_moments(strata), means, confidence)
 
 
 def paired_test(strata: Strata, confidence: float, num_resamples: int, seed: int) -> PairedTest:
@@ -56,55 +63,92 @@ def paired_test(strata: Strata, confidence: float, num_resamples: int, seed: int
 
     Differences that are all 0 give p = 1, differences that are all the same number p = 0, as the limits are.
     """
-    mean, error, freedom = _moments(strata)
+    moments = _moments(strata)
     means = bootstrap_means(strata, num_resamples, seed)
-    found = Estimate(mean, error, _student(mean, error, freedom, confidence), _percentiles(means, confidence))
-    as_far = np.abs(means - mean) >= abs(mean) - 1e-12
-    bootstrap_p = float((1 + as_far.sum()) / (1 + num_resamples))
-    if np.isnan(error):
-        return PairedTest(found, float("nan"), freedom, float("nan"), float("nan"))
-    if error == 0:
-        return PairedTest(
-            found, 0.0 if mean == 0 else float(np.copysign(np.inf, mean)), freedom, float(mean == 0), bootstrap_p
-        )
-    t = mean / error
-    return PairedTest(found, t, freedom, float(2 * stdtr(freedom, -abs(t))), bootstrap_p)
+    difference = _estimate(moments, means, confidence)
+    if np.isnan(moments.error):
+        t = p_value = bootstrap_p_value = float("nan")
+    else:
+        distance = np.abs(means - moments.mean)
+        num_as_far = (distance >= abs(moments.mean) - 1e-12).sum()
+        bootstrap_p_value = float((1 + num_as_far) / (1 + num_resamples))
+        t, p_value = _student_test(moments)
+    return PairedTest(
+        difference=difference,
+        t=t,
+        degrees_of_freedom=moments.freedom,
+        p_value=p_value,
+        bootstrap_p_value=bootstrap_p_value,
+    )
 
 
-def bootstrap_means(strata: Strata, num_resamples: int, seed: int) -> NDArray[np.float64]:
+def bootstrap_means(strata: Strata, num_resamples: int, seed: int) -> Float64:
     """[num_resamples] the mean of the strata's means, prompts drawn anew within each stratum."""
     generator = np.random.default_rng(seed)
     total = np.zeros(num_resamples)
     for stratum in strata:
         values = np.asarray(stratum, np.float64)
-        block = max(1, MAX_CELLS // len(values))
+        num_values = len(values)
+        block = max(1, MAX_CELLS // num_values)
         for start in range(0, num_resamples, block):
             stop = min(start + block, num_resamples)
-            total[start:stop] += values[generator.integers(0, len(values), (stop - start, len(values)))].mean(axis=1)
+            drawn = generator.integers(0, num_values, (stop - start, num_values))
+            total[start:stop] += values[drawn].mean(axis=1)
     return total / len(strata)
 
 
-def _moments(strata: Strata) -> tuple[float, float, float]:
-    """(mean, standard error, degrees of freedom); of several strata as Welch and Satterthwaite have it."""
-    values = [np.asarray(stratum, np.float64) for stratum in strata]
-    mean = float(np.mean([stratum.mean() for stratum in values]))
-    if any(len(stratum) < 2 for stratum in values):
-        return mean, float("nan"), 0.0
-    squares = np.array([stratum.var(ddof=1) / len(stratum) for stratum in values]) / len(values) ** 2
-    total = float(squares.sum())
+class _Moments(NamedTuple):
+    mean: float
+    error: float  # standard; NaN where a stratum has one value
+    freedom: float  # degrees of freedom
+
+
+def _moments(strata: Strata) -> _Moments:
+    """Of the mean of the strata's means; several strata as Welch and Satterthwaite have it."""
+    mean = mean_of_means(strata)
+    variances = []  # of each stratum's mean
+    freedoms = []
+    for stratum in strata:
+        if len(stratum) < 2:
+            return _Moments(mean, float("nan"), 0.0)
+        values = np.asarray(stratum, np.float64)
+        variance = values.var(ddof=1)
+        variances.append(variance / len(stratum))
+        freedoms.append(len(stratum) - 1)
+    shares = np.array(variances) / len(strata) ** 2
+    total = float(shares.sum())
     if total == 0:
-        return mean, 0.0, float(sum(len(stratum) - 1 for stratum in values))
-    weights = [square**2 / (len(stratum) - 1) for square, stratum in zip(squares, values, strict=True)]
-    return mean, float(np.sqrt(total)), float(total**2 / np.sum(weights))
+        return _Moments(mean, 0.0, float(sum(freedoms)))
+    weights = []
+    for share, of_stratum in zip(shares, freedoms, strict=True):
+        weights.append(share**2 / of_stratum)
+    error = float(np.sqrt(total))
+    freedom = float(total**2 / np.sum(weights))
+    return _Moments(mean, error, freedom)
 
 
-def _student(mean: float, error: float, freedom: float, confidence: float) -> tuple[float, float]:
-    if np.isnan(error):
-        return float("nan"), float("nan")
-    reach = float(stdtrit(freedom, 0.5 + confidence / 2)) * error
-    return mean - reach, mean + reach
+def _estimate(moments: _Moments, means: Float64, confidence: float) -> Estimate:
+    """`means`: those of the bootstrap."""
+    tail = 0.5 + confidence / 2
+    low, high = np.quantile(means, [0.5 - confidence / 2, tail])
+    if np.isnan(moments.error):
+        interval = (float("nan"), float("nan"))
+    else:
+        reach = float(stdtrit(moments.freedom, tail)) * moments.error
+        interval = (moments.mean - reach, moments.mean + reach)
+    return Estimate(
+        value=moments.mean,
+        standard_error=moments.error,
+        interval=interval,
+        bootstrap=(float(low), float(high)),
+    )
 
 
-def _percentiles(means: NDArray[np.float64], confidence: float) -> tuple[float, float]:
-    low, high = np.quantile(means, [0.5 - confidence / 2, 0.5 + confidence / 2])
-    return float(low), float(high)
+def _student_test(moments: _Moments) -> tuple[float, float]:
+    """(t, two-sided p)."""
+    if moments.error != 0:
+        t = moments.mean / moments.error
+        return t, float(2 * stdtr(moments.freedom, -abs(t)))
+    if moments.mean == 0:
+        return 0.0, 1.0
+    return float(np.copysign(np.inf, moments.mean)), 0.0

@@ -4,22 +4,24 @@ prompts."""
 from __future__ import annotations
 
 import zlib
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from nemo_brorl.config.schema import EvaluationConfig
 from nemo_brorl.evaluation.answers import PromptAnswers
-from nemo_brorl.evaluation.confidence import Estimate, estimate
+from nemo_brorl.evaluation.confidence import Estimate, estimate, mean_of_means
 from nemo_brorl.evaluation.majority import majority_at_k
-from nemo_brorl.evaluation.pass_at_k import pass_at_k
+from nemo_brorl.evaluation.pass_at_k import constant_pass_at_1, pass_at_k
 
 BOOTSTRAP_SEED = 0
 Group = Sequence[PromptAnswers]
+Value = Callable[[PromptAnswers], float]
 
 
 @dataclass(frozen=True)
@@ -34,23 +36,20 @@ class Scores:
     reward: float  # raw; more than pass@1 where a verifier grants parts
     response_tokens: float
     truncated: float  # share of samples
-    no_answer: (
-        float | None
-    )  # share of samples that give no answer, of prompts whose verifier knows of answers; None: no such prompt
-    constant_answer: (
-        float | None
-    )  # pass@1 of always giving each task's most frequent reference answer; None: there are none
+    no_answer: float | None  # share of samples, where the verifier knows of answers; None: no such prompt
+    constant_answer: float | None  # pass@1 of always giving each task's most frequent reference; None: there are none
     num_failed: int  # samples whose verifier timed out or crashed; they count as wrong
 
     def as_json(self) -> dict[str, Any]:
         """With numbers under plain names."""
+        pass_at_1 = estimate_json(self.pass_at_1)
         return {
             "num_prompts": self.num_prompts,
             "num_samples": self.num_samples,
-            "pass_at_1": self.pass_at_1.value,
-            **{key: value for key, value in estimate_json(self.pass_at_1).items() if key != "value"},
-            "pass_at_k": {str(k): estimate_json(found) for k, found in self.pass_at.items()},
-            "majority_at_k": {str(k): estimate_json(found) for k, found in self.majority_at.items()},
+            "pass_at_1": pass_at_1.pop("value"),
+            **pass_at_1,
+            "pass_at_k": _estimates_json(self.pass_at),
+            "majority_at_k": _estimates_json(self.majority_at),
             "reward": self.reward,
             "response_tokens": self.response_tokens,
             "truncated": self.truncated,
@@ -65,43 +64,49 @@ def estimate_json(found: Estimate) -> dict[str, Any]:
     return {
         "value": found.value,
         "standard_error": number_or_null(found.standard_error),
-        "interval": [number_or_null(end) for end in found.interval],
-        "bootstrap_interval": [number_or_null(end) for end in found.bootstrap],
+        "interval": _ends_json(found.interval),
+        "bootstrap_interval": _ends_json(found.bootstrap),
     }
 
 
 def number_or_null(value: float) -> float | None:
     """What JSON can hold."""
-    return float(value) if np.isfinite(value) else None
+    if not np.isfinite(value):
+        return None
+    return float(value)
 
 
 def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
     """Of one group of prompts; of several the mean of their means, each counting the same."""
-    every = [prompt for group in strata for prompt in group]
-    sizes = {len(prompt.rewards) for prompt in every}
-    same = {max(sizes)} if len(sizes) == 1 else set()
-    ks = [k for k in sorted({*config.pass_at_k, *same}) if 1 < k <= min(sizes)]
-    votes = [k for k in sorted({*config.majority_at_k, *same}) if k <= min(sizes) and max(sizes) > 1]
+    every = list(chain.from_iterable(strata))
+    sizes = [len(prompt.rewards) for prompt in every]
+    fewest = min(sizes)
+    most = max(sizes)
+    num_samples = most if fewest == most else None
 
-    def estimated(value: Callable[[PromptAnswers], float]) -> Estimate:
-        values = [[value(prompt) for prompt in group] for group in strata]
+    def estimated(value: Value) -> Estimate:
+        values = _values(strata, value)
         return estimate(values, config.confidence, config.bootstrap_samples, BOOTSTRAP_SEED)
 
+    pass_at = {}
+    for k in _reported(config.pass_at_k, num_samples, fewest):
+        if k > 1:
+            pass_at[k] = estimated(partial(_pass, k=k))
+    majority_at = {}
+    if most > 1 and all(prompt.answers for prompt in every):
+        for k in _reported(config.majority_at_k, num_samples, fewest):
+            majority_at[k] = estimated(partial(_majority, k=k))
     return Scores(
         num_prompts=len(every),
-        num_samples=next(iter(same), None),
+        num_samples=num_samples,
         pass_at_1=estimated(success),
-        pass_at={k: estimated(partial(_pass, k=k)) for k in ks},
-        majority_at={k: estimated(partial(_majority, k=k)) for k in votes if all(prompt.answers for prompt in every)},
-        reward=_mean(strata, lambda prompt: float(np.mean(prompt.rewards))),
-        response_tokens=_mean(strata, lambda prompt: float(np.mean(prompt.tokens))),
-        truncated=_mean(strata, lambda prompt: 1.0 - float(np.mean(prompt.is_stopped))),
-        no_answer=_mean_of_known(
-            strata, lambda group: [prompt for prompt in group if prompt.answers is not None], _unanswered
-        ),
-        constant_answer=_mean_of_known(
-            strata, lambda group: [prompt for prompt in group if prompt.reference is not None], _constant
-        ),
+        pass_at=pass_at,
+        majority_at=majority_at,
+        reward=mean_of_means(_values(strata, _reward)),
+        response_tokens=mean_of_means(_values(strata, _tokens)),
+        truncated=mean_of_means(_values(strata, _truncated)),
+        no_answer=_no_answer(strata),
+        constant_answer=_constant_answer(strata),
         num_failed=sum(prompt.num_failed for prompt in every),
     )
 
@@ -111,41 +116,89 @@ def success(prompt: PromptAnswers) -> float:
     return float(np.mean(prompt.is_correct))
 
 
-def by(group: Group, key: Callable[[PromptAnswers], str]) -> dict[str, list[PromptAnswers]]:
+def by(group: Iterable[PromptAnswers], key: Callable[[PromptAnswers], str]) -> dict[str, list[PromptAnswers]]:
     """Prompts by domain or task, names in order."""
-    return {
-        name: [prompt for prompt in group if key(prompt) == name] for name in sorted({key(prompt) for prompt in group})
-    }
+    parts: defaultdict[str, list[PromptAnswers]] = defaultdict(list)
+    for prompt in group:
+        parts[key(prompt)].append(prompt)
+    return dict(sorted(parts.items()))
+
+
+def _reported(wanted: Sequence[int], num_samples: int | None, limit: int) -> list[int]:
+    """The k to report, ascending: those wanted and the number of samples, up to `limit`."""
+    ks = set(wanted)
+    if num_samples is not None:
+        ks.add(num_samples)
+    return [k for k in sorted(ks) if k <= limit]
+
+
+def _values(strata: Sequence[Group], value: Value) -> list[list[float]]:
+    values = []
+    for group in strata:
+        values.append([value(prompt) for prompt in group])
+    return values
 
 
 def _pass(prompt: PromptAnswers, k: int) -> float:
-    return pass_at_k(len(prompt.rewards), sum(prompt.is_correct), k)
+    num_correct = sum(prompt.is_correct)
+    return pass_at_k(len(prompt.rewards), num_correct, k)
 
 
 @lru_cache(maxsize=1 << 17)  # a prompt counts in its benchmark, its task, its domain and in all
 def _majority(prompt: PromptAnswers, k: int) -> float:
     assert prompt.answers is not None, "votes are counted where answers are known"
-    return majority_at_k(prompt.answers, prompt.is_correct, k, seed=zlib.crc32(f"{prompt.uid}/{k}".encode()))
+    seed = zlib.crc32(f"{prompt.uid}/{k}".encode())
+    return majority_at_k(prompt.answers, prompt.is_correct, k, seed)
 
 
-def _unanswered(group: Group) -> float:
-    return float(np.mean([np.mean([answer is None for answer in prompt.answers or ()]) for prompt in group]))
+def _reward(prompt: PromptAnswers) -> float:
+    return float(np.mean(prompt.rewards))
 
 
-def _constant(group: Group) -> float:
-    references = {
-        task: Counter(prompt.reference for prompt in prompts)
-        for task, prompts in by(group, lambda prompt: prompt.task).items()
-    }
-    return sum(counts.most_common(1)[0][1] for counts in references.values()) / len(group)
+def _tokens(prompt: PromptAnswers) -> float:
+    return float(np.mean(prompt.tokens))
 
 
-def _mean(strata: Sequence[Group], value: Callable[[PromptAnswers], float]) -> float:
-    return float(np.mean([np.mean([value(prompt) for prompt in group]) for group in strata]))
+def _truncated(prompt: PromptAnswers) -> float:
+    stopped = float(np.mean(prompt.is_stopped))
+    return 1.0 - stopped
 
 
-def _mean_of_known(
-    strata: Sequence[Group], known: Callable[[Group], Group], value: Callable[[Group], float]
-) -> float | None:
-    values = [value(part) for group in strata if (part := known(group))]
-    return float(np.mean(values)) if values else None
+def _no_answer(strata: Sequence[Group]) -> float | None:
+    """Share of samples without an answer, of the prompts where answers are known."""
+    shares: list[list[float]] = []  # by stratum, of each prompt
+    for group in strata:
+        known = []
+        for prompt in group:
+            if prompt.answers is not None:
+                num_missing = prompt.answers.count(None)
+                known.append(num_missing / len(prompt.answers))
+        if known:
+            shares.append(known)
+    if not shares:
+        return None
+    return mean_of_means(shares)
+
+
+def _constant_answer(strata: Sequence[Group]) -> float | None:
+    """pass@1 of always giving each task's most frequent reference, of the prompts that have one."""
+    values = []  # by stratum
+    for group in strata:
+        references = [(prompt.task, prompt.reference) for prompt in group if prompt.reference is not None]
+        if references:
+            values.append(constant_pass_at_1(references))
+    if not values:
+        return None
+    return float(np.mean(values))
+
+
+def _estimates_json(estimates: Mapping[int, Estimate]) -> dict[str, Any]:
+    record = {}
+    for k, found in estimates.items():
+        record[str(k)] = estimate_json(found)
+    return record
+
+
+def _ends_json(interval: tuple[float, float]) -> list[float | None]:
+    low, high = interval
+    return [number_or_null(low), number_or_null(high)]

@@ -23,28 +23,38 @@ def majority_at_k(answers: Sequence[str | None], is_correct: Sequence[bool], k: 
     """
     num = len(answers)
     assert 1 <= k <= num, f"majority@{k} needs at least {k} samples, got {num}"
-    names = sorted({answer for answer in answers if answer is not None})
-    if not names:
+    names = {answer for answer in answers if answer is not None}
+    num_names = len(names)
+    if num_names == 0:
         return 0.0
-    place = {name: index for index, name in enumerate(names)}
-    votes = np.array([len(names) if answer is None else place[answer] for answer in answers])
-    value = np.array(
-        [
-            np.mean([right for answer, right in zip(answers, is_correct, strict=True) if answer == name])
-            for name in names
-        ]
-    )
+    columns: dict[str | None, int] = {None: num_names}  # of the counts: one for each answer, the last without a vote
+    for column, name in enumerate(sorted(names)):
+        columns[name] = column
+    votes = np.array([columns[answer] for answer in answers])
+    is_right = np.array(is_correct)
+    value = np.zeros(num_names)
+    for column in range(num_names):
+        value[column] = is_right[votes == column].mean()  # a share: the verifier may judge one spelling both ways
     drawn = votes[_subsets(num, k, seed)]
-    counts = np.zeros((len(drawn), len(names) + 1), np.int64)
-    np.add.at(counts, (np.arange(len(drawn))[:, None], drawn), 1)
-    counts = counts[:, :-1]  # without those that did not vote
+    num_subsets = len(drawn)
+    counts = np.zeros((num_subsets, num_names + 1), np.int64)
+    subsets = np.arange(num_subsets)[:, None]
+    np.add.at(counts, (subsets, drawn), 1)
+    counts = counts[:, :num_names]
     most = counts.max(axis=1, keepdims=True)
     is_first = (counts == most) & (most > 0)
-    return float(np.mean((is_first * value).sum(axis=1) / np.maximum(is_first.sum(axis=1), 1)))
+    num_first = is_first.sum(axis=1)
+    total = (is_first * value).sum(axis=1)
+    successes = total / np.maximum(num_first, 1)
+    return float(np.mean(successes))
 
 
 def _subsets(num: int, k: int, seed: int) -> Int64:
     """[subsets, k] places of samples."""
     if comb(num, k) <= NUM_DRAWS:
-        return np.array(list(combinations(range(num), k)), np.int64)
-    return np.argsort(np.random.default_rng(seed).random((NUM_DRAWS, num)), axis=1)[:, :k].astype(np.int64)
+        every = list(combinations(range(num), k))
+        return np.array(every, np.int64)
+    generator = np.random.default_rng(seed)
+    keys = generator.random((NUM_DRAWS, num))
+    order = np.argsort(keys, axis=1)
+    return order[:, :k].astype(np.int64)

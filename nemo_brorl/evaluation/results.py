@@ -9,8 +9,10 @@ OUTPUT/evaluations/MODEL-ID/             each evaluation's own copy, and its sam
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +53,27 @@ def results_of(
     other: Other | None,
 ) -> Results:
     """Numbers of benchmarks whose prompts all have answers."""
-    answers = {benchmark.name: ordered(benchmark, files[benchmark.name]) for benchmark in benchmarks}
-    every = [prompt for group in answers.values() for prompt in group]
+    answers = {}
+    for benchmark in benchmarks:
+        answers[benchmark.name] = ordered(benchmark, files[benchmark.name])
+    every = list(chain.from_iterable(answers.values()))
+    scores_by_benchmark = {}
+    for name, group in answers.items():
+        scores_by_task = _scores_by(group, attrgetter("task"), config)
+        scores_by_benchmark[name] = BenchmarkScores(scores_of([group], config), scores_by_task)
+    scores_by_domain = _scores_by(every, attrgetter("domain"), config)
+    scores_by_domain.pop("", None)  # prompts of no domain
+    mean_of_benchmarks = None
+    if len(answers) > 1:
+        mean_of_benchmarks = scores_of(list(answers.values()), config)
     return Results(
         model=model,
-        benchmarks={
-            name: BenchmarkScores(scores_of([group], config), _scores_by_task(group, config))
-            for name, group in answers.items()
-        },
-        domains={
-            name: scores_of([group], config) for name, group in by(every, lambda prompt: prompt.domain).items() if name
-        },
+        benchmarks=scores_by_benchmark,
+        domains=scores_by_domain,
         overall=scores_of([every], config),
-        mean_of_benchmarks=scores_of(list(answers.values()), config) if len(answers) > 1 else None,
-        other=other.model if other is not None else None,
-        comparison=compare(other, answers, config) if other is not None else {},
+        mean_of_benchmarks=mean_of_benchmarks,
+        other=None if other is None else other.model,
+        comparison={} if other is None else compare(other, answers, config),
     )
 
 
@@ -79,40 +87,37 @@ def as_json(
 ) -> dict[str, Any]:
     """What evaluation.json holds."""
     first = files[benchmarks[0].name].identity
+    mean_of_benchmarks = None
+    if results.mean_of_benchmarks is not None:
+        mean_of_benchmarks = results.mean_of_benchmarks.as_json()
+    comparison: dict[str, Any] | None = None
+    if results.other is not None:
+        comparison = {"model": results.other}
+        for name, compared in results.comparison.items():
+            comparison[name] = compared.as_json()
+    by_benchmark = {}
+    for benchmark in benchmarks:
+        name = benchmark.name
+        prompts = ordered(benchmark, files[name])
+        by_benchmark[name] = _benchmark_json(benchmark, results.benchmarks[name], prompts)
     return {
         "model": results.model,
         "weights": first["weights"],
         "seed": first["seed"],
         "confidence": config.confidence,
         "overall": results.overall.as_json(),
-        "mean_of_benchmarks": None if results.mean_of_benchmarks is None else results.mean_of_benchmarks.as_json(),
-        "domains": {name: scores.as_json() for name, scores in results.domains.items()},
-        "comparison": None
-        if results.other is None
-        else {"model": results.other, **{name: found.as_json() for name, found in results.comparison.items()}},
-        "benchmarks": {
-            benchmark.name: {
-                "scores": results.benchmarks[benchmark.name].scores.as_json(),
-                "tasks": {name: scores.as_json() for name, scores in results.benchmarks[benchmark.name].tasks.items()},
-                "settings": benchmark.settings,
-                "questions": benchmark.questions,
-                "prompts": {
-                    prompt.uid: "".join("1" if right else "0" for right in prompt.is_correct)
-                    for prompt in ordered(benchmark, files[benchmark.name])
-                },
-            }
-            for benchmark in benchmarks
-        },
+        "mean_of_benchmarks": mean_of_benchmarks,
+        "domains": _scores_json(results.domains),
+        "comparison": comparison,
+        "benchmarks": by_benchmark,
     }
 
 
 def folder_of(output: Path, model_folder: Path, files: Mapping[str, AnswerFile]) -> Path:
     """Of this evaluation: another model, or other settings, have another one."""
-    return (
-        output
-        / "evaluations"
-        / f"{model_folder.absolute().name}-{short_id([file.identity for file in files.values()])}"
-    )
+    identities = [file.identity for file in files.values()]
+    name = f"{model_folder.absolute().name}-{short_id(identities)}"
+    return output / "evaluations" / name
 
 
 def write(output: Path, folder: Path, record: Mapping[str, Any], markdown: str) -> None:
@@ -125,5 +130,28 @@ def write(output: Path, folder: Path, record: Mapping[str, Any], markdown: str) 
         write_whole(place / "evaluation.md", markdown, is_synced=True)
 
 
-def _scores_by_task(group: Sequence[PromptAnswers], config: EvaluationConfig) -> dict[str, Scores]:
-    return {name: scores_of([part], config) for name, part in by(group, lambda prompt: prompt.task).items()}
+def _benchmark_json(benchmark: Benchmark, found: BenchmarkScores, prompts: Sequence[PromptAnswers]) -> dict[str, Any]:
+    samples = {}  # by uid: a digit for each, 1 for a right one
+    for prompt in prompts:
+        digits = ["1" if right else "0" for right in prompt.is_correct]
+        samples[prompt.uid] = "".join(digits)
+    return {
+        "scores": found.scores.as_json(),
+        "tasks": _scores_json(found.tasks),
+        "settings": benchmark.settings,
+        "questions": benchmark.questions,
+        "prompts": samples,
+    }
+
+
+def _scores_json(by_name: Mapping[str, Scores]) -> dict[str, Any]:
+    return {name: scores.as_json() for name, scores in by_name.items()}
+
+
+def _scores_by(
+    group: Sequence[PromptAnswers], key: Callable[[PromptAnswers], str], config: EvaluationConfig
+) -> dict[str, Scores]:
+    scores = {}
+    for name, part in by(group, key).items():
+        scores[name] = scores_of([part], config)
+    return scores

@@ -35,19 +35,27 @@ def named_scores(results: Results) -> list[tuple[str, Scores]]:
     for name, benchmark in results.benchmarks.items():
         rows.append((name, benchmark.scores))
         if len(benchmark.tasks) > 1:
-            rows += [(f"  {task}", scores) for task, scores in benchmark.tasks.items()]
-    if len(results.domains) > 1 and list(results.domains) != sorted(results.benchmarks):
-        rows += [(f"domain {name}", scores) for name, scores in results.domains.items()]
+            for task, scores in benchmark.tasks.items():
+                rows.append((f"  {task}", scores))
+    are_benchmarks = list(results.domains) == sorted(results.benchmarks)
+    if len(results.domains) > 1 and not are_benchmarks:
+        for name, scores in results.domains.items():
+            rows.append((f"domain {name}", scores))
     if results.mean_of_benchmarks is not None:
-        rows += [(ALL_PROMPTS, results.overall), (MEAN_OF_BENCHMARKS, results.mean_of_benchmarks)]
+        rows.append((ALL_PROMPTS, results.overall))
+        rows.append((MEAN_OF_BENCHMARKS, results.mean_of_benchmarks))
     return rows
 
 
 def score_table(results: Results, confidence: float) -> list[list[str]]:
     """Header and rows."""
     named = named_scores(results)
-    ks = sorted({k for _, scores in named for k in scores.pass_at})
-    votes = sorted({k for _, scores in named for k in scores.majority_at if k > 1})
+    pass_ks: set[int] = set()
+    majority_ks: set[int] = set()
+    for _, scores in named:
+        pass_ks.update(scores.pass_at)
+        majority_ks.update(scores.majority_at)
+    majority_ks.discard(1)
     header = [
         "benchmark",
         "prompts",
@@ -55,31 +63,43 @@ def score_table(results: Results, confidence: float) -> list[list[str]]:
         "pass@1",
         "s.e.",
         f"{100 * confidence:g}% interval",
-        *(f"pass@{k}" for k in ks),
+        *(f"pass@{k}" for k in sorted(pass_ks)),
+        *(f"maj@{k}" for k in sorted(majority_ks)),
+        "tokens",
+        "truncated",
+        "no answer",
+        "constant",
     ]
-    header += [*(f"maj@{k}" for k in votes), "tokens", "truncated", "no answer", "constant"]
-    return [header, *([name, *_cells(scores, ks, votes)] for name, scores in named)]
+    rows = [header]
+    for name, scores in named:
+        cells = _cells(scores, sorted(pass_ks), sorted(majority_ks))
+        rows.append([name, *cells])
+    return rows
 
 
 def comparison_table(comparison: Mapping[str, Compared]) -> list[list[str]]:
     """Header and rows; none without a comparison."""
-    rows = [
-        [
+    if not comparison:
+        return []
+    rows = [COMPARISON_HEADER]
+    for name, found in comparison.items():
+        test = found.test
+        difference = test.difference
+        row = [
             name,
             str(found.num_prompts),
             _share(found.before),
             _share(found.after),
-            f"{100 * found.test.difference.value:+.1f}",
-            f"{100 * found.test.difference.standard_error:.1f}",
-            _interval(found.test.difference, signed=True),
-            _number(found.test.t, ".2f"),
-            _p(found.test.p_value),
-            _p(found.test.bootstrap_p_value),
+            f"{100 * difference.value:+.1f}",
+            f"{100 * difference.standard_error:.1f}",
+            _interval(difference, "+"),
+            _number(test.t, ".2f"),
+            _p(test.p_value),
+            _p(test.bootstrap_p_value),
             f"{found.wins} / {found.ties} / {found.losses}",
         ]
-        for name, found in comparison.items()
-    ]
-    return [COMPARISON_HEADER, *rows] if rows else []
+        rows.append(row)
+    return rows
 
 
 def markdown(results: Results, record: Mapping[str, Any]) -> str:
@@ -88,8 +108,8 @@ def markdown(results: Results, record: Mapping[str, Any]) -> str:
     lines = [
         f"# Evaluation of {results.model}",
         "",
-        f"Temperature {settings['temperature']:g}, top-p {settings['top_p']:g}, seed {record['seed']}; weights "
-        f"`{record['weights']}`.",
+        f"Temperature {settings['temperature']:g}, top-p {settings['top_p']:g}, seed {record['seed']}; "
+        f"weights `{record['weights']}`.",
         "",
         *markdown_table(score_table(results, record["confidence"])),
         "",
@@ -108,8 +128,8 @@ def markdown(results: Results, record: Mapping[str, Any]) -> str:
 
 
 NOTES = (
-    "n: samples of each prompt. s.e.: standard error of pass@1 over prompts. Interval: percentiles of a bootstrap "
-    "over prompts. "
+    "n: samples of each prompt. s.e.: standard error of pass@1 over prompts. "
+    "Interval: percentiles of a bootstrap over prompts. "
     "maj@k: the answer that most of k samples give is right. Truncated, no answer: shares of samples. "
     "Constant: pass@1 of always giving each task's most frequent answer.",
 )
@@ -125,19 +145,27 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield f"| {' | '.join(header)} |"
     yield f"|---|{'---:|' * (len(header) - 1)}"
     for name, *cells in others:
-        shown = name.replace("|", "\\|")
-        yield f"| {'&emsp;' + shown.strip() if shown.startswith(' ') else shown} | {' | '.join(cells)} |"
+        first = name.replace("|", "\\|")
+        if first.startswith(" "):
+            first = f"&emsp;{first.strip()}"
+        yield f"| {first} | {' | '.join(cells)} |"
 
 
-def _cells(scores: Scores, ks: Sequence[int], votes: Sequence[int]) -> list[str]:
-    return [
+def _cells(scores: Scores, pass_ks: Sequence[int], majority_ks: Sequence[int]) -> list[str]:
+    num_samples = NONE if scores.num_samples is None else str(scores.num_samples)
+    cells = [
         str(scores.num_prompts),
-        NONE if scores.num_samples is None else str(scores.num_samples),
+        num_samples,
         _share(scores.pass_at_1.value),
         _share(scores.pass_at_1.standard_error),
         _interval(scores.pass_at_1),
-        *(_share(scores.pass_at[k].value if k in scores.pass_at else None) for k in ks),
-        *(_share(scores.majority_at[k].value if k in scores.majority_at else None) for k in votes),
+    ]
+    for k in pass_ks:
+        cells.append(_value(scores.pass_at.get(k)))
+    for k in majority_ks:
+        cells.append(_value(scores.majority_at.get(k)))
+    return [
+        *cells,
         f"{scores.response_tokens:,.1f}",
         _share(scores.truncated),
         _share(scores.no_answer),
@@ -145,8 +173,14 @@ def _cells(scores: Scores, ks: Sequence[int], votes: Sequence[int]) -> list[str]
     ]
 
 
+def _value(found: Estimate | None) -> str:
+    return NONE if found is None else _share(found.value)
+
+
 def _share(value: float | None) -> str:
-    return NONE if value is None or np.isnan(value) else f"{value:.1%}"
+    if value is None or np.isnan(value):
+        return NONE
+    return f"{value:.1%}"
 
 
 def _number(value: float, form: str) -> str:
@@ -157,8 +191,9 @@ def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else _number(value, ".3f")
 
 
-def _interval(found: Estimate, signed: bool = False) -> str:
+def _interval(found: Estimate, sign: str = "") -> str:
     """The bootstrap's; of one prompt there is none."""
+    if np.isnan(found.standard_error):
+        return NONE
     low, high = found.bootstrap
-    sign = "+" if signed else ""
-    return NONE if np.isnan(found.standard_error) else f"{100 * low:{sign}.1f} … {100 * high:{sign}.1f}"
+    return f"{100 * low:{sign}.1f} … {100 * high:{sign}.1f}"

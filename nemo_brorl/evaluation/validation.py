@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.evaluation.pass_at_k import mean_pass_at_k, standard_error
+from nemo_brorl.evaluation.pass_at_k import constant_pass_at_1, mean_pass_at_k, standard_error
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
 
@@ -37,16 +36,19 @@ class EvaluationResult:
 
     def metrics(self, prefix: str = "validation") -> dict[str, float]:
         """Flat metrics."""
-        return {
-            f"{prefix}/pass_at_1": self.overall.pass_at_1,
-            f"{prefix}/pass_at_1_standard_error": self.overall.standard_error,
-            f"{prefix}/pass_at_{self.overall.num_samples}": self.overall.pass_at_n,
-            f"{prefix}/response_tokens": self.overall.response_tokens,
-            f"{prefix}/truncated": self.overall.truncated,
-            f"{prefix}/constant_answer": self.overall.constant_answer,
-            **{f"{prefix}/pass_at_1/{task}": result.pass_at_1 for task, result in self.tasks.items()},
-            **{f"{prefix}/constant_answer/{task}": result.constant_answer for task, result in self.tasks.items()},
+        overall = self.overall
+        found = {
+            f"{prefix}/pass_at_1": overall.pass_at_1,
+            f"{prefix}/pass_at_1_standard_error": overall.standard_error,
+            f"{prefix}/pass_at_{overall.num_samples}": overall.pass_at_n,
+            f"{prefix}/response_tokens": overall.response_tokens,
+            f"{prefix}/truncated": overall.truncated,
+            f"{prefix}/constant_answer": overall.constant_answer,
         }
+        for task, result in self.tasks.items():
+            found[f"{prefix}/pass_at_1/{task}"] = result.pass_at_1
+            found[f"{prefix}/constant_answer/{task}"] = result.constant_answer
+        return found
 
 
 class Evaluator:
@@ -56,32 +58,43 @@ class Evaluator:
         settings = config.evaluation
         self.prompts = list(prompts)
         self.num_samples = settings.samples_per_prompt
-        self.sampling = Sampling(
-            settings.temperature, settings.top_p, settings.max_response_tokens or config.rollouts.max_response_tokens
-        )
+        max_tokens = settings.max_response_tokens or config.rollouts.max_response_tokens
+        self.sampling = Sampling(settings.temperature, settings.top_p, max_tokens)
         self.sampler = sampler
 
     def evaluate(self, stage: str = "validate") -> EvaluationResult:
         """Sample every prompt `samples_per_prompt` times with the weights the engines hold."""
-        groups = self.sampler.sample(self.prompts, self.num_samples, self.sampling, stage).groups
-        tasks = sorted({group.prompt.task for group in groups})
-        return EvaluationResult(
-            overall=summarise(groups),
-            tasks={task: summarise([group for group in groups if group.prompt.task == task]) for task in tasks},
-        )
+        sampled = self.sampler.sample(self.prompts, self.num_samples, self.sampling, stage)
+        groups = sampled.groups
+        by_task = _by_task(groups)
+        tasks = {task: summarise(by_task[task]) for task in sorted(by_task)}
+        return EvaluationResult(overall=summarise(groups), tasks=tasks)
+
+
+def _by_task(groups: Sequence[ScoredGroup]) -> dict[str, list[ScoredGroup]]:
+    found: dict[str, list[ScoredGroup]] = {}
+    for group in groups:
+        found.setdefault(group.prompt.task, []).append(group)
+    return found
 
 
 def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
     """Result of groups of equal size."""
     num_samples = groups[0].group.num_rollouts
-    correct = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
+    correct = []  # of each group: how many samples are right
+    shares = []  # of each group: pass@1
+    for group in groups:
+        is_right = group.rewards >= SUCCESS_REWARD
+        num_right = int(is_right.sum())
+        correct.append(num_right)
+        shares.append(num_right / num_samples)
     lengths = np.concatenate([group.group.lengths for group in groups])
     is_stopped = np.concatenate([group.group.is_stopped for group in groups])
     return TaskResult(
         num_prompts=len(groups),
         num_samples=num_samples,
         pass_at_1=mean_pass_at_k(correct, num_samples, 1),
-        standard_error=standard_error([count / num_samples for count in correct]),
+        standard_error=standard_error(shares),
         pass_at_n=mean_pass_at_k(correct, num_samples, num_samples),
         constant_answer=best_constant_answer(groups),
         response_tokens=float(lengths.mean()),
@@ -92,23 +105,33 @@ def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
 def best_constant_answer(groups: Sequence[ScoredGroup]) -> float:
     """pass@1 of always giving each task's most frequent written answer: a gain up to here need not be more than
     certainty."""
-    tasks = {group.prompt.task for group in groups}
-    answers = {
-        task: Counter(str(group.prompt.payload.get("answer")) for group in groups if group.prompt.task == task)
-        for task in tasks
-    }
-    return sum(counts.most_common(1)[0][1] for counts in answers.values()) / len(groups)
+    references = []
+    for group in groups:
+        answer = group.prompt.payload.get("answer")
+        references.append((group.prompt.task, str(answer)))
+    return constant_pass_at_1(references)
 
 
 def result_rows(result: EvaluationResult) -> list[list[str]]:
     """Rows of a table, one per task and one for all."""
-    rows = [*result.tasks.items(), ("all tasks", result.overall)]
+    rows = []
+    for task, part in result.tasks.items():
+        rows.append(_row(task, part))
+    rows.append(_row("all tasks", result.overall))
+    return rows
+
+
+def _row(name: str, result: TaskResult) -> list[str]:
     return [
-        [name, str(row.num_prompts), *(f"{share:.1%}" for share in (row.pass_at_1, row.standard_error, row.pass_at_n,
-         row.constant_answer)),
-         f"{row.response_tokens:.1f}", f"{row.truncated:.1%}"]
-        for name, row in rows
-    ]  # fmt: skip
+        name,
+        str(result.num_prompts),
+        f"{result.pass_at_1:.1%}",
+        f"{result.standard_error:.1%}",
+        f"{result.pass_at_n:.1%}",
+        f"{result.constant_answer:.1%}",
+        f"{result.response_tokens:.1f}",
+        f"{result.truncated:.1%}",
+    ]
 
 
 def result_header(result: EvaluationResult) -> list[str]:
