@@ -17,9 +17,8 @@ from nemo_brorl.cluster.doctor.probe import answer, ask
 from nemo_brorl.cluster.doctor.report import FAIL, OK, Check
 from nemo_brorl.config.schema import BroRLConfig, SourceConfig
 from nemo_brorl.core.errors import BroRLError, DataError
-from nemo_brorl.tasks.questions.columns import RowFormat, is_wanted, question_of
-from nemo_brorl.tasks.questions.presets import row_formats
-from nemo_brorl.tasks.questions.rows import BadRow, Row
+from nemo_brorl.tasks.questions.columns import RowFormat, is_wanted, question_of, row_formats
+from nemo_brorl.tasks.questions.questions import BadRow, Row
 
 DEADLINE_S = 90.0
 FIRST_ROWS = 20
@@ -73,7 +72,7 @@ def _tasks(source: SourceConfig) -> str:
 
 
 def _files(source: SourceConfig) -> str:
-    from nemo_brorl.tasks.questions.tables import find_files
+    from nemo_brorl.tasks.questions.folders import find_files
 
     sentences = []
     for path in (source.path, source.held_out_path):
@@ -107,7 +106,7 @@ def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
 
 
 def _first_rows(file: Path, formats: tuple[RowFormat, ...]) -> list[Row]:
-    from nemo_brorl.tasks.questions.tables import open_tables
+    from nemo_brorl.tasks.questions.file_tables import open_tables
 
     if file.suffix in (".parquet", ".arrow"):
         columns: set[str] = set()

@@ -1,19 +1,23 @@
-"""From a row of any layout to a question."""
+"""Layouts of rows, those of well-known files by name (docs/data.md says where each comes from), and the question in a
+row."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nemo_brorl.config.schema import SourceConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.tasks.questions.paths import ABSENT, column_of, is_optional, value_at
-from nemo_brorl.tasks.questions.questions import Question
-from nemo_brorl.tasks.questions.rows import BadRow
+from nemo_brorl.tasks.questions.questions import BadRow, Question
 from nemo_brorl.tasks.verifiers.registry import check_payload
 
 ROLES = ("system", "user", "assistant")
+
+
+Fields = Mapping[str, Any]  # a row that could be read
 
 
 @dataclass(frozen=True)
@@ -23,9 +27,7 @@ class RowFormat:
     prompt: str
     answer: str | None  # None: the verifier reads none
     verifier: str  # of rows without one of their own
-    payload: Mapping[str, str] = field(
-        default_factory=dict
-    )  # name in the payload -> path; a path that ends in `?` may be missing
+    payload: Mapping[str, str] = field(default_factory=dict)  # name in the payload -> path; `PATH?` may be missing
     task_path: str | None = None
     verifier_path: str | None = None
     when: tuple[str, str] | None = None  # (path, value): only rows that have this value there
@@ -33,62 +35,134 @@ class RowFormat:
     @property
     def columns(self) -> set[str]:
         """All columns that it reads."""
-        paths = [
-            self.prompt,
-            self.answer,
-            self.task_path,
-            self.verifier_path,
-            *self.payload.values(),
-            self.when and self.when[0],
-        ]
+        own = [self.prompt, self.answer, self.task_path, self.verifier_path]
+        if self.when:
+            own.append(self.when[0])
+        paths = [*own, *self.payload.values()]
         return {column_of(path) for path in paths if path}
 
     @property
     def required_columns(self) -> set[str]:
         """Those that every row must have."""
-        needed = [path for path in self.payload.values() if not is_optional(path)]
-        required = [self.prompt, self.answer, *needed, self.when and self.when[0]]
-        return {column_of(path) for path in required if path}
+        paths = [self.prompt, self.answer]
+        if self.when:
+            paths.append(self.when[0])
+        found = {column_of(path) for path in paths if path}
+        for path in self.payload.values():
+            if not is_optional(path):
+                found.add(column_of(path))
+        return found
 
 
-def is_wanted(row: Mapping[str, Any], only: Mapping[str, str]) -> bool:
+# name -> formats; the first that fits a row reads it
+PRESETS: dict[str, tuple[RowFormat, ...]] = {
+    "plain": (
+        RowFormat(
+            "prompt", "answer", "exact_match", {"metadata": "metadata?"}, task_path="task", verifier_path="verifier"
+        ),
+    ),
+    # agentica-org/DeepScaleR-Preview-Dataset: problem, answer, solution
+    "deepscaler": (RowFormat("problem", "answer", "math"),),
+    # PRIME-RL/Eurus-2-RL-Data: data_source, prompt (messages), ability, reward_model {style, ground_truth}, extra_info
+    "eurus_2": (
+        RowFormat(
+            "prompt", "reward_model.ground_truth", "math", {"data_source": "data_source?"}, when=("ability", "math")
+        ),
+        RowFormat(
+            "prompt",
+            None,
+            "code",
+            {"tests": "json:reward_model.ground_truth", "data_source": "data_source?"},
+            when=("ability", "code"),
+        ),
+    ),
+    # EricLu/SCP-116K: domain, problem, solution and solutions of other models
+    "scp_116k": (RowFormat("problem", "final:solution", "math", {"domain": "domain?"}),),
+    # google/IFEval: key, prompt, instruction_id_list, kwargs
+    "ifeval": (
+        RowFormat(
+            "prompt",
+            None,
+            "instruction_following",
+            {"instruction_id_list": "instruction_id_list", "kwargs": "kwargs", "key": "key?"},
+        ),
+    ),
+}
+
+
+def row_formats(config: SourceConfig) -> tuple[RowFormat, ...]:
+    """The preset with what `columns` and `verifier` say instead; an answer \"\" is none."""
+    own = config.columns
+    formats = []
+    for preset in PRESETS[config.preset]:
+        layout = replace(
+            preset,
+            prompt=own.prompt or preset.prompt,
+            answer=preset.answer if own.answer is None else own.answer,
+            task_path=own.task or preset.task_path,
+            verifier_path=own.verifier or preset.verifier_path,
+            payload={**preset.payload, **own.payload},
+            verifier=config.verifier or preset.verifier,
+        )
+        formats.append(layout)
+    return tuple(formats)
+
+
+def is_wanted(row: Fields, only: Mapping[str, str]) -> bool:
     """Whether a row has these values at these paths."""
-    return all(str(value_at(row, path)) == value for path, value in only.items())
+    there = {path: str(value_at(row, path)) for path in only}
+    return there == only
 
 
-def question_of(
-    row: Mapping[str, Any], formats: Sequence[RowFormat], task: str, options: Mapping[str, Any]
-) -> Question | BadRow:
+def question_of(row: Fields, formats: Sequence[RowFormat], task: str, options: Mapping[str, Any]) -> Question | BadRow:
     """The question in a row; `task` for rows that name none, `options` go into every payload."""
-    layout = next(
-        (layout for layout in formats if layout.when is None or value_at(row, layout.when[0]) == layout.when[1]), None
-    )
-    if layout is None:
-        known = [layout.when for layout in formats if layout.when]
-        names = " or ".join(name for _, name in known)
-        path = known[0][0]
-        return BadRow(f"'{path}' is {_shown(value_at(row, path))}; rows with {names} can be used")
+    layout = _layout_of(row, formats)
+    if isinstance(layout, BadRow):
+        return layout
     try:
         messages = _messages(value_at(row, layout.prompt), layout.prompt)
-        text = "\n\n".join(message["content"] for message in messages if message["role"] != "system")
+        contents = [message["content"] for message in messages if message["role"] != "system"]
+        text = "\n\n".join(contents)
         payload = {**options, "question": text, **_payload(row, layout)}
         verifier = _name(row, layout.verifier_path) or layout.verifier
         json.dumps(payload)
         check_payload(verifier, payload)
         return Question(
-            _name(row, layout.task_path) or task, verifier, text, payload, () if len(messages) == 1 else messages
+            task=_name(row, layout.task_path) or task,
+            verifier=verifier,
+            text=text,
+            payload=payload,
+            messages=() if len(messages) == 1 else messages,
         )
     except (BroRLError, TypeError) as error:  # TypeError: a value that JSON has no form for
         return BadRow(str(error))
 
 
-def _payload(row: Mapping[str, Any], layout: RowFormat) -> dict[str, Any]:
-    paths = {**({"answer": layout.answer} if layout.answer else {}), **layout.payload}
+def _layout_of(row: Fields, formats: Sequence[RowFormat]) -> RowFormat | BadRow:
+    """The first format that fits the row."""
+    paths = []
+    values = []
+    for layout in formats:
+        if layout.when is None:
+            return layout
+        path, value = layout.when
+        if value_at(row, path) == value:
+            return layout
+        paths.append(path)
+        values.append(value)
+    there = _shown(value_at(row, paths[0]))
+    return BadRow(f"'{paths[0]}' is {there}; rows with {' or '.join(values)} can be used")
+
+
+def _payload(row: Fields, layout: RowFormat) -> dict[str, Any]:
+    paths = dict(layout.payload)
+    if layout.answer:
+        paths = {"answer": layout.answer, **paths}
     found: dict[str, Any] = {}
     for name, path in paths.items():
         value = value_at(row, path)
         if value is not ABSENT and value is not None:
-            found[name] = _plain(value)
+            found[name] = _without_nulls(value)
         elif not is_optional(path):
             raise DataError(f"'{path}' is {_shown(value)}; the verifier reads it")
     return found
@@ -98,26 +172,32 @@ def _messages(value: Any, path: str) -> tuple[dict[str, str], ...]:
     """A conversation that ends with the user."""
     if isinstance(value, str):
         value = [{"role": "user", "content": value}]
-    if not isinstance(value, list) or not value or not all(isinstance(message, Mapping) for message in value):
+    is_list = isinstance(value, list) and len(value) > 0
+    if not is_list or not all(isinstance(message, Mapping) for message in value):
         raise DataError(f"'{path}' is {_shown(value)}; write a text, or a list of messages with role and content")
-    messages = tuple({"role": message.get("role"), "content": message.get("content")} for message in value)
-    for message in messages:
-        if message["role"] not in ROLES or not isinstance(message["content"], str) or not _is_text(message["content"]):
+    messages = []
+    for given in value:
+        message = {"role": given.get("role"), "content": given.get("content")}
+        if message["role"] not in ROLES or not _is_text(message["content"]):
             raise DataError(
-                f"'{path}' has the message {_shown(message)}; a message has a role ({', '.join(ROLES)}) and a text "
-                f"as content"
+                f"'{path}' has the message {_shown(message)}; "
+                f"a message has a role ({', '.join(ROLES)}) and a text as content"
             )
-    if messages[-1]["role"] != "user" or not messages[-1]["content"].strip():
+        messages.append(message)
+    last = messages[-1]
+    if last["role"] != "user" or not last["content"].strip():
         raise DataError(f"'{path}' is {_shown(value)}; it must be or end with a non-empty text of the user")
-    return messages
+    return tuple(messages)
 
 
-def _is_text(value: str) -> bool:
-    """No half of a surrogate pair, which no tokenizer takes."""
+def _is_text(value: Any) -> bool:
+    """A text without half of a surrogate pair, which no tokenizer takes."""
+    if not isinstance(value, str):
+        return False
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-def _name(row: Mapping[str, Any], path: str | None) -> str | None:
+def _name(row: Fields, path: str | None) -> str | None:
     value = value_at(row, path) if path else None
     if value is ABSENT or value is None:
         return None
@@ -126,11 +206,13 @@ def _name(row: Mapping[str, Any], path: str | None) -> str | None:
     return value
 
 
-def _plain(value: Any) -> Any:
-    """Without the nulls that Parquet and Arrow write into a mapping for every key that another row has."""
+def _without_nulls(value: Any) -> Any:
+    """A value without the nulls that Parquet and Arrow write into a mapping for every key that another row has."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if item is not None}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
 
 
 def _shown(value: Any) -> str:

@@ -20,19 +20,29 @@ HUB_SUFFIXES = (".parquet", ".jsonl", ".json")  # the first kind that is there i
 NOT_ROWS = ("dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
 
 
+def find_files(kind: str, path: str, dataset_split: str | None) -> list[Path]:
+    """The files of a source, sorted. Raises DataError when there are none."""
+    if kind == "dataset":
+        return dataset_files(Path(path), dataset_split)
+    return matching_files(path)
+
+
 def matching_files(path: str) -> list[Path]:
     """A file, or all that a pattern matches, sorted. Raises DataError when there is none."""
     if Path(path).is_file():
         return [Path(path)]
     if Path(path).is_dir():
         raise DataError(
-            f"{path} is a folder: write source=dataset to read a dataset folder, or a pattern of files such as "
-            f"{path}/*.jsonl"
+            f"{path} is a folder: "
+            f"write source=dataset to read a dataset folder, or a pattern of files such as {path}/*.jsonl"
         )
-    found = sorted(Path(name) for name in glob.glob(path, recursive=True) if Path(name).is_file())
+    found = []
+    for name in glob.glob(path, recursive=True):
+        if Path(name).is_file():
+            found.append(Path(name))
     if not found:
         raise DataError(f"{path!r} is not a file, and no file matches it as a pattern")
-    return found
+    return sorted(found)
 
 
 def dataset_files(folder: Path, split: str | None) -> list[Path]:
@@ -45,42 +55,51 @@ def dataset_files(folder: Path, split: str | None) -> list[Path]:
             f"{str(folder)!r} is not a folder; data.source=dataset reads the folder of a Hugging Face dataset on disk"
         )
     if (folder / "dataset_dict.json").is_file():
-        folder = folder / _chosen(folder, split, _read_json(folder / "dataset_dict.json").get("splits", []))
+        splits = _read_json(folder / "dataset_dict.json").get("splits", [])
+        folder = folder / _chosen(folder, split, splits)
     if (folder / "state.json").is_file():
         return _saved_files(folder)
     return _hub_files(folder, split)
 
 
 def _saved_files(folder: Path) -> list[Path]:
-    names = [entry["filename"] for entry in _read_json(folder / "state.json").get("_data_files", [])]
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing or not names:
+    files = []
+    missing = []
+    for entry in _read_json(folder / "state.json").get("_data_files", []):
+        path = folder / entry["filename"]
+        files.append(path)
+        if not path.is_file():
+            missing.append(entry["filename"])
+    if missing or not files:
         raise DataError(
             f"{folder} is not whole: state.json names {', '.join(missing) or 'no files'}; save the dataset again"
         )
-    return [folder / name for name in names]
+    return files
 
 
 def _hub_files(folder: Path, split: str | None) -> list[Path]:
     for suffix in HUB_SUFFIXES:
-        found = sorted(
-            path for path in folder.rglob(f"*{suffix}") if path.name not in NOT_ROWS and not path.name.startswith(".")
-        )
-        if not found:
-            continue
-        splits = {path: _split_of(path, folder) for path in found}
-        names = sorted({name for name in splits.values() if name is not None})
-        if not names and split is None:
+        found: list[Path] = []
+        by_split: dict[str, list[Path]] = {}
+        for path in sorted(folder.rglob(f"*{suffix}")):
+            if path.name in NOT_ROWS or path.name.startswith("."):
+                continue
+            found.append(path)
+            name = _split_of(path, folder)
+            if name is not None:
+                by_split.setdefault(name, []).append(path)
+        if found and not by_split and split is None:
             return found
-        wanted = _chosen(folder, split, names)
-        return [path for path in found if splits[path] == wanted]
+        if found:
+            return by_split[_chosen(folder, split, sorted(by_split))]
     raise DataError(f"{folder} has no dataset: no state.json (save_to_disk) and no {', '.join(HUB_SUFFIXES)} files")
 
 
 def _split_of(path: Path, folder: Path) -> str | None:
     """`data/train-00000-of-00002.parquet` and `train/0000.parquet` are of the split train; None where no name says
     so."""
-    for part in reversed(path.relative_to(folder).with_suffix("").parts):
+    parts = path.relative_to(folder).with_suffix("").parts
+    for part in reversed(parts):
         word = re.split(r"[-_.]", part)[0].lower()
         if word in SPLIT_WORDS:
             return word
@@ -88,12 +107,11 @@ def _split_of(path: Path, folder: Path) -> str | None:
 
 
 def _chosen(folder: Path, split: str | None, names: list[str]) -> str:
-    wanted = split or (DEFAULT_SPLIT if DEFAULT_SPLIT in names or len(names) != 1 else names[0])
+    only = names[0] if len(names) == 1 else None
+    wanted = split or only or DEFAULT_SPLIT
     if wanted not in names:
-        raise DataError(
-            f"{folder} has no split {wanted!r}; set data.dataset_split to one of "
-            f"{', '.join(names) or 'no named splits'}"
-        )
+        known = ", ".join(names) or "no named splits"
+        raise DataError(f"{folder} has no split {wanted!r}; set data.dataset_split to one of {known}")
     return wanted
 
 

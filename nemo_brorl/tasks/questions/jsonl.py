@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.tasks.questions.rows import BadRow, Row
+from nemo_brorl.tasks.questions.questions import BadRow, Row
 from nemo_brorl.types import Int64
 
 # Whole strings, so that brackets inside them are not seen, and brackets.
@@ -32,22 +32,27 @@ class JsonlTable:
             self.spans = spans
             return
         is_array = re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*[{\]]", self._bytes) is not None
-        found = _array_spans(self._bytes, path) if is_array else _line_spans(self._bytes)
-        self.spans = np.fromiter(found, np.dtype((np.int64, 2)))  # [rows, 2] first byte, byte behind the last
+        spans_found = _array_spans(self._bytes, path) if is_array else _line_spans(self._bytes)
+        pair = np.dtype((np.int64, 2))
+        self.spans = np.fromiter(spans_found, pair)  # [rows, 2] first byte, byte behind the last
 
     def __len__(self) -> int:
         return len(self.spans)
 
     def read(self, start: int, stop: int) -> list[Row]:
         """Rows [start, stop); a line that is not a JSON object is a BadRow."""
-        return [_parsed(self._bytes[first:end]) for first, end in self.spans[start:stop].tolist()]
+        spans = self.spans[start:stop].tolist()
+        return [_parsed(self._bytes[first:end]) for first, end in spans]
 
     def where(self, index: int) -> str:
         """File and line, counted from 1."""
-        line, position, end = 1, 0, int(self.spans[index, 0])
-        while (position := self._bytes.find(b"\n", position, end)) >= 0:
-            line, position = line + 1, position + 1
-        return f"{self.path}, line {line}"
+        end = int(self.spans[index, 0])
+        num_lines = 0  # that end before the row
+        position = self._bytes.find(b"\n", 0, end)
+        while position >= 0:
+            num_lines += 1
+            position = self._bytes.find(b"\n", position + 1, end)
+        return f"{self.path}, line {num_lines + 1}"
 
 
 def _mapped(path: Path) -> mmap.mmap | bytes:
@@ -64,15 +69,18 @@ def _line_spans(data: mmap.mmap | bytes) -> Iterator[tuple[int, int]]:
     start = 3 if data[:3] == b"\xef\xbb\xbf" else 0  # a byte order mark
     while start < len(data):
         end = data.find(b"\n", start)
-        end = len(data) if end < 0 else end
-        if data[start : min(end, start + 1)].strip() or data[start:end].strip():
+        if end < 0:
+            end = len(data)
+        first = data[start : min(end, start + 1)]
+        if first.strip() or data[start:end].strip():  # most lines are not copied to see that they hold something
             yield start, end
         start = end + 1
 
 
 def _array_spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:
     """The objects directly inside the outermost array."""
-    depth = first = 0
+    depth = 0
+    first = 0
     for match in STRUCTURE.finditer(data):
         mark = match.group()
         if mark in (b"{", b"["):
@@ -92,4 +100,6 @@ def _parsed(line: bytes) -> Row:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets without end
         return BadRow(f"not JSON: {error}")
-    return row if isinstance(row, dict) else BadRow(f"a row is a JSON object, not {type(row).__name__}")
+    if not isinstance(row, dict):
+        return BadRow(f"a row is a JSON object, not {type(row).__name__}")
+    return row

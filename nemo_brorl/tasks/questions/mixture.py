@@ -58,8 +58,10 @@ class Mixture:
         if len(self.domains) == 1:
             return [position]
         block, place = divmod(position, BLOCK)
-        inside = np.bincount(self._block(block)[0][:place], minlength=len(self.domains))
-        return [block * count + int(more) for count, more in zip(self._counts, inside, strict=True)]
+        numbers, _ = self._block(block)
+        in_block = np.bincount(numbers[:place], minlength=len(self.domains))
+        before = block * np.array(self._counts) + in_block
+        return [int(draws) for draws in before]
 
     def question(self, index: int) -> Question:
         """Question `index`: that of its domain."""
@@ -68,12 +70,14 @@ class Mixture:
 
     def _make_block(self, block: int) -> tuple[Int64, Int64]:
         """([BLOCK] domain of each draw, [BLOCK] how many draws of that domain lie before it in the block)."""
-        order = [number for number, count in enumerate(self._counts) for _ in range(count)]
+        order: list[int] = []
+        for number, count in enumerate(self._counts):
+            order += [number] * count
         Random(hash_of(f"{self.seed}/{block}")).shuffle(order)
         numbers = np.array(order, np.int64)
         ranks = np.zeros(BLOCK, np.int64)
-        for number in range(len(self.domains)):
-            ranks[numbers == number] = np.arange(self._counts[number])
+        for number, count in enumerate(self._counts):
+            ranks[numbers == number] = np.arange(count)
         return numbers, ranks
 
 
@@ -81,19 +85,17 @@ def _counts(domains: Sequence[Domain]) -> list[int]:
     """Draws of each domain in a block: its share of BLOCK, rounded so that they sum to BLOCK (largest remainders)."""
     total = sum(domain.weight for domain in domains)
     if total <= 0:
-        raise DataError(
-            f"the weights of {', '.join(domain.name for domain in domains) or 'no domains'} sum to {total}; give one "
-            f"above 0"
-        )
-    exact = [domain.weight / total * BLOCK for domain in domains]
-    counts = [int(share) for share in exact]
-    by_remainder = sorted(range(len(domains)), key=lambda number: counts[number] - exact[number])
-    for number in by_remainder[: BLOCK - sum(counts)]:
-        counts[number] += 1
+        names = ", ".join(domain.name for domain in domains) or "no domains"
+        raise DataError(f"the weights of {names} sum to {total}; give one above 0")
+    exact = np.array([domain.weight / total * BLOCK for domain in domains])
+    counts = exact.astype(np.int64)
+    by_remainder = np.argsort(counts - exact, kind="stable")
+    num_left = BLOCK - counts.sum()
+    counts[by_remainder[:num_left]] += 1
     for domain, count in zip(domains, counts, strict=True):
         if domain.weight > 0 and count == 0:
+            share = domain.weight / total
             raise DataError(
-                f"domain {domain.name} has {domain.weight / total:.2g} of all weight, less than the smallest share, "
-                f"1/{BLOCK}"
+                f"domain {domain.name} has {share:.2g} of all weight, less than the smallest share, 1/{BLOCK}"
             )
-    return counts
+    return [int(count) for count in counts]

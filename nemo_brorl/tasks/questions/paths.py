@@ -21,7 +21,8 @@ _MARK = re.compile(r"(?:####|\banswer\s*(?:is|:|=))[ :]*", re.IGNORECASE)
 
 def column_of(path: str) -> str:
     """The column that a path begins in."""
-    return _bare(path).partition(".")[0]
+    column, _, _ = _bare(path).partition(".")
+    return column
 
 
 def is_optional(path: str) -> bool:
@@ -41,24 +42,34 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
             value = value[int(word)]
         else:
             return ABSENT
-    if isinstance(value, str) and path.startswith("json:"):
+    if not isinstance(value, str):
+        return value
+    if path.startswith("json:"):
         return _as_json(value)
-    return final_answer(value) if isinstance(value, str) and path.startswith("final:") else value
+    if path.startswith("final:"):
+        return final_answer(value)
+    return value
 
 
 def final_answer(solution: str) -> Any:
     """The final answer of a worked solution; a short text is one itself. ABSENT where none is marked."""
     boxes = boxed_answers(solution)
     if boxes:
-        return ", ".join(content for content, _, _ in boxes)
+        return ", ".join(box.content for box in boxes)
+    found = solution.strip()
     marks = list(_MARK.finditer(solution))
-    found = solution[marks[-1].end() :].strip() if marks else solution.strip()
-    found = found.splitlines()[0].strip().rstrip(".") if found and marks else found
-    return found if 0 < len(found) <= MAX_FINAL else ABSENT
+    if marks:
+        behind = solution[marks[-1].end() :].strip()
+        lines = behind.splitlines()
+        found = lines[0].strip().rstrip(".") if lines else ""
+    if 0 < len(found) <= MAX_FINAL:
+        return found
+    return ABSENT
 
 
 def _bare(path: str) -> str:
-    return path.removeprefix("json:").removeprefix("final:").removesuffix("?")
+    unmarked = path.removesuffix("?")
+    return unmarked.removeprefix("json:").removeprefix("final:")
 
 
 def _as_json(text: str) -> Any:

@@ -16,9 +16,13 @@ def permuted(index: int, size: int, key: int) -> int:
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
     while True:
-        left, right = index >> half, index & mask
+        left = index >> half
+        right = index & mask
         for number in range(ROUNDS):
-            left, right = right, left ^ (_mixed(right ^ _mixed(key + number)) & mask)
+            round_key = _mixed(key + number)
+            scrambled = left ^ (_mixed(right ^ round_key) & mask)
+            left = right
+            right = scrambled
         index = left << half | right
         if index < size:
             return index

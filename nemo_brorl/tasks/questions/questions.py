@@ -1,4 +1,5 @@
-"""A question before tokenisation, the protocol of a source of questions, and how the held-out split is told apart."""
+"""Questions before tokenisation, rows that give none, the protocol of a source, and how the held-out split is told
+apart."""
 
 from __future__ import annotations
 
@@ -18,9 +19,17 @@ class Question:
     verifier: str
     text: str
     payload: Mapping[str, Any]  # JSON-able
-    messages: tuple[
-        Mapping[str, str], ...
-    ] = ()  # role and content, where the row is a conversation; empty: `text` from the user
+    messages: tuple[Mapping[str, str], ...] = ()  # role and content of a conversation; empty: `text` from the user
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row of a file that cannot be used."""
+
+    reason: str
+
+
+Row = dict[str, Any] | BadRow
 
 
 class Source(Protocol):
@@ -47,4 +56,6 @@ def is_held_out(text: str, fraction: float) -> bool:
 
 def hash_of(text: str) -> int:
     """64 bits that do not change between processes (Python's own hash does)."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+    written = text.encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(written, digest_size=8).digest()
+    return int.from_bytes(digest, "big")

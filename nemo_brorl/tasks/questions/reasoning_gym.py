@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_brorl.config.schema import TaskConfig
 from nemo_brorl.core.errors import DataError
@@ -34,6 +34,13 @@ NOT_IN_ALL_TASKS: dict[str, str] = {
     "codeio": "it runs programs that come with it, in this process; some draw from Python's global random, so no two "
     "runs ask the same",
 }
+
+
+class _Page(NamedTuple):
+    """`PAGE_SIZE` questions of a task."""
+
+    number: int
+    dataset: Any
 
 
 class ReasoningGymSource:
@@ -62,24 +69,24 @@ class ReasoningGymSource:
         self.seed = seed
         self.verifier = verifier
         self.options = dict(options or {})
-        self._pages: dict[
-            tuple[int, int, int], tuple[int, Any]
-        ] = {}  # (task, stage, attempt) -> (page, dataset): the pages in use
+        self._pages: dict[tuple[int, int, int], _Page] = {}  # in use, by (task, stage, attempt)
 
     def question(self, index: int) -> Question:
         """Question `index`. Raises DataError when its task has no question in this split."""
-        number = Random(hash_of(f"{self.seed}/{self.split}/{index}")).choices(
-            range(len(self.tasks)), weights=[task.weight for task in self.tasks]
-        )[0]
+        random = Random(hash_of(f"{self.seed}/{self.split}/{index}"))
+        numbers = range(len(self.tasks))
+        weights = [task.weight for task in self.tasks]
+        (number,) = random.choices(numbers, weights=weights)
         task = self.tasks[number]
         stage = self._stage(task, index)
         for attempt in range(MAX_ATTEMPTS):
             entry = self._entry(number, stage, attempt, index)
-            if is_held_out(entry["question"], self.held_out_fraction) == (self.split == "held_out"):
+            is_entry_held_out = is_held_out(entry["question"], self.held_out_fraction)
+            if is_entry_held_out == (self.split == "held_out"):
                 return self._as_question(task.name, stage_config(task, stage), entry)
         raise DataError(
-            f"task {task.name} gave no {self.split} question in {MAX_ATTEMPTS} draws; its settings allow too few "
-            f"different questions "
+            f"task {task.name} gave no {self.split} question in {MAX_ATTEMPTS} draws; "
+            f"its settings allow too few different questions "
             f"or data.held_out_fraction={self.held_out_fraction} leaves none"
         )
 
@@ -88,28 +95,36 @@ class ReasoningGymSource:
         run."""
         if self.split == "held_out":
             return index % (len(task.stages) + 1)
-        return bisect.bisect_right([stage.from_question for stage in task.stages], index)
+        beginnings = [stage.from_question for stage in task.stages]
+        return bisect.bisect_right(beginnings, index)
 
     def _entry(self, number: int, stage: int, attempt: int, index: int) -> dict[str, Any]:
-        page = index // PAGE_SIZE
-        cached = self._pages.get((number, stage, attempt))
-        if cached is None or cached[0] != page:
+        page, place = divmod(index, PAGE_SIZE)
+        in_use = self._pages.get((number, stage, attempt))
+        if in_use is None or in_use.number != page:
+            task = self.tasks[number]
             # The split is not part of the seed, but a question can pass for one split only.
             seed = hash_of(f"{self.seed}/{number}/{attempt}/{page}") % 2**31
-            cached = (page, _make_dataset(self.tasks[number].name, stage_config(self.tasks[number], stage), seed))
-            self._pages[number, stage, attempt] = cached
-        return cached[1][index % PAGE_SIZE]
+            dataset = _make_dataset(task.name, stage_config(task, stage), seed)
+            in_use = _Page(page, dataset)
+            self._pages[number, stage, attempt] = in_use
+        entry: dict[str, Any] = in_use.dataset[place]
+        return entry
 
     def _as_question(self, name: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> Question:
         """The verifier gets the entry and the task's settings: some tasks score by them."""
-        fields = {key: entry[key] for key in ("question", "answer", "metadata")}
-        payload = json.loads(json.dumps({**self.options, "dataset": name, "config": config, **fields}, default=str))
-        return Question(task=name, verifier=self.verifier, text=entry["question"], payload=payload)
+        payload = {**self.options, "dataset": name, "config": config}
+        for key in ("question", "answer", "metadata"):
+            payload[key] = entry[key]
+        as_json = json.dumps(payload, default=str)
+        return Question(task=name, verifier=self.verifier, text=entry["question"], payload=json.loads(as_json))
 
 
 def stage_config(task: TaskConfig, stage: int) -> dict[str, Any]:
     """A task's settings at a stage; 0: before the first."""
-    return {**task.config, **(task.stages[stage - 1].config if stage else {})}
+    if stage == 0:
+        return dict(task.config)
+    return {**task.config, **task.stages[stage - 1].config}
 
 
 def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
@@ -124,7 +139,9 @@ def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
     found: list[TaskConfig] = []
     for task in tasks:
         names = others if task.name == ALL_TASKS else [task.name]
-        found.extend(TaskConfig(name, task.weight / len(names), dict(task.config), list(task.stages)) for name in names)
+        weight = task.weight / len(names)
+        for name in names:
+            found.append(TaskConfig(name, weight, dict(task.config), list(task.stages)))
     return found
 
 
@@ -146,7 +163,9 @@ def check_tasks(tasks: Sequence[TaskConfig]) -> None:
 
 def _warn_of_unrepeatable(tasks: Sequence[TaskConfig]) -> None:
     names = {task.name for task in tasks}
-    if os.environ.get("PYTHONHASHSEED", "random") == "random" and (found := names & set(HASH_ORDERED)):
+    found = names.intersection(HASH_ORDERED)
+    is_order_random = os.environ.get("PYTHONHASHSEED", "random") == "random"
+    if found and is_order_random:
         log.warning(
             "another start draws other questions of %s: set PYTHONHASHSEED=0 for the same ones",
             ", ".join(sorted(found)),
@@ -161,14 +180,17 @@ def _make_dataset(name: str, config: Mapping[str, Any], seed: int, size: int = P
 
     if name not in DATASETS:
         close = difflib.get_close_matches(name, DATASETS, n=4, cutoff=0.5)
-        hint = f"did you mean {', '.join(close)}?" if close else f"the known tasks are {', '.join(sorted(DATASETS))}"
+        hint = f"the known tasks are {', '.join(sorted(DATASETS))}"
+        if close:
+            hint = f"did you mean {', '.join(close)}?"
         raise DataError(f"unknown Reasoning Gym task {name!r}; {hint}")
     if name == "composite":
         raise DataError("task 'composite' mixes other tasks; list those in data.tasks, each with its weight")
     try:
         return create_dataset(name, **config, seed=seed, size=size)
     except (TypeError, ValueError, AssertionError) as error:
-        allowed = ", ".join(field for field in DATASETS[name][1].__dataclass_fields__ if field not in ("seed", "size"))
+        _, settings = DATASETS[name]
+        allowed = [field for field in settings.__dataclass_fields__ if field not in ("seed", "size")]
         raise DataError(
-            f"task {name} does not take config {dict(config)}: {error}; its settings are {allowed}"
+            f"task {name} does not take config {dict(config)}: {error}; its settings are {', '.join(allowed)}"
         ) from error

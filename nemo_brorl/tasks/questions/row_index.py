@@ -24,7 +24,8 @@ log = get_logger(__name__)
 
 FOLDER = "prompts_index"
 MIN_BYTES = 1 << 26  # of files; smaller ones are looked through in a second
-CODE = ("prompts", "rewards")  # folders of the package that decide which rows can be used
+TASKS = Path(__file__).resolve().parents[1]
+CODE = ("questions", "verifiers")  # folders beside each other that decide which rows can be used
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class RowIndex:
 def index_path(folder: Path, decides: Sequence[str]) -> Path:
     """Where the index is kept that these texts, and the code, decide."""
     digest = hashlib.blake2b("\n".join(decides).encode(), digest_size=12)
-    package = Path(__file__).resolve().parents[2]
-    for path in sorted(path for name in CODE for path in (package / name).glob("*.py")):
-        digest.update(path.read_bytes())
+    for name in CODE:
+        for path in sorted((TASKS / name).rglob("*.py")):
+            digest.update(path.read_bytes())
     return folder / f"{digest.hexdigest()}.npz"
 
 
@@ -50,8 +51,9 @@ def load_index(path: Path) -> RowIndex | None:
     """A kept index; None where there is none, or it is damaged."""
     try:
         with np.load(path, allow_pickle=False) as data:
-            files = [str(name) for name in data["files"]]
-            spans = {name: data[f"spans_{number}"] for number, name in enumerate(files)}
+            spans = {}
+            for number, name in enumerate(data["files"]):
+                spans[str(name)] = data[f"spans_{number}"]
             return RowIndex(data["rows"], data["hashes"], spans, int(data["num_left_out"]))
     except FileNotFoundError:
         return None
@@ -62,13 +64,14 @@ def load_index(path: Path) -> RowIndex | None:
 
 def save_index(path: Path, index: RowIndex) -> None:
     """Keep an index, whole or not at all."""
-    arrays: dict[str, Any] = {f"spans_{number}": value for number, value in enumerate(index.spans.values())}
-    arrays |= {
+    arrays: dict[str, Any] = {
         "rows": index.rows,
         "hashes": index.hashes,
         "files": np.array(list(index.spans), dtype=str),
         "num_left_out": index.num_left_out,
     }
+    for number, spans in enumerate(index.spans.values()):
+        arrays[f"spans_{number}"] = spans
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as aside:

@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nemo_brorl.config.schema import DataConfig, DomainConfig, SourceConfig
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.tasks.questions.file_source import FileSource, QuestionFile, open_questions
+from nemo_brorl.tasks.questions.folders import find_files
 from nemo_brorl.tasks.questions.mixture import Domain, Mixture
 from nemo_brorl.tasks.questions.questions import SPLITS, Question, Source, is_held_out
 from nemo_brorl.tasks.questions.reasoning_gym import VERIFIER, ReasoningGymSource, check_tasks
 from nemo_brorl.tasks.questions.row_index import MIN_BYTES, index_path
-from nemo_brorl.tasks.questions.tables import find_files
 from nemo_brorl.tasks.verifiers.registry import check_payload
 from nemo_brorl.types import Int64, UInt64
 
@@ -51,28 +51,26 @@ def make_source(config: DataConfig, split: str, seed: int, index_folder: Path | 
     if split not in SPLITS:
         raise DataError(f"unknown split {split!r}; choose one of {', '.join(SPLITS)}")
     sections = [section for section in _sections(config) if section.weight > 0]
-    files = {
-        section.name: _split_file(section, config.held_out_fraction, index_folder)
-        for section in sections
-        if section.source in FILE_SOURCES
-    }
-    sources = {
-        section.name: _file_source(section, files, split, seed)
-        if section.name in files
-        else _generated(section, config, split, seed)
-        for section in sections
-    }
-    domains = [
-        Domain(
+    files = {}
+    for section in sections:
+        if section.source in FILE_SOURCES:
+            files[section.name] = _split_file(section, config.held_out_fraction, index_folder)
+    domains = []
+    for section in sections:
+        if section.name in files:
+            source = _file_source(section, files, split, seed)
+        else:
+            source = _generated(section, config, split, seed)
+        if source is None:
+            continue
+        domain = Domain(
             name=section.name,
             source=source,
             weight=section.weight,
             system_prompt=config.system_prompt if section.system_prompt is None else section.system_prompt,
             max_prompt_tokens=section.max_prompt_tokens or config.max_prompt_tokens,
         )
-        for section in sections
-        if (source := sources[section.name]) is not None
-    ]
+        domains.append(domain)
     if not domains and split == "held_out":
         raise DataError(
             f"there are no held_out rows: data.held_out_fraction={config.held_out_fraction}, and no data.held_out_path"
@@ -83,8 +81,13 @@ def make_source(config: DataConfig, split: str, seed: int, index_folder: Path | 
 def _sections(config: DataConfig) -> Sequence[DomainConfig]:
     if config.source == "mixture":
         return config.domains
-    fields = {part.name: getattr(config, part.name) for part in dataclasses.fields(SourceConfig)}
-    return [DomainConfig(**fields, name="")]
+    return [DomainConfig(**_settings(config), name="")]
+
+
+def _settings(config: SourceConfig) -> dict[str, Any]:
+    """What every source has, as it is written."""
+    names = [field.name for field in dataclasses.fields(SourceConfig)]
+    return {name: getattr(config, name) for name in names}
 
 
 def _generated(section: DomainConfig, config: DataConfig, split: str, seed: int) -> Source | None:
@@ -93,30 +96,34 @@ def _generated(section: DomainConfig, config: DataConfig, split: str, seed: int)
         raise DataError(f"unknown data.source {section.source!r}; choose {known}")
     if config.source == "mixture" and split == "held_out" and config.held_out_fraction == 0:
         return None
-    verifier, options = section.verifier or VERIFIER, section.verifier_options
+    verifier = section.verifier or VERIFIER
     source = ReasoningGymSource(
-        section.tasks, config.held_out_fraction, split, _seed(section, seed), verifier=verifier, options=options
+        section.tasks,
+        config.held_out_fraction,
+        split,
+        _seed(section, seed),
+        verifier=verifier,
+        options=section.verifier_options,
     )
-    if options:
+    if section.verifier_options:
         check_payload(verifier, source.question(0).payload)
     return source
 
 
 def _file_source(section: DomainConfig, files: dict[str, SplitFile], split: str, seed: int) -> Source | None:
+    """None: nothing of it is held out."""
     own = files[section.name]
+    order = f"{_seed(section, seed)}/{split}"
     if split == "held_out":
-        return (
-            FileSource(own.held_out, own.held_out_rows, f"{_seed(section, seed)}/{split}")
-            if len(own.held_out_rows)
-            else None
-        )
-    held_out = np.concatenate(
-        [file.held_out_hashes for file in files.values()]
-    )  # of any domain: what one validates none trains
-    rows = own.train.rows[~np.isin(own.train.hashes, held_out)]
-    if not len(rows):
+        if len(own.held_out_rows) == 0:
+            return None
+        return FileSource(own.held_out, own.held_out_rows, order)
+    held_out = [file.held_out_hashes for file in files.values()]  # of any domain: what one validates none trains
+    is_held_out = np.isin(own.train.hashes, np.concatenate(held_out))
+    rows = own.train.rows[~is_held_out]
+    if len(rows) == 0:
         raise DataError(f"{section.path} has no train rows: all of its {len(own.train.rows)} questions are held out")
-    return FileSource(own.train, rows, f"{_seed(section, seed)}/{split}")
+    return FileSource(own.train, rows, order)
 
 
 def _seed(section: DomainConfig, seed: int) -> str:
@@ -129,7 +136,8 @@ def _split_file(section: DomainConfig, fraction: float, index_folder: Path | Non
         raise DataError(f"{_label(section)}data.source={section.source} needs a file: set data.path=FILE")
     train = _opened(section, section.path, index_folder)
     if section.held_out_path is not None:
-        own = _opened(dataclasses.replace(section, dataset_split=None), section.held_out_path, index_folder)
+        whole = dataclasses.replace(section, dataset_split=None)
+        own = _opened(whole, section.held_out_path, index_folder)
         return SplitFile(train, own, own.rows, own.hashes)
     chosen = train.held_out(fraction)
     return SplitFile(train, train, train.rows[chosen], train.hashes[chosen])
@@ -137,11 +145,20 @@ def _split_file(section: DomainConfig, fraction: float, index_folder: Path | Non
 
 def _opened(section: DomainConfig, path: str, index_folder: Path | None) -> QuestionFile:
     try:
-        files = find_files(section.source, path, section.dataset_split)
-        stamps = tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
-        settings = {part.name: getattr(section, part.name) for part in dataclasses.fields(SourceConfig)}
-        written = json.dumps(settings, default=dataclasses.asdict, sort_keys=True)
-        return _scanned(_Opening(path, section.name or section.source, written, stamps, section, index_folder))
+        stamps = []
+        for file in find_files(section.source, path, section.dataset_split):
+            stat = file.stat()
+            stamps.append((str(file), stat.st_size, stat.st_mtime_ns))
+        settings = json.dumps(_settings(section), default=dataclasses.asdict, sort_keys=True)
+        opening = _Opening(
+            path=path,
+            task=section.name or section.source,
+            settings=settings,
+            stamps=tuple(stamps),
+            section=section,
+            index_folder=index_folder,
+        )
+        return _looked_through(opening)
     except (DataError, ConfigError) as error:
         raise type(error)(f"{_label(section)}{error}") from error
 
@@ -160,15 +177,17 @@ class _Opening:
     @property
     def index(self) -> Path | None:
         """The file that keeps what is found out; None where that is found in a second, or not to be kept."""
-        if self.index_folder is None or sum(size for _, size, _ in self.stamps) < MIN_BYTES:
+        num_bytes = sum(size for _, size, _ in self.stamps)
+        if self.index_folder is None or num_bytes < MIN_BYTES:
             return None
-        return index_path(self.index_folder, (self.task, self.settings, json.dumps(self.stamps)))
+        decides = (self.task, self.settings, json.dumps(self.stamps))
+        return index_path(self.index_folder, decides)
 
 
 @lru_cache(maxsize=32)
-def _scanned(opening: _Opening) -> QuestionFile:
-    """Train and held-out streams and the warm-up read the same files: each is looked through once, unless it
-    changes."""
+def _looked_through(opening: _Opening) -> QuestionFile:
+    """The files of an opening, which train and held-out streams and the warm-up share: looked through once, unless they
+    change."""
     return open_questions(opening.section, opening.path, opening.task, opening.index)
 
 

@@ -25,7 +25,8 @@ class PromptStream:
 
     def __init__(self, source: Source, tokenizer: ChatTokenizer, config: DataConfig, split: str = "train") -> None:
         if not isinstance(source, Mixture):
-            source = Mixture([Domain("", source, 1.0, config.system_prompt, config.max_prompt_tokens)], split)
+            domain = Domain("", source, 1.0, config.system_prompt, config.max_prompt_tokens)
+            source = Mixture([domain], split)
         self.mixture = source
         self.tokenizer = tokenizer
         self.split = split
@@ -41,15 +42,19 @@ class PromptStream:
         prompts = []
         for position in range(self.position, self.position + num):
             number, rank = self.mixture.draw(position)
-            prompts.append(self._next(self.mixture.domains[number], rank))
+            prompt = self._next(self.mixture.domains[number], rank)
+            if prompt is not None:
+                prompts.append(prompt)
         self.position += num
-        return [prompt for prompt in prompts if prompt is not None]
+        return prompts
 
     def metrics(self) -> dict[str, float]:
         """By domain: prompts left out for their length so far, and how often its rows have been gone through."""
         found: dict[str, float] = {}
-        for domain, draws in zip(self.mixture.domains, self.mixture.draws_before(self.position), strict=True):
-            name, skipped = f"/{domain.name}" if domain.name else "", self.num_skipped[domain.name]
+        draws_before = self.mixture.draws_before(self.position)
+        for domain, draws in zip(self.mixture.domains, draws_before, strict=True):
+            name = f"/{domain.name}" if domain.name else ""
+            skipped = self.num_skipped[domain.name]
             found[f"prompts/too_long{name}"] = float(skipped)
             if domain.source.size is not None:
                 found[f"prompts/epochs{name}"] = (draws + skipped) / domain.source.size
@@ -57,18 +62,21 @@ class PromptStream:
 
     def state_dict(self) -> dict[str, Any]:
         """Position, the number of prompts skipped so far, and what the questions are, by domain."""
+        fingerprints = {}
+        for domain in self.mixture.domains:
+            fingerprints[domain.name] = domain.source.fingerprint
         return {
             "split": self.split,
             "position": self.position,
             "skipped": dict(self.num_skipped),
-            "sources": {domain.name: domain.source.fingerprint for domain in self.mixture.domains},
+            "sources": fingerprints,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken. Raises CheckpointError when it is another stream's, or the files have
         changed since."""
         own = self.state_dict()
-        if set(state) != set(own):
+        if state.keys() != own.keys():
             raise CheckpointError(
                 f"a prompt stream's state has the keys {sorted(own)}, the checkpoint has {sorted(state)}"
             )
@@ -76,16 +84,17 @@ class PromptStream:
             raise CheckpointError(
                 f"the checkpoint's prompt stream is of split {state['split']!r}, this one of {self.split!r}"
             )
-        changed = [
-            name
-            for name in own["sources"].keys() | state["sources"].keys()
-            if own["sources"].get(name) != state["sources"].get(name)
-        ]
+        now = own["sources"]
+        then = state["sources"]
+        changed = []
+        for name in sorted(now.keys() | then.keys()):
+            if now.get(name) != then.get(name):
+                changed.append(name)
         if changed:
-            named = ", ".join(sorted(changed)) if any(changed) else "data.path"
+            named = ", ".join(changed) or "data.path"  # the only domain has no name
             raise CheckpointError(
-                f"the questions of {named} are not those the checkpoint was made with: bring the old files back, or "
-                f"start a new run folder"
+                f"the questions of {named} are not those the checkpoint was made with: "
+                f"bring the old files back, or start a new run folder"
             )
         self.position = int(state["position"])
         self.num_skipped = {name: int(count) for name, count in state["skipped"].items()}
@@ -101,20 +110,22 @@ class PromptStream:
             if len(prompt.token_ids) <= domain.max_prompt_tokens:
                 return prompt
             self.num_skipped[domain.name] += 1
+        where = f" of {domain.name}" if domain.name else ""
         raise DataError(
-            f"{MAX_CONSECUTIVE_SKIPS} prompts in a row{f' of {domain.name}' if domain.name else ''} are longer than "
-            f"data.max_prompt_tokens={domain.max_prompt_tokens} (the last has {len(prompt.token_ids)} tokens); raise "
-            f"it, or "
-            "generation.max_model_len with it"
+            f"{MAX_CONSECUTIVE_SKIPS} prompts in a row{where} are longer than "
+            f"data.max_prompt_tokens={domain.max_prompt_tokens} (the last has {len(prompt.token_ids)} tokens); "
+            f"raise it, or generation.max_model_len with it"
         )
 
     def _prompt(self, domain: Domain, index: int) -> Prompt:
         question = domain.source.question(index)
+        place = f"{domain.name}/{index}" if domain.name else str(index)
+        token_ids = self.tokenizer.prompt_ids(question.messages or question.text, domain.system_prompt)
         return Prompt(
-            uid="/".join([self.split, *([domain.name] if domain.name else []), str(index)]),
+            uid=f"{self.split}/{place}",
             task=question.task,
             verifier=question.verifier,
-            token_ids=tuple(self.tokenizer.prompt_ids(question.messages or question.text, domain.system_prompt)),
+            token_ids=tuple(token_ids),
             payload=question.payload,
             domain=domain.name,
         )

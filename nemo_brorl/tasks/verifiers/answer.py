@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
-OPENING, CLOSING = "<answer>", "</answer>"
-THINK_OPENING, THINK_CLOSING = "<think>", "</think>"
+OPENING = "<answer>"
+CLOSING = "</answer>"
+THINK_OPENING = "<think>"
+THINK_CLOSING = "</think>"
 _BOX = re.compile(r"\\f?boxed\s*\{")
 # Ends a gap between boxes that says that there is another: `, `, `\text{ and } `, `$ or $y=`.
 _SEPARATOR = re.compile(r"(?:\b(?:and|or)\b|[,;])(?:[\s$}]|\\[(\[]|\\q?quad|\\text\s*\{|[A-Za-z]\w{0,3}\s*=)*$")
@@ -19,7 +22,9 @@ def extract_answer(response: str) -> str | None:
     before the end tag."""
     before, closing, _ = response.rpartition(CLOSING)
     _, opening, answer = before.rpartition(OPENING)
-    return answer.strip() if opening and closing else None
+    if not (opening and closing):
+        return None
+    return answer.strip()
 
 
 def without_thinking(response: str) -> str:
@@ -32,30 +37,49 @@ def without_thinking(response: str) -> str:
     return "" if THINK_OPENING in response else response
 
 
-def boxed_answers(text: str) -> list[tuple[str, int, int]]:
-    """(content, start, end) of the last `\\boxed{}` and of those that stand with it (`\\boxed{1}, \\boxed{2}`), in
-    order. Empty when there is none or the last one is not closed."""
-    found: list[tuple[str, int, int]] = []
+class Box(NamedTuple):
+    """A `\\boxed{}` in a text."""
+
+    content: str
+    start: int
+    end: int  # behind its brace
+
+
+def boxed_answers(text: str) -> list[Box]:
+    """The last `\\boxed{}` and those that stand with it (`\\boxed{1}, \\boxed{2}`), in order. Empty when there is none
+    or the last one is not closed."""
+    boxes: list[Box] = []  # the last first
     openings = list(_BOX.finditer(text))
+    limit = len(text)
     for opening in reversed(openings[-MAX_BOXES:]):
-        limit = found[-1][1] if found else len(text)
-        end = _closing_brace(text, opening.end(), limit)
-        if end is None or (found and not _stand_together(text[end:limit])):
+        inside = opening.end()
+        end = _closing_brace(text, inside, limit)
+        if end is None or (boxes and not _stand_together(text[end:limit])):
             break
-        found.append((text[opening.end() : end - 1], opening.start(), end))
-    return found[::-1]
+        content = text[inside : end - 1]
+        boxes.append(Box(content, opening.start(), end))
+        limit = opening.start()
+    boxes.reverse()
+    return boxes
 
 
 def _stand_together(between: str) -> bool:
-    return len(between) < MAX_GAP or (len(between) < MAX_GAP_WITH_SEPARATOR and _SEPARATOR.search(between) is not None)
+    """Whether what lies between two boxes makes them one answer."""
+    if len(between) < MAX_GAP:
+        return True
+    return len(between) < MAX_GAP_WITH_SEPARATOR and _SEPARATOR.search(between) is not None
 
 
 def _closing_brace(text: str, start: int, limit: int) -> int | None:
     """Where the group ends that was opened before `start`, just after its brace."""
     level = 1
     for position in range(start, limit):
-        if text[position] in "{}" and text[position - 1] != "\\":
-            level += 1 if text[position] == "{" else -1
+        character = text[position]
+        is_escaped = text[position - 1] == "\\"
+        if character == "{" and not is_escaped:
+            level += 1
+        elif character == "}" and not is_escaped:
+            level -= 1
         if level == 0:
             return position + 1
     return None

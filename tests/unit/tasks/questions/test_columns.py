@@ -10,11 +10,9 @@ import pytest
 
 from nemo_brorl.config.schema import ColumnsConfig, DataConfig, SourceConfig
 from nemo_brorl.config.sections import data
-from nemo_brorl.tasks.questions.columns import RowFormat, question_of
+from nemo_brorl.tasks.questions.columns import PRESETS, RowFormat, question_of, row_formats
 from nemo_brorl.tasks.questions.paths import ABSENT, value_at
-from nemo_brorl.tasks.questions.presets import PRESETS, row_formats
-from nemo_brorl.tasks.questions.questions import Question
-from nemo_brorl.tasks.questions.rows import BadRow
+from nemo_brorl.tasks.questions.questions import BadRow, Question
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.verifiers.registry import find
 from tests.unit.tasks.questions.files import write_jsonl, write_parquet

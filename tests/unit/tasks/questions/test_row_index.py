@@ -10,8 +10,8 @@ import pytest
 
 from nemo_brorl.config.schema import DataConfig
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.tasks.questions import sources
-from nemo_brorl.tasks.questions.row_index import load_index
+from nemo_brorl.tasks.questions import row_index, sources
+from nemo_brorl.tasks.questions.row_index import index_path, load_index
 from nemo_brorl.tasks.questions.sources import make_source
 
 
@@ -31,7 +31,7 @@ def write(path: Path, answers: list[str]) -> Path:
 
 def questions(path: Path, folder: Path, **settings: object) -> list[tuple[str, str]]:
     """All (text, answer) of a start that remembers nothing but the folder."""
-    sources._scanned.cache_clear()
+    sources._looked_through.cache_clear()
     config = DataConfig(source="jsonl", path=str(path), held_out_fraction=0.0, **settings)  # type: ignore[arg-type]
     source = make_source(config, "train", 1, folder).domains[0].source
     assert source.size is not None
@@ -45,7 +45,8 @@ def test_a_second_start_asks_the_same_without_looking_through_the_file(
     first = questions(path, tmp_path / "index")
     with monkeypatch.context() as patch:
         patch.setattr(
-            "nemo_brorl.tasks.questions.tables.Tables.scan", lambda self: pytest.fail("the file was looked through")
+            "nemo_brorl.tasks.questions.file_tables.Tables.scan",
+            lambda self: pytest.fail("the file was looked through"),
         )
         assert questions(path, tmp_path / "index") == first
     assert len(first) == 3
@@ -83,3 +84,18 @@ def test_a_damaged_index_and_a_folder_that_cannot_be_written_are_done_without(tm
     assert questions(path, index) == first
     assert load_index(kept) is not None
     assert questions(path, path / "below a file") == first
+
+
+def test_code_that_reads_rows_otherwise_has_an_index_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in row_index.CODE:
+        assert any((row_index.TASKS / name).rglob("*.py")), f"there is no code in {name}"
+    module = tmp_path / "verifiers" / "math" / "answer.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("MAX_TAIL = 1")
+    monkeypatch.setattr(row_index, "TASKS", tmp_path)
+    before = index_path(tmp_path, ["rows.jsonl"])
+    assert index_path(tmp_path, ["rows.jsonl"]) == before
+    module.write_text("MAX_TAIL = 2")
+    assert index_path(tmp_path, ["rows.jsonl"]) != before

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.tasks.questions.arrow import ArrowTable, ParquetTable
+from nemo_brorl.tasks.questions.file_tables import ArrowTable, ParquetTable, open_tables
 from nemo_brorl.tasks.questions.folders import dataset_files, matching_files
 from nemo_brorl.tasks.questions.jsonl import JsonlTable
-from nemo_brorl.tasks.questions.rows import BadRow
-from nemo_brorl.tasks.questions.tables import open_tables
+from nemo_brorl.tasks.questions.questions import BadRow
 from tests.unit.tasks.questions.files import write_jsonl, write_parquet, write_saved_dataset
 
 NUMBERS = [{"n": n, "text": f"row {n}"} for n in range(10)]
@@ -69,7 +68,7 @@ def test_parquet_is_read_by_row_groups_and_only_the_columns_asked_for(tmp_path: 
 
 
 def test_of_row_groups_over_the_limit_only_the_last_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nemo_brorl.tasks.questions.arrow.CACHE_BYTES", 0)
+    monkeypatch.setattr("nemo_brorl.tasks.questions.file_tables.CACHE_BYTES", 0)
     table = ParquetTable(write_parquet(tmp_path / "a.parquet", NUMBERS, row_group_size=3), columns=["n"])
     for index in (0, 9, 4, 5, 1):
         assert table.read(index, index + 1) == [{"n": index}]

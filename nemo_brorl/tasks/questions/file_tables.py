@@ -1,0 +1,191 @@
+"""Files as tables of rows by number, read where they lie: an index of offsets or of row groups is all that is held in
+memory. Parquet and Arrow go through pyarrow, which is imported when the first of them is opened."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.tasks.questions.jsonl import JsonlTable
+from nemo_brorl.tasks.questions.questions import Row
+from nemo_brorl.types import Int64
+
+if TYPE_CHECKING:
+    import pyarrow
+
+BATCH_ROWS = 512  # rows that a scan holds at a time
+CACHE_BYTES = 128 * 2**20  # decoded row groups of one file that are kept; the one in use always is
+
+
+class Table(Protocol):
+    """Rows of one file, by number; only an index of them is held in memory."""
+
+    path: Path
+    columns: Sequence[str] | None  # None where each row has its own
+
+    def __len__(self) -> int:
+        """Number of rows."""
+
+    def read(self, start: int, stop: int) -> list[Row]:
+        """Rows [start, stop)."""
+
+    def where(self, index: int) -> str:
+        """Row `index` for a message: file and line."""
+
+
+class ParquetTable:
+    """Rows of one Parquet file, decoded a row group at a time."""
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        """Only `columns`, where the file has them, are read."""
+        import pyarrow.parquet
+
+        self.path = path
+        with _damage_named(path):
+            self._file = pyarrow.parquet.ParquetFile(path, memory_map=True)
+        names = list(self._file.schema_arrow.names)
+        self.columns: Sequence[str] | None = names
+        self._wanted = [name for name in names if name in columns]
+        self._starts = [0]  # first row of each row group, and the number of rows
+        for number in range(self._file.num_row_groups):
+            group = self._file.metadata.row_group(number)
+            self._starts.append(self._starts[-1] + group.num_rows)
+        self._decoded: OrderedDict[int, pyarrow.Table] = OrderedDict()  # the latest used last
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def read(self, start: int, stop: int) -> list[Row]:
+        """Rows [start, stop). Raises DataError for a damaged row group."""
+        rows: list[Row] = []
+        while start < stop:
+            number = bisect_right(self._starts, start) - 1
+            first = self._starts[number]
+            end = min(stop, self._starts[number + 1])
+            group = self._row_group(number)
+            part = group.slice(start - first, end - start)
+            rows.extend(part.to_pylist())
+            start = end
+        return rows
+
+    def where(self, index: int) -> str:
+        """File and row, counted from 1."""
+        return f"{self.path}, row {index + 1}"
+
+    def _row_group(self, number: int) -> pyarrow.Table:
+        if number in self._decoded:
+            self._decoded.move_to_end(number)
+            return self._decoded[number]
+        with _damage_named(self.path):
+            group = self._file.read_row_group(number, columns=self._wanted, use_threads=False)
+        self._decoded[number] = group
+        num_bytes = sum(table.nbytes for table in self._decoded.values())
+        while num_bytes > CACHE_BYTES and len(self._decoded) > 1:
+            _, oldest = self._decoded.popitem(last=False)
+            num_bytes -= oldest.nbytes
+        return group
+
+
+class ArrowTable:
+    """Rows of one Arrow file (a stream, as Hugging Face datasets writes it, or a file with a footer), memory-mapped."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow
+
+        self.path = path
+        with _damage_named(path):
+            source = pyarrow.memory_map(str(path))
+            try:
+                reader = pyarrow.ipc.open_stream(source)
+            except pyarrow.ArrowInvalid:
+                reader = pyarrow.ipc.open_file(source)
+            self._table = reader.read_all()  # views of the mapped file: nothing is copied
+        names = list(self._table.schema.names)
+        self.columns: Sequence[str] | None = names
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def read(self, start: int, stop: int) -> list[Row]:
+        """Rows [start, stop)."""
+        part = self._table.slice(start, stop - start)
+        return list(part.to_pylist())
+
+    def where(self, index: int) -> str:
+        """File and row, counted from 1."""
+        return f"{self.path}, row {index + 1}"
+
+
+class Tables:
+    """Files as one table, in order."""
+
+    def __init__(self, parts: Sequence[Table]) -> None:
+        self.parts = tuple(parts)
+        self._starts = [0]  # first row of each part, and the number of rows
+        for part in parts:
+            self._starts.append(self._starts[-1] + len(part))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def row(self, index: int) -> Row:
+        """Row `index`."""
+        part, inside = self._find(index)
+        return part.read(inside, inside + 1)[0]
+
+    def where(self, index: int) -> str:
+        """Row `index` for a message: file and line."""
+        part, inside = self._find(index)
+        return part.where(inside)
+
+    def scan(self) -> Iterator[tuple[int, Row]]:
+        """Every row with its number, in order, a few at a time."""
+        number = 0
+        for part in self.parts:
+            num_rows = len(part)
+            for start in range(0, num_rows, BATCH_ROWS):
+                stop = min(start + BATCH_ROWS, num_rows)
+                for row in part.read(start, stop):
+                    yield number, row
+                    number += 1
+
+    def _find(self, index: int) -> tuple[Table, int]:
+        number = bisect_right(self._starts, index) - 1
+        inside = index - self._starts[number]
+        return self.parts[number], inside
+
+
+def open_tables(files: Sequence[Path], columns: Sequence[str], spans: Mapping[str, Int64] | None = None) -> Tables:
+    """Open files, each by its format: `.parquet`, `.arrow`, anything else as lines of JSON. Only `columns` are read
+    where the format allows to leave others out. `spans` of lines of JSON, by file, spare looking for them. Raises
+    DataError for a file that is empty, damaged or unreadable."""
+    known_spans = spans or {}
+    parts: list[Table] = []
+    for path in files:
+        if path.suffix == ".parquet":
+            parts.append(ParquetTable(path, columns))
+        elif path.suffix == ".arrow":
+            parts.append(ArrowTable(path))
+        else:
+            parts.append(JsonlTable(path, known_spans.get(str(path))))
+    tables = Tables(parts)
+    if len(tables) == 0:
+        names = ", ".join(map(str, files))
+        raise DataError(f"{names} is empty; give a file with at least one row")
+    return tables
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    """pyarrow's own messages do not name the file."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
