@@ -10,71 +10,79 @@ order; after one that takes everything, no further one is, so a cheap gate stand
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from nemo_brorl.tasks.verifiers.payload import Answer, Payload, Score, check_choice
+from nemo_brorl.tasks.verifiers.payload import Payload, check_choice
 from nemo_brorl.types import SUCCESS_REWARD
 
 MODES = ("sum", "product", "all")
+KEYS = ("verifier", "weight", "options")
 
 
-def part_payload(payload: Payload, part: Mapping[str, Any]) -> dict[str, Any]:
-    """What one part sees."""
+class Part(NamedTuple):
+    """One of the verifiers."""
+
+    verifier: str
+    weight: float
+    payload: dict[str, Any]  # what it sees
+
+
+def parts_of(payload: Payload) -> list[Part]:
+    """The parts, in order."""
     shared = {key: value for key, value in payload.items() if key not in ("parts", "mode")}
-    return {**shared, **part.get("options", {})}
+    parts = []
+    for given in payload["parts"]:
+        seen = {**shared, **given.get("options", {})}
+        part = Part(str(given.get("verifier")), float(given.get("weight", 1.0)), seen)
+        parts.append(part)
+    return parts
 
 
-def check(payload: Payload, check_part: Callable[[str, Payload], Iterator[str]]) -> Iterator[str]:
-    """What is wrong with a payload; `check_part` says it of a part's verifier and payload."""
+def check(payload: Payload) -> Iterator[str]:
+    """What is wrong with a payload, whatever its parts' verifiers ask for."""
     yield from check_choice(payload, "mode", MODES)
-    parts = payload.get("parts")
-    if not isinstance(parts, (list, tuple)) or not parts or not all(isinstance(part, Mapping) for part in parts):
+    parts: Any = payload.get("parts")
+    is_list = isinstance(parts, (list, tuple)) and len(parts) > 0
+    if not is_list or not all(isinstance(part, Mapping) for part in parts):
         yield f"'parts' is {parts!r}; write a list of {{verifier: NAME, weight: NUMBER, options: {{…}}}}"
         return
+    wrong: list[str] = []
     for part in parts:
-        yield from _wrong_part(payload, part, check_part)
-    if sum(part.get("weight", 1.0) for part in parts if isinstance(part.get("weight", 1.0), (int, float))) <= 0:
+        wrong.extend(_wrong_part(part))
+    yield from wrong
+    if not wrong and sum(part.get("weight", 1.0) for part in parts) == 0:
         yield "the weights of 'parts' add up to 0; give at least one part a weight above 0"
 
 
-def score(payload: Payload, response: str, score_of: Callable[[str], Score]) -> float:
-    """The parts' scores put together; `score_of` finds a verifier's function."""
-    mode = payload.get("mode", MODES[0])
-    total, product = 0.0, 1.0
-    weights = [float(part.get("weight", 1.0)) for part in payload["parts"]]
-    for part, weight in zip(payload["parts"], weights, strict=True):
-        if weight == 0:
-            continue
-        value = float(score_of(part["verifier"])(part_payload(payload, part), response))
-        total += weight * value
-        product *= max(value, 0.0) ** weight if mode == "product" else float(value >= SUCCESS_REWARD)
+def combined(mode: str, weights: Sequence[float], scores: Iterable[float]) -> float:
+    """The parts' scores put together. No further score is asked for after one that takes everything."""
+    total = 0.0
+    product = 1.0
+    for weight, score in zip(weights, scores, strict=False):
+        total += weight * score
+        if mode == "product":
+            product *= max(score, 0.0) ** weight
+        elif not score >= SUCCESS_REWARD:  # nan is no success
+            product = 0.0
         if mode != "sum" and product == 0:
             return 0.0
-        if not math.isfinite(value):
-            return value
-    return total / sum(weights) if mode == "sum" else product
+        if not math.isfinite(score):
+            return score
+    if mode == "sum":
+        return total / sum(weights)
+    return product
 
 
-def answer(payload: Payload, response: str, answer_of: Callable[[str], Answer | None]) -> str | None:
-    """That of the first part whose verifier knows of one."""
-    for part in payload["parts"]:
-        if (read := answer_of(part["verifier"])) is not None:
-            return read(part_payload(payload, part), response)
-    return None
-
-
-def _wrong_part(
-    payload: Payload, part: Mapping[str, Any], check_part: Callable[[str, Payload], Iterator[str]]
-) -> Iterator[str]:
-    if unknown := set(part) - {"verifier", "weight", "options"}:
-        yield f"a part has {', '.join(sorted(unknown))}; it takes verifier, weight and options"
-    weight, options = part.get("weight", 1.0), part.get("options", {})
+def _wrong_part(part: Mapping[str, Any]) -> Iterator[str]:
+    unknown = sorted(set(part).difference(KEYS))
+    if unknown:
+        yield f"a part has {', '.join(unknown)}; it takes verifier, weight and options"
+    weight = part.get("weight", 1.0)
     if not isinstance(weight, (int, float)) or isinstance(weight, bool) or weight < 0:
         yield f"weight {weight!r} of a part; write a number from 0"
+    options = part.get("options", {})
     if not isinstance(options, Mapping):
         yield f"options {options!r} of a part; write an object"
-    elif part.get("verifier") == "composite":
+    if part.get("verifier") == "composite":
         yield "a part is composite itself; write its parts here"
-    else:
-        yield from check_part(str(part.get("verifier")), part_payload(payload, part))

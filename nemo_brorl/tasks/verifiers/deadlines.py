@@ -32,13 +32,17 @@ class Deadlines:
         """For this verifier with this payload."""
         if KEY in payload:
             return float(payload[KEY])
-        if verifier == "composite" and verifier not in self.by_verifier:
-            return sum(self.seconds(part["verifier"], part.get("options", {})) for part in payload["parts"])
-        return self.by_verifier.get(verifier, self.default_s)
+        if verifier != "composite" or verifier in self.by_verifier:
+            return self.by_verifier.get(verifier, self.default_s)
+        total = 0.0
+        for part in payload["parts"]:
+            total += self.seconds(part["verifier"], part.get("options", {}))
+        return total
 
 
 def check_timeout(payload: Payload) -> Iterator[str]:
     """What is wrong with a payload's own deadline."""
     value = payload.get(KEY, 1.0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 < value < float("inf"):
         yield f"'{KEY}' is {value!r}; write the seconds that one response may take, above 0"

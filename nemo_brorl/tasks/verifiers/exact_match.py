@@ -12,9 +12,15 @@ __all__ = ["answer", "check", "score"]
 def score(payload: Payload, response: str) -> float:
     """Compare the response's answer with `payload["answer"]`; runs of white space count as one blank."""
     given = extract_answer(response)
-    return float(given is not None and given.split() in [accepted.split() for accepted in accepted_answers(payload)])
+    if given is None:
+        return 0.0
+    for accepted in accepted_answers(payload):
+        if given.split() == accepted.split():
+            return 1.0
+    return 0.0
 
 
 def answer(payload: Payload, response: str) -> str | None:
     """The response's answer, one blank for a run of white space."""
-    return " ".join((extract_answer(response) or "").split()) or None
+    words = (extract_answer(response) or "").split()
+    return " ".join(words) or None

@@ -23,10 +23,10 @@ def is_in_language(text: str, code: str) -> bool:
     """Whether a text may be in the language `code` (`zh-cn` counts as `zh`): it is the likeliest one, or not much less
     likely."""
     ranked = _identifier().rank(text.lower())  # in capitals, known letter sequences are rare
-    wanted = code.split("-")[0].lower()
-    return max(
-        (float(probability) for found, probability in ranked if found == wanted), default=0.0
-    ) >= UNLIKELY * float(ranked[0][1])
+    _, highest = ranked[0]
+    language, _, _ = code.lower().partition("-")
+    probability = dict(ranked).get(language, 0.0)
+    return float(probability) >= UNLIKELY * float(highest)
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from nemo_brorl.tasks.verifiers.answer import boxed_answers, extract_answer, without_thinking
 from nemo_brorl.tasks.verifiers.payload import Payload
@@ -31,23 +32,28 @@ _TRIM = re.compile(r"^[\s*_$\"'`.,:;!]+|[\s*_$\"'`.,:;!]+$")
 
 def check(payload: Payload) -> Iterator[str]:
     """What is wrong with a payload."""
-    choices, answer = payload.get("choices"), payload.get("answer")
-    if choices is not None and not (isinstance(choices, (list, tuple)) and 2 <= len(choices) <= len(LETTERS)):
+    choices = payload.get("choices")
+    answer: Any = payload.get("answer")
+    is_list = isinstance(choices, (list, tuple)) and 2 <= len(choices) <= len(LETTERS)
+    if choices is not None and not is_list:
         yield f"'choices' is {choices!r}; write a list of 2 to {len(LETTERS)} texts"
-    elif isinstance(answer, bool) or not isinstance(answer, (str, int)) or right_letter(answer, choices or ()) is None:
-        options = (
-            f"one of the letters A to {LETTERS[len(choices) - 1]}, a number from 0, or a text of 'choices'"
-            if choices
-            else "a letter"
-        )
-        yield f"'answer' is {answer!r}; write {options}"
+        return
+    can_be_right = isinstance(answer, (str, int)) and not isinstance(answer, bool)
+    if not can_be_right or right_letter(answer, choices or ()) is None:
+        wanted = "a letter"
+        if choices:
+            last = LETTERS[len(choices) - 1]
+            wanted = f"one of the letters A to {last}, a number from 0, or a text of 'choices'"
+        yield f"'answer' is {answer!r}; write {wanted}"
 
 
 def score(payload: Payload, response: str) -> float:
     """Whether the response chose `payload["answer"]`; `payload["choices"]`, if given, are the options' texts."""
     choices = payload.get("choices") or ()
     chosen = chosen_letter(response, choices)
-    return float(chosen is not None and chosen == right_letter(payload["answer"], choices))
+    if chosen is None:
+        return 0.0
+    return float(chosen == right_letter(payload["answer"], choices))
 
 
 def answer(payload: Payload, response: str) -> str | None:
@@ -60,7 +66,8 @@ def right_letter(answer: str | int, choices: Sequence[str]) -> str | None:
     of these."""
     options = LETTERS[: len(choices)] if choices else LETTERS
     if isinstance(answer, int):
-        return options[answer] if 0 <= answer < len(options) else None
+        is_place = 0 <= answer < len(options)
+        return options[answer] if is_place else None
     stripped = answer.strip().strip("().")
     if len(stripped) == 1 and stripped.upper() in options:
         return stripped.upper()
@@ -73,11 +80,14 @@ def chosen_letter(response: str, choices: Sequence[str] = ()) -> str | None:
     tagged = extract_answer(text)
     if tagged is not None:
         return _read(tagged, choices) or _last_alone(tagged, choices)
-    if boxes := boxed_answers(text):
-        return _read(boxes[-1][0], choices) if len(boxes) == 1 else None
+    boxes = boxed_answers(text)
+    if boxes:
+        return _read(boxes[0].content, choices) if len(boxes) == 1 else None
     marks = list(_MARK.finditer(text))
     if marks:
-        return _read(text[marks[-1].end() :].strip().split("\n")[0], choices)
+        behind = text[marks[-1].end() :].strip()
+        first_line, _, _ = behind.partition("\n")
+        return _read(first_line, choices)
     return _by_text(text, choices) or _last_alone(text, choices)
 
 
@@ -87,28 +97,41 @@ def _read(text: str, choices: Sequence[str]) -> str | None:
     if by_text is not None:
         return by_text
     found = _LETTER.match(text)
-    # "a dog" and "I think" begin with a word and not with a letter of an option: a small letter, "A" and "I" need a
-    # sign behind them
-    if found is None or (found["letter"] in "aAI" and re.match(r"\s+[a-z]", text[found.end() :])):
+    if found is None:
         return None
-    return _option(found["letter"], choices)
+    letter = found["letter"]
+    behind = text[found.end() :]
+    # "a dog" and "I think" begin with a word and not with a letter of an option: "a", "A" and "I" need a sign behind
+    # them.
+    if letter in "aAI" and re.match(r"\s+[a-z]", behind):
+        return None
+    return _option(letter, choices)
 
 
 def _last_alone(text: str, choices: Sequence[str]) -> str | None:
     alone = list(_ALONE.finditer(text))
-    return _option(next(filter(None, alone[-1].groups())), choices) if alone else None
+    if not alone:
+        return None
+    last = alone[-1]
+    letter = last["bracket"] or last["bold"] or last["line"]
+    return _option(letter, choices)
 
 
 def _option(letter: str, choices: Sequence[str]) -> str | None:
-    letter = letter.upper()
-    return letter if not choices or letter in LETTERS[: len(choices)] else None
+    options = LETTERS[: len(choices)] if choices else LETTERS
+    capital = letter.upper()
+    return capital if capital in options else None
 
 
 def _by_text(text: str, choices: Sequence[str]) -> str | None:
     """The letter of the one choice whose text this is."""
-    same = [LETTERS[index] for index, choice in enumerate(choices) if _plain(str(choice)) == _plain(text)]
-    return same[0] if len(same) == 1 else None
+    plain = [_plain(str(choice)) for choice in choices]
+    wanted = _plain(text)
+    if plain.count(wanted) != 1:
+        return None
+    return LETTERS[plain.index(wanted)]
 
 
 def _plain(text: str) -> str:
-    return " ".join(_TRIM.sub("", text).casefold().split())
+    trimmed = _TRIM.sub("", text)
+    return " ".join(trimmed.casefold().split())

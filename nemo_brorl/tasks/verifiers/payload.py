@@ -8,25 +8,34 @@ from typing import Any
 Payload = Mapping[str, Any]
 Score = Callable[[Payload, str], float]
 Answer = Callable[[Payload, str], str | None]  # None: the response gives none
+Check = Callable[[Payload], Iterator[str]]
+Load = Callable[[], object]
 
 
 def accepted_answers(payload: Payload) -> list[str]:
     """`payload["answer"]` as a list: a text, a number, or a list of those, any of which is right."""
     answer = payload["answer"]
-    return [str(item) for item in answer] if isinstance(answer, (list, tuple)) else [str(answer)]
+    if not isinstance(answer, (list, tuple)):
+        return [str(answer)]
+    return [str(item) for item in answer]
 
 
 def check_answer(payload: Payload) -> Iterator[str]:
     """What is wrong with `payload["answer"]`."""
     answer = payload.get("answer")
     items = answer if isinstance(answer, (list, tuple)) else [answer]
-    if not items or any(
-        isinstance(item, bool) or not isinstance(item, (str, int, float)) or not str(item).strip() for item in items
-    ):
+    if not items or not all(map(_is_answer, items)):
         yield f"'answer' is {answer!r}; write a text, a number, or a list of those"
 
 
+def _is_answer(item: Any) -> bool:
+    if isinstance(item, bool) or not isinstance(item, (str, int, float)):
+        return False
+    return bool(str(item).strip())
+
+
 def check_choice(payload: Payload, key: str, choices: Sequence[str]) -> Iterator[str]:
-    """What is wrong with an option that has a default."""
-    if payload.get(key, choices[0]) not in choices:
-        yield f"{key!r} is {payload[key]!r}; choose {', '.join(choices)}"
+    """What is wrong with an option that has a default, the first of its choices."""
+    chosen = payload.get(key, choices[0])
+    if chosen not in choices:
+        yield f"{key!r} is {chosen!r}; choose {', '.join(choices)}"

@@ -9,7 +9,7 @@ verifiers need, and the driver none of it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from nemo_brorl.core.errors import ConfigError, DataError
@@ -18,18 +18,7 @@ from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import check_timeout
 from nemo_brorl.tasks.verifiers.ifeval import instruction_following
 from nemo_brorl.tasks.verifiers.math import answer as math_answer
-from nemo_brorl.tasks.verifiers.payload import Answer, Payload, Score
-
-
-class Scorer(NamedTuple):
-    """One verifier."""
-
-    score: Score  # payload, text of a response -> raw reward
-    check: Callable[
-        [Payload], Iterator[str]
-    ]  # messages about a payload that it cannot score; quick, without its libraries
-    load: Callable[[], object]  # imports what the first score would otherwise pay for
-    answer: Answer | None = None  # what a response answers, for votes; None: there is no such thing, as of programs
+from nemo_brorl.tasks.verifiers.payload import Answer, Check, Load, Payload, Score
 
 
 def _nothing_wrong(payload: Payload) -> Iterator[str]:
@@ -40,34 +29,54 @@ def _nothing_to_load() -> None:
     pass
 
 
+class Scorer(NamedTuple):
+    """One verifier."""
+
+    score: Score  # payload, text of a response -> raw reward
+    check: Check = _nothing_wrong  # messages about a payload that it cannot score; quick, without its libraries
+    load: Load = _nothing_to_load  # imports what the first score would otherwise pay for
+    answer: Answer | None = None  # what a response answers, for votes; None: there is no such thing, as of programs
+
+
 def _score_composite(payload: Payload, response: str) -> float:
-    return composite.score(payload, response, lambda name: find(name).score)
+    parts = [part for part in composite.parts_of(payload) if part.weight > 0]
+    weights = [part.weight for part in parts]
+    # One at a time, as `combined` asks for them: a closed gate spares the rest.
+    scores = (float(find(part.verifier).score(part.payload, response)) for part in parts)
+    return composite.combined(payload.get("mode", composite.MODES[0]), weights, scores)
 
 
 def _check_composite(payload: Payload) -> Iterator[str]:
-    return composite.check(payload, _wrong_payload)
+    wrong = list(composite.check(payload))
+    yield from wrong
+    if not wrong:
+        for part in composite.parts_of(payload):
+            yield from _wrong_payload(part.verifier, part.payload)
 
 
 def _answer_composite(payload: Payload, response: str) -> str | None:
-    return composite.answer(payload, response, _answer_of)
-
-
-def _answer_of(name: str) -> Answer | None:
-    return VERIFIERS[name].answer if name in VERIFIERS else None
+    """That of the first part whose verifier knows of one."""
+    for part in composite.parts_of(payload):
+        read = _answer_of(part.verifier)
+        if read is not None:
+            return read(part.payload, response)
+    return None
 
 
 # key of Prompt.verifier -> verifier. Any other name is an import path `package.module:function` of a user's own
 # `score`.
 VERIFIERS: dict[str, Scorer] = {
     "code": Scorer(code.score, code.check, code.load),
-    "composite": Scorer(_score_composite, _check_composite, _nothing_to_load, _answer_composite),
-    "exact_match": Scorer(exact_match.score, exact_match.check, _nothing_to_load, exact_match.answer),
+    "composite": Scorer(_score_composite, _check_composite, answer=_answer_composite),
+    "exact_match": Scorer(exact_match.score, exact_match.check, answer=exact_match.answer),
     "format": Scorer(response_format.score, response_format.check, response_format.load),
     "instruction_following": Scorer(
-        instruction_following.score, instruction_following.check, instruction_following.load
+        instruction_following.score,
+        instruction_following.check,
+        instruction_following.load,
     ),
     "math": Scorer(math_answer.score, math_answer.check, math_answer.load, math_answer.answer),
-    "multiple_choice": Scorer(multiple_choice.score, multiple_choice.check, _nothing_to_load, multiple_choice.answer),
+    "multiple_choice": Scorer(multiple_choice.score, multiple_choice.check, answer=multiple_choice.answer),
     "reasoning_gym": Scorer(reasoning_gym.score, reasoning_gym.check, reasoning_gym.load, reasoning_gym.answer),
 }
 
@@ -75,15 +84,14 @@ VERIFIERS: dict[str, Scorer] = {
 def find(name: str) -> Scorer:
     """The verifier of this name, imported if it is a user's. Raises ConfigError when there is none."""
     check_name(name)
-    return VERIFIERS[name] if name in VERIFIERS else _import(name)
+    if name in VERIFIERS:
+        return VERIFIERS[name]
+    return Scorer(_imported(name))
 
 
 def check_name(name: str) -> None:
     """Raise ConfigError unless `name` is a key of VERIFIERS or has the form of an import path. Imports nothing."""
-    module, colon, function = name.partition(":")
-    if name not in VERIFIERS and not (
-        colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
-    ):
+    if name not in VERIFIERS and not _is_import_path(name):
         raise ConfigError(
             f"unknown verifier {name!r}; choose {', '.join(sorted(VERIFIERS))}, or your own as package.module:function"
         )
@@ -93,19 +101,28 @@ def check_payload(name: str, payload: Payload) -> None:
     """Raise DataError when a verifier of ours cannot score with this payload; ConfigError for an unknown name. What a
     user's own verifier needs is not known: its payloads pass."""
     check_name(name)
-    if found := list(_wrong_payload(name, payload)):
-        raise DataError("; ".join(found))
+    wrong = list(_wrong_payload(name, payload))
+    if wrong:
+        raise DataError("; ".join(wrong))
+
+
+def names_in(name: str, payload: Payload) -> list[str]:
+    """The verifiers that score this payload: the one of that name, or a composite one's parts."""
+    if name != "composite":
+        return [name]
+    return [part["verifier"] for part in payload.get("parts", ())]
 
 
 def answer_reader(name: str, payload: Payload) -> Answer | None:
     """How a response's answer is read where this verifier, or a composite one's part, knows of answers; None where
     not."""
-    return _answer_of(name) if any(_answer_of(part) is not None for part in names_in(name, payload)) else None
+    if any(_answer_of(part) for part in names_in(name, payload)):
+        return _answer_of(name)
+    return None
 
 
-def names_in(name: str, payload: Payload) -> list[str]:
-    """The verifiers that score this payload: the one of that name, or a composite one's parts."""
-    return [part["verifier"] for part in payload.get("parts", ())] if name == "composite" else [name]
+def _answer_of(name: str) -> Answer | None:
+    return VERIFIERS[name].answer if name in VERIFIERS else None
 
 
 def _wrong_payload(name: str, payload: Payload) -> Iterator[str]:
@@ -116,19 +133,25 @@ def _wrong_payload(name: str, payload: Payload) -> Iterator[str]:
         return
     yield from check_timeout(payload)
     if name in VERIFIERS:
-        yield from (f"verifier {name}: {message}" for message in VERIFIERS[name].check(payload))
+        for message in VERIFIERS[name].check(payload):
+            yield f"verifier {name}: {message}"
 
 
-def _import(path: str) -> Scorer:
-    module_name, _, function = path.partition(":")
+def _is_import_path(name: str) -> bool:
+    module, colon, function = name.partition(":")
+    return bool(colon) and function.isidentifier() and all(map(str.isidentifier, module.split(".")))
+
+
+def _imported(path: str) -> Score:
+    """A user's own `score`. Raises ConfigError when it cannot be imported."""
+    module_name, _, name = path.partition(":")
     try:
-        score = getattr(importlib.import_module(module_name), function)
+        score: Score = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, SyntaxError) as error:
         raise ConfigError(
-            f"verifier {path!r} cannot be imported ({type(error).__name__}: {error}); write package.module:function "
-            f"and put the folder "
-            "of the package on PYTHONPATH"
+            f"verifier {path!r} cannot be imported ({type(error).__name__}: {error}); "
+            f"write package.module:function and put the folder of the package on PYTHONPATH"
         ) from error
     if not callable(score):
         raise ConfigError(f"verifier {path!r} is a {type(score).__name__} and not a function of (payload, response)")
-    return Scorer(score, _nothing_wrong, _nothing_to_load)
+    return score

@@ -26,47 +26,68 @@ _ABBREVIATION = re.compile(
 def count_sentences(text: str) -> int:
     """Sentences of a text: they end in . ! ? but not in an abbreviation or an initial; a rest without an end is one
     too."""
-    count, start = 0, 0
-    for end in _SENTENCE_END.finditer(text):
-        sentence = text[start : end.end()]
-        if end.end() < len(text.rstrip()) and _ABBREVIATION.search(sentence):
+    sentences = []
+    start = 0
+    length = len(text.rstrip())
+    for mark in _SENTENCE_END.finditer(text):
+        end = mark.end()
+        sentence = text[start:end]
+        if end < length and _ABBREVIATION.search(sentence):
             continue
-        count += any(character.isalnum() for character in sentence)
-        start = end.end()
-    return count + any(character.isalnum() for character in text[start:])
+        sentences.append(sentence)
+        start = end
+    sentences.append(text[start:])
+    return sum(map(_has_words, sentences))
+
+
+def _has_words(sentence: str) -> bool:
+    return any(map(str.isalnum, sentence))
 
 
 def count_words(text: str) -> int:
     """Runs of letters, digits and underscores."""
-    return len(re.findall(r"\w+", text))
+    words = re.findall(r"\w+", text)
+    return len(words)
 
 
 def _compare(count: int, relation: str, limit: int) -> bool:
-    return count >= limit if relation == "at least" else count < limit
+    if relation == "at least":
+        return count >= limit
+    return count < limit
 
 
 def _parts(text: str, separator: str) -> list[str] | None:
     """Stripped parts between separators, of which the first and the last may be missing. None when an inner one is
     empty."""
     parts = [part.strip() for part in re.split(separator, text)]
-    kept = parts[not parts[0] : len(parts) - (len(parts) > 1 and not parts[-1])]
-    return kept if all(kept) else None
+    if len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    if not parts[0]:
+        parts.pop(0)
+    return parts if all(parts) else None
 
 
 def has_keywords(text: str, keywords: Sequence[str]) -> bool:
-    return all(word.lower() in text.lower() for word in keywords)
+    lower = text.lower()
+    return all(word.lower() in lower for word in keywords)
 
 
 def keyword_frequency(text: str, keyword: str, frequency: int, relation: str) -> bool:
-    return _compare(text.lower().count(keyword.lower()), relation, frequency)
+    count = text.lower().count(keyword.lower())
+    return _compare(count, relation, frequency)
 
 
 def no_forbidden_words(text: str, forbidden_words: Sequence[str]) -> bool:
-    return not any(re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) for word in forbidden_words)
+    for word in forbidden_words:
+        pattern = rf"\b{re.escape(word)}\b"
+        if re.search(pattern, text, re.IGNORECASE):
+            return False
+    return True
 
 
 def letter_frequency(text: str, letter: str, let_frequency: int, let_relation: str) -> bool:
-    return _compare(text.lower().count(letter.lower()), let_relation, let_frequency)
+    count = text.lower().count(letter.lower())
+    return _compare(count, let_relation, let_frequency)
 
 
 def number_sentences(text: str, num_sentences: int, relation: str) -> bool:
@@ -85,77 +106,99 @@ def number_paragraphs(text: str, num_paragraphs: int) -> bool:
 
 def nth_paragraph_first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
     """Divided by empty lines, counted from 1."""
-    paragraphs = [part.strip() for part in re.split(r"\n\n", text) if part.strip()]
+    paragraphs = [part for part in text.split("\n\n") if part.strip()]
     if len(paragraphs) != num_paragraphs or not 1 <= nth_paragraph <= num_paragraphs:
         return False
-    word = re.match(r"\w+", paragraphs[nth_paragraph - 1].split()[0].lstrip("\"'“‘*_#(["))
-    return word is not None and word[0].lower() == first_word.strip().lower()
+    words = paragraphs[nth_paragraph - 1].split()
+    bare = words[0].lstrip("\"'“‘*_#([")
+    found = re.match(r"\w+", bare)
+    if found is None:
+        return False
+    return found[0].lower() == first_word.strip().lower()
 
 
 def number_placeholders(text: str, num_placeholders: int) -> bool:
     """Such as `[address]`."""
-    return len(re.findall(r"\[.*?\]", text)) >= num_placeholders
+    placeholders = re.findall(r"\[.*?\]", text)
+    return len(placeholders) >= num_placeholders
 
 
 def postscript(text: str, postscript_marker: str) -> bool:
-    letters = [re.escape(letter) for letter in postscript_marker.lower() if letter.isalpha()]
-    is_usual = re.fullmatch(r"p\.\s?(?:p\.\s?)?s\.?", postscript_marker.strip().lower()) is not None
-    pattern = (
-        r"\.\s?".join(letters) + (r"\." if letters == ["p", "s"] else "")
-        if is_usual
-        else re.escape(postscript_marker.strip().lower())
-    )
-    return re.search(rf"(?:^|\s){pattern}", text.lower()) is not None
+    marker = postscript_marker.strip().lower()
+    pattern = re.escape(marker)
+    if re.fullmatch(r"p\.\s?s\.?", marker):
+        pattern = r"p\.\s?s\."
+    elif re.fullmatch(r"p\.\s?p\.\s?s\.?", marker):
+        pattern = r"p\.\s?p\.\s?s"
+    found = re.search(rf"(?:^|\s){pattern}", text.lower())
+    return found is not None
 
 
 def number_bullet_lists(text: str, num_bullets: int) -> bool:
-    return len(re.findall(r"^\s*(?:\*[^*]|-).*$", text, re.MULTILINE)) == num_bullets
+    bullets = re.findall(r"^\s*(?:\*[^*]|-).*$", text, re.MULTILINE)
+    return len(bullets) == num_bullets
 
 
 def constrained_response(text: str) -> bool:
-    return any(option in text.lower() for option in CONSTRAINED_RESPONSES)
+    lower = text.lower()
+    return any(option in lower for option in CONSTRAINED_RESPONSES)
 
 
 def number_highlighted_sections(text: str, num_highlights: int) -> bool:
     """In `*one*` or `**two**` stars."""
-    found = re.findall(r"\*\*([^\n*]+)\*\*|\*([^\n*]+)\*", text)
-    return sum(bool((double or single).strip()) for double, single in found) >= num_highlights
+    count = 0
+    for double, single in re.findall(r"\*\*([^\n*]+)\*\*|\*([^\n*]+)\*", text):
+        highlighted = double or single
+        if highlighted.strip():
+            count += 1
+    return count >= num_highlights
 
 
 def multiple_sections(text: str, section_spliter: str, num_sections: int) -> bool:
     """Each opened as `Section 1`."""
-    return len(re.findall(rf"\s?{re.escape(section_spliter.strip())}\s?\d+\s?", text)) >= num_sections
+    name = re.escape(section_spliter.strip())
+    sections = re.findall(rf"\s?{name}\s?\d+\s?", text)
+    return len(sections) >= num_sections
 
 
 def json_format(text: str) -> bool:
-    fenced = re.fullmatch(r"```(?:json)?\s*(.*?)\s*```", text.strip(), re.DOTALL | re.IGNORECASE)
+    stripped = text.strip()
+    fenced = re.fullmatch(r"```(?:json)?\s*(.*?)\s*```", stripped, re.DOTALL | re.IGNORECASE)
     try:
-        json.loads(fenced[1] if fenced else text.strip())
+        json.loads(fenced[1] if fenced else stripped)
     except (ValueError, RecursionError):
         return False
     return True
 
 
 def title(text: str) -> bool:
-    return any(found.strip("<> ") for found in re.findall(r"<<[^\n]+>>", text))
+    titles = re.findall(r"<<[^\n]+>>", text)
+    return any(found.strip("<> ") for found in titles)
 
 
 def two_responses(text: str) -> bool:
     """Two different ones, divided by six stars."""
     parts = _parts(text, r"\*\*\*\*\*\*")
-    return parts is not None and len(parts) == 2 and parts[0] != parts[1]
+    if parts is None or len(parts) != 2:
+        return False
+    return parts[0] != parts[1]
 
 
 def repeat_prompt(text: str, prompt_to_repeat: str) -> bool:
-    return text.strip().lower().startswith(prompt_to_repeat.strip().lower())
+    prompt = prompt_to_repeat.strip().lower()
+    return text.strip().lower().startswith(prompt)
 
 
 def end_checker(text: str, end_phrase: str) -> bool:
-    return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
+    stripped = text.strip().strip('"')
+    phrase = end_phrase.strip()
+    return stripped.lower().endswith(phrase.lower())
 
 
 def capital_word_frequency(text: str, capital_frequency: int, capital_relation: str) -> bool:
-    return _compare(sum(word.isupper() for word in re.findall(r"[\w'-]+", text)), capital_relation, capital_frequency)
+    words = re.findall(r"[\w'-]+", text)
+    count = sum(map(str.isupper, words))
+    return _compare(count, capital_relation, capital_frequency)
 
 
 def english_capital(text: str) -> bool:
@@ -172,7 +215,7 @@ def no_comma(text: str) -> bool:
 
 def quotation(text: str) -> bool:
     stripped = text.strip()
-    return len(stripped) > 1 and stripped[0] == stripped[-1] == '"'
+    return len(stripped) > 1 and stripped.startswith('"') and stripped.endswith('"')
 
 
 def response_language(text: str, language: str) -> bool:
@@ -216,14 +259,17 @@ LISTS = ("keywords", "forbidden_words")
 def wrong_argument(name: str, value: Any) -> str | None:
     """What is wrong with the value of an argument; None: nothing."""
     if name.endswith("relation"):
-        return None if value in RELATIONS else f"write {' or '.join(RELATIONS)}"
-    if name.startswith("num_") or name in NUMBERS:
-        return (
-            None
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
-            else "write a number from 0"
-        )
-    if name in LISTS:
-        is_list = isinstance(value, (list, tuple)) and value and all(isinstance(item, str) for item in value)
-        return None if is_list else "write a list of texts"
-    return None if isinstance(value, str) and value else "write a text"
+        is_right = value in RELATIONS
+        wanted = " or ".join(RELATIONS)
+    elif name.startswith("num_") or name in NUMBERS:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        is_right = is_number and value >= 0
+        wanted = "a number from 0"
+    elif name in LISTS:
+        is_list = isinstance(value, (list, tuple)) and len(value) > 0
+        is_right = is_list and all(isinstance(item, str) for item in value)
+        wanted = "a list of texts"
+    else:
+        is_right = isinstance(value, str) and len(value) > 0
+        wanted = "a text"
+    return None if is_right else f"write {wanted}"

@@ -22,7 +22,8 @@ SCORINGS = ("fraction", "all")  # share of instructions that are followed (ProRL
 def check(payload: Payload) -> Iterator[str]:
     """What is wrong with a payload."""
     yield from check_choice(payload, "scoring", SCORINGS)
-    names, arguments = payload.get("instruction_id_list"), payload.get("kwargs")
+    names = payload.get("instruction_id_list")
+    arguments = payload.get("kwargs")
     if not isinstance(names, (list, tuple)) or not names:
         yield (
             f"'instruction_id_list' is {names!r}; write a list of IFEval's names, for example ['punctuation:no_comma']"
@@ -37,11 +38,12 @@ def check(payload: Payload) -> Iterator[str]:
 def score(payload: Payload, response: str) -> float:
     """Share of the instructions that the response follows, or with `scoring: all` whether it follows every one."""
     text = without_thinking(response)
-    names, arguments = payload["instruction_id_list"], payload["kwargs"]
-    followed = [
-        bool(text.strip()) and CONSTRAINTS[name](text, **_given(given))
-        for name, given in zip(names, arguments, strict=True)
-    ]
+    if not text.strip():
+        return 0.0
+    followed = []
+    for name, given in zip(payload["instruction_id_list"], payload["kwargs"], strict=True):
+        is_followed = CONSTRAINTS[name]
+        followed.append(is_followed(text, **_given(given)))
     if payload.get("scoring", SCORINGS[0]) == "all":
         return float(all(followed))
     return sum(followed) / len(followed)
@@ -60,9 +62,11 @@ def _wrong_instruction(name: str, arguments: Mapping[str, Any] | None) -> Iterat
     if name not in CONSTRAINTS:
         yield f"unknown instruction {name!r}; the known ones are {', '.join(CONSTRAINTS)}"
         return
-    given, wanted = _given(arguments), list(inspect.signature(CONSTRAINTS[name]).parameters)[1:]
+    given = _given(arguments)
+    wanted = list(inspect.signature(CONSTRAINTS[name]).parameters)[1:]  # behind the response
     if set(given) != set(wanted):
         yield f"{name} takes {', '.join(wanted) or 'no arguments'} and was given {', '.join(given) or 'none'}"
-    for argument in set(given) & set(wanted):
-        if reason := wrong_argument(argument, given[argument]):
+    for argument in set(given).intersection(wanted):
+        reason = wrong_argument(argument, given[argument])
+        if reason is not None:
             yield f"{name}: {argument} is {given[argument]!r}; {reason}"

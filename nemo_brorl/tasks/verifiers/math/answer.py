@@ -5,7 +5,7 @@ The answer is looked for in the response without its thinking: in the last `<ans
 in this order, in the last `\\boxed{}` (and those that stand with it), or where math-verify finds it at the end ("the
 answer is …", the last LaTeX, the last number). A verdict depends on nothing but the two answers, and is kept: most of a
 prompt's responses end in one of few answers. Not parsed are whole numbers, intervals and tuples of them, an answer that
-is the reference letter for letter, and plain expressions of different values (`math_value.py`).
+is the reference letter for letter, and plain expressions of different values (`value.py`).
 
 math-verify's own time limits are switched off: they are alarm signals, which reach only a main thread and cannot stop
 code in C. The deadline of the process that this runs in stops everything.
@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_brorl.tasks.verifiers.answer import boxed_answers, extract_answer, without_thinking
 from nemo_brorl.tasks.verifiers.math.key import key_of, unmarked
@@ -31,7 +31,8 @@ MAX_TAIL = 2000  # characters at the end of a response in which an unmarked answ
 _FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # what is said so after a box counts, and the box does not
 _WHOLE_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
 VALUELESS = (ArithmeticError, AttributeError, TypeError, ValueError, RuntimeError)  # sympy has no number for it
-MAX_EXPONENT_DIGITS, MAX_FACTORIAL_DIGITS = 6, 5
+MAX_EXPONENT_DIGITS = 6
+MAX_FACTORIAL_DIGITS = 5
 _POWER = re.compile(r"\^\s*\{?\s*(\d+)(?:\s*\^\s*\{?\s*(\d+))?(\s*\^)?")
 _FACTORIAL = re.compile(r"(\d+)\s*\)?\s*!")
 _SINGLE_BOX = re.compile(r"\\boxed\{(?P<content>(?:(?!\\f?boxed).)*)\}", re.DOTALL)
@@ -54,30 +55,31 @@ def check(payload: Payload) -> Iterator[str]:
 def score(payload: Payload, response: str) -> float:
     """1 when the response's answer equals one of `payload["answer"]`. `payload["extract"]`: where it must stand."""
     candidate = find_answer(response, payload.get("extract", PLACES[0]))
-    return float(
-        candidate is not None and any(is_equal(reference.strip(), candidate) for reference in accepted_answers(payload))
-    )
+    if candidate is None:
+        return 0.0
+    for reference in accepted_answers(payload):
+        if is_equal(reference.strip(), candidate):
+            return 1.0
+    return 0.0
 
 
 def answer(payload: Payload, response: str) -> str | None:
-    """The response's answer in one spelling (`math_key.py`); what math-verify finds equal may still be two."""
+    """The response's answer in one spelling (`key.py`); what math-verify finds equal may still be two."""
     found = find_answer(response, payload.get("extract", PLACES[0]))
-    if found is None or boxed_answers(found):
-        return key_of(found) if found else None
-    if extract_answer(without_thinking(response)) is None:
+    if not found:
+        return None
+    is_marked = boxed_answers(found) or extract_answer(without_thinking(response)) is not None
+    if not is_marked:
         found = unmarked(found)
     return key_of(found) if found else None
 
 
 def load() -> None:
     """Import math-verify and sympy, also what they import when first used, and fill their tables (1 s)."""
-    for reference, answer in (
-        ("x^2+118x+2185", "(x+23)(x+96)"),
-        ("\\sqrt{8}+\\frac{1}{3}", "3.1"),
-        ("(1, 2]", "\\{1, 2\\}"),
-        ("x<3", "(1,3)"),
-    ):
-        _equal_by_library(reference, f"${answer}$")
+    _equal_by_library("x^2+118x+2185", "$(x+23)(x+96)$")
+    _equal_by_library("\\sqrt{8}+\\frac{1}{3}", "$3.1$")
+    _equal_by_library("(1, 2]", "$\\{1, 2\\}$")
+    _equal_by_library("x<3", "$(1,3)$")
 
 
 def find_answer(response: str, place: str = PLACES[0]) -> str | None:
@@ -89,12 +91,17 @@ def find_answer(response: str, place: str = PLACES[0]) -> str | None:
         return None
     text = shown if tagged is None else tagged
     boxes = boxed_answers(text)
-    said = max((match.start() for match in _FINAL_ANSWER.finditer(text)), default=-1)
-    if boxes and said < boxes[-1][2]:
-        return ", ".join(f"\\boxed{{{_PERCENT.sub('', content).strip()}}}" for content, _, _ in boxes)
+    said = -1  # where the last "final answer is" begins
+    for match in _FINAL_ANSWER.finditer(text):
+        said = match.start()
+    if boxes and said < boxes[-1].end:
+        contents = [_PERCENT.sub("", box.content).strip() for box in boxes]
+        return ", ".join(f"\\boxed{{{content}}}" for content in contents)
     if place == "boxed":
         return None
-    return text[-MAX_TAIL:] if said < 0 else text[said : said + MAX_TAIL]
+    if said < 0:
+        return text[-MAX_TAIL:]
+    return text[said : said + MAX_TAIL]
 
 
 @lru_cache(maxsize=65536)
@@ -106,45 +113,68 @@ def is_equal(reference: str, candidate: str) -> bool:
         return True
     if _WHOLE_NUMBER.fullmatch(reference) and _WHOLE_NUMBER.fullmatch(plain):
         return int(reference) == int(plain)
-    one, other = _bracketed(reference), _bracketed(plain)
-    if one is not None and other is not None and one[1] == other[1]:
+    one = _bracketed(reference)
+    other = _bracketed(plain)
+    if one is not None and other is not None and len(one.numbers) == len(other.numbers):
         return one == other
-    if are_different(reference, plain) or (one is not None and value_of(plain) is not None):
+    if one is not None and value_of(plain) is not None:
         return False
-    return len(plain) <= MAX_TAIL and not is_huge(plain) and _equal_by_library(reference, candidate)
+    if are_different(reference, plain) or len(plain) > MAX_TAIL or is_huge(plain):
+        return False
+    return _equal_by_library(reference, candidate)
 
 
-def _bracketed(text: str) -> tuple[tuple[int, ...], int, str] | None:
-    """(numbers, how many, brackets) of an interval or tuple of whole numbers, which takes math-verify's parser long;
-    None for others, and where a comma may divide thousands."""
+class _Bracketed(NamedTuple):
+    """An interval or tuple of whole numbers."""
+
+    numbers: tuple[int, ...]
+    brackets: str
+
+
+def _bracketed(text: str) -> _Bracketed | None:
+    """The interval or tuple of whole numbers in a text, which takes math-verify's parser long; None for others, and
+    where a comma may divide thousands."""
     found = _BRACKETED.fullmatch(_SPACING.sub("", text))
     if found is None or _THOUSANDS.search(text):
         return None
-    numbers, brackets = tuple(int(number) for number in found[2].split(",")), found[1] + found[3]
-    is_usual = list(numbers) == sorted(set(numbers)) and (len(numbers) == 2 or brackets in ("()", "[]"))
-    return (numbers, len(numbers), brackets) if is_usual else None
+    numbers = tuple(map(int, found[2].split(",")))
+    brackets = found[1] + found[3]
+    is_ascending = list(numbers) == sorted(set(numbers))
+    is_usual = len(numbers) == 2 or brackets in ("()", "[]")
+    if not (is_ascending and is_usual):
+        return None
+    return _Bracketed(numbers, brackets)
 
 
 def is_huge(answer: str) -> bool:
     """Whether an answer holds a power or factorial of about a million digits or more, as 9^{9^9}: sympy would write it
     out. Such an answer is right only when it is the reference letter for letter."""
-    return any(_is_huge_exponent(*power.groups()) for power in _POWER.finditer(answer)) or any(
-        len(factorial[1]) > MAX_FACTORIAL_DIGITS for factorial in _FACTORIAL.finditer(answer)
-    )
+    for factorial in _FACTORIAL.finditer(answer):
+        if len(factorial[1]) > MAX_FACTORIAL_DIGITS:
+            return True
+    return any(_is_huge_power(power) for power in _POWER.finditer(answer))
 
 
-def _is_huge_exponent(exponent: str, tower: str | None, third: str | None) -> bool:
+def _is_huge_power(power: re.Match[str]) -> bool:
     """Of x^exponent, x^(exponent^tower), or a higher tower."""
-    if third is not None or (tower is not None and len(tower) > MAX_EXPONENT_DIGITS):
+    exponent, tower, third = power.groups()
+    if third is not None:
         return True
-    return math.log10(max(int(exponent), 1)) * int(tower or 1) > MAX_EXPONENT_DIGITS
+    if tower is not None and len(tower) > MAX_EXPONENT_DIGITS:
+        return True
+    num_digits = math.log10(max(int(exponent), 1)) * int(tower or 1)
+    return num_digits > MAX_EXPONENT_DIGITS
 
 
 def _equal_by_library(reference: str, candidate: str) -> bool:
     from math_verify import verify
 
-    pairs = product(_parsed(find_answer(reference) or reference), _parsed(candidate))
-    return any(verify(one, other, timeout_seconds=None) for one, other in pairs if not _differ_at_a_point(one, other))
+    wanted = _parsed(find_answer(reference) or reference)
+    given = _parsed(candidate)
+    for one, other in product(wanted, given):
+        if not _differ_at_a_point(one, other) and verify(one, other, timeout_seconds=None):
+            return True
+    return False
 
 
 def _differ_at_a_point(one: Any, other: Any) -> bool:
@@ -157,15 +187,17 @@ def _differ_at_a_point(one: Any, other: Any) -> bool:
     for item in (one, other):
         if not isinstance(item, Expr) or isinstance(item, Symbol) or item.has(UnevaluatedExpr):
             return False
-    values = {
-        symbol: 0.61 + 0.17 * index
-        for index, symbol in enumerate(sorted(one.free_symbols | other.free_symbols, key=str))
-    }
+    symbols = sorted(one.free_symbols | other.free_symbols, key=str)
+    values = {}
+    for index, symbol in enumerate(symbols):
+        values[symbol] = 0.61 + 0.17 * index
     try:
-        first, second = (complex(item.evalf(15, subs=values)) for item in (one, other))
+        first = complex(one.evalf(15, subs=values))
+        second = complex(other.evalf(15, subs=values))
     except VALUELESS:
         return False
-    return abs(first - second) > 1e-6 * max(abs(first), abs(second), 1.0)  # not for nan or inf
+    scale = max(abs(first), abs(second), 1.0)
+    return abs(first - second) > 1e-6 * scale  # not for nan or inf
 
 
 @lru_cache(maxsize=16384)
@@ -182,4 +214,7 @@ def _parsed(answer: str) -> list[Any]:
         readings = [answer, f"${answer}$"]
     elif not _HAS_MATH.search(answer) and not _PROSE.search(answer):
         readings = [f"${answer}$"]
-    return [parsed for reading in readings for parsed in parse(reading, targets, parsing_timeout=None)]
+    found = []
+    for reading in readings:
+        found.extend(parse(reading, targets, parsing_timeout=None))
+    return found

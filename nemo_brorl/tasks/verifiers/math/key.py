@@ -28,38 +28,59 @@ _RATIO = re.compile(rf"([-+]?)\(?([-+]?\d{{1,{MAX_DIGITS}}})\)?/\(?([-+]?\d{{1,{
 
 def unmarked(tail: str) -> str | None:
     """What a text without a box says at its end: what follows its last "answer is", or its last LaTeX or number."""
+    text = tail
     said = list(_SAID.finditer(tail))
-    text = said[-1]["said"].strip() if said else tail
-    formulas, numbers = list(_LATEX.finditer(text)), list(_NUMBER.finditer(text))
+    if said:
+        text = said[-1]["said"].strip()
+    formulas = list(_LATEX.finditer(text))
     if formulas:
-        return next(part for part in formulas[-1].groups() if part is not None)
+        last = formulas[-1]
+        return next(part for part in last.groups() if part is not None)
+    numbers = _NUMBER.findall(text)
     if numbers:
-        return numbers[-1][0]
+        return str(numbers[-1])
     return text.rstrip(".") if said else None
 
 
 def key_of(answer: str) -> str | None:
     """One spelling of an answer; None for an empty one."""
+    text = answer
     boxes = boxed_answers(answer)
-    text = "; ".join(content for content, _, _ in boxes) if boxes else answer
-    text = _SPACING.sub("", _WORDS.sub(r"\1", text).strip().rstrip("."))
-    text = _SHORT_FRACTION.sub(_as_ratio, _UNIT.sub("", text))
-    text = _NAMED.sub("", text, count=1) if _NAMED.match(text) else text
+    if boxes:
+        text = "; ".join(box.content for box in boxes)
+    text = _WORDS.sub(r"\1", text)
+    text = text.strip().rstrip(".")
+    text = _SPACING.sub("", text)
+    text = _UNIT.sub("", text)
+    text = _SHORT_FRACTION.sub(_as_ratio, text)
+    named = _NAMED.match(text)
+    if named:
+        text = text[named.end() :]
     number = _as_number(text)
-    return (str(number) if number is not None else text.lower()) or None
+    if number is not None:
+        return str(number)
+    return text.lower() or None
 
 
 def _as_ratio(found: re.Match[str]) -> str:
-    top, bottom = found[1] or found[2] or "", found[3] or found[4] or ""
-    return f"{top}/{bottom}" if top.lstrip("-").isdigit() and bottom.isdigit() else f"({top})/({bottom})"
+    top = found[1] or found[2] or ""
+    bottom = found[3] or found[4] or ""
+    if top.lstrip("-").isdigit() and bottom.isdigit():
+        return f"{top}/{bottom}"
+    return f"({top})/({bottom})"
 
 
 def _as_number(text: str) -> Fraction | None:
-    plain = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
+    plain = text
+    if _THOUSANDS.fullmatch(text):
+        plain = text.replace(",", "")
     if _DECIMAL.fullmatch(plain):
         return Fraction(plain)
     ratio = _RATIO.fullmatch(plain)
-    if ratio is None or int(ratio[3]) == 0:
+    if ratio is None:
         return None
-    value = Fraction(int(ratio[2]), int(ratio[3]))
-    return -value if ratio[1] == "-" else value
+    sign, numerator, denominator = ratio.groups()
+    if int(denominator) == 0:
+        return None
+    value = Fraction(int(numerator), int(denominator))
+    return -value if sign == "-" else value

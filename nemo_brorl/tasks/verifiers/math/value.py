@@ -30,10 +30,12 @@ class _Unreadable(ValueError):
 
 def are_different(one: str, other: str) -> bool:
     """Whether both are plain expressions whose values differ at a point with positive variables."""
-    first, second = value_of(one), value_of(other)
+    first = value_of(one)
+    second = value_of(other)
     if first is None or second is None:
         return False
-    return abs(first - second) > 1e-6 * max(abs(first), abs(second), 1.0)
+    scale = max(abs(first), abs(second), 1.0)
+    return abs(first - second) > 1e-6 * scale
 
 
 def value_of(text: str) -> complex | None:
@@ -75,7 +77,8 @@ class _Reader:
             raise _Unreadable
 
     def sum(self) -> complex:
-        total, sign = complex(0), 1
+        total = complex(0)
+        sign = 1
         if self.next in ("+", "-"):
             sign = -1 if self.take() == "-" else 1
         while True:
@@ -86,7 +89,8 @@ class _Reader:
 
     def product(self) -> complex:
         """Factors with a sign between them, or one after the other where that has one reading."""
-        value, before = self.power(), self.tokens[self.place - 1]
+        value = self.power()
+        before = self.tokens[self.place - 1]
         has_quotient = False
         while True:
             if self.next in _PRODUCTS:
@@ -94,7 +98,8 @@ class _Reader:
                 value *= self.power()
             elif self.next == "/":
                 self.take()
-                value, has_quotient = value / self.power(), True
+                value /= self.power()
+                has_quotient = True
             elif self.begins_a_factor() and not has_quotient and self.may_stand_behind(before):
                 value *= self.power()
             else:
@@ -106,9 +111,10 @@ class _Reader:
 
     def may_stand_behind(self, before: str) -> bool:
         """Raises _Unreadable where a factor behind `before`, the last token of another, could mean something else."""
-        is_fraction, is_number, is_letter = self.next in _FRACTIONS, self.next[0].isdigit(), self.next.isalpha()
-        after_number, after_letter = before[0].isdigit(), before.isalpha()
-        if is_number or (after_number and is_fraction) or (after_letter and (is_letter or self.next == "(")):
+        is_number = self.next[0].isdigit()
+        is_mixed_number = before[0].isdigit() and self.next in _FRACTIONS
+        is_name = before.isalpha() and (self.next.isalpha() or self.next == "(")
+        if is_number or is_mixed_number or is_name:
             raise _Unreadable
         return True
 
@@ -166,7 +172,8 @@ def _value_of_letter(letter: str) -> complex:
 
 
 def _tokens(text: str) -> Iterator[str]:
-    place, end = 0, len(text.rstrip())
+    place = 0
+    end = len(text.rstrip())
     while place < end:
         match = _TOKEN.match(text, place)
         if match is None:
