@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nemo_brorl.tasks.verifiers.payload import Payload, check_choice
+from nemo_brorl.tasks.verifiers.payload import Payload, check_choice, is_list, is_number
 from nemo_brorl.types import SUCCESS_REWARD
 
 MODES = ("sum", "product", "all")
@@ -30,11 +30,16 @@ class Part(NamedTuple):
 
 def parts_of(payload: Payload) -> list[Part]:
     """The parts, in order."""
-    shared = {key: value for key, value in payload.items() if key not in ("parts", "mode")}
+    shared = dict(payload)
+    shared.pop("parts")
+    shared.pop("mode", None)
     parts = []
     for given in payload["parts"]:
-        seen = {**shared, **given.get("options", {})}
-        part = Part(str(given.get("verifier")), float(given.get("weight", 1.0)), seen)
+        part = Part(
+            verifier=str(given.get("verifier")),
+            weight=float(given.get("weight", 1.0)),
+            payload={**shared, **given.get("options", {})},
+        )
         parts.append(part)
     return parts
 
@@ -43,15 +48,17 @@ def check(payload: Payload) -> Iterator[str]:
     """What is wrong with a payload, whatever its parts' verifiers ask for."""
     yield from check_choice(payload, "mode", MODES)
     parts: Any = payload.get("parts")
-    is_list = isinstance(parts, (list, tuple)) and len(parts) > 0
-    if not is_list or not all(isinstance(part, Mapping) for part in parts):
+    if not is_list(parts) or not all(isinstance(part, Mapping) for part in parts):
         yield f"'parts' is {parts!r}; write a list of {{verifier: NAME, weight: NUMBER, options: {{…}}}}"
         return
     wrong: list[str] = []
     for part in parts:
         wrong.extend(_wrong_part(part))
     yield from wrong
-    if not wrong and sum(part.get("weight", 1.0) for part in parts) == 0:
+    if wrong:
+        return
+    weights = [part.get("weight", 1.0) for part in parts]
+    if sum(weights) == 0:
         yield "the weights of 'parts' add up to 0; give at least one part a weight above 0"
 
 
@@ -79,7 +86,7 @@ def _wrong_part(part: Mapping[str, Any]) -> Iterator[str]:
     if unknown:
         yield f"a part has {', '.join(unknown)}; it takes verifier, weight and options"
     weight = part.get("weight", 1.0)
-    if not isinstance(weight, (int, float)) or isinstance(weight, bool) or weight < 0:
+    if not is_number(weight) or weight < 0:
         yield f"weight {weight!r} of a part; write a number from 0"
     options = part.get("options", {})
     if not isinstance(options, Mapping):

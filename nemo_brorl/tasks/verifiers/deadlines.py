@@ -7,11 +7,12 @@ scored one after the other, and their times add up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from nemo_brorl.config.schema import RewardsConfig
-from nemo_brorl.tasks.verifiers.payload import Payload
+from nemo_brorl.tasks.verifiers.payload import Payload, is_number
 
 KEY = "timeout_s"
 
@@ -36,13 +37,13 @@ class Deadlines:
             return self.by_verifier.get(verifier, self.default_s)
         total = 0.0
         for part in payload["parts"]:
-            total += self.seconds(part["verifier"], part.get("options", {}))
+            options = part.get("options", {})
+            total += self.seconds(part["verifier"], options)
         return total
 
 
 def check_timeout(payload: Payload) -> Iterator[str]:
     """What is wrong with a payload's own deadline."""
     value = payload.get(KEY, 1.0)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 < value < float("inf"):
+    if not is_number(value) or not 0 < value < math.inf:
         yield f"'{KEY}' is {value!r}; write the seconds that one response may take, above 0"

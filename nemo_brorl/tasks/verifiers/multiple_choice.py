@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from nemo_brorl.tasks.verifiers.answer import boxed_answers, extract_answer, without_thinking
-from nemo_brorl.tasks.verifiers.payload import Payload
+from nemo_brorl.tasks.verifiers.payload import Payload, is_list
 
 LETTERS = string.ascii_uppercase
 # What may be around a letter: `(C)`, `**C**`, `$C$`, `\text{C}`, `option C`, `C. because`, `C) because`.
@@ -34,8 +34,7 @@ def check(payload: Payload) -> Iterator[str]:
     """What is wrong with a payload."""
     choices = payload.get("choices")
     answer: Any = payload.get("answer")
-    is_list = isinstance(choices, (list, tuple)) and 2 <= len(choices) <= len(LETTERS)
-    if choices is not None and not is_list:
+    if choices is not None and not (is_list(choices) and 2 <= len(choices) <= len(LETTERS)):
         yield f"'choices' is {choices!r}; write a list of 2 to {len(LETTERS)} texts"
         return
     can_be_right = isinstance(answer, (str, int)) and not isinstance(answer, bool)
@@ -81,11 +80,15 @@ def chosen_letter(response: str, choices: Sequence[str] = ()) -> str | None:
     if tagged is not None:
         return _read(tagged, choices) or _last_alone(tagged, choices)
     boxes = boxed_answers(text)
+    if len(boxes) > 1:
+        return None
     if boxes:
-        return _read(boxes[0].content, choices) if len(boxes) == 1 else None
+        (box,) = boxes
+        return _read(box.content, choices)
     marks = list(_MARK.finditer(text))
     if marks:
-        behind = text[marks[-1].end() :].strip()
+        last = marks[-1]
+        behind = text[last.end() :].strip()
         first_line, _, _ = behind.partition("\n")
         return _read(first_line, choices)
     return _by_text(text, choices) or _last_alone(text, choices)

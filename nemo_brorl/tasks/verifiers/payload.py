@@ -29,9 +29,21 @@ def check_answer(payload: Payload) -> Iterator[str]:
 
 
 def _is_answer(item: Any) -> bool:
-    if isinstance(item, bool) or not isinstance(item, (str, int, float)):
+    if isinstance(item, str):
+        return bool(item.strip())
+    return is_number(item)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number; true and false are none."""
+    if isinstance(value, bool):
         return False
-    return bool(str(item).strip())
+    return isinstance(value, (int, float))
+
+
+def is_list(value: Any) -> bool:
+    """Whether a value of JSON or of a settings file is a list with something in it."""
+    return isinstance(value, (list, tuple)) and len(value) > 0
 
 
 def check_choice(payload: Payload, key: str, choices: Sequence[str]) -> Iterator[str]:

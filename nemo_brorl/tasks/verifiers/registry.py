@@ -9,7 +9,7 @@ verifiers need, and the driver none of it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from nemo_brorl.core.errors import ConfigError, DataError
@@ -39,11 +39,17 @@ class Scorer(NamedTuple):
 
 
 def _score_composite(payload: Payload, response: str) -> float:
+    mode = payload.get("mode", composite.MODES[0])
     parts = [part for part in composite.parts_of(payload) if part.weight > 0]
     weights = [part.weight for part in parts]
-    # One at a time, as `combined` asks for them: a closed gate spares the rest.
-    scores = (float(find(part.verifier).score(part.payload, response)) for part in parts)
-    return composite.combined(payload.get("mode", composite.MODES[0]), weights, scores)
+    return composite.combined(mode, weights, _scores(parts, response))
+
+
+def _scores(parts: Sequence[composite.Part], response: str) -> Iterator[float]:
+    """Those of the parts, each when it is asked for: a closed gate spares the rest."""
+    for part in parts:
+        scorer = find(part.verifier)
+        yield float(scorer.score(part.payload, response))
 
 
 def _check_composite(payload: Payload) -> Iterator[str]:
@@ -138,8 +144,9 @@ def _wrong_payload(name: str, payload: Payload) -> Iterator[str]:
 
 
 def _is_import_path(name: str) -> bool:
-    module, colon, function = name.partition(":")
-    return bool(colon) and function.isidentifier() and all(map(str.isidentifier, module.split(".")))
+    module, _, function = name.partition(":")
+    names = [*module.split("."), function]
+    return all(map(str.isidentifier, names))
 
 
 def _imported(path: str) -> Score:

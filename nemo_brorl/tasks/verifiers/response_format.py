@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from nemo_brorl.tasks.verifiers import language
 from nemo_brorl.tasks.verifiers.answer import boxed_answers
-from nemo_brorl.tasks.verifiers.payload import Payload, check_choice
+from nemo_brorl.tasks.verifiers.payload import Payload, check_choice, is_number
 
 SCORINGS = ("all", "fraction")  # 1 when everything that is asked for holds, else 0; the share of it
 DEFAULT_NGRAM = 8
@@ -47,14 +48,16 @@ def check(payload: Payload) -> Iterator[str]:
         yield from check_choice(payload, "structure", tuple(STRUCTURES))
     if code is not None and not _is_language_code(code):
         yield f"'language' is {code!r}; write an ISO 639 code such as en"
-    if share is not None:
-        is_number = isinstance(share, (int, float))
-        if not is_number or not 0 <= share < 1:
-            yield f"'max_repetition' is {share!r}; write a share from 0 to below 1"
+    if share is not None and not _is_share(share):
+        yield f"'max_repetition' is {share!r}; write a share from 0 to below 1"
     size = payload.get("repetition_ngram", DEFAULT_NGRAM)
     if not isinstance(size, int) or size < 1:
         yield f"'repetition_ngram' is {size!r}; write a number of words from 1"
     yield from check_choice(payload, "scoring", SCORINGS)
+
+
+def _is_share(value: Any) -> bool:
+    return is_number(value) and 0 <= value < 1
 
 
 def _is_language_code(code: object) -> bool:

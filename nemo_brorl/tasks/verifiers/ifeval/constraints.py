@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nemo_brorl.tasks.verifiers.language import is_in_language
+from nemo_brorl.tasks.verifiers.payload import is_list, is_number
 
 RELATIONS = ("at least", "less than")
 CONSTRAINED_RESPONSES = ("my answer is yes.", "my answer is no.", "my answer is maybe.")
@@ -73,7 +74,8 @@ def has_keywords(text: str, keywords: Sequence[str]) -> bool:
 
 
 def keyword_frequency(text: str, keyword: str, frequency: int, relation: str) -> bool:
-    count = text.lower().count(keyword.lower())
+    lower = text.lower()
+    count = lower.count(keyword.lower())
     return _compare(count, relation, frequency)
 
 
@@ -86,7 +88,8 @@ def no_forbidden_words(text: str, forbidden_words: Sequence[str]) -> bool:
 
 
 def letter_frequency(text: str, letter: str, let_frequency: int, let_relation: str) -> bool:
-    count = text.lower().count(letter.lower())
+    lower = text.lower()
+    count = lower.count(letter.lower())
     return _compare(count, let_relation, let_frequency)
 
 
@@ -114,7 +117,8 @@ def nth_paragraph_first_word(text: str, num_paragraphs: int, nth_paragraph: int,
     found = re.match(r"\w+", bare)
     if found is None:
         return False
-    return found[0].lower() == first_word.strip().lower()
+    word = found[0].lower()
+    return word == first_word.strip().lower()
 
 
 def number_placeholders(text: str, num_placeholders: int) -> bool:
@@ -186,7 +190,8 @@ def two_responses(text: str) -> bool:
 
 def repeat_prompt(text: str, prompt_to_repeat: str) -> bool:
     prompt = prompt_to_repeat.strip().lower()
-    return text.strip().lower().startswith(prompt)
+    response = text.strip().lower()
+    return response.startswith(prompt)
 
 
 def end_checker(text: str, end_phrase: str) -> bool:
@@ -215,7 +220,8 @@ def no_comma(text: str) -> bool:
 
 def quotation(text: str) -> bool:
     stripped = text.strip()
-    return len(stripped) > 1 and stripped.startswith('"') and stripped.endswith('"')
+    found = re.fullmatch(r'".*"', stripped, re.DOTALL)
+    return found is not None
 
 
 def response_language(text: str, language: str) -> bool:
@@ -262,12 +268,10 @@ def wrong_argument(name: str, value: Any) -> str | None:
         is_right = value in RELATIONS
         wanted = " or ".join(RELATIONS)
     elif name.startswith("num_") or name in NUMBERS:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        is_right = is_number and value >= 0
+        is_right = is_number(value) and value >= 0
         wanted = "a number from 0"
     elif name in LISTS:
-        is_list = isinstance(value, (list, tuple)) and len(value) > 0
-        is_right = is_list and all(isinstance(item, str) for item in value)
+        is_right = is_list(value) and all(isinstance(item, str) for item in value)
         wanted = "a list of texts"
     else:
         is_right = isinstance(value, str) and len(value) > 0

@@ -14,21 +14,22 @@ from typing import Any
 from nemo_brorl.tasks.verifiers import language
 from nemo_brorl.tasks.verifiers.answer import without_thinking
 from nemo_brorl.tasks.verifiers.ifeval.constraints import CONSTRAINTS, wrong_argument
-from nemo_brorl.tasks.verifiers.payload import Payload, check_choice
+from nemo_brorl.tasks.verifiers.payload import Payload, check_choice, is_list
 
+Arguments = Mapping[str, Any]
 SCORINGS = ("fraction", "all")  # share of instructions that are followed (ProRL's reward); 1 when all are, else 0
 
 
 def check(payload: Payload) -> Iterator[str]:
     """What is wrong with a payload."""
     yield from check_choice(payload, "scoring", SCORINGS)
-    names = payload.get("instruction_id_list")
-    arguments = payload.get("kwargs")
-    if not isinstance(names, (list, tuple)) or not names:
+    names: Any = payload.get("instruction_id_list")
+    arguments: Any = payload.get("kwargs")
+    if not is_list(names):
         yield (
             f"'instruction_id_list' is {names!r}; write a list of IFEval's names, for example ['punctuation:no_comma']"
         )
-    elif not isinstance(arguments, (list, tuple)) or len(arguments) != len(names):
+    elif not is_list(arguments) or len(arguments) != len(names):
         yield f"'kwargs' is {arguments!r}; write a list with one object for each of the {len(names)} instructions"
     else:
         for name, given in zip(names, arguments, strict=True):
@@ -41,7 +42,9 @@ def score(payload: Payload, response: str) -> float:
     if not text.strip():
         return 0.0
     followed = []
-    for name, given in zip(payload["instruction_id_list"], payload["kwargs"], strict=True):
+    names = payload["instruction_id_list"]
+    arguments = payload["kwargs"]
+    for name, given in zip(names, arguments, strict=True):
         is_followed = CONSTRAINTS[name]
         followed.append(is_followed(text, **_given(given)))
     if payload.get("scoring", SCORINGS[0]) == "all":
@@ -54,16 +57,19 @@ def load() -> None:
     language.load()
 
 
-def _given(arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: value for name, value in (arguments or {}).items() if value is not None}
+def _given(arguments: Arguments | None) -> dict[str, Any]:
+    if arguments is None:
+        return {}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _wrong_instruction(name: str, arguments: Mapping[str, Any] | None) -> Iterator[str]:
+def _wrong_instruction(name: str, arguments: Arguments | None) -> Iterator[str]:
     if name not in CONSTRAINTS:
         yield f"unknown instruction {name!r}; the known ones are {', '.join(CONSTRAINTS)}"
         return
     given = _given(arguments)
-    wanted = list(inspect.signature(CONSTRAINTS[name]).parameters)[1:]  # behind the response
+    signature = inspect.signature(CONSTRAINTS[name])
+    _, *wanted = signature.parameters  # behind the response
     if set(given) != set(wanted):
         yield f"{name} takes {', '.join(wanted) or 'no arguments'} and was given {', '.join(given) or 'none'}"
     for argument in set(given).intersection(wanted):

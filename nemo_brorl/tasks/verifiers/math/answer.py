@@ -95,8 +95,11 @@ def find_answer(response: str, place: str = PLACES[0]) -> str | None:
     for match in _FINAL_ANSWER.finditer(text):
         said = match.start()
     if boxes and said < boxes[-1].end:
-        contents = [_PERCENT.sub("", box.content).strip() for box in boxes]
-        return ", ".join(f"\\boxed{{{content}}}" for content in contents)
+        written = []
+        for box in boxes:
+            content = _PERCENT.sub("", box.content).strip()
+            written.append(f"\\boxed{{{content}}}")
+        return ", ".join(written)
     if place == "boxed":
         return None
     if said < 0:
@@ -115,9 +118,9 @@ def is_equal(reference: str, candidate: str) -> bool:
         return int(reference) == int(plain)
     one = _bracketed(reference)
     other = _bracketed(plain)
-    if one is not None and other is not None and len(one.numbers) == len(other.numbers):
+    if one and other and len(one.numbers) == len(other.numbers):
         return one == other
-    if one is not None and value_of(plain) is not None:
+    if one and value_of(plain) is not None:
         return False
     if are_different(reference, plain) or len(plain) > MAX_TAIL or is_huge(plain):
         return False
@@ -137,8 +140,9 @@ def _bracketed(text: str) -> _Bracketed | None:
     found = _BRACKETED.fullmatch(_SPACING.sub("", text))
     if found is None or _THOUSANDS.search(text):
         return None
-    numbers = tuple(map(int, found[2].split(",")))
-    brackets = found[1] + found[3]
+    opening, inside, closing = found.groups()
+    numbers = tuple(map(int, inside.split(",")))
+    brackets = opening + closing
     is_ascending = list(numbers) == sorted(set(numbers))
     is_usual = len(numbers) == 2 or brackets in ("()", "[]")
     if not (is_ascending and is_usual):
@@ -162,7 +166,9 @@ def _is_huge_power(power: re.Match[str]) -> bool:
         return True
     if tower is not None and len(tower) > MAX_EXPONENT_DIGITS:
         return True
-    num_digits = math.log10(max(int(exponent), 1)) * int(tower or 1)
+    num_digits = math.log10(max(int(exponent), 1))
+    if tower is not None:
+        num_digits *= int(tower)
     return num_digits > MAX_EXPONENT_DIGITS
 
 

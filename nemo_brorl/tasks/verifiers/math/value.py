@@ -9,6 +9,7 @@ Whether two expressions *are* equal is never decided here.
 
 from __future__ import annotations
 
+import cmath
 import math
 import re
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ _TOKEN = re.compile(
 )
 _DRESS = re.compile(r"\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\displaystyle(?![a-zA-Z])|\\[,;:!]|\$")
 _FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac")
+_BEGINNINGS = ("(", "\\sqrt", "\\pi", *_FRACTIONS)
 _PRODUCTS = ("\\cdot", "\\times", "*")
 _NO_VARIABLES = frozenset("deio")  # differentials, Euler's number, the imaginary unit, and what looks like zero
 
@@ -45,13 +47,14 @@ def value_of(text: str) -> complex | None:
         return None
     try:
         reader = _Reader(_DRESS.sub(" ", text))
-        if len(reader.tokens) == 1 and reader.tokens[0].isalpha():
+        is_single = len(reader.tokens) == 2  # with the end
+        if is_single and reader.tokens[0].isalpha():
             return None
         value = reader.sum()
         reader.expect("")
     except (_Unreadable, ArithmeticError):
         return None
-    return value if math.isfinite(value.real) and math.isfinite(value.imag) else None
+    return value if cmath.isfinite(value) else None
 
 
 class _Reader:
@@ -59,13 +62,13 @@ class _Reader:
     ArithmeticError."""
 
     def __init__(self, text: str) -> None:
-        self.tokens = list(_tokens(text))
+        self.tokens = [*_tokens(text), ""]  # "" stands at the end
         self.place = 0
         self.depth = 0
 
     @property
     def next(self) -> str:
-        return self.tokens[self.place] if self.place < len(self.tokens) else ""
+        return self.tokens[self.place]
 
     def take(self) -> str:
         token = self.next
@@ -107,7 +110,7 @@ class _Reader:
             before = self.tokens[self.place - 1]
 
     def begins_a_factor(self) -> bool:
-        return self.next in ("(", "\\sqrt", "\\pi", *_FRACTIONS) or self.next[:1].isalnum()
+        return self.next in _BEGINNINGS or self.next[:1].isalnum()
 
     def may_stand_behind(self, before: str) -> bool:
         """Raises _Unreadable where a factor behind `before`, the last token of another, could mean something else."""
