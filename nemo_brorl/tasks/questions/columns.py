@@ -4,6 +4,7 @@ row."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -58,7 +59,12 @@ class RowFormat:
 PRESETS: dict[str, tuple[RowFormat, ...]] = {
     "plain": (
         RowFormat(
-            "prompt", "answer", "exact_match", {"metadata": "metadata?"}, task_path="task", verifier_path="verifier"
+            "prompt",
+            "answer",
+            "exact_match",
+            {"metadata": "metadata?"},
+            task_path="task",
+            verifier_path="verifier",
         ),
     ),
     # agentica-org/DeepScaleR-Preview-Dataset: problem, answer, solution
@@ -66,7 +72,11 @@ PRESETS: dict[str, tuple[RowFormat, ...]] = {
     # PRIME-RL/Eurus-2-RL-Data: data_source, prompt (messages), ability, reward_model {style, ground_truth}, extra_info
     "eurus_2": (
         RowFormat(
-            "prompt", "reward_model.ground_truth", "math", {"data_source": "data_source?"}, when=("ability", "math")
+            "prompt",
+            "reward_model.ground_truth",
+            "math",
+            {"data_source": "data_source?"},
+            when=("ability", "math"),
         ),
         RowFormat(
             "prompt",
@@ -114,13 +124,19 @@ def is_wanted(row: Fields, only: Mapping[str, str]) -> bool:
     return there == only
 
 
-def question_of(row: Fields, formats: Sequence[RowFormat], task: str, options: Mapping[str, Any]) -> Question | BadRow:
+def question_of(
+    row: Fields,
+    formats: Sequence[RowFormat],
+    task: str,
+    options: Mapping[str, Any],
+) -> Question | BadRow:
     """The question in a row; `task` for rows that name none, `options` go into every payload."""
     layout = _layout_of(row, formats)
     if isinstance(layout, BadRow):
         return layout
     try:
-        messages = _messages(value_at(row, layout.prompt), layout.prompt)
+        prompt = value_at(row, layout.prompt)
+        messages = _messages(prompt, layout.prompt)
         contents = [message["content"] for message in messages if message["role"] != "system"]
         text = "\n\n".join(contents)
         payload = {**options, "question": text, **_payload(row, layout)}
@@ -177,8 +193,10 @@ def _messages(value: Any, path: str) -> tuple[dict[str, str], ...]:
         raise DataError(f"'{path}' is {_shown(value)}; write a text, or a list of messages with role and content")
     messages = []
     for given in value:
-        message = {"role": given.get("role"), "content": given.get("content")}
-        if message["role"] not in ROLES or not _is_text(message["content"]):
+        role = given.get("role")
+        content = given.get("content")
+        message = {"role": role, "content": content}
+        if role not in ROLES or not _is_text(content):
             raise DataError(
                 f"'{path}' has the message {_shown(message)}; "
                 f"a message has a role ({', '.join(ROLES)}) and a text as content"
@@ -194,7 +212,9 @@ def _is_text(value: Any) -> bool:
     """A text without half of a surrogate pair, which no tokenizer takes."""
     if not isinstance(value, str):
         return False
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+    if value.isascii():
+        return True
+    return re.search("[\ud800-\udfff]", value) is None
 
 
 def _name(row: Fields, path: str | None) -> str | None:

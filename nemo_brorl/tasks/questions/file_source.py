@@ -61,10 +61,8 @@ class QuestionFile:
         """The question in row `row`, which `rows` holds."""
         question = self.reader.read(self.tables.row(row))
         if isinstance(question, BadRow):
-            raise DataError(
-                f"{self.tables.where(row)}: {question.reason}; "
-                f"it was usable at the start: was the file changed meanwhile?"
-            )
+            where = self.tables.where(row)
+            raise DataError(f"{where}: {question.reason}; it was usable at the start: was the file changed meanwhile?")
         return question
 
     def held_out(self, fraction: float) -> NDArray[np.bool_]:
@@ -102,8 +100,10 @@ class FileSource:
     def question(self, index: int) -> Question:
         """Row `index` of the endless sequence of shuffled epochs."""
         epoch, position = divmod(index, self.size)
-        shuffled = permuted(position, self.size, hash_of(f"{self.seed}/{epoch}"))
-        return self.file.question(int(self.rows[shuffled]))
+        key = hash_of(f"{self.seed}/{epoch}")
+        shuffled = permuted(position, self.size, key)
+        row = int(self.rows[shuffled])
+        return self.file.question(row)
 
 
 def open_questions(config: SourceConfig, path: str, task: str, index: Path | None = None) -> QuestionFile:
@@ -113,9 +113,11 @@ def open_questions(config: SourceConfig, path: str, task: str, index: Path | Non
     reader = RowReader(row_formats(config), task, config.verifier_options)
     selected = {column_of(where) for where in config.only}
     columns = set(selected)
+    required = []  # by format
     for layout in reader.formats:
         check_name(layout.verifier)
         columns |= layout.columns
+        required.append(layout.required_columns | selected)
     files = find_files(config.source, path, config.dataset_split)
     kept = None if index is None else load_index(index)
     if kept is not None:
@@ -123,7 +125,7 @@ def open_questions(config: SourceConfig, path: str, task: str, index: Path | Non
         tables = open_tables(files, sorted(columns), kept.spans)
     else:
         tables = open_tables(files, sorted(columns))
-        _check_columns(tables, [layout.required_columns | selected for layout in reader.formats])
+        _check_columns(tables, required)
         kept = _looked_through(tables, reader, config, path)
         log.info("%s: %d questions, %d rows left out", path, len(kept.rows), kept.num_left_out)
         if index is not None:
@@ -148,10 +150,13 @@ def _looked_through(tables: Tables, reader: RowReader, config: SourceConfig, pat
         bad.append((number, question.reason))
         if len(bad) >= enough:
             break
-    usable = np.array(numbers, np.int64)
-    found = _without_repeats(usable, np.array(hashes, np.uint64))
+    found = _without_repeats(
+        rows=np.array(numbers, np.int64),
+        hashes=np.array(hashes, np.uint64),
+    )
     for repeated, first in found.repeated[:enough]:
-        bad.append((repeated, f"the same question as {tables.where(first)}"))
+        reason = f"the same question as {tables.where(first)}"
+        bad.append((repeated, reason))
     _judge(tables, bad, config.max_bad_rows, path)
     if len(found.rows) == 0:
         raise DataError(f"{path} is empty: none of its {len(tables)} rows can be used")
@@ -172,11 +177,10 @@ def _check_columns(tables: Tables, required: Sequence[set[str]]) -> None:
             there = list(first) if isinstance(first, dict) else None
         if there is None:
             continue  # an empty file, or one whose first line is bad: the scan will say so
-        lacking_of = [sorted(columns.difference(there)) for columns in required]
-        lacking = min(lacking_of, key=len)
+        lacking = min((columns.difference(there) for columns in required), key=len)
         if lacking:
             raise DataError(
-                f"{part.path} has no column {', '.join(lacking)}; it has {', '.join(there)}. "
+                f"{part.path} has no column {', '.join(sorted(lacking))}; it has {', '.join(there)}. "
                 f"Say which is which with data.columns, for example data.columns.prompt=question, "
                 f"or choose another data.preset"
             )
@@ -194,10 +198,15 @@ def _without_repeats(rows: Int64, hashes: UInt64) -> _Distinct:
     _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
     is_first = np.zeros(len(rows), bool)
     is_first[first] = True
-    repeated = rows[~is_first].tolist()
-    originals = rows[first[inverse[~is_first]]].tolist()
-    pairs = list(zip(repeated, originals, strict=True))
-    return _Distinct(rows[is_first], hashes[is_first], pairs)
+    is_repeated = ~is_first
+    repeated = rows[is_repeated].tolist()
+    first_of_text = first[inverse[is_repeated]]
+    originals = rows[first_of_text].tolist()
+    return _Distinct(
+        rows=rows[is_first],
+        hashes=hashes[is_first],
+        repeated=list(zip(repeated, originals, strict=True)),
+    )
 
 
 def _judge(tables: Tables, bad: Sequence[tuple[int, str]], allowed: int, path: str) -> None:

@@ -51,10 +51,11 @@ class ParquetTable:
         names = list(self._file.schema_arrow.names)
         self.columns: Sequence[str] | None = names
         self._wanted = [name for name in names if name in columns]
+        num_rows = 0
         self._starts = [0]  # first row of each row group, and the number of rows
         for number in range(self._file.num_row_groups):
-            group = self._file.metadata.row_group(number)
-            self._starts.append(self._starts[-1] + group.num_rows)
+            num_rows += self._file.metadata.row_group(number).num_rows
+            self._starts.append(num_rows)
         self._decoded: OrderedDict[int, pyarrow.Table] = OrderedDict()  # the latest used last
 
     def __len__(self) -> int:
@@ -126,9 +127,11 @@ class Tables:
 
     def __init__(self, parts: Sequence[Table]) -> None:
         self.parts = tuple(parts)
+        num_rows = 0
         self._starts = [0]  # first row of each part, and the number of rows
         for part in parts:
-            self._starts.append(self._starts[-1] + len(part))
+            num_rows += len(part)
+            self._starts.append(num_rows)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -172,7 +175,8 @@ def open_tables(files: Sequence[Path], columns: Sequence[str], spans: Mapping[st
         elif path.suffix == ".arrow":
             parts.append(ArrowTable(path))
         else:
-            parts.append(JsonlTable(path, known_spans.get(str(path))))
+            spans_of_file = known_spans.get(str(path))
+            parts.append(JsonlTable(path, spans_of_file))
     tables = Tables(parts)
     if len(tables) == 0:
         names = ", ".join(map(str, files))

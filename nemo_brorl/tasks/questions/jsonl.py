@@ -32,9 +32,9 @@ class JsonlTable:
             self.spans = spans
             return
         is_array = re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*[{\]]", self._bytes) is not None
-        spans_found = _array_spans(self._bytes, path) if is_array else _line_spans(self._bytes)
+        found = _array_spans(self._bytes, path) if is_array else _line_spans(self._bytes)
         pair = np.dtype((np.int64, 2))
-        self.spans = np.fromiter(spans_found, pair)  # [rows, 2] first byte, byte behind the last
+        self.spans = np.fromiter(found, pair)  # [rows, 2] first byte, byte behind the last
 
     def __len__(self) -> int:
         return len(self.spans)

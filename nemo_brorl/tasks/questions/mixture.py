@@ -51,7 +51,8 @@ class Mixture:
         block, place = divmod(position, BLOCK)
         numbers, ranks = self._block(block)
         number = int(numbers[place])
-        return number, block * self._counts[number] + int(ranks[place])
+        before = block * self._counts[number]
+        return number, before + int(ranks[place])
 
     def draws_before(self, position: int) -> list[int]:
         """Draws of each domain before `position`."""
@@ -60,20 +61,22 @@ class Mixture:
         block, place = divmod(position, BLOCK)
         numbers, _ = self._block(block)
         in_block = np.bincount(numbers[:place], minlength=len(self.domains))
-        before = block * np.array(self._counts) + in_block
-        return [int(draws) for draws in before]
+        draws = block * np.array(self._counts) + in_block
+        return [int(num) for num in draws]
 
     def question(self, index: int) -> Question:
         """Question `index`: that of its domain."""
         number, rank = self.draw(index)
-        return self.domains[number].source.question(rank)
+        domain = self.domains[number]
+        return domain.source.question(rank)
 
     def _make_block(self, block: int) -> tuple[Int64, Int64]:
         """([BLOCK] domain of each draw, [BLOCK] how many draws of that domain lie before it in the block)."""
         order: list[int] = []
         for number, count in enumerate(self._counts):
             order += [number] * count
-        Random(hash_of(f"{self.seed}/{block}")).shuffle(order)
+        random = Random(hash_of(f"{self.seed}/{block}"))
+        random.shuffle(order)
         numbers = np.array(order, np.int64)
         ranks = np.zeros(BLOCK, np.int64)
         for number, count in enumerate(self._counts):
@@ -83,19 +86,19 @@ class Mixture:
 
 def _counts(domains: Sequence[Domain]) -> list[int]:
     """Draws of each domain in a block: its share of BLOCK, rounded so that they sum to BLOCK (largest remainders)."""
-    total = sum(domain.weight for domain in domains)
+    weights = np.array([domain.weight for domain in domains])
+    total = sum(weights)
     if total <= 0:
         names = ", ".join(domain.name for domain in domains) or "no domains"
         raise DataError(f"the weights of {names} sum to {total}; give one above 0")
-    exact = np.array([domain.weight / total * BLOCK for domain in domains])
+    exact = weights / total * BLOCK
     counts = exact.astype(np.int64)
     by_remainder = np.argsort(counts - exact, kind="stable")
     num_left = BLOCK - counts.sum()
     counts[by_remainder[:num_left]] += 1
     for domain, count in zip(domains, counts, strict=True):
-        if domain.weight > 0 and count == 0:
-            share = domain.weight / total
-            raise DataError(
-                f"domain {domain.name} has {share:.2g} of all weight, less than the smallest share, 1/{BLOCK}"
-            )
+        if domain.weight <= 0 or count > 0:
+            continue
+        share = domain.weight / total
+        raise DataError(f"domain {domain.name} has {share:.2g} of all weight, less than the smallest share, 1/{BLOCK}")
     return [int(count) for count in counts]

@@ -83,7 +83,8 @@ class ReasoningGymSource:
             entry = self._entry(number, stage, attempt, index)
             is_entry_held_out = is_held_out(entry["question"], self.held_out_fraction)
             if is_entry_held_out == (self.split == "held_out"):
-                return self._as_question(task.name, stage_config(task, stage), entry)
+                settings = stage_config(task, stage)
+                return self._as_question(task.name, settings, entry)
         raise DataError(
             f"task {task.name} gave no {self.split} question in {MAX_ATTEMPTS} draws; "
             f"its settings allow too few different questions "
@@ -105,7 +106,8 @@ class ReasoningGymSource:
             task = self.tasks[number]
             # The split is not part of the seed, but a question can pass for one split only.
             seed = hash_of(f"{self.seed}/{number}/{attempt}/{page}") % 2**31
-            dataset = _make_dataset(task.name, stage_config(task, stage), seed)
+            settings = stage_config(task, stage)
+            dataset = _make_dataset(task.name, settings, seed)
             in_use = _Page(page, dataset)
             self._pages[number, stage, attempt] = in_use
         entry: dict[str, Any] = in_use.dataset[place]
@@ -117,14 +119,20 @@ class ReasoningGymSource:
         for key in ("question", "answer", "metadata"):
             payload[key] = entry[key]
         as_json = json.dumps(payload, default=str)
-        return Question(task=name, verifier=self.verifier, text=entry["question"], payload=json.loads(as_json))
+        return Question(
+            task=name,
+            verifier=self.verifier,
+            text=entry["question"],
+            payload=json.loads(as_json),
+        )
 
 
 def stage_config(task: TaskConfig, stage: int) -> dict[str, Any]:
     """A task's settings at a stage; 0: before the first."""
     if stage == 0:
         return dict(task.config)
-    return {**task.config, **task.stages[stage - 1].config}
+    changes = task.stages[stage - 1]
+    return {**task.config, **changes.config}
 
 
 def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
@@ -135,13 +143,20 @@ def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
     from reasoning_gym.factory import DATASETS
 
     named = [task.name for task in tasks]
-    others = sorted(set(DATASETS) - set(named) - set(NOT_IN_ALL_TASKS))
+    others = set(DATASETS)
+    others.difference_update(named, NOT_IN_ALL_TASKS)
     found: list[TaskConfig] = []
     for task in tasks:
-        names = others if task.name == ALL_TASKS else [task.name]
+        names = sorted(others) if task.name == ALL_TASKS else [task.name]
         weight = task.weight / len(names)
         for name in names:
-            found.append(TaskConfig(name, weight, dict(task.config), list(task.stages)))
+            one = TaskConfig(
+                name=name,
+                weight=weight,
+                config=dict(task.config),
+                stages=list(task.stages),
+            )
+            found.append(one)
     return found
 
 
@@ -158,7 +173,8 @@ def check_tasks(tasks: Sequence[TaskConfig]) -> None:
                 f"data.tasks: {task.name} has weight {task.weight}; a weight is above 0 (leave the task out to drop it)"
             )
         for stage in range(len(task.stages) + 1):
-            _make_dataset(task.name, stage_config(task, stage), seed=0, size=1)
+            settings = stage_config(task, stage)
+            _make_dataset(task.name, settings, seed=0, size=1)
 
 
 def _warn_of_unrepeatable(tasks: Sequence[TaskConfig]) -> None:

@@ -94,7 +94,8 @@ def _generated(section: DomainConfig, config: DataConfig, split: str, seed: int)
     if section.source != "reasoning_gym":
         known = ", ".join(("reasoning_gym", *FILE_SOURCES, "mixture"))
         raise DataError(f"unknown data.source {section.source!r}; choose {known}")
-    if config.source == "mixture" and split == "held_out" and config.held_out_fraction == 0:
+    is_train_only = config.source == "mixture" and config.held_out_fraction == 0
+    if split == "held_out" and is_train_only:
         return None
     verifier = section.verifier or VERIFIER
     source = ReasoningGymSource(
@@ -118,12 +119,13 @@ def _file_source(section: DomainConfig, files: dict[str, SplitFile], split: str,
         if len(own.held_out_rows) == 0:
             return None
         return FileSource(own.held_out, own.held_out_rows, order)
+    train = own.train
     held_out = [file.held_out_hashes for file in files.values()]  # of any domain: what one validates none trains
-    is_held_out = np.isin(own.train.hashes, np.concatenate(held_out))
-    rows = own.train.rows[~is_held_out]
+    is_held_out = np.isin(train.hashes, np.concatenate(held_out))
+    rows = train.rows[~is_held_out]
     if len(rows) == 0:
-        raise DataError(f"{section.path} has no train rows: all of its {len(own.train.rows)} questions are held out")
-    return FileSource(own.train, rows, order)
+        raise DataError(f"{section.path} has no train rows: all of its {len(train.rows)} questions are held out")
+    return FileSource(train, rows, order)
 
 
 def _seed(section: DomainConfig, seed: int) -> str:
@@ -140,7 +142,12 @@ def _split_file(section: DomainConfig, fraction: float, index_folder: Path | Non
         own = _opened(whole, section.held_out_path, index_folder)
         return SplitFile(train, own, own.rows, own.hashes)
     chosen = train.held_out(fraction)
-    return SplitFile(train, train, train.rows[chosen], train.hashes[chosen])
+    return SplitFile(
+        train=train,
+        held_out=train,
+        held_out_rows=train.rows[chosen],
+        held_out_hashes=train.hashes[chosen],
+    )
 
 
 def _opened(section: DomainConfig, path: str, index_folder: Path | None) -> QuestionFile:
@@ -148,7 +155,8 @@ def _opened(section: DomainConfig, path: str, index_folder: Path | None) -> Ques
         stamps = []
         for file in find_files(section.source, path, section.dataset_split):
             stat = file.stat()
-            stamps.append((str(file), stat.st_size, stat.st_mtime_ns))
+            stamp = (str(file), stat.st_size, stat.st_mtime_ns)
+            stamps.append(stamp)
         settings = json.dumps(_settings(section), default=dataclasses.asdict, sort_keys=True)
         opening = _Opening(
             path=path,
@@ -180,15 +188,20 @@ class _Opening:
         num_bytes = sum(size for _, size, _ in self.stamps)
         if self.index_folder is None or num_bytes < MIN_BYTES:
             return None
-        decides = (self.task, self.settings, json.dumps(self.stamps))
-        return index_path(self.index_folder, decides)
+        stamps = json.dumps(self.stamps)
+        return index_path(self.index_folder, (self.task, self.settings, stamps))
 
 
 @lru_cache(maxsize=32)
 def _looked_through(opening: _Opening) -> QuestionFile:
     """The files of an opening, which train and held-out streams and the warm-up share: looked through once, unless they
     change."""
-    return open_questions(opening.section, opening.path, opening.task, opening.index)
+    return open_questions(
+        config=opening.section,
+        path=opening.path,
+        task=opening.task,
+        index=opening.index,
+    )
 
 
 def _label(section: DomainConfig) -> str:

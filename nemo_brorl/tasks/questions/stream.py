@@ -42,7 +42,8 @@ class PromptStream:
         prompts = []
         for position in range(self.position, self.position + num):
             number, rank = self.mixture.draw(position)
-            prompt = self._next(self.mixture.domains[number], rank)
+            domain = self.mixture.domains[number]
+            prompt = self._next(domain, rank)
             if prompt is not None:
                 prompts.append(prompt)
         self.position += num
@@ -120,7 +121,8 @@ class PromptStream:
     def _prompt(self, domain: Domain, index: int) -> Prompt:
         question = domain.source.question(index)
         place = f"{domain.name}/{index}" if domain.name else str(index)
-        token_ids = self.tokenizer.prompt_ids(question.messages or question.text, domain.system_prompt)
+        asked = question.messages or question.text
+        token_ids = self.tokenizer.prompt_ids(asked, domain.system_prompt)
         return Prompt(
             uid=f"{self.split}/{place}",
             task=question.task,
