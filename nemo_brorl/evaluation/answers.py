@@ -91,7 +91,8 @@ def weights_digest(folder: Path) -> str:
             files.append(folder / name)
     with ThreadPoolExecutor(NUM_THREADS) as pool:
         digests = "".join(pool.map(_file_digest, files))
-    return hashlib.blake2b(digests.encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(digests.encode(), digest_size=16)
+    return digest.hexdigest()
 
 
 def identity_of(config: BroRLConfig, weights: str, benchmark: Benchmark) -> dict[str, Any]:
@@ -123,7 +124,8 @@ def _scoring(rewards: RewardsConfig, benchmark: Benchmark) -> dict[str, Any]:
 def short_id(identity: Any) -> str:
     """Eight characters that tell identities apart."""
     text = json.dumps(identity, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    digest = hashlib.blake2b(text.encode(), digest_size=4)
+    return digest.hexdigest()
 
 
 class AnswerFile:

@@ -133,7 +133,7 @@ def write(output: Path, folder: Path, record: Mapping[str, Any], markdown: str) 
 def _benchmark_json(benchmark: Benchmark, found: BenchmarkScores, prompts: Sequence[PromptAnswers]) -> dict[str, Any]:
     samples = {}  # by uid: a digit for each, 1 for a right one
     for prompt in prompts:
-        digits = ["1" if right else "0" for right in prompt.is_correct]
+        digits = [str(int(right)) for right in prompt.is_correct]
         samples[prompt.uid] = "".join(digits)
     return {
         "scores": found.scores.as_json(),

@@ -174,7 +174,9 @@ def _cells(scores: Scores, pass_ks: Sequence[int], majority_ks: Sequence[int]) -
 
 
 def _value(found: Estimate | None) -> str:
-    return NONE if found is None else _share(found.value)
+    if found is None:
+        return NONE
+    return _share(found.value)
 
 
 def _share(value: float | None) -> str:
@@ -184,7 +186,9 @@ def _share(value: float | None) -> str:
 
 
 def _number(value: float, form: str) -> str:
-    return NONE if np.isnan(value) else f"{value:{form}}"
+    if np.isnan(value):
+        return NONE
+    return f"{value:{form}}"
 
 
 def _p(value: float) -> str:

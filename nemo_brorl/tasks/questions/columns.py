@@ -236,4 +236,6 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    return "missing" if value is ABSENT else f"{value!r:.80}"
+    if value is ABSENT:
+        return "missing"
+    return f"{value!r:.80}"

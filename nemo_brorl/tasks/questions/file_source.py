@@ -121,13 +121,15 @@ def open_questions(config: SourceConfig, path: str, task: str, index: Path | Non
     files = find_files(config.source, path, config.dataset_split)
     kept = None if index is None else load_index(index)
     if kept is not None:
-        log.info("%s: %d questions, %d rows left out, as found earlier", path, len(kept.rows), kept.num_left_out)
+        num_rows = len(kept.rows)
+        log.info("%s: %d questions, %d rows left out, as found earlier", path, num_rows, kept.num_left_out)
         tables = open_tables(files, sorted(columns), kept.spans)
     else:
         tables = open_tables(files, sorted(columns))
         _check_columns(tables, required)
         kept = _looked_through(tables, reader, config, path)
-        log.info("%s: %d questions, %d rows left out", path, len(kept.rows), kept.num_left_out)
+        num_rows = len(kept.rows)
+        log.info("%s: %d questions, %d rows left out", path, num_rows, kept.num_left_out)
         if index is not None:
             save_index(index, kept)
     return QuestionFile(tables, reader, kept.rows, kept.hashes)
@@ -174,7 +176,8 @@ def _check_columns(tables: Tables, required: Sequence[set[str]]) -> None:
         there = part.columns
         if there is None and len(part) > 0:
             (first,) = part.read(0, 1)
-            there = list(first) if isinstance(first, dict) else None
+            if isinstance(first, dict):
+                there = list(first)
         if there is None:
             continue  # an empty file, or one whose first line is bad: the scan will say so
         lacking = min((columns.difference(there) for columns in required), key=len)

@@ -38,7 +38,17 @@ class Table(Protocol):
         """Row `index` for a message: file and line."""
 
 
-class ParquetTable:
+class _NumberedRows:
+    """What is told of a row in a file without lines."""
+
+    path: Path
+
+    def where(self, index: int) -> str:
+        """File and row, counted from 1."""
+        return f"{self.path}, row {index + 1}"
+
+
+class ParquetTable(_NumberedRows):
     """Rows of one Parquet file, decoded a row group at a time."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
@@ -74,10 +84,6 @@ class ParquetTable:
             start = end
         return rows
 
-    def where(self, index: int) -> str:
-        """File and row, counted from 1."""
-        return f"{self.path}, row {index + 1}"
-
     def _row_group(self, number: int) -> pyarrow.Table:
         if number in self._decoded:
             self._decoded.move_to_end(number)
@@ -85,14 +91,15 @@ class ParquetTable:
         with _damage_named(self.path):
             group = self._file.read_row_group(number, columns=self._wanted, use_threads=False)
         self._decoded[number] = group
-        num_bytes = sum(table.nbytes for table in self._decoded.values())
+        sizes = [table.nbytes for table in self._decoded.values()]
+        num_bytes = sum(sizes)
         while num_bytes > CACHE_BYTES and len(self._decoded) > 1:
             _, oldest = self._decoded.popitem(last=False)
             num_bytes -= oldest.nbytes
         return group
 
 
-class ArrowTable:
+class ArrowTable(_NumberedRows):
     """Rows of one Arrow file (a stream, as Hugging Face datasets writes it, or a file with a footer), memory-mapped."""
 
     def __init__(self, path: Path) -> None:
@@ -116,10 +123,6 @@ class ArrowTable:
         """Rows [start, stop)."""
         part = self._table.slice(start, stop - start)
         return list(part.to_pylist())
-
-    def where(self, index: int) -> str:
-        """File and row, counted from 1."""
-        return f"{self.path}, row {index + 1}"
 
 
 class Tables:
@@ -163,7 +166,11 @@ class Tables:
         return self.parts[number], inside
 
 
-def open_tables(files: Sequence[Path], columns: Sequence[str], spans: Mapping[str, Int64] | None = None) -> Tables:
+def open_tables(
+    files: Sequence[Path],
+    columns: Sequence[str],
+    spans: Mapping[str, Int64] | None = None,
+) -> Tables:
     """Open files, each by its format: `.parquet`, `.arrow`, anything else as lines of JSON. Only `columns` are read
     where the format allows to leave others out. `spans` of lines of JSON, by file, spare looking for them. Raises
     DataError for a file that is empty, damaged or unreadable."""

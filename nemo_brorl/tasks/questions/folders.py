@@ -100,7 +100,8 @@ def _split_of(path: Path, folder: Path) -> str | None:
     so."""
     parts = path.relative_to(folder).with_suffix("").parts
     for part in reversed(parts):
-        word = re.split(r"[-_.]", part)[0].lower()
+        first, *_ = re.split(r"[-_.]", part)
+        word = first.lower()
         if word in SPLIT_WORDS:
             return word
     return None
@@ -117,6 +118,7 @@ def _chosen(folder: Path, split: str | None, names: list[str]) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        return dict(json.loads(text))
     except (json.JSONDecodeError, TypeError, ValueError) as error:
         raise DataError(f"{path} is not JSON: {error}") from error

@@ -15,6 +15,8 @@ from nemo_brorl.core.errors import DataError
 from nemo_brorl.tasks.questions.questions import BadRow, Row
 from nemo_brorl.types import Int64
 
+# Beginning of an array of objects, behind a byte order mark.
+ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*[{\]]")
 # Whole strings, so that brackets inside them are not seen, and brackets.
 STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 
@@ -31,8 +33,10 @@ class JsonlTable:
         if spans is not None:
             self.spans = spans
             return
-        is_array = re.match(rb"(?:\xef\xbb\xbf)?\s*\[\s*[{\]]", self._bytes) is not None
-        found = _array_spans(self._bytes, path) if is_array else _line_spans(self._bytes)
+        if ARRAY.match(self._bytes):
+            found = _array_spans(self._bytes, path)
+        else:
+            found = _line_spans(self._bytes)
         pair = np.dtype((np.int64, 2))
         self.spans = np.fromiter(found, pair)  # [rows, 2] first byte, byte behind the last
 
@@ -41,8 +45,11 @@ class JsonlTable:
 
     def read(self, start: int, stop: int) -> list[Row]:
         """Rows [start, stop); a line that is not a JSON object is a BadRow."""
-        spans = self.spans[start:stop].tolist()
-        return [_parsed(self._bytes[first:end]) for first, end in spans]
+        rows = []
+        for first, end in self.spans[start:stop].tolist():
+            line = self._bytes[first:end]
+            rows.append(_parsed(line))
+        return rows
 
     def where(self, index: int) -> str:
         """File and line, counted from 1."""

@@ -42,7 +42,8 @@ class Mixture:
     @property
     def fingerprint(self) -> str:
         """Of all sources."""
-        return "/".join(domain.source.fingerprint for domain in self.domains)
+        fingerprints = [domain.source.fingerprint for domain in self.domains]
+        return "/".join(fingerprints)
 
     def draw(self, position: int) -> tuple[int, int]:
         """(number of the domain, which of its draws this is) for the draw at `position`."""
@@ -95,7 +96,8 @@ def _counts(domains: Sequence[Domain]) -> list[int]:
     counts = exact.astype(np.int64)
     by_remainder = np.argsort(counts - exact, kind="stable")
     num_left = BLOCK - counts.sum()
-    counts[by_remainder[:num_left]] += 1
+    rounded_up = by_remainder[:num_left]
+    counts[rounded_up] += 1
     for domain, count in zip(domains, counts, strict=True):
         if domain.weight <= 0 or count > 0:
             continue

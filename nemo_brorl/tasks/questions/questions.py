@@ -51,7 +51,8 @@ class Source(Protocol):
 
 def is_held_out(text: str, fraction: float) -> bool:
     """Whether a question belongs to the held-out split: decided by its text, so the same for every run."""
-    return hash_of(text) < fraction * 2**64
+    limit = fraction * 2**64
+    return hash_of(text) < limit
 
 
 def hash_of(text: str) -> int:

@@ -40,7 +40,8 @@ class RowIndex:
 
 def index_path(folder: Path, decides: Sequence[str]) -> Path:
     """Where the index is kept that these texts, and the code, decide."""
-    digest = hashlib.blake2b("\n".join(decides).encode(), digest_size=12)
+    text = "\n".join(decides)
+    digest = hashlib.blake2b(text.encode(), digest_size=12)
     for name in CODE:
         for path in sorted((TASKS / name).rglob("*.py")):
             digest.update(path.read_bytes())

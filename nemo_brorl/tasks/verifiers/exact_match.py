@@ -14,13 +14,14 @@ def score(payload: Payload, response: str) -> float:
     given = extract_answer(response)
     if given is None:
         return 0.0
-    for accepted in accepted_answers(payload):
-        if given.split() == accepted.split():
-            return 1.0
-    return 0.0
+    words = given.split()
+    is_right = any(accepted.split() == words for accepted in accepted_answers(payload))
+    return float(is_right)
 
 
 def answer(payload: Payload, response: str) -> str | None:
     """The response's answer, one blank for a run of white space."""
-    words = (extract_answer(response) or "").split()
-    return " ".join(words) or None
+    given = extract_answer(response)
+    if not given:
+        return None
+    return " ".join(given.split())

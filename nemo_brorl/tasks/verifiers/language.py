@@ -22,7 +22,8 @@ def known_languages() -> set[str]:
 def is_in_language(text: str, code: str) -> bool:
     """Whether a text may be in the language `code` (`zh-cn` counts as `zh`): it is the likeliest one, or not much less
     likely."""
-    ranked = _identifier().rank(text.lower())  # in capitals, known letter sequences are rare
+    lower = text.lower()  # in capitals, known letter sequences are rare
+    ranked = _identifier().rank(lower)
     _, highest = ranked[0]
     language, _, _ = code.lower().partition("-")
     probability = dict(ranked).get(language, 0.0)

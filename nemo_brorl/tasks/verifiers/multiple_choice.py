@@ -17,6 +17,8 @@ from typing import Any
 from nemo_brorl.tasks.verifiers.answer import boxed_answers, extract_answer, without_thinking
 from nemo_brorl.tasks.verifiers.payload import Payload, is_list
 
+Choices = Sequence[str]  # texts of the options; none: any letter is one
+
 LETTERS = string.ascii_uppercase
 # What may be around a letter: `(C)`, `**C**`, `$C$`, `\text{C}`, `option C`, `C. because`, `C) because`.
 _BEFORE = r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{|(?i:\b(?:option|choice|answer)\b)\s*:?|[\s*_$(\[{\"'`])*"
@@ -32,9 +34,10 @@ _TRIM = re.compile(r"^[\s*_$\"'`.,:;!]+|[\s*_$\"'`.,:;!]+$")
 
 def check(payload: Payload) -> Iterator[str]:
     """What is wrong with a payload."""
-    choices = payload.get("choices")
+    choices: Any = payload.get("choices")
     answer: Any = payload.get("answer")
-    if choices is not None and not (is_list(choices) and 2 <= len(choices) <= len(LETTERS)):
+    has_choices = is_list(choices) and 2 <= len(choices) <= len(LETTERS)
+    if choices is not None and not has_choices:
         yield f"'choices' is {choices!r}; write a list of 2 to {len(LETTERS)} texts"
         return
     can_be_right = isinstance(answer, (str, int)) and not isinstance(answer, bool)
@@ -60,20 +63,21 @@ def answer(payload: Payload, response: str) -> str | None:
     return chosen_letter(response, payload.get("choices") or ())
 
 
-def right_letter(answer: str | int, choices: Sequence[str]) -> str | None:
+def right_letter(answer: str | int, choices: Choices) -> str | None:
     """The letter of the reference: it is a letter, the place among the choices from 0, or a choice's text. None: none
     of these."""
     options = LETTERS[: len(choices)] if choices else LETTERS
     if isinstance(answer, int):
-        is_place = 0 <= answer < len(options)
-        return options[answer] if is_place else None
+        if not 0 <= answer < len(options):
+            return None
+        return options[answer]
     stripped = answer.strip().strip("().")
     if len(stripped) == 1 and stripped.upper() in options:
         return stripped.upper()
     return _by_text(answer, choices)
 
 
-def chosen_letter(response: str, choices: Sequence[str] = ()) -> str | None:
+def chosen_letter(response: str, choices: Choices = ()) -> str | None:
     """The letter that a response chose; None when it chose none, or none of the options."""
     text = without_thinking(response)
     tagged = extract_answer(text)
@@ -94,7 +98,7 @@ def chosen_letter(response: str, choices: Sequence[str] = ()) -> str | None:
     return _by_text(text, choices) or _last_alone(text, choices)
 
 
-def _read(text: str, choices: Sequence[str]) -> str | None:
+def _read(text: str, choices: Choices) -> str | None:
     """The option that a short text begins with, or is."""
     by_text = _by_text(text, choices)
     if by_text is not None:
@@ -111,7 +115,7 @@ def _read(text: str, choices: Sequence[str]) -> str | None:
     return _option(letter, choices)
 
 
-def _last_alone(text: str, choices: Sequence[str]) -> str | None:
+def _last_alone(text: str, choices: Choices) -> str | None:
     alone = list(_ALONE.finditer(text))
     if not alone:
         return None
@@ -120,13 +124,15 @@ def _last_alone(text: str, choices: Sequence[str]) -> str | None:
     return _option(letter, choices)
 
 
-def _option(letter: str, choices: Sequence[str]) -> str | None:
+def _option(letter: str, choices: Choices) -> str | None:
     options = LETTERS[: len(choices)] if choices else LETTERS
     capital = letter.upper()
-    return capital if capital in options else None
+    if capital not in options:
+        return None
+    return capital
 
 
-def _by_text(text: str, choices: Sequence[str]) -> str | None:
+def _by_text(text: str, choices: Choices) -> str | None:
     """The letter of the one choice whose text this is."""
     plain = [_plain(str(choice)) for choice in choices]
     wanted = _plain(text)

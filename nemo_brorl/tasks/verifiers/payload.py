@@ -23,7 +23,9 @@ def accepted_answers(payload: Payload) -> list[str]:
 def check_answer(payload: Payload) -> Iterator[str]:
     """What is wrong with `payload["answer"]`."""
     answer = payload.get("answer")
-    items = answer if isinstance(answer, (list, tuple)) else [answer]
+    items = [answer]
+    if isinstance(answer, (list, tuple)):
+        items = list(answer)
     if not items or not all(map(_is_answer, items)):
         yield f"'answer' is {answer!r}; write a text, a number, or a list of those"
 
@@ -43,7 +45,9 @@ def is_number(value: Any) -> bool:
 
 def is_list(value: Any) -> bool:
     """Whether a value of JSON or of a settings file is a list with something in it."""
-    return isinstance(value, (list, tuple)) and len(value) > 0
+    if not isinstance(value, (list, tuple)):
+        return False
+    return len(value) > 0
 
 
 def check_choice(payload: Payload, key: str, choices: Sequence[str]) -> Iterator[str]:

@@ -72,18 +72,48 @@ def _answer_composite(payload: Payload, response: str) -> str | None:
 # key of Prompt.verifier -> verifier. Any other name is an import path `package.module:function` of a user's own
 # `score`.
 VERIFIERS: dict[str, Scorer] = {
-    "code": Scorer(code.score, code.check, code.load),
-    "composite": Scorer(_score_composite, _check_composite, answer=_answer_composite),
-    "exact_match": Scorer(exact_match.score, exact_match.check, answer=exact_match.answer),
-    "format": Scorer(response_format.score, response_format.check, response_format.load),
-    "instruction_following": Scorer(
-        instruction_following.score,
-        instruction_following.check,
-        instruction_following.load,
+    "code": Scorer(
+        score=code.score,
+        check=code.check,
+        load=code.load,
     ),
-    "math": Scorer(math_answer.score, math_answer.check, math_answer.load, math_answer.answer),
-    "multiple_choice": Scorer(multiple_choice.score, multiple_choice.check, answer=multiple_choice.answer),
-    "reasoning_gym": Scorer(reasoning_gym.score, reasoning_gym.check, reasoning_gym.load, reasoning_gym.answer),
+    "composite": Scorer(
+        score=_score_composite,
+        check=_check_composite,
+        answer=_answer_composite,
+    ),
+    "exact_match": Scorer(
+        score=exact_match.score,
+        check=exact_match.check,
+        answer=exact_match.answer,
+    ),
+    "format": Scorer(
+        score=response_format.score,
+        check=response_format.check,
+        load=response_format.load,
+    ),
+    "instruction_following": Scorer(
+        score=instruction_following.score,
+        check=instruction_following.check,
+        load=instruction_following.load,
+    ),
+    "math": Scorer(
+        score=math_answer.score,
+        check=math_answer.check,
+        load=math_answer.load,
+        answer=math_answer.answer,
+    ),
+    "multiple_choice": Scorer(
+        score=multiple_choice.score,
+        check=multiple_choice.check,
+        answer=multiple_choice.answer,
+    ),
+    "reasoning_gym": Scorer(
+        score=reasoning_gym.score,
+        check=reasoning_gym.check,
+        load=reasoning_gym.load,
+        answer=reasoning_gym.answer,
+    ),
 }
 
 

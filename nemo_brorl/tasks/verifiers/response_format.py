@@ -101,7 +101,8 @@ def has_structure(response: str, structure: str, is_think_open: bool = False) ->
     if not all(part.strip() for part in parts):
         return False
     for tag in _TAGS:
-        if response.count(tag) > 1 or any(tag in part for part in parts):
+        is_inside = any(tag in part for part in parts)
+        if is_inside or response.count(tag) > 1:
             return False
     if structure != "boxed":
         return True

@@ -60,7 +60,8 @@ def _compare(count: int, relation: str, limit: int) -> bool:
 def _parts(text: str, separator: str) -> list[str] | None:
     """Stripped parts between separators, of which the first and the last may be missing. None when an inner one is
     empty."""
-    parts = [part.strip() for part in re.split(separator, text)]
+    found = re.split(separator, text)
+    parts = [part.strip() for part in found]
     if len(parts) > 1 and not parts[-1]:
         parts.pop()
     if not parts[0]:
@@ -109,11 +110,12 @@ def number_paragraphs(text: str, num_paragraphs: int) -> bool:
 
 def nth_paragraph_first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
     """Divided by empty lines, counted from 1."""
-    paragraphs = [part for part in text.split("\n\n") if part.strip()]
+    parts = text.split("\n\n")
+    paragraphs = [part for part in parts if part.strip()]
     if len(paragraphs) != num_paragraphs or not 1 <= nth_paragraph <= num_paragraphs:
         return False
-    words = paragraphs[nth_paragraph - 1].split()
-    bare = words[0].lstrip("\"'“‘*_#([")
+    first, *_ = paragraphs[nth_paragraph - 1].split()
+    bare = first.lstrip("\"'“‘*_#([")
     found = re.match(r"\w+", bare)
     if found is None:
         return False

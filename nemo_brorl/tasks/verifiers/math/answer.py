@@ -54,7 +54,8 @@ def check(payload: Payload) -> Iterator[str]:
 
 def score(payload: Payload, response: str) -> float:
     """1 when the response's answer equals one of `payload["answer"]`. `payload["extract"]`: where it must stand."""
-    candidate = find_answer(response, payload.get("extract", PLACES[0]))
+    place = payload.get("extract", PLACES[0])
+    candidate = find_answer(response, place)
     if candidate is None:
         return 0.0
     for reference in accepted_answers(payload):
@@ -65,11 +66,12 @@ def score(payload: Payload, response: str) -> float:
 
 def answer(payload: Payload, response: str) -> str | None:
     """The response's answer in one spelling (`key.py`); what math-verify finds equal may still be two."""
-    found = find_answer(response, payload.get("extract", PLACES[0]))
+    place = payload.get("extract", PLACES[0])
+    found = find_answer(response, place)
     if not found:
         return None
-    is_marked = boxed_answers(found) or extract_answer(without_thinking(response)) is not None
-    if not is_marked:
+    tagged = extract_answer(without_thinking(response))
+    if tagged is None and not boxed_answers(found):
         found = unmarked(found)
     return key_of(found) if found else None
 
@@ -122,7 +124,9 @@ def is_equal(reference: str, candidate: str) -> bool:
         return one == other
     if one and value_of(plain) is not None:
         return False
-    if are_different(reference, plain) or len(plain) > MAX_TAIL or is_huge(plain):
+    if are_different(reference, plain):
+        return False
+    if len(plain) > MAX_TAIL or is_huge(plain):
         return False
     return _equal_by_library(reference, candidate)
 
@@ -178,7 +182,9 @@ def _equal_by_library(reference: str, candidate: str) -> bool:
     wanted = _parsed(find_answer(reference) or reference)
     given = _parsed(candidate)
     for one, other in product(wanted, given):
-        if not _differ_at_a_point(one, other) and verify(one, other, timeout_seconds=None):
+        if _differ_at_a_point(one, other):
+            continue
+        if verify(one, other, timeout_seconds=None):
             return True
     return False
 

@@ -35,7 +35,7 @@ def unmarked(tail: str) -> str | None:
     formulas = list(_LATEX.finditer(text))
     if formulas:
         last = formulas[-1]
-        return next(part for part in last.groups() if part is not None)
+        return last["dollar"] or last["round"] or last["square"]
     numbers = _NUMBER.findall(text)
     if numbers:
         return str(numbers[-1])
