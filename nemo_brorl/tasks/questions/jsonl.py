@@ -33,10 +33,8 @@ class JsonlTable:
         if spans is not None:
             self.spans = spans
             return
-        if ARRAY.match(self._bytes):
-            found = _array_spans(self._bytes, path)
-        else:
-            found = _line_spans(self._bytes)
+        is_array = ARRAY.match(self._bytes) is not None
+        found = _array_spans(self._bytes, path) if is_array else _line_spans(self._bytes)
         pair = np.dtype((np.int64, 2))
         self.spans = np.fromiter(found, pair)  # [rows, 2] first byte, byte behind the last
 
