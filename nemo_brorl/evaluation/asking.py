@@ -49,15 +49,19 @@ def ask(
         while not stream.is_idle:
             for settled in stream.advance():
                 group = stream.release(settled.uid).close()
-                if samples is not None:
-                    samples.add(group)
-                file_of[settled.uid].add(answers_of(group))
+                _keep(group, file_of[settled.uid], samples)
             passed_s = time.monotonic() - start
             sampler.console.progress(STAGE, stream.num_settled, stream.num_asked, "responses", passed_s)
             if stop.should_stop():
                 break
     sampler.console.clear()
     return not any(missing(benchmark, files[benchmark.name]) for benchmark in benchmarks)
+
+
+def _keep(group: ScoredGroup, file: AnswerFile, samples: SampleFile | None) -> None:
+    if samples is not None:
+        samples.add(group)
+    file.add(answers_of(group))
 
 
 class SampleFile:
