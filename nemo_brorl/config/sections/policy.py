@@ -14,8 +14,8 @@ class OptimConfig(Section):
 
     lr: float = setting(3e-4, "learning rate at the batch of this config; schedules scale it", above=0)
     betas: tuple[float, float] = setting((0.9, 0.95), "decay of the two moments, each in [0, 1)")
-    eps: float = setting(1e-8, above=0)
-    weight_decay: float = setting(0.0, at_least=0)
+    eps: float = setting(1e-8, "added to the root of the second moment", above=0)
+    weight_decay: float = setting(0.0, "decoupled from the gradient; none on biases and norms", at_least=0)
     clip_grad: float = setting(1.0, "global gradient norm; 0 turns clipping off", at_least=0)
     warmup_steps: int = setting(0, "steps over which the learning rate rises to lr", at_least=0)
 

@@ -15,7 +15,7 @@ SHARE_OF_TESTS = 0.8  # share of a response's deadline for its tests: what remai
 class CosineLengthConfig(Section):
     """A reward that bends with length, separately for right and wrong answers (arXiv 2502.03373)."""
 
-    enabled: bool = setting(False)
+    enabled: bool = setting(False, "rewards bend with length")
     correct_short: float = setting(1.0, "reward of a right answer of no tokens ...", within=(-10, 10))
     correct_long: float = setting(0.5, "... and of one at the limit", within=(-10, 10))
     wrong_short: float = setting(-0.5, "reward of a wrong answer of no tokens ...", within=(-10, 10))

@@ -119,7 +119,7 @@ class RolloutsConfig(Section):
     num_per_prompt: int = setting(512, "N, the scaling axis", at_least=2)
     prompts_per_step: int = setting(16, "prompts that a step learns from", at_least=1, may_change=True)
     chunk_size: int = setting(64, "rollouts of a prompt that one engine samples in one request", at_least=1)
-    temperature: float = setting(1.0, above=0)
+    temperature: float = setting(1.0, "divisor of the logits that tokens are drawn from", above=0)
     top_p: float = setting(1.0, "share of the probability mass that tokens are drawn from", above=0, at_most=1)
     max_response_tokens: int = setting(32, "tokens of a response at most; a longer one is truncated", at_least=1)
     allocation: str = setting(
@@ -165,7 +165,7 @@ class RolloutsConfig(Section):
 class DynamicSamplingConfig(Section):
     """Keep informative groups only; refill until the batch is full."""
 
-    enabled: bool = setting(True)
+    enabled: bool = setting(True, "false: every group is taught, informative or not")
     min_reward_range: float = setting(
         0.0, "difference of best and worst raw reward for a group to be informative; 0: any", within=(0, 1)
     )

@@ -74,9 +74,9 @@ class ExpManagerConfig(Section):
 class ParityConfig(Section):
     """The gate at the start: Hugging Face, Megatron and vLLM log-probs of the same tokens."""
 
-    enabled: bool = setting(True)
-    num_prompts: int = setting(4, at_least=1)
-    responses_per_prompt: int = setting(4, at_least=1)
+    enabled: bool = setting(True, "compare before the first step")
+    num_prompts: int = setting(4, "prompts that are compared", at_least=1)
+    responses_per_prompt: int = setting(4, "responses of each prompt", at_least=1)
     max_response_tokens: int = setting(
         64, "tokens of these responses at most (Hugging Face computes one response at a time)", at_least=1
     )
