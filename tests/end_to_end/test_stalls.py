@@ -21,9 +21,9 @@ from tests.support.model_factory import make_config, make_model, make_plan
 pytestmark = pytest.mark.end_to_end
 
 ASKED_EVERY_S = 0.5
-SILENT_S = 2.0  # without an answer for longer, a rank is told from its peers
-WARNING_S = 5.0
-TIMEOUT_S = 6.0
+SILENT_S = 3.0  # without an answer for longer, a rank is told from its peers
+WARNING_S = 7.0
+TIMEOUT_S = 8.0
 
 
 def test_a_stopped_rank_is_named_and_ends_the_run(
