@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.policy.layout import layout_of
+from nemo_brorl.rollouts.carry_over import CarriedGroups
 from nemo_brorl.training.checkpoint import Checkpoints, RunState
 from tests.support.checkpoint_ranks import die_while_writing, lose_one_ranks_files, save_while_training
 from tests.support.model_factory import make_config, make_model, make_plan
@@ -98,9 +99,11 @@ def test_ranks_killed_while_writing_leave_the_checkpoint_before(
     model_folder: Path, other_weights: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoints = Checkpoints(tmp_path, 2)
-    first = run_scenario(scenario(model_folder, TP2, range(1), save_to=checkpoints.begin(RunState(1, {}, ()))))
+    first = run_scenario(
+        scenario(model_folder, TP2, range(1), save_to=checkpoints.begin(RunState(1, {}, CarriedGroups())))
+    )
     checkpoints.commit(1)
-    case = scenario(model_folder, TP2, range(2), save_to=checkpoints.begin(RunState(2, {}, ())))
+    case = scenario(model_folder, TP2, range(2), save_to=checkpoints.begin(RunState(2, {}, CarriedGroups())))
     with pytest.raises(AssertionError, match=r"exit codes of the ranks: \[-9, -9\]"):
         run_ranks(case.config, die_while_writing, case)
     loaded: list[Outcome] = []
