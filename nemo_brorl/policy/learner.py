@@ -59,7 +59,8 @@ class Learner:
         self.hf_export = HfExport(models, self.state.shape, device.torch_device)
         self.bucket_bytes = bucket_bytes(config.generation)
         is_first_rank = torch.distributed.get_rank() == 0
-        self.sender = WeightSender(weight_transport(config), is_first_rank, config.generation.keep_published)
+        with_copies = config.generation.keep_published
+        self.sender = WeightSender(weight_transport(config), is_first_rank, with_copies)
 
     def update(self, plan: UpdatePlan) -> UpdateReport:
         """Collective: every mini-batch of the plan. What this rank did; metrics only on the last pipeline stage."""

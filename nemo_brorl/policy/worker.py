@@ -105,7 +105,8 @@ class PolicyWorker:
         """As transformers computes them, from the model folder."""
         from nemo_brorl.policy.weights.hf_log_probs import hf_log_probs
 
-        return hf_log_probs(self.model_folder, prompt_ids, response_ids, self.config.rollouts.temperature)
+        temperature = self.config.rollouts.temperature
+        return hf_log_probs(self.model_folder, prompt_ids, response_ids, temperature)
 
     @tracked
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:

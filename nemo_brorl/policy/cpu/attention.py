@@ -91,7 +91,8 @@ def _merged(shared: Sequence[SpanRows]) -> list[SpanRows]:
         if merged:
             last_rows, last_span = merged[-1]
             if last_rows.stop == rows.start and last_span == span:
-                merged[-1] = (slice(last_rows.start, rows.stop), span)
+                joined = slice(last_rows.start, rows.stop)
+                merged[-1] = (joined, span)
                 continue
         merged.append((rows, span))
     return merged
@@ -229,7 +230,8 @@ def _span(heads: Tensor, span: Span, num_heads: int) -> Tensor:
     end = span.start + span.length
     part = heads[span.start : end]
     group_size = num_heads // part.size(1)
-    return part.transpose(0, 1).expand(group_size, -1, -1, -1)
+    part = part.transpose(0, 1)
+    return part.expand(group_size, -1, -1, -1)
 
 
 def _spans(heads: Tensor, span: Span, block: Block) -> Tensor:

@@ -54,7 +54,8 @@ class _RMSNorm(torch.autograd.Function):
         inverse = mean_square.add_(eps).rsqrt_()
         ctx.save_for_backward(hidden, weight, inverse)
         normed = rows * inverse[..., None]
-        return normed.mul_(weight).to(hidden.dtype)
+        normed.mul_(weight)
+        return normed.to(hidden.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -66,8 +67,10 @@ class _RMSNorm(torch.autograd.Function):
         products = grads * rows
         weight_grad = (inverse.T @ products)[0]
         shift = products @ weight.float()[:, None]
-        shift.mul_(inverse.pow(3)).div_(size)
-        hidden_grad = (grads * weight).mul_(inverse)
+        shift.mul_(inverse.pow(3))
+        shift.div_(size)
+        hidden_grad = grads * weight
+        hidden_grad.mul_(inverse)
         hidden_grad.addcmul_(rows, shift, value=-1)
         hidden_grad = hidden_grad.to(hidden.dtype).view_as(hidden)
         return hidden_grad, weight_grad.to(weight.dtype), None

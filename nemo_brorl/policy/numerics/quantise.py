@@ -83,7 +83,8 @@ def largest_absolute(tensor: Tensor) -> Tensor:
     """fp32 []; 0 for an empty tensor, such as the input of an expert without tokens."""
     if tensor.numel() == 0:
         return torch.zeros((), device=tensor.device)
-    return tensor.detach().abs().amax().float()
+    amax = tensor.detach().abs().amax()
+    return amax.float()
 
 
 def per_tensor(tensor: Tensor, to: Fp8Format, scale: Tensor) -> Quantised:
@@ -102,7 +103,8 @@ def per_tile(matrix: Tensor, to: Fp8Format, rows: int, columns: int) -> Quantise
     across = math.ceil(num_columns / columns)
     missing_rows = down * rows - num_rows
     missing_columns = across * columns - num_columns
-    padded = F.pad(matrix, (0, missing_columns, 0, missing_rows))
+    padding = (0, missing_columns, 0, missing_rows)
+    padded = F.pad(matrix, padding)
     tiles = padded.reshape(down, rows, across, columns)
     amax = tiles.abs().amax((1, 3), keepdim=True)
     scale = scale_for(amax, to.largest, power_of_two=True)

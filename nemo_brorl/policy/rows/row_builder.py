@@ -133,7 +133,8 @@ class _Draft:
         is_late = piece >= size
         ranks = np.where(is_late, 2 * size - 1 - piece, piece)
         piece_of_rank = is_late * num + np.arange(num)[:, None]  # [num, columns], counted in the rank's block
-        places = piece_of_rank * piece_length + columns % piece_length
+        place_in_piece = columns % piece_length
+        places = piece_of_rank * piece_length + place_in_piece
         self.context_ranks.append(np.tile(ranks, num))
         self.context_places.append(self.num_cut + places.ravel())
         visible = np.where(columns < length, numbers[:, None], HIDDEN)

@@ -36,12 +36,13 @@ def hf_log_probs(
     results = []
     with all_threads():
         for prompt, response in zip(prompt_ids, response_ids, strict=True):
-            token_ids = torch.tensor([[*prompt, *response]], dtype=torch.int64, device=device)
+            sequence = [*prompt, *response]
+            token_ids = torch.tensor([sequence], dtype=torch.int64, device=device)
             logits = model(token_ids).logits[0]
             scaled = logits[len(prompt) - 1 : -1] / temperature
             targets = token_ids[0, len(prompt) :, None]
-            log_probs = scaled.log_softmax(-1).gather(1, targets)
-            results.append(log_probs[:, 0].cpu().numpy())
+            log_probs = scaled.log_softmax(-1).gather(1, targets)[:, 0]
+            results.append(log_probs.cpu().numpy())
     del model
     release_cache()  # engines on this GPU need it
     return results

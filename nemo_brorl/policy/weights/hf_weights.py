@@ -179,7 +179,8 @@ class HfExport:
     def _tensors_of(self, name: str) -> dict[str, Tensor]:
         """The Hugging Face tensors of the slot whose first one has this name."""
         slot = self.entries[name].slot
-        wholes = unpack(slot.kind, self._collect(name), self.shape)
+        shares = self._collect(name)
+        wholes = unpack(slot.kind, shares, self.shape)
         return dict(zip(slot.names, wholes, strict=True))
 
     def _collect(self, name: str) -> list[Tensor]:
@@ -206,4 +207,5 @@ class HfExport:
 def _broadcast(tensor: Tensor, group: dist.ProcessGroup, source: int) -> None:
     """From one rank of a group to the others, in place."""
     if group.size() > 1:
-        dist.broadcast(tensor, dist.get_global_rank(group, source), group=group)
+        global_rank = dist.get_global_rank(group, source)
+        dist.broadcast(tensor, global_rank, group=group)

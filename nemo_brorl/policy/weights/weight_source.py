@@ -161,7 +161,10 @@ class WeightStreams:
         """Which ranks are furthest behind."""
         self._count(deadline=0.0)
         fewest = min(self._num_sent)
-        late = [number for number, num_sent in enumerate(self._num_sent) if num_sent == fewest]
+        late = []
+        for number, num_sent in enumerate(self._num_sent):
+            if num_sent == fewest:
+                late.append(number)
         if len(late) == len(self._num_sent):
             late = late[:1]  # all wait for the one that sends
         ranks = "policy ranks" if len(late) > 1 else "policy rank"
