@@ -1,5 +1,5 @@
-"""Write the planner's output for the shipped recipes into docs/planner.md, between the markers there; a test compares
-the two.
+"""Planner's part of docs/planner.md: the whole output for one recipe and a table of key numbers of all, between the
+markers there; a test compares them with today's planner.
 
 python scripts/planner_page.py
 """
@@ -11,26 +11,91 @@ import io
 import re
 from pathlib import Path
 
-from nemo_brorl.launcher.planner.command import main as plan
+from nemo_brorl.config.load import load_config
+from nemo_brorl.launcher.planner.command import main as plan_command
+from nemo_brorl.launcher.planner.hardware import gpu_hardware
+from nemo_brorl.launcher.planner.plan import Plan, make_plan
+from nemo_brorl.launcher.planner.proposals import propose
+from nemo_brorl.launcher.planner.table import headline
+from nemo_brorl.launcher.planner.workload import ASSUMED
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "planner.md"
-RECIPES = ("brorl_64gpu", "brorl_7b", "brorl_32b", "brorl_qwen3_30b_a3b")
+WHOLE = "brorl_64gpu"
+RECIPES = (WHOLE, "brorl_7b", "brorl_32b", "brorl_qwen3_30b_a3b")
 
 
 def output(name: str, num_proposals: int = 3) -> str:
     """What `brorl plan --config-name NAME` prints, without spaces at the ends of lines."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        plan(["--config-name", name, "--propose", str(num_proposals)])
+        plan_command(["--config-name", name, "--propose", str(num_proposals)])
     return "\n".join(line.rstrip() for line in printed.getvalue().splitlines()).rstrip()
 
 
+def plan_of(name: str) -> Plan:
+    """The plan of a recipe on H100s of 80 GB, as many as it asks for."""
+    config = load_config(name)
+    return make_plan(config, gpu_hardware("h100", config.trainer.num_nodes, config.trainer.gpus_per_node))
+
+
+def key_numbers() -> str:
+    """Table of all recipes: one row a number, one column a recipe."""
+    plans = [plan_of(name) for name in RECIPES]
+    rows: dict[str, list[str]] = {"": [f"`{name}`" for name in RECIPES], "---": ["---"] * len(RECIPES)}
+    for plan in plans:
+        for label, value in _numbers(plan).items():
+            rows.setdefault(label, []).append(value)
+    return "\n".join(f"| {' | '.join([label, *values])} |" for label, values in rows.items())
+
+
+def _numbers(plan: Plan) -> dict[str, str]:
+    """Key numbers of a plan by their label. Roles share GPUs in these recipes, so there is one kind of device."""
+    model, _, rest = headline(plan).partition(" on ")
+    devices, _, rest = rest.partition(": policy ")
+    [device] = plan.devices
+    stages = {stage.name: stage.seconds for stage in plan.time.stages}
+    numbers = {
+        "model": model.rpartition("/")[2],
+        "devices": devices,
+        "policy, engines": rest.partition(";")[0],
+    }
+    for moment in device.moments:
+        numbers[f"{moment}, GiB of {device.capacity_gib:.1f}"] = f"{device.peak(moment):.2f}"
+    numbers[f"first node, GiB of {plan.node.capacity_gib:,.0f}"] = f"{plan.node.peak:.2f}"
+    numbers["object store, GiB"] = f"{plan.node.object_store_gib:.1f}"
+    numbers["a checkpoint on disk, GiB"] = f"{plan.node.checkpoint_gib:.1f}"
+    numbers["cache of an engine, tokens"] = f"{plan.engine.cache_tokens:,}"
+    numbers["rollouts at a time"] = f"{plan.engine.concurrency:,}"
+    for name in ("generate", "log_prob", "update", "sync"):
+        numbers[f"{name}, s"] = f"{stages[name]:,.1f}"
+    seconds = plan.time.seconds
+    numbers["a step, s"] = f"{seconds:,.1f}"
+    numbers["sampled tokens/s a GPU"] = f"{plan.time.tokens / seconds / plan.hardware.num_devices:,.0f}"
+    numbers[f"GPU-hours of {plan.config.trainer.max_steps} steps"] = f"{plan.gpu_hours:,.0f}"
+    return numbers
+
+
+def fastest_layouts() -> str:
+    """Table of the fastest layout of each recipe's GPUs but the one whose proposals are shown whole; takes seconds."""
+    lines = ["| | fastest layout of these GPUs | a step, s |", "|---|---|---|"]
+    for name in RECIPES[1:]:
+        plan = plan_of(name)
+        [best] = propose(plan.config, plan.hardware, ASSUMED, plan.shape, 1)
+        lines.append(f"| `{name}` | `{best.overrides}` | {best.plan.time.seconds:,.1f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Replace what is between `<!-- NAME -->` and the end of the code block behind it."""
+    """Replace what is between `<!-- NAME -->` and `<!-- end of NAME -->`."""
     text = PAGE.read_text(encoding="utf-8")
-    for name in RECIPES:
-        block = f"<!-- {name} -->\n```\n{output(name)}\n```"
-        text = re.sub(rf"<!-- {name} -->\n```\n.*?\n```", lambda _, block=block: block, text, flags=re.DOTALL)
+    blocks = {WHOLE: f"```\n{output(WHOLE)}\n```", "key numbers": key_numbers(), "fastest layouts": fastest_layouts()}
+    for name, block in blocks.items():
+        text = re.sub(
+            rf"<!-- {name} -->\n.*?\n<!-- end of {name} -->",
+            lambda _, name=name, block=block: f"<!-- {name} -->\n{block}\n<!-- end of {name} -->",
+            text,
+            flags=re.DOTALL,
+        )
     PAGE.write_text(text, encoding="utf-8")
 
 
