@@ -104,7 +104,8 @@ class CpuPlaces(Places):
                 f"the Ray cluster has {len(alive)} nodes, trainer.num_nodes={num_nodes}: on one machine write 1, on "
                 "several start them as a job (slurm/brorl_cpu.sh)"
             )
-        alive.sort(key=lambda node: (node["NodeID"] != here, node["NodeManagerAddress"], node["NodeID"]))
+        alive.sort(key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
+        alive.sort(key=lambda node: node["NodeID"] != here)  # the driver's node first
         self._nodes = [node["NodeID"] for node in alive[:num_nodes]]
         self._num_ranks = num_ranks
         self._num_engines = num_engines

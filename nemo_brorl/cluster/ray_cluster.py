@@ -59,7 +59,9 @@ class RayCluster:
     def check_gpus(self) -> None:
         """Raise ResourceError when the cluster has fewer GPUs than configured."""
         wanted = self.config.gpus_per_node * self.config.num_nodes
-        found = int(ray.cluster_resources().get("GPU", 0)) if wanted else 0
+        if wanted == 0:
+            return
+        found = int(ray.cluster_resources().get("GPU", 0))
         if found < wanted:
             ray.shutdown()
             raise ResourceError(

@@ -56,7 +56,8 @@ def check_node(this: NodeRank, num_gpus: int, seconds: float) -> Check:
     """All-reduce between the processes of this node alone: what fails here is this node's fault."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    ring = Ring((this.node,), num_gpus or CPU_RANKS, "127.0.0.1", port, num_gpus > 0)
+    per_node = num_gpus or CPU_RANKS
+    ring = Ring((this.node,), per_node, "127.0.0.1", port, has_gpus=num_gpus > 0)
     answers = _run(ring, 0, seconds)
     return _judge(LOCAL, ring, answers)
 
@@ -68,7 +69,8 @@ def check_job(
     seconds: float,
 ) -> Check:
     """All-reduce between all processes of `nodes`, of which this is one."""
-    ring = Ring(nodes, num_gpus or 1, this.address, this.port + 1, num_gpus > 0)
+    per_node = num_gpus or 1
+    ring = Ring(nodes, per_node, this.address, this.port + 1, has_gpus=num_gpus > 0)
     answers = _run(ring, nodes.index(this.node), seconds)
     return _judge(GLOBAL, ring, answers)
 
@@ -80,7 +82,8 @@ def check_pair(
     seconds: float,
 ) -> Check:
     """All-reduce between the processes of two nodes, of which `between` says which this is, and where they meet."""
-    ring = Ring(pair, num_gpus or 1, between.address, between.port, num_gpus > 0)
+    per_node = num_gpus or 1
+    ring = Ring(pair, per_node, between.address, between.port, has_gpus=num_gpus > 0)
     answers = _run(ring, between.rank, seconds)
     return _judge(GLOBAL, ring, answers)
 

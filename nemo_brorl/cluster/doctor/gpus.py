@@ -58,7 +58,8 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
 def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
     """Verdict on their number and kind, as torch sees them."""
     devices: Sequence[Mapping[str, Any]] = seen["devices"]
-    names = list(dict.fromkeys(device["name"] for device in devices))
+    every_name = [device["name"] for device in devices]
+    names = list(dict.fromkeys(every_name))  # each once
     kinds = " and ".join(names) or "no GPU"
     found = f"{len(devices)} × {kinds}, torch for CUDA {seen['cuda']}, NCCL {seen['nccl']}"
     if len(devices) < wanted:
@@ -153,7 +154,12 @@ def see_with_torch(_: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     devices: list[dict[str, Any]] = []
-    seen: dict[str, Any] = {"cuda": torch.version.cuda, "nccl": None, "devices": devices, "error": ""}
+    seen: dict[str, Any] = {
+        "cuda": torch.version.cuda,
+        "nccl": None,
+        "devices": devices,
+        "error": "",
+    }
     try:
         torch.cuda.init()
         numbers = torch.cuda.nccl.version()

@@ -96,7 +96,8 @@ def _examine_together(
     seen = []
     if not wrong:
         seen = shared_folder.seen(wanted.shared, words, EXCHANGE_S / 2)
-    sights = this.by_node(rendezvous.exchange(seen, EXCHANGE_S + SPREAD_S))
+    seen_by_rank = rendezvous.exchange(seen, EXCHANGE_S + SPREAD_S)
+    sights = this.by_node(seen_by_rank)
     verdicts = shared_folder.judge(this.nodes, sights, wanted.shared)
     shared = verdicts[this.node]
     if wrong:
@@ -121,7 +122,8 @@ def _all_reduce(
     is tried or not."""
     longest = collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S
     mine = collective.check_node(this, wanted.num_gpus, wanted.all_reduce_s)
-    alone = this.by_node(rendezvous.exchange(mine.status, longest))
+    by_rank = rendezvous.exchange(mine.status, longest)
+    alone = this.by_node(by_rank)
     if this.size == 1:
         return [mine]
     good = [node for node in this.nodes if alone.get(node) == OK]
@@ -164,7 +166,9 @@ def _verdict(
         reports[rank] = NodeReport.from_json(data)
     if this.is_first and this.size > 1:
         for rank, node in enumerate(this.nodes):
-            report = reports.setdefault(rank, _absentee(node, wanted.reports))
+            if rank not in reports:
+                reports[rank] = _absentee(node, wanted.reports)
+            report = reports[rank]
             if rank in gathered:
                 report.checks.append(Check(RENDEZVOUS, OK, "came"))
             if rank in offsets and rank in gathered:
@@ -218,7 +222,8 @@ def _absentee(node: str, reports: Path | None) -> NodeReport:
     absent = Check(RENDEZVOUS, FAIL, f"{node} did not come, or went away in the middle of the checks", advice)
     if left is None or left.is_ok:
         return NodeReport(node, [absent])
-    return NodeReport(node, [*left.checks, absent], left.facts)
+    left.checks.append(absent)
+    return left
 
 
 def _alone(
@@ -229,10 +234,12 @@ def _alone(
 ) -> Verdict:
     """Verdict of a node that met nobody. Where the first node's word is in the shared folder it is up, and the fault is
     taken to be this node's; else the first's."""
-    is_up = shared_folder.is_fresh(wanted.shared, this.nodes[0], LEFT_S)
-    fault = this.node if this.is_first or is_up else this.nodes[0]
+    first_node = this.nodes[0]
+    is_up = shared_folder.is_fresh(wanted.shared, first_node, LEFT_S)
+    fault = this.node if this.is_first or is_up else first_node
     status = FAIL if fault == this.node else WARN
-    report.checks.append(Check(RENDEZVOUS, status, reason, f"look at {fault} first"))
+    check = Check(RENDEZVOUS, status, reason, f"look at {fault} first")
+    report.checks.append(check)
     _write(wanted, [report])
     shared_folder.remove(wanted.shared, this.node)
     if fault == this.node:

@@ -118,7 +118,8 @@ def check_limits(config: BroRLConfig) -> Iterator[Check]:
     advice = f"raise it to {wanted} or more (ulimit -u, TasksMax, pids.max of the container)"
     yield _limit("processes", least, wanted // 4, wanted, advice)
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    if config.trainer.num_nodes > 1 and Path("/sys/class/infiniband").is_dir():
+    has_infiniband = Path("/sys/class/infiniband").is_dir()
+    if config.trainer.num_nodes > 1 and has_infiniband:
         if locked == resource.RLIM_INFINITY:
             yield Check("locked memory", OK, "unlimited")
             return

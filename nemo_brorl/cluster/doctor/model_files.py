@@ -64,7 +64,8 @@ def cached_model(name: str) -> Path | None:
     head = cache / "refs" / "main"
     if not head.is_file():
         return None
-    folder = cache / "snapshots" / head.read_text(encoding="ascii").strip()
+    commit = head.read_text(encoding="ascii").strip()
+    folder = cache / "snapshots" / commit
     return folder if folder.is_dir() else None
 
 
@@ -89,7 +90,8 @@ def folder_faults(folder: Path, shape: ModelShape) -> Iterator[str]:
     if index.is_file():
         try:
             text = index.read_text(encoding="utf-8")
-            named = set(json.loads(text)["weight_map"].values())
+            weight_map = json.loads(text)["weight_map"]
+            named = set(weight_map.values())
         except (OSError, ValueError, KeyError, AttributeError) as error:
             yield f"{index.name} cannot be read ({error})"
             return

@@ -23,10 +23,10 @@ def rounds(nodes: Sequence[str]) -> list[list[Pair]]:
     """All edges of the ring; within a round no node stands in two."""
     neighbours = [*nodes[1:], nodes[0]]
     edges = list(zip(nodes, neighbours, strict=True))
-    if len(nodes) % 2 == 0:
-        return [edges[::2], edges[1::2]]
-    last = edges.pop()
-    return [edges[::2], edges[1::2], [last]]
+    last = []
+    if len(nodes) % 2:
+        last = [[edges.pop()]]  # it shares a node with the first edge of either round
+    return [edges[::2], edges[1::2], *last]
 
 
 def at_fault(nodes: Sequence[str], went_well: Mapping[Pair, bool]) -> list[str]:

@@ -41,7 +41,8 @@ class Rendezvous:
         """Address of this node's interface towards the first one."""
         if self.this.is_first:
             return self.this.address
-        return str(self.links[0].getsockname()[0])
+        host, *_ = self.links[0].getsockname()
+        return str(host)
 
     def __enter__(self) -> Rendezvous:
         return self
@@ -122,7 +123,8 @@ def _welcome(rendezvous: Rendezvous, link: socket.socket) -> None:
             before = time.time()
             _send(link, {"ping": True}, HELLO_S)
             theirs = float(_receive(link, HELLO_S)["time"])
-            offsets.append(theirs - (before + time.time()) / 2)
+            middle = (before + time.time()) / 2
+            offsets.append(theirs - middle)
         _send(link, {"ping": False}, HELLO_S)
     except BaseException:  # whatever it was, Ctrl-C too: the link is not left open
         link.close()
@@ -158,7 +160,8 @@ def _come(this: NodeRank, seconds: float) -> Rendezvous:
 def _send(link: socket.socket, data: Any, seconds: float) -> None:
     body = json.dumps(data).encode()
     link.settimeout(seconds)
-    link.sendall(len(body).to_bytes(8, "big") + body)
+    length = len(body).to_bytes(8, "big")
+    link.sendall(length + body)
 
 
 def _receive(link: socket.socket, seconds: float) -> Any:

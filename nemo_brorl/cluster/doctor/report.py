@@ -70,7 +70,8 @@ class NodeReport:
     def read(cls, path: Path, max_age_s: float) -> NodeReport | None:
         """What a node has written not longer ago than that; None where there is nothing of the kind."""
         try:
-            if time.time() - path.stat().st_mtime >= max_age_s:
+            age_s = time.time() - path.stat().st_mtime
+            if age_s >= max_age_s:
                 return None
             data = json.loads(path.read_text(encoding="utf-8"))
             return cls.from_json(data)

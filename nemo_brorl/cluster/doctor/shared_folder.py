@@ -41,7 +41,8 @@ def seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
         for node, word in words.items():
             if node not in found and _holds(_path(folder, node), word):
                 found.add(node)
-        if len(found) == len(words) or time.monotonic() > ends_at:
+        is_late = time.monotonic() > ends_at
+        if is_late or len(found) == len(words):
             return sorted(found)
         with contextlib.suppress(OSError):
             os.listdir(folder)  # makes NFS look again
