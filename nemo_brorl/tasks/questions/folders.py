@@ -55,8 +55,8 @@ def dataset_files(folder: Path, split: str | None) -> list[Path]:
             f"{str(folder)!r} is not a folder; data.source=dataset reads the folder of a Hugging Face dataset on disk"
         )
     if (folder / "dataset_dict.json").is_file():
-        splits = _read_json(folder / "dataset_dict.json").get("splits", [])
-        folder = folder / _chosen(folder, split, splits)
+        saved = _read_json(folder / "dataset_dict.json")
+        folder = folder / _chosen(folder, split, saved.get("splits", []))
     if (folder / "state.json").is_file():
         return _saved_files(folder)
     return _hub_files(folder, split)
@@ -65,7 +65,8 @@ def dataset_files(folder: Path, split: str | None) -> list[Path]:
 def _saved_files(folder: Path) -> list[Path]:
     files = []
     missing = []
-    for entry in _read_json(folder / "state.json").get("_data_files", []):
+    state = _read_json(folder / "state.json")
+    for entry in state.get("_data_files", []):
         path = folder / entry["filename"]
         files.append(path)
         if not path.is_file():
@@ -91,7 +92,8 @@ def _hub_files(folder: Path, split: str | None) -> list[Path]:
         if found and not by_split and split is None:
             return found
         if found:
-            return by_split[_chosen(folder, split, sorted(by_split))]
+            wanted = _chosen(folder, split, sorted(by_split))
+            return by_split[wanted]
     raise DataError(f"{folder} has no dataset: no state.json (save_to_disk) and no {', '.join(HUB_SUFFIXES)} files")
 
 
