@@ -28,7 +28,7 @@ import ray
 
 from bench.stand_ins import PROMPT_TOKENS, VOCAB_SIZE, BulkPrompts, StandInGenerator, StandInVerifier
 from nemo_brorl.algorithm.packing import plan_update
-from nemo_brorl.algorithm.train_batch import learning_batch
+from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.derived import num_engines
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
@@ -139,7 +139,7 @@ def one_step(carry_over: CarryOver, config: BroRLConfig, data_parallel_size: int
         fill.complete()
         filled = fill.finish()
     with watch.measure("learning_batch"):
-        batch = learning_batch(filled.batch, config, step=1)
+        batch = make_train_batch(filled.batch, config, step=1)
     with watch.measure("plan"):
         plan = plan_update(
             batch, num_mini_batches=config.algorithm.num_mini_batches, data_parallel_size=data_parallel_size,

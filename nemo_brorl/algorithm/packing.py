@@ -10,8 +10,10 @@ of whole groups would step on one prompt after the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby, pairwise
+from operator import itemgetter
 
 import numpy as np
 
@@ -21,25 +23,33 @@ Item = tuple[int, int]  # (group, rollout)
 
 
 def plan_update(
-    batch: TrainBatch, *, num_mini_batches: int, data_parallel_size: int, token_budget: int, shared_prompt: bool,
-    version: int, learning_rate: float, objective: str, seed: int,
-) -> UpdatePlan:  # fmt: skip
+    batch: TrainBatch,
+    *,
+    num_mini_batches: int,
+    data_parallel_size: int,
+    token_budget: int,
+    shared_prompt: bool,
+    version: int,
+    learning_rate: float,
+    objective: str,
+    seed: int,
+) -> UpdatePlan:
     """Lay out a whole update. `token_budget` bounds the tokens of a micro-batch; the same seed gives the same plan."""
-    groups = tuple(
-        PlannedGroup(
+    groups = []
+    for scored, advantages in zip(batch.groups, batch.advantages, strict=True):
+        planned = PlannedGroup(
             prompt_ids=np.asarray(scored.prompt.token_ids, np.int32),
             chunks=tuple(chunk.data for chunk in scored.group.chunks),
             advantages=advantages,
             staleness=version - 1 - scored.group.version,
         )
-        for scored, advantages in zip(batch.groups, batch.advantages, strict=True)
-    )
-    lengths = [scored.group.lengths for scored in batch.groups]
-    packer = Packer([len(group.prompt_ids) for group in groups], lengths, token_budget, shared_prompt)
-    mini_batches = tuple(
-        packer.pack(items, data_parallel_size) for items in stratify(batch.rollouts, num_mini_batches, seed)
-    )
-    return UpdatePlan(version, objective, learning_rate, groups, mini_batches)
+        groups.append(planned)
+    prompt_lengths = [len(group.prompt_ids) for group in groups]
+    response_lengths = [scored.group.lengths for scored in batch.groups]
+    packer = Packer(prompt_lengths, response_lengths, token_budget, shared_prompt)
+    parts = stratify(batch.rollouts, num_mini_batches, seed)
+    mini_batches = tuple(packer.pack(items, data_parallel_size) for items in parts)
+    return UpdatePlan(version, objective, learning_rate, tuple(groups), mini_batches)
 
 
 def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: int) -> list[list[Item]]:
@@ -51,8 +61,10 @@ def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: in
     random = np.random.default_rng(seed)
     start = 0
     for group, members in enumerate(rollouts):
-        for position, index in enumerate(random.permutation(len(members)).tolist()):
-            parts[(start + position) % num_parts].append((group, int(members[index])))
+        shuffled = random.permutation(len(members)).tolist()
+        for position, index in enumerate(shuffled):
+            part = parts[(start + position) % num_parts]
+            part.append((group, int(members[index])))
         start += len(members)
     return [sorted(part) for part in parts]
 
@@ -75,39 +87,44 @@ class Packer:
         Parts of equal cost if the fewest of them are within the budget. Else, with a long tail of lengths, as few as
         hold all rollouts in order, each as full as the fullest must be.
         """
-        whole = self._run(items)
-        shares = [self._run(items[low:high]) for low, high in pairwise(whole.bounds(data_parallel_size))]
+        bounds = self._run(items).bounds(data_parallel_size)
+        shares = [self._run(items[low:high]) for low, high in pairwise(bounds)]  # one a rank
         most = min(len(share.items) for share in shares)
-        fewest = min(most, max(1, -(-max(share.num_response_tokens for share in shares) // self.token_budget)))
-        cuts = [share.bounds(fewest) for share in shares]
-        if any(share.tokens(fewest).max() > self.token_budget for share in shares):
-            num = max(len(share.filled(self.token_budget)) - 1 for share in shares)
-            cuts = [share.filled_evenly(min(num, most)) for share in shares]
-        return tuple(
-            tuple(self._micro_batch(share.items[low:high]) for low, high in pairwise(bounds))
-            for share, bounds in zip(shares, cuts, strict=True)
-        )
+        most_tokens = max(share.num_response_tokens for share in shares)
+        fewest = min(most, max(1, math.ceil(most_tokens / self.token_budget)))
+        fits = all(share.tokens(fewest).max() <= self.token_budget for share in shares)
+        num = max(len(share.filled(self.token_budget)) - 1 for share in shares) if not fits else fewest
+        ranks = []
+        for share in shares:
+            cuts = share.bounds(fewest) if fits else share.filled_evenly(min(num, most))
+            micro_batches = [self._micro_batch(share.items[low:high]) for low, high in pairwise(cuts)]
+            ranks.append(tuple(micro_batches))
+        return tuple(ranks)
 
     def _run(self, items: Sequence[Item]) -> Run:
-        """Of items in order of their groups."""
+        """The items, which are in order of their groups, with their lengths."""
         groups = np.array([group for group, _ in items])
         lengths = np.array([self.response_lengths[group][rollout] for group, rollout in items], np.int64)
         prompts = np.asarray(self.prompt_lengths, np.int64)[groups]
-        is_first = np.append(True, groups[1:] != groups[:-1]) if self.shared_prompt else np.ones(len(items), bool)
-        sharers = np.diff(np.append(np.flatnonzero(is_first), len(items)))
+        is_first = np.ones(len(items), bool)
+        if self.shared_prompt:
+            is_first[1:] = groups[1:] != groups[:-1]
+        starts = np.flatnonzero(is_first)
+        sharers = np.diff(np.append(starts, len(items)))
         return Run(items, lengths, prompts, is_first, np.repeat(sharers, sharers))
 
     def _micro_batch(self, items: Sequence[Item]) -> MicroBatch:
+        segments = []
         if self.shared_prompt:
-            segments = tuple(
-                Segment(group, tuple(rollout for _, rollout in members))
-                for group, members in groupby(items, key=lambda item: item[0])
-            )
+            for group, members in groupby(items, key=itemgetter(0)):
+                rollouts = tuple(rollout for _, rollout in members)
+                segments.append(Segment(group, rollouts))
         else:
-            segments = tuple(Segment(group, (rollout,)) for group, rollout in items)
+            for group, rollout in items:
+                segments.append(Segment(group, (rollout,)))
         num_loss_tokens = sum(self.response_lengths[group][rollout] for group, rollout in items)
         num_prompt_tokens = sum(self.prompt_lengths[segment.group] for segment in segments)
-        return MicroBatch(segments, num_prompt_tokens + num_loss_tokens, num_loss_tokens)
+        return MicroBatch(tuple(segments), num_prompt_tokens + num_loss_tokens, num_loss_tokens)
 
 
 class Run:
@@ -115,11 +132,10 @@ class Run:
     with long tails of lengths, hundreds are tried before every part is within the budget."""
 
     def __init__(self, items: Sequence[Item], lengths: Int64, prompts: Int64, is_first: Bool, sharers: Int64) -> None:
-        """Of each item, [n]: tokens of the response and of the prompt; whether it is the first that shares a copy of
-        the prompt, and how many do."""
+        """Arrays [n] over the items: tokens of the response and of the prompt; whether it is the first that shares a
+        copy of the prompt, and how many do."""
         self.items = items
         self.num_response_tokens = int(lengths.sum())
-        self.largest = int((lengths + prompts).max())
         self._costs = np.cumsum(lengths + prompts / sharers)
         self._lengths = np.concatenate([[0], np.cumsum(lengths)])
         self._prompts = prompts
@@ -131,7 +147,7 @@ class Run:
         return [0, *self._marks(num_parts).tolist(), len(self.items)]
 
     def tokens(self, num_parts: int) -> Int64:
-        """Of each part, its copies of prompts included."""
+        """Tokens of each part, its copies of prompts included."""
         ends = np.append(self._marks(num_parts), len(self.items))
         starts = np.append(0, ends[:-1])
         prompts = self._prompts[starts] + self._first_prompts[ends - 1] - self._first_prompts[starts]
@@ -139,18 +155,24 @@ class Run:
 
     def filled(self, limit: int) -> list[int]:
         """Bounds of the fewest contiguous parts of at most `limit` tokens; a rollout above it is alone."""
-        bounds, num = [0], len(self.items)
-        while (start := bounds[-1]) < num:
+        bounds = [0]
+        while bounds[-1] < len(self.items):
+            start = bounds[-1]
             room = limit + self._lengths[start] - self._prompts[start] + self._first_prompts[start]
-            bounds.append(max(start + 1, int(np.searchsorted(self._ends, room, side="right")) - 1))
+            end = int(np.searchsorted(self._ends, room, side="right")) - 1
+            bounds.append(max(start + 1, end))
         return bounds
 
     def filled_evenly(self, num_parts: int) -> list[int]:
         """Bounds of exactly so many contiguous parts, the fullest as empty as can be."""
-        low, high = 1, int(self._ends[-1])
-        while low < high:
+        low = 1
+        high = int(self._ends[-1])
+        while low < high:  # the smallest limit that needs no more parts
             middle = (low + high) // 2
-            low, high = (low, middle) if len(self.filled(middle)) - 1 <= num_parts else (middle + 1, high)
+            if len(self.filled(middle)) - 1 <= num_parts:
+                high = middle
+            else:
+                low = middle + 1
         bounds = self.filled(high)
         while len(bounds) - 1 < num_parts:  # halve the part with the most rollouts
             place = int(np.argmax(np.diff(bounds)))
@@ -161,7 +183,8 @@ class Run:
         """Bounds between parts; every part keeps at least one rollout."""
         num = len(self.items)
         assert num >= num_parts, f"{num} rollouts cannot fill {num_parts} parts"
-        marks = np.searchsorted(self._costs, self._costs[-1] * np.arange(1, num_parts) / num_parts, side="left") + 1
+        shares = self._costs[-1] * np.arange(1, num_parts) / num_parts
+        marks = np.searchsorted(self._costs, shares, side="left") + 1
         order = np.arange(num_parts - 1)
         free = np.maximum.accumulate(np.maximum(marks - order, 1))
         return np.minimum(free, num - num_parts + 1) + order

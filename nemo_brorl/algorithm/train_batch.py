@@ -1,5 +1,5 @@
-"""From informative groups to what is learnt from: rewards are shaped, rollouts chosen, advantages computed, in this
-order."""
+"""The batch that is learnt from, made of informative groups: rewards are shaped, rollouts chosen, advantages computed,
+in this order."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nemo_brorl.algorithm.advantages import advantages_by_wave, advantages_of
-from nemo_brorl.algorithm.advantages.base import GroupRewards
-from nemo_brorl.algorithm.advantages.per_wave import WaveMembers
-from nemo_brorl.algorithm.down_sampling import max_variance_subset
+from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of
 from nemo_brorl.algorithm.reward_shaping import shaped_rewards
+from nemo_brorl.algorithm.wave_advantages import WaveMembers, advantages_by_wave
 from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig
 from nemo_brorl.types import Float32, Int64, ScoredGroup, TrainBatch
 
 
-def learning_batch(groups: Sequence[ScoredGroup], config: BroRLConfig, step: int) -> TrainBatch:
+def make_train_batch(groups: Sequence[ScoredGroup], config: BroRLConfig, step: int) -> TrainBatch:
     """The batch of training step `step`, counted from 1. Raw rewards stay with the groups. The tail of a group is
     judged within the whole group and trained alone."""
-    rewards = [
-        GroupRewards(
-            group.rewards, shaped_rewards(group, config.rewards.shaping, config.rollouts.max_response_tokens, step)
-        )
-        for group in groups
-    ]
-    trained = [_trained(group, values, config.algorithm) for group, values in zip(groups, rewards, strict=True)]
+    algorithm = config.algorithm
+    max_tokens = config.rollouts.max_response_tokens
+    rewards = []
+    trained = []
+    for group in groups:
+        of_group = GroupRewards(group.rewards, shaped_rewards(group, config.rewards.shaping, max_tokens, step))
+        rewards.append(of_group)
+        trained.append(_trained_rollouts(group, of_group, algorithm))
     if any(group.waves for group in groups):
-        of_all = advantages_by_wave(rewards, [members_of_waves(group) for group in groups], config.algorithm)
+        waves = [members_of_waves(group) for group in groups]
+        advantages = advantages_by_wave(rewards, waves, algorithm)
     else:
-        of_all = _advantages(groups, rewards, trained, config.algorithm)
-    advantages = [_only(values, rollouts) for values, rollouts in zip(of_all, trained, strict=True)]
-    return TrainBatch(tuple(groups), tuple(advantages), tuple(trained))
+        advantages = _advantages(groups, rewards, trained, algorithm)
+    kept = []
+    for values, chosen in zip(advantages, trained, strict=True):
+        kept.append(_zero_elsewhere(values[chosen], chosen, len(values)))
+    return TrainBatch(tuple(groups), tuple(kept), tuple(trained))
 
 
-def _trained(group: ScoredGroup, rewards: GroupRewards, config: AlgorithmConfig) -> Int64:
+def _trained_rollouts(group: ScoredGroup, rewards: GroupRewards, config: AlgorithmConfig) -> Int64:
     """Indices of the rollouts that are learnt from: of a tail those that no step has learnt from, else the chosen ones,
     else all."""
     if group.learn_from is not None:
@@ -48,34 +50,55 @@ def _advantages(
     groups: Sequence[ScoredGroup], rewards: Sequence[GroupRewards], trained: Sequence[Int64], config: AlgorithmConfig
 ) -> list[Float32]:
     """[N] per group. A chosen subset is compared within itself, a tail within its group."""
-    compared = [
-        np.arange(len(values.raw)) if group.learn_from is not None else rollouts
-        for group, values, rollouts in zip(groups, rewards, trained, strict=True)
-    ]
-    values = advantages_of(
-        [GroupRewards(r.raw[some], r.shaped[some]) for r, some in zip(rewards, compared, strict=True)], config
-    )
-    return [_spread(value, some, len(r.raw)) for value, some, r in zip(values, compared, rewards, strict=True)]
+    compared = []
+    compared_rewards = []
+    for group, of_group, chosen in zip(groups, rewards, trained, strict=True):
+        rollouts = chosen if group.learn_from is None else np.arange(len(of_group.raw))
+        compared.append(rollouts)
+        compared_rewards.append(GroupRewards(of_group.raw[rollouts], of_group.shaped[rollouts]))
+    advantages = []
+    for values, rollouts, of_group in zip(advantages_of(compared_rewards, config), compared, rewards, strict=True):
+        advantages.append(_zero_elsewhere(values, rollouts, len(of_group.raw)))
+    return advantages
 
 
 def members_of_waves(scored: ScoredGroup) -> list[WaveMembers]:
-    """Which rollouts of a group are of which wave, by their places; a group asked for at once is one wave."""
+    """The rollouts of each wave of a group, by their indices in it; a group asked for at once is one wave."""
     if not scored.waves:
         return [WaveMembers(np.arange(len(scored.rewards)), 1.0)]
     ends = np.cumsum([wave.num_rollouts for wave in scored.waves])
     wave_of_rollout = np.searchsorted(ends, scored.indices, side="right")
-    return [
-        WaveMembers(np.flatnonzero(wave_of_rollout == index), wave.weight) for index, wave in enumerate(scored.waves)
-    ]
+    members = []
+    for number, wave in enumerate(scored.waves):
+        members.append(WaveMembers(np.flatnonzero(wave_of_rollout == number), wave.weight))
+    return members
 
 
-def _spread(values: Float32, rollouts: Int64, size: int) -> Float32:
-    """Values of some rollouts of a group as an array of all, 0 elsewhere."""
+def _zero_elsewhere(values: Float32, rollouts: Int64, size: int) -> Float32:
+    """An array [size] with the values of these rollouts and 0 for all others."""
     spread = np.zeros(size, np.float32)
     spread[rollouts] = values
     return spread
 
 
-def _only(values: Float32, rollouts: Int64) -> Float32:
-    """Values [N] with 0 for all other rollouts."""
-    return _spread(values[rollouts], rollouts, len(values))
+def max_variance_subset(rewards: Float32, size: int) -> Int64:
+    """Indices, ascending, of `size` rollouts of a group with the largest variance of rewards (PODS, arXiv 2504.13818);
+    all of them where there are no more. Of 512 rollouts most repeat each other.
+
+    Such a subset is always the k highest and the size − k lowest rewards for some k (theorem 1 of the paper), so k is
+    found in one pass over prefix sums. Rewards with equal variance: the smallest k.
+    """
+    num = len(rewards)
+    if size >= num:
+        return np.arange(num)
+    order = np.argsort(rewards, kind="stable")
+    ascending = rewards[order].astype(np.float64)
+    sums = np.concatenate([[0.0], np.cumsum(ascending)])
+    squares = np.concatenate([[0.0], np.cumsum(ascending**2)])
+    high = np.arange(size + 1)  # k: how many come from the top
+    total = sums[size - high] + sums[num] - sums[num - high]
+    total_of_squares = squares[size - high] + squares[num] - squares[num - high]
+    variances = total_of_squares / size - (total / size) ** 2
+    best = int(np.argmax(np.round(variances, 12)))
+    chosen = np.concatenate([order[: size - best], order[num - best :]])
+    return np.sort(chosen)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_brorl.algorithm.check import check_functions
 from nemo_brorl.commands.run import run_command
 from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.load import CommandLine
@@ -34,6 +35,7 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     """Train until the last step. Returns the exit code: SAVED when there is more to do."""
     check_model_rules(config)
     check_memory(config)
+    check_functions(config)
     from nemo_brorl.commands import wiring  # Ray, Megatron, tokenizers: only for settings that hold
 
     start = time.monotonic()

@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemo_brorl.config import messages
 from nemo_brorl.config.cross_rules import check_rules
-from nemo_brorl.config.reference import help_text
+from nemo_brorl.config.reference import help_text, settings
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 
@@ -187,4 +187,5 @@ def _checked_override(text: str, folder: Path) -> str:
     below = messages.free_form_parent(key)
     if below is None and not messages.is_key(key):
         raise ConfigError(messages.unknown_key(key, text))
-    return f"++{text.lstrip('+')}" if below is not None else text.lstrip("+")
+    is_mapping = key in settings() and settings()[key].is_mapping  # Hydra adds names to one only when told to
+    return f"++{text.lstrip('+')}" if below is not None or is_mapping else text.lstrip("+")

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nemo_brorl.core.components import is_import_path
+
 DECLARATION = "declaration"  # its key in a field's metadata
 
 
@@ -42,6 +44,7 @@ class Declaration:
     meaning: str = ""  # "" where the name says it all
     range: Range | None = None
     choices: tuple[str | None, ...] = ()  # none: any value of the type
+    or_function: bool = False  # beside the choices, a user's own function as package.module:function
     may_change: bool = False  # between two starts of the same run: what was already done stays as it is
 
     @property
@@ -49,13 +52,17 @@ class Declaration:
         """The range or the choices in words; "" where the type says it all."""
         if self.range is not None:
             return str(self.range)
-        return ", ".join("null" if choice is None else choice for choice in self.choices)
+        names = ["null" if choice is None else choice for choice in self.choices]
+        if self.or_function:
+            names.append("package.module:function")
+        return ", ".join(names)
 
     def refusal(self, name: str, value: Any) -> str | None:
         """What is wrong with a value, and what to write instead; None: nothing."""
         if self.range is not None and value is not None and not self.range.holds(value):
             return f"{name}={value} is out of range: write a number {self.allowed}"
-        if self.choices and value not in self.choices:
+        is_function = self.or_function and isinstance(value, str) and is_import_path(value)
+        if self.choices and value not in self.choices and not is_function:
             return f"{name}={value} is not known: write one of {self.allowed}"
         return None
 
@@ -77,6 +84,7 @@ def setting(
     at_most: float = math.inf,
     within: tuple[float, float] | None = None,
     choices: Sequence[str | None] = (),
+    or_function: bool = False,
     may_change: bool = False,
 ) -> Any:
     """A field of a section. A list or mapping given as default is copied for every section."""
@@ -87,7 +95,7 @@ def setting(
         numbers = Range(above, at_most, is_open=True)
     elif at_least is not None:
         numbers = Range(at_least)
-    metadata = {DECLARATION: Declaration(meaning, numbers, tuple(choices), may_change)}
+    metadata = {DECLARATION: Declaration(meaning, numbers, tuple(choices), or_function, may_change)}
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

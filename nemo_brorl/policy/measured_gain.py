@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from nemo_brorl.algorithm.losses import TokenBatch
+from nemo_brorl.algorithm.loss_inputs import TokenBatch
 
 _MAX_LOG = 20.0  # keeps the ratio of a response finite
 

@@ -14,7 +14,8 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor
 
-from nemo_brorl.algorithm.losses import LOSSES, SUPERVISED, MiniBatchSize, Sequences, TokenBatch, token_weights
+from nemo_brorl.algorithm.loss_inputs import MiniBatchSize, Sequences, TokenBatch, token_weights
+from nemo_brorl.algorithm.losses import SUPERVISED, find_loss
 from nemo_brorl.policy.measured_gain import MeasuredGain
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.numerics.fp8_check import Fp8Check
@@ -231,8 +232,8 @@ class Update:
 
     def _loss(self, index: int, old: RowLogProbs, reference: RowLogProbs) -> RowLoss:
         """The loss sum and metric sums of a row of mini-batch `index`."""
-        loss_of = LOSSES[self.plan.objective]
         algorithm = self.state.config.algorithm
+        loss_of = find_loss(self.plan.objective, algorithm)
         size = MiniBatchSize(
             self.plan.num_loss_tokens(index),
             self.plan.num_responses(index),

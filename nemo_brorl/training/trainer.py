@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nemo_brorl.algorithm.packing import plan_update
 from nemo_brorl.algorithm.reference_reset import ReferenceResets
-from nemo_brorl.algorithm.train_batch import learning_batch
+from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.derived import num_engines
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch
@@ -106,7 +106,7 @@ class BroRLTrainer:
             filled = self.fill_batch()
         watch.seconds["generate"] += filled.generate_s
         watch.seconds["reward"] += filled.reward_s
-        batch = learning_batch(filled.batch, self.config, self.step_number + 1)
+        batch = make_train_batch(filled.batch, self.config, self.step_number + 1)
         num_trained = sum(len(rollouts) for rollouts in batch.rollouts)
         self.parts.console.stage(f"update on {num_trained:,} rollouts")
         with self.handover.policy_turn(watch) as turn:

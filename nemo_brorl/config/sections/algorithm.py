@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from nemo_brorl.config.setting import Section, section, setting
 
@@ -54,7 +55,10 @@ class ImportanceCorrectionConfig(Section):
 class AlgorithmConfig(Section):
     """How rewards become an update."""
 
-    advantage: str = setting("reinforce_plus_plus_baseline", "advantage estimator", choices=ADVANTAGES)
+    advantage: str = setting(
+        "reinforce_plus_plus_baseline", "advantage estimator", choices=ADVANTAGES, or_function=True
+    )
+    advantage_params: dict[str, Any] = setting({}, "parameters of an advantage of your own (docs/extending.md)")
     pass_at_k: int = setting(8, "k of the advantage pass_at_k", at_least=1)
     train_rollouts: int | None = setting(
         None, "rollouts of a group, those with the largest variance of rewards (PODS); null: all N", at_least=2
@@ -62,7 +66,8 @@ class AlgorithmConfig(Section):
     rare_success_exponent: float = setting(
         0.0, "weight of a group: (1 - share of correct rollouts) ** this; 0: off", at_least=0
     )
-    loss: str = setting("ppo_clip", "loss of the policy", choices=REINFORCEMENT_LOSSES)
+    loss: str = setting("ppo_clip", "loss of the policy", choices=REINFORCEMENT_LOSSES, or_function=True)
+    loss_params: dict[str, Any] = setting({}, "parameters of a loss of your own (docs/extending.md)")
     aggregation: str = setting(
         "token_mean",
         "mean over tokens or responses; constant: sum over rollouts.max_response_tokens",

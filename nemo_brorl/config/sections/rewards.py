@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from nemo_brorl.config.setting import Section, section, setting
 
@@ -34,6 +35,10 @@ class ShapingConfig(Section):
     repetition_penalty: float = setting(0.0, "penalty, times the share of repeated n-grams", at_least=0)
     repetition_ngram: int = setting(16, "tokens of such an n-gram", at_least=1)
     cosine: CosineLengthConfig = section(CosineLengthConfig)
+    function: str | None = setting(
+        None, "function of your own after all of these (docs/extending.md)", choices=(None,), or_function=True
+    )
+    function_params: dict[str, Any] = setting({}, "parameters of that function")
 
 
 @dataclass
@@ -63,6 +68,7 @@ class RewardsConfig(Section):
     num_workers: int = setting(1, "processes that verify", at_least=1, may_change=True)
     timeout_s: float = setting(5.0, "seconds for one response", above=0)
     timeouts: dict[str, float] = setting({"code": 20.0}, "seconds of verifiers that take longer, by name")
+    verifier_params: dict[str, Any] = setting({}, "parameters of verifiers of your own, by package.module:function")
     shaping: ShapingConfig = section(ShapingConfig)
     code: CodeConfig = section(CodeConfig)
 

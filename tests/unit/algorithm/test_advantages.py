@@ -7,8 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.advantages import ADVANTAGES, advantages_of
-from nemo_brorl.algorithm.advantages.base import GroupRewards
+from nemo_brorl.algorithm.advantages import ADVANTAGES, GroupRewards, advantages_of
 from nemo_brorl.config.schema import AlgorithmConfig
 from nemo_brorl.config.sections.algorithm import ADVANTAGES as NAMES
 

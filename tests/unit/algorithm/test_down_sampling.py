@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.down_sampling import max_variance_subset
+from nemo_brorl.algorithm.train_batch import max_variance_subset
 
 
 def test_of_right_and_wrong_answers_half_of_each_are_kept() -> None:

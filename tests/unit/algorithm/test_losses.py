@@ -9,13 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_brorl.algorithm.kl import kl_per_token
-from nemo_brorl.algorithm.losses import MiniBatchSize, Sequences, TokenBatch, token_weights
-from nemo_brorl.algorithm.losses.cispo import cispo
-from nemo_brorl.algorithm.losses.cross_entropy import cross_entropy
-from nemo_brorl.algorithm.losses.gspo import gspo
-from nemo_brorl.algorithm.losses.importance import importance_weights
-from nemo_brorl.algorithm.losses.ppo import ppo_clip
+from nemo_brorl.algorithm.importance import importance_weights
+from nemo_brorl.algorithm.loss_inputs import MiniBatchSize, Sequences, TokenBatch, token_weights
+from nemo_brorl.algorithm.losses import cispo, cross_entropy, gspo, kl_per_token, ppo_clip
 from nemo_brorl.config.schema import AlgorithmConfig, ImportanceCorrectionConfig, KLConfig
 
 OFF = ImportanceCorrectionConfig(enabled=False)

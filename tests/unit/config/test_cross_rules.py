@@ -158,12 +158,11 @@ def test_what_fits_is_accepted(overrides: list[str]) -> None:
 
 def test_names_in_the_rules_are_those_of_the_algorithms() -> None:
     from nemo_brorl.algorithm.advantages import ADVANTAGES
-    from nemo_brorl.algorithm.kl import ESTIMATORS
-    from nemo_brorl.algorithm.losses import LOSSES, SUPERVISED
+    from nemo_brorl.algorithm.losses import KL_ESTIMATORS, LOSSES, SUPERVISED
 
     assert set(algorithm.ADVANTAGES) == set(ADVANTAGES)
     assert set(algorithm.REINFORCEMENT_LOSSES) == set(LOSSES) - SUPERVISED
-    assert set(algorithm.KL_ESTIMATORS) == set(ESTIMATORS)
+    assert set(algorithm.KL_ESTIMATORS) == set(KL_ESTIMATORS)
 
 
 def test_the_warm_up_model_must_hold_a_prompt_and_a_response() -> None:

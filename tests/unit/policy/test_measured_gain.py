@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nemo_brorl.algorithm.losses import Sequences, TokenBatch
+from nemo_brorl.algorithm.loss_inputs import Sequences, TokenBatch
 from nemo_brorl.policy.measured_gain import MeasuredGain
 
 

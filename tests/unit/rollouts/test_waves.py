@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.train_batch import learning_batch
+from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.schema import BroRLConfig, PosteriorConfig, RolloutsConfig, WavesConfig
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.group_size.wave_weights import Draw, shares, wave_weights
@@ -210,10 +210,10 @@ def test_through_coins_and_advantages_a_bandits_gradient_is_met_within_its_error
 
     scores = [np.eye(4)[row[: len(group.rewards)]] - p for row, group in zip(answers, groups, strict=True)]
     mean_size = np.mean([len(score) for score in scores])
-    advantages = learning_batch(groups, config, 1).advantages
+    advantages = make_train_batch(groups, config, 1).advantages
     weighted = np.array([values @ score / mean_size for values, score in zip(advantages, scores, strict=True)])
     assert (np.abs(weighted.mean(0) - gradient) < 4 * weighted.std(0) / math.sqrt(num_groups)).all()
 
-    advantages = learning_batch([replace(group, waves=()) for group in groups], config, 1).advantages
+    advantages = make_train_batch([replace(group, waves=()) for group in groups], config, 1).advantages
     plain = np.array([values @ score / len(score) for values, score in zip(advantages, scores, strict=True)])
     assert (np.abs(plain.mean(0) - gradient) > 4 * plain.std(0) / math.sqrt(num_groups)).all()

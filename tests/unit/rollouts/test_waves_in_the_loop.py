@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.train_batch import learning_batch
+from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import ScoredGroup
 from tests.support.loop import fake, make_trainer, small_config
@@ -44,7 +44,7 @@ def test_decisions_are_the_same_when_the_step_is_taken_again(tmp_path: Path) -> 
 
 def test_every_wave_of_a_batch_sums_to_no_advantage(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, config_of_waves())
-    batch = learning_batch(trainer.fill_batch().batch, trainer.config, 1)
+    batch = make_train_batch(trainer.fill_batch().batch, trainer.config, 1)
     for group, advantages in zip(batch.groups, batch.advantages, strict=True):
         ends = np.cumsum([wave.num_rollouts for wave in group.waves])
         assert [float(part.sum()) for part in np.split(advantages, ends[:-1])] == pytest.approx(

@@ -1,13 +1,15 @@
-"""Correction for tokens that vLLM drew and Megatron scores: the two compute slightly different probabilities of the
-same weights, and carried groups come from older weights. Each kind gives a weight per token from w = p_Megatron,old /
-p_vLLM, without gradient."""
+"""Importance weights for tokens that vLLM drew and Megatron scores.
+
+The two compute slightly different probabilities of the same weights, and carried groups come from older weights. Each
+kind gives a weight per token from w = p_Megatron,old / p_vLLM, without gradient.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from nemo_brorl.algorithm.losses.base import TokenBatch
+from nemo_brorl.algorithm.loss_inputs import TokenBatch
 from nemo_brorl.config.schema import AlgorithmConfig, ImportanceCorrectionConfig
 
 _MAX_LOG = 20.0  # keeps the exponential finite
@@ -17,10 +19,9 @@ def importance_weights(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
     """Weights [T] of the kind in `algorithm.importance_correction`; ones where it is off.
 
     tis            min(w, cap): truncated importance sampling (Yao et al., "Your efficient RL framework secretly brings
-    you
-                   off-policy RL training", 2025)
+                   you off-policy RL training", 2025)
     icepop         w inside [low, high], 0 outside: a token the two disagree about teaches nothing (IcePop, Ling team
-    2025)
+                   2025)
     sequence_mask  tis, and 0 for all of a response whose geometric mean of w is outside [low, high]
     """
     settings = config.importance_correction
@@ -29,13 +30,13 @@ def importance_weights(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
     log_weights = (batch.old_log_probs - batch.sampled_log_probs).detach()
     weights = log_weights.clamp(max=_MAX_LOG).exp()
     if settings.kind == "icepop":
-        return torch.where(_inside(weights, settings), weights, 0.0)
+        return torch.where(_is_inside(weights, settings), weights, 0.0)
     truncated = weights.clamp(max=settings.cap)
     if settings.kind == "tis":
         return truncated
     means = batch.sequences.mean_of(log_weights).clamp(max=_MAX_LOG).exp()
-    return torch.where(_inside(means, settings), truncated, 0.0)
+    return torch.where(_is_inside(means, settings), truncated, 0.0)
 
 
-def _inside(values: Tensor, settings: ImportanceCorrectionConfig) -> Tensor:
+def _is_inside(values: Tensor, settings: ImportanceCorrectionConfig) -> Tensor:
     return (values >= settings.low) & (values <= settings.high)

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_brorl.algorithm.advantages.base import Advantage, GroupRewards
-from nemo_brorl.algorithm.advantages.grpo import dr_grpo
-from nemo_brorl.algorithm.advantages.reinforce_plus_plus import reinforce_plus_plus_baseline
+from nemo_brorl.algorithm.advantages import Advantage, GroupRewards, dr_grpo, reinforce_plus_plus_baseline
 from nemo_brorl.config.schema import AlgorithmConfig
 from nemo_brorl.types import Float32, Int64
 
@@ -44,15 +42,24 @@ def advantages_by_wave(
 
     so that the sum over a batch, divided by its rollouts, is the mean of the groups' estimates, as it is for groups of
     equal size. A wave of one rollout has nothing to compare it with and gets 0.
+
+    Example: two groups of 4 and 2 rollouts, each one wave of weight 1, have 3 rollouts per group; a success among the
+    first four gets (1 − 1/4) · 1 / 3 · 3 = 0.75, one of the two gets (1 − 1/2) · 1 / 1 · 3 = 1.5 (dr_grpo).
     """
-    parts = [(group, wave) for group, members in enumerate(waves) for wave in members if len(wave.rollouts) > 1]
-    rewards = [
-        GroupRewards(groups[group].raw[wave.rollouts], groups[group].shaped[wave.rollouts]) for group, wave in parts
-    ]
     advantages = [np.zeros(len(group.raw), np.float32) for group in groups]
-    if not parts:
+    compared: list[tuple[int, WaveMembers]] = []
+    rewards: list[GroupRewards] = []
+    for index, members in enumerate(waves):
+        for wave in members:
+            if len(wave.rollouts) > 1:
+                group = groups[index]
+                compared.append((index, wave))
+                rewards.append(GroupRewards(group.raw[wave.rollouts], group.shaped[wave.rollouts]))
+    if not compared:
         return advantages
     mean_size = float(np.mean([len(group.raw) for group in groups]))
-    for (group, wave), values in zip(parts, BY_WAVE[config.advantage](rewards, config), strict=True):
-        advantages[group][wave.rollouts] = values * np.float32(wave.weight * mean_size / (len(values) - 1))
+    values_by_wave = BY_WAVE[config.advantage](rewards, config)
+    for (index, wave), values in zip(compared, values_by_wave, strict=True):
+        scale = wave.weight * mean_size / (len(values) - 1)
+        advantages[index][wave.rollouts] = values * np.float32(scale)
     return advantages

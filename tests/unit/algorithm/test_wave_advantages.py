@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.advantages.base import GroupRewards
-from nemo_brorl.algorithm.advantages.per_wave import BY_WAVE, WaveMembers, advantages_by_wave
-from nemo_brorl.algorithm.train_batch import learning_batch
+from nemo_brorl.algorithm.advantages import GroupRewards
+from nemo_brorl.algorithm.train_batch import make_train_batch
+from nemo_brorl.algorithm.wave_advantages import BY_WAVE, WaveMembers, advantages_by_wave
 from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig
 from nemo_brorl.config.sections.algorithm import ADVANTAGES_BY_WAVE
 from nemo_brorl.types import Float32, Wave
@@ -73,7 +73,7 @@ def test_a_learning_batch_tells_waves_apart_by_place_and_takes_whole_groups_as_o
     config = BroRLConfig()
     config.algorithm.advantage = "rloo"
     grown = replace(make_group([1, 0, 0, 1, 0, 0]), waves=(Wave(2, 1.0, 0.4), Wave(4, 0.5, 0.6)))
-    batch = learning_batch([grown, make_group([1, 0], uid="train/1")], config, 1)  # sizes 6 and 2: 4 on average
+    batch = make_train_batch([grown, make_group([1, 0], uid="train/1")], config, 1)  # sizes 6 and 2: 4 on average
     np.testing.assert_allclose(batch.advantages[0][:2], np.array([0.5, -0.5]) * 0.4 * 4)
     np.testing.assert_allclose(batch.advantages[0][2:], np.array([-0.25, 0.75, -0.25, -0.25]) * 0.6 / 3 * 4, rtol=1e-6)
     np.testing.assert_allclose(batch.advantages[1], np.array([0.5, -0.5]) * 4)

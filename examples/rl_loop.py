@@ -1,0 +1,91 @@
+"""A training loop to fork: sample N rollouts of each prompt, score them, learn, hand the new weights to the engines.
+
+    make train ARGS="trainer.max_steps=1"                                   # once: installs, makes the small base model
+    .venv/bin/python examples/rl_loop.py trainer.max_steps=3 rollouts.num_per_prompt=32
+
+Real parts, the same that `brorl train` uses: a Megatron policy, vLLM engines, verifier processes, all on Ray. What the
+trainer has besides and this page leaves out: carried-over groups, waves, deadlines, overlap of sampling and learning,
+validation, checkpoints and resume, metrics on disk (`nemo_brorl/training/trainer.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from nemo_brorl.algorithm.packing import plan_update
+from nemo_brorl.algorithm.train_batch import make_train_batch
+from nemo_brorl.commands import wiring
+from nemo_brorl.config.load import load_config, parse_command_line
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.clock import Stopwatch
+from nemo_brorl.core.console import Console
+from nemo_brorl.rollouts.dynamic_sampling import judge
+from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.tasks.questions.stream import PromptStream
+from nemo_brorl.training.device_handover import DeviceHandover
+from nemo_brorl.types import Sampling, ScoredGroup, UpdatePlan
+
+
+def main(argv: Sequence[str]) -> list[float]:
+    """Train for `trainer.max_steps` steps. Returns the mean raw reward of each."""
+    line = parse_command_line(argv, "train", (__doc__ or "").strip())
+    config = load_config(*line)
+    console = Console()
+    watch = Stopwatch()
+
+    # Tokenizer and prompts are read before anything expensive starts.
+    inputs = wiring.read_inputs(config, wiring.resolve_model(config))
+    rewards = []
+    with wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch) as actors:
+        wiring.wait_ready(actors, watch)
+        policy = actors.trained_policy()
+        sampler = wiring.make_sampler(config, actors, console)
+        # Policy and engines may share devices: one of them has them at a time.
+        handover = DeviceHandover(policy, actors.generator)
+        handover.begin(version=0, is_published=True)
+        for step in range(1, config.trainer.max_steps + 1):
+            groups = sample_batch(config, inputs.prompts, sampler)
+            rewards.append(float(np.mean([group.rewards.mean() for group in groups])))
+            plan = plan_step(config, groups, step, policy.data_parallel_size)
+            if plan is None:
+                console.line(f"step {step}: every prompt was all right or all wrong, nothing to learn from")
+                continue
+            with handover.policy_turn(watch) as turn:
+                update = policy.update(plan)
+                turn.made(update.version)  # published to the engines at the end of the turn
+            loss = update.metrics["policy/loss"]
+            console.line(f"step {step}: reward {rewards[-1]:.3f}, {len(plan.groups)} groups, loss {loss:.4f}")
+    return rewards
+
+
+def sample_batch(config: BroRLConfig, prompts: PromptStream, sampler: Sampler) -> list[ScoredGroup]:
+    """N rollouts of each of the next prompts, scored."""
+    rollouts = config.rollouts
+    sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens)
+    drawn = prompts.take(rollouts.prompts_per_step)
+    return sampler.sample(drawn, rollouts.num_per_prompt, sampling, "generate").groups
+
+
+def plan_step(config: BroRLConfig, groups: Sequence[ScoredGroup], step: int, num_ranks: int) -> UpdatePlan | None:
+    """Advantages of the informative groups, laid out for the policy's ranks; None where no group is informative."""
+    informative = [group for group in groups if judge(group, config.dynamic_sampling).keep]
+    if not informative:
+        return None
+    return plan_update(
+        make_train_batch(informative, config, step),
+        num_mini_batches=config.algorithm.num_mini_batches,
+        data_parallel_size=num_ranks,
+        token_budget=config.policy.tokens_per_micro_batch,
+        shared_prompt=config.policy.shared_prompt,
+        version=step,
+        learning_rate=config.policy.optim.lr,
+        objective=config.algorithm.loss,
+        seed=config.trainer.seed + step,
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

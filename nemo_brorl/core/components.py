@@ -1,0 +1,102 @@
+"""Functions chosen by name or by import path (`package.module:function`), with typed parameters of their own.
+
+A function that takes parameters declares them as a dataclass, the annotation of its argument `params`:
+
+    @dataclass
+    class Params:
+        temperature: float = 2.0
+
+    def my_advantage(groups, config, params: Params): ...
+
+Settings then give them by name, `algorithm.advantage_params={temperature: 3}`; types are checked and unknown names
+refused when the run starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar, get_type_hints
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from nemo_brorl.core.errors import ConfigError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a name has the form `package.module:function`."""
+    module, colon, function = name.partition(":")
+    return bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def import_function(what: str, path: str) -> Callable[..., Any]:
+    """The function at `package.module:function`. Raises ConfigError, which says `what` it was wanted for."""
+    module_name, _, name = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ConfigError(
+            f"{what} {path!r} cannot be imported ({type(error).__name__}: {error}); write package.module:function and "
+            "put the folder of the package on PYTHONPATH"
+        ) from error
+    if not callable(function):
+        raise ConfigError(f"{what} {path!r} is a {type(function).__name__} and not a function")
+    return function
+
+
+def find_function(setting: str, name: str, built_in: Mapping[str, Function]) -> Function | Callable[..., Any]:
+    """The function that a setting names: one of `built_in`, or a user's own. Raises ConfigError when there is none."""
+    if name in built_in:
+        return built_in[name]
+    if is_import_path(name):
+        return import_function(f"{setting}:", name)
+    raise ConfigError(
+        f"{setting}={name}: write one of {', '.join(built_in)}, or a function of your own as package.module:function"
+    )
+
+
+def with_params(setting: str, name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function with its parameters filled in: those `given` in `setting` over the defaults of its dataclass.
+
+    Raises ConfigError for a name it does not have, a value of another type, one that its dataclass refuses by a
+    ValueError, and one that is required and missing.
+    """
+    declared = params_type(name, function)
+    if declared is None:
+        if given:
+            raise ConfigError(f"{setting}={dict(given)}: {name} takes no parameters; leave them out")
+        return function
+    try:
+        typed = OmegaConf.structured(declared)
+        OmegaConf.set_readonly(typed, False)  # a frozen dataclass is read-only
+        params = OmegaConf.to_object(OmegaConf.merge(typed, dict(given)))
+    except (OmegaConfBaseException, ValueError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{setting}={dict(given)}: {reason}; {name} takes {_signature(declared)}") from error
+    return partial(function, params=params)
+
+
+def params_type(name: str, function: Callable[..., Any]) -> type | None:
+    """The dataclass of a function's argument `params`; None where it has no such argument. Raises ConfigError."""
+    if "params" not in inspect.signature(function).parameters:
+        return None
+    declared = get_type_hints(function).get("params")
+    if not isinstance(declared, type) or not dataclasses.is_dataclass(declared):
+        raise ConfigError(f"{name}: annotate its argument `params` with a dataclass of what may be set")
+    return declared
+
+
+def _signature(declared: type) -> str:
+    """Names, types and defaults of a dataclass, as one would write them."""
+    fields = []
+    for field in dataclasses.fields(declared):
+        default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
+        annotation = field.type if isinstance(field.type, str) else field.type.__name__
+        fields.append(f"{field.name}: {annotation}{default}")
+    return ", ".join(fields)
