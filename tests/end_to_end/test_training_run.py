@@ -4,6 +4,7 @@ uninterrupted run that the others are compared with."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from nemo_brorl.core.metric_registry import undeclared
 from tests.support.commands import Command, run
+from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.end_to_end
 
@@ -83,6 +86,7 @@ def test_a_run_leaves_metrics_checkpoints_and_a_hugging_face_folder(whole: tuple
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in metrics] == [0, 1, 2, 3, 4]
     assert set(EXPECTED_METRICS) <= metrics[1].keys()
+    assert undeclared(sorted(set().union(*metrics) - {"step"})) == []
     assert "validation/pass_at_1" in metrics[4]
     assert metrics[3]["time/save_s"] > 0
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step_2", "step_4"]
@@ -190,6 +194,40 @@ def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tupl
     again = Command(*asked)
     assert again.wait() == 2
     assert "is there and not empty" in again.errors
+
+
+MY_FUNCTIONS = """
+from nemo_brorl.algorithm.advantages import centred
+from nemo_brorl.algorithm.losses import finish
+
+
+def halved(groups, config):
+    return [centred(group) / 2 for group in groups]
+
+
+def policy_gradient(batch, config):
+    objective = batch.advantages * batch.log_probs
+    return finish(batch, config, objective, {"policy/objective": objective.sum()})
+"""
+
+
+def test_the_loop_to_fork_trains_with_functions_from_outside_the_package(
+    whole: tuple[Path, str], tmp_path: Path
+) -> None:
+    """On the real stack: the loss runs on policy ranks, which import the user's module as well."""
+    (tmp_path / "my_functions.py").write_text(MY_FUNCTIONS)
+    own = ("algorithm.advantage=my_functions:halved", "algorithm.loss=my_functions:policy_gradient")
+    _, *arguments = line("train", whole[0], *ONE_OF_EACH, *own, "trainer.max_steps=2")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "rl_loop.py"), *arguments],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    assert "step 1: reward 0." in done.stdout
+    assert "step 2: reward 0." in done.stdout
 
 
 @pytest.mark.parametrize(
