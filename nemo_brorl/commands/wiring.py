@@ -28,7 +28,7 @@ from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream
 from nemo_brorl.tasks.scoring.pool import VerifierPool
 from nemo_brorl.tasks.verifiers.code import code
-from nemo_brorl.tasks.verifiers.registry import names_in
+from nemo_brorl.tasks.verifiers.registry import configure, names_in
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
 from nemo_brorl.training.trainer import Parts
@@ -74,6 +74,7 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     for prompt in held_out:
         verifiers.update(names_in(prompt.verifier, prompt.payload))
     prepare_sandbox(config, verifiers)
+    configure(config.rewards.verifiers)
     return Inputs(model_folder, tokenizer, prompts, held_out, sorted(verifiers))
 
 

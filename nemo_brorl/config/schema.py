@@ -26,7 +26,13 @@ from nemo_brorl.config.sections.data import (
 from nemo_brorl.config.sections.evaluation import BenchmarkConfig, EvaluationConfig
 from nemo_brorl.config.sections.generation import GenerationConfig
 from nemo_brorl.config.sections.policy import MoeConfig, OptimConfig, PolicyConfig
-from nemo_brorl.config.sections.rewards import CodeConfig, CosineLengthConfig, RewardsConfig, ShapingConfig
+from nemo_brorl.config.sections.rewards import (
+    CodeConfig,
+    CosineLengthConfig,
+    OwnVerifierConfig,
+    RewardsConfig,
+    ShapingConfig,
+)
 from nemo_brorl.config.sections.rollouts import (
     DynamicSamplingConfig,
     PlacementConfig,

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from omegaconf import MISSING
+
 from nemo_brorl.config.setting import Section, section, setting
 
 SHARE_OF_TESTS = 0.8  # share of a response's deadline for its tests: what remains is for the rest of the verifier
@@ -62,13 +64,21 @@ class CodeConfig(Section):
 
 
 @dataclass
+class OwnVerifierConfig(Section):
+    """A verifier outside the package that takes parameters."""
+
+    name: str = setting(MISSING, "package.module:function")
+    params: dict[str, Any] = setting({}, "its parameters by name")
+
+
+@dataclass
 class RewardsConfig(Section):
     """Verification."""
 
     num_workers: int = setting(1, "processes that verify", at_least=1, may_change=True)
     timeout_s: float = setting(5.0, "seconds for one response", above=0)
     timeouts: dict[str, float] = setting({"code": 20.0}, "seconds of verifiers that take longer, by name")
-    verifier_params: dict[str, Any] = setting({}, "parameters of verifiers of your own, by package.module:function")
+    verifiers: list[OwnVerifierConfig] = setting([], "verifiers of your own that take parameters (docs/extending.md)")
     shaping: ShapingConfig = section(ShapingConfig)
     code: CodeConfig = section(CodeConfig)
 

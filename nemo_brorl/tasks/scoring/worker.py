@@ -14,7 +14,7 @@ from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
-from nemo_brorl.tasks.verifiers.registry import answer_reader
+from nemo_brorl.tasks.verifiers.registry import answer_reader, configure
 from nemo_brorl.types import ChunkArrays, Float32, UInt64
 
 LIGHTEST = "exact_match"  # loads nothing: shows that processes can be started
@@ -48,6 +48,7 @@ class VerifierWorker:
         `with_answers`: read them too."""
         if rewards is not None:
             code.configure(rewards)
+            configure(rewards.verifiers)
         self.tokenizer = load_tokenizer(model_folder)
         self.verifiers = tuple(verifiers)
         self.repetition_ngram = repetition_ngram

@@ -8,10 +8,13 @@ verifiers need, and the driver none of it.
 
 from __future__ import annotations
 
-import importlib
+import json
+import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from nemo_brorl.config.schema import OwnVerifierConfig
+from nemo_brorl.core.components import import_function, is_import_path, with_params
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.tasks.verifiers import composite, exact_match, multiple_choice, reasoning_gym, response_format
 from nemo_brorl.tasks.verifiers.code import code
@@ -19,6 +22,8 @@ from nemo_brorl.tasks.verifiers.deadlines import check_timeout
 from nemo_brorl.tasks.verifiers.ifeval import instruction_following
 from nemo_brorl.tasks.verifiers.math import answer as math_answer
 from nemo_brorl.tasks.verifiers.payload import Answer, Check, Load, Payload, Score
+
+PARAMS_VARIABLE = "BRORL_VERIFIER_PARAMS"  # of the environment: parameters of a user's own verifiers, by import path
 
 
 def _nothing_wrong(payload: Payload) -> Iterator[str]:
@@ -127,7 +132,7 @@ def find(name: str) -> Scorer:
 
 def check_name(name: str) -> None:
     """Raise ConfigError unless `name` is a key of VERIFIERS or has the form of an import path. Imports nothing."""
-    if name not in VERIFIERS and not _is_import_path(name):
+    if name not in VERIFIERS and not is_import_path(name):
         raise ConfigError(
             f"unknown verifier {name!r}; choose {', '.join(sorted(VERIFIERS))}, or your own as package.module:function"
         )
@@ -173,22 +178,18 @@ def _wrong_payload(name: str, payload: Payload) -> Iterator[str]:
             yield f"verifier {name}: {message}"
 
 
-def _is_import_path(name: str) -> bool:
-    module, _, function = name.partition(":")
-    names = [*module.split("."), function]
-    return all(map(str.isidentifier, names))
+def configure(verifiers: Sequence[OwnVerifierConfig]) -> None:
+    """Use the parameters of these verifiers, a user's own, in this process and those that it starts from now on.
+    Raises ConfigError when one cannot be imported, or does not take them."""
+    params = {verifier.name: verifier.params for verifier in verifiers}
+    os.environ[PARAMS_VARIABLE] = json.dumps(params)
+    for name in params:
+        _imported(name)
 
 
 def _imported(path: str) -> Score:
-    """A user's own `score`. Raises ConfigError when it cannot be imported."""
-    module_name, _, name = path.partition(":")
-    try:
-        score: Score = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise ConfigError(
-            f"verifier {path!r} cannot be imported ({type(error).__name__}: {error}); "
-            f"write package.module:function and put the folder of the package on PYTHONPATH"
-        ) from error
-    if not callable(score):
-        raise ConfigError(f"verifier {path!r} is a {type(score).__name__} and not a function of (payload, response)")
+    """A user's own `score`, with its parameters. Raises ConfigError when it cannot be imported."""
+    function = import_function("verifier", path)
+    params = json.loads(os.environ.get(PARAMS_VARIABLE, "{}"))
+    score: Score = with_params(f"rewards.verifiers[{path}].params", path, function, params.get(path, {}))
     return score

@@ -1,0 +1,72 @@
+"""A verifier of a module outside the package, with typed parameters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.config.load import load_config
+from nemo_brorl.config.schema import RewardsConfig
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.tasks.scoring.process_pool import ProcessPool
+from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from nemo_brorl.tasks.verifiers.registry import PARAMS_VARIABLE, configure, find
+
+MODULE = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Tolerance:
+    tolerance: float = 0.25
+
+
+def near(payload, response, params: Tolerance):
+    return float(abs(float(response) - payload["value"]) <= params.tolerance)
+"""
+
+
+@pytest.fixture(autouse=True)
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "my_verifiers.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(PARAMS_VARIABLE, "{}")
+    yield
+    sys.modules.pop("my_verifiers", None)
+
+
+def rewards(params: str) -> RewardsConfig:
+    return load_config("brorl_cpu", [f"rewards.verifiers=[{{name: 'my_verifiers:near', params: {params}}}]"]).rewards
+
+
+def test_its_parameters_are_those_of_the_settings() -> None:
+    configure(rewards("{tolerance: 1}").verifiers)
+    score = find("my_verifiers:near").score
+    assert [score({"value": 5}, response) for response in ("5", "6", "6.5")] == [1.0, 1.0, 0.0]
+
+
+def test_without_settings_they_have_their_defaults() -> None:
+    score = find("my_verifiers:near").score
+    assert [score({"value": 5}, response) for response in ("5.25", "5.5")] == [1.0, 0.0]
+
+
+def test_the_processes_that_score_have_them_too() -> None:
+    settings = rewards("{tolerance: 1}")
+    configure(settings.verifiers)
+    pool = ProcessPool(Deadlines.of(settings))
+    try:
+        assert pool.score("my_verifiers:near", {"value": 5}, ["6", "7"]) == [1.0, 0.0]
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [("{tolerence: 1}", "tolerence.*takes tolerance: float = 0.25"), ("{tolerance: wide}", "'wide'")],
+)
+def test_a_mistake_is_found_when_the_run_starts(params: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configure(rewards(params).verifiers)
