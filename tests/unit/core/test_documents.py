@@ -15,11 +15,12 @@ FOLDERS = ("nemo_brorl", "launcher", "bench", "scripts", "tests", "conf", "slurm
 FILE_NAMES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
 
 A_FILE = re.compile(r"(?<![\w./*-])((?:[\w.]+/)*[\w]+\.(?:py|sh))\b")
+A_TREE = re.compile(r"`((?:nemo_brorl|launcher|bench|tests|scripts|slurm|conf)/[\w./]*\w/?)`")
 A_PAGE = re.compile(r"(?<![\w./-])docs/\w+\.md")
 A_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 A_MODULE = re.compile(r"python -m ((?:bench|nemo_brorl)(?:\.\w+)+)")
 A_COMMAND = re.compile(r"(?:`|^ *|&& )brorl ([a-z]+)", re.MULTILINE)
-OF_A_USER = ("my_", "unpack.py")  # files of examples, and what `bench.gpu.carry` packs
+OF_A_USER = ("my_", "conf/site/NAME", "unpack.py")  # examples, and what `bench.gpu.carry` packs
 IN_THE_MAKING = {"docs/extending.md", "docs/python_api.md"}
 
 
@@ -33,7 +34,8 @@ def is_there(path: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_and_page_that_is_named_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    named = {path for path in A_FILE.findall(text) if not path.startswith(OF_A_USER)}
+    paths = [*A_FILE.findall(text), *A_TREE.findall(text)]
+    named = {path for path in paths if not path.startswith(OF_A_USER)}
     if page.name == "modules.md":  # its rows are relative to their headings, and made from the tree itself
         named = set()
     missing = [path for path in sorted(named | set(A_PAGE.findall(text)) - IN_THE_MAKING) if not is_there(path)]
