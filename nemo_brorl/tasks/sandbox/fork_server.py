@@ -147,7 +147,7 @@ def _confinement(layers: Layers, user: int, settings: dict[str, Any]) -> Confine
         rules = landlock.ruleset(settings["readable"], [scratch, "/dev/null"], interface)
     code = None
     if "seccomp" not in without and program_process.can_filter():
-        code = seccomp.build(guard_signals=not layers.pid)
+        code = seccomp.build(guard_signals=not layers.pid, guard_files=layers.shows_own_files)
     layers = replace(
         layers,
         landlock=interface,

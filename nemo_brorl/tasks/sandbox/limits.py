@@ -44,6 +44,11 @@ class Layers:
     # the kernel's limit of processes acts: it does not on root, who runs programs as nobody else
     process_limit: bool = False
 
+    @property
+    def shows_own_files(self) -> bool:
+        """Whether programs see files of the user that they run as, kept from them by Landlock alone."""
+        return not self.mount and not self.own_uid
+
     def gaps(self) -> list[str]:
         """What a program could do that it must not; empty for a sandbox."""
         found = []

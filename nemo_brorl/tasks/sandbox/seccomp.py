@@ -108,6 +108,28 @@ FCNTL = (72, 25)
 FCNTL_SIGNALS = (8, 10, 15)
 IOCTL = (16, 29)
 IOCTL_SIGNALS = (0x8901, 0x8902)
+# Calls that change a file by its name and that Landlock lets pass (`truncate` before its version 3), for where programs
+# run as a user that has files.
+ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
+    "chmod": (90, None),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "truncate": (76, 45),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+}
 CLONE, CLONE3 = (56, 220), 435
 PRLIMIT = (302, 261)
 NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW… flag that `clone` takes
@@ -120,9 +142,10 @@ _NUMBER, _ARCH, _ARGUMENTS = 0, 4, (16, 24)  # offsets in struct seccomp_data
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 
-def build(guard_signals: bool, pid: int = 0) -> bytes | None:
+def build(guard_signals: bool, pid: int = 0, guard_files: bool = False) -> bytes | None:
     """The filter's instructions, None for an architecture that it does not know. With `guard_signals`, for a sandbox
-    whose programs can see other processes, a process may signal only `pid`, itself."""
+    whose programs can see other processes, a process may signal only `pid`, itself; with `guard_files`, for one whose
+    programs can see files of their user, it may not change what Landlock does not keep."""
     if linux.machine() not in _ARCHITECTURE:
         return None
     column, architecture = _ARCHITECTURE[linux.machine()]
@@ -135,6 +158,8 @@ def build(guard_signals: bool, pid: int = 0) -> bytes | None:
     code += _inspect(CLONE[column], _step(_ANY_BIT, NEW_NAMESPACES, 0, 1))
     code += _inspect(PRLIMIT[column], _step(_EQUAL, 0, 1, 0))  # a process may limit itself
     refused = [call[column] for call in (*REFUSED.values(), SOCKET)]
+    if guard_files:
+        refused += [call[column] for call in ATTRIBUTES.values()]
     if guard_signals:
         refused += [call[column] for call in SIGNALS.values()]
         code += _inspect(TGKILL[column], _step(_EQUAL, pid, 1, 0))

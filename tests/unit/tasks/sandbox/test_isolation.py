@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.config.schema import CodeConfig, RewardsConfig
-from nemo_brorl.tasks.sandbox import FINISHED, Job, Limits, Sandbox
+from nemo_brorl.tasks.sandbox import FAILED, FINISHED, Job, Limits, Sandbox
 from nemo_brorl.tasks.sandbox.limits import NAMESPACES
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.code import code
@@ -122,6 +123,27 @@ def test_seccomp_alone_keeps_signals_from_other_processes(way: str) -> None:
         is_alive = victim.poll() is None
         victim.kill()
     assert is_alive
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "os.chmod(file, 0o777)",
+        "os.chmod(os.path.dirname(file), 0)",
+        "os.utime(file, (1, 1))",
+        "os.chown(file, 1, 1)",
+        "os.truncate(file, 0)",
+        "os.setxattr(file, 'user.a', b'b')",
+    ],
+)
+def test_files_of_the_programs_user_stay_as_they_are_without_namespaces(tmp_path: Path, change: str) -> None:
+    file = tmp_path / "checkpoint"
+    file.write_text("weights")
+    before = [(path.stat(), os.listxattr(path)) for path in (file, tmp_path)]
+    with Sandbox(LIMITS, without=(*NAMESPACES, "own_uid"), is_bare_allowed=True) as sandbox:
+        run = sandbox.run(Job(f"import os\nfile = {str(file)!r}\n{change}"))
+    assert run.ending == FAILED
+    assert [(path.stat(), os.listxattr(path)) for path in (file, tmp_path)] == before
 
 
 @pytest.mark.parametrize("name", ["folder/link", "link"])
