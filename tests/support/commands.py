@@ -26,7 +26,8 @@ class Command:
     """`brorl ARGUMENTS`, running."""
 
     def __init__(self, *arguments: str) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="brorl_command_"))
+        self._scratch = tempfile.TemporaryDirectory(prefix="brorl_command_")  # removed with this object
+        self._folder = Path(self._scratch.name)
         for name in ("output", "errors"):
             (self._folder / name).touch()
         self._process = fork_server.start(_enter, arguments, self._folder)
