@@ -105,46 +105,40 @@ class _Splitter(ast.NodeTransformer):
         return visited
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        holes: list[ast.expr] = []
-        expression = _kept_outside(node.test, holes)
+        hole_maker = _HoleMaker()
+        expression = hole_maker.visit(node.test)
         number = self.next_number
         self.next_number += 1
         self.checks[number] = Check(expression, is_required=self.depth == 0)
-        arguments = [ast.Constant(number), *holes]
+        arguments = [ast.Constant(number), *hole_maker.parts]
         report = ast.Call(ast.Name(CHECK), arguments, [])
         return ast.Expr(report)
 
 
-def _kept_outside(node: ast.expr, holes: list[ast.expr]) -> ast.expr:
-    """The expression with each part that must be evaluated inside replaced by a hole; those parts are appended to
-    `holes`."""
-    if _is_literal(node):
+class _HoleMaker(ast.NodeTransformer):
+    """Puts a hole in the place of each part of an expression that must be evaluated inside."""
+
+    def __init__(self) -> None:
+        self.parts: list[ast.expr] = []  # in the order of their holes
+
+    def visit(self, node: ast.AST) -> Any:
+        if not isinstance(node, ast.expr):  # an operator, or an option of a call
+            return self.generic_visit(node)
+        if _is_literal(node):
+            return node
+        if not _is_taken_apart(node):
+            return self.make_hole(node)
+        if not isinstance(node, ast.Call):
+            return self.generic_visit(node)
+        node.args = [self.visit(argument) for argument in node.args]
+        node.keywords = [self.visit(option) for option in node.keywords]
         return node
-    match node:
-        case ast.Compare(left, ops, comparators):
-            kept_left = _kept_outside(left, holes)
-            return ast.Compare(kept_left, ops, _all_kept_outside(comparators, holes))
-        case ast.BoolOp(op, values):
-            return ast.BoolOp(op, _all_kept_outside(values, holes))
-        case ast.UnaryOp(op, operand) if type(op) in UNARY:
-            return ast.UnaryOp(op, _kept_outside(operand, holes))
-        case ast.BinOp(left, op, right) if type(op) in BINARY:
-            kept_left = _kept_outside(left, holes)
-            return ast.BinOp(kept_left, op, _kept_outside(right, holes))
-        case ast.Call(function, arguments, keywords) if _is_kept_function(node):
-            kept_arguments = _all_kept_outside(arguments, holes)
-            kept_options: list[ast.keyword] = []
-            for option in keywords:
-                kept_value = _kept_outside(option.value, holes)
-                kept_options.append(ast.keyword(option.arg, kept_value))
-            return ast.Call(function, kept_arguments, kept_options)
-    name = f"{HOLE}{len(holes)}"
-    holes.append(node)
-    return ast.Name(name)
 
-
-def _all_kept_outside(nodes: Sequence[ast.expr], holes: list[ast.expr]) -> list[ast.expr]:
-    return [_kept_outside(node, holes) for node in nodes]
+    def make_hole(self, part: ast.expr) -> ast.Name:
+        """Name of the value that the part has inside."""
+        name = f"{HOLE}{len(self.parts)}"
+        self.parts.append(part)
+        return ast.Name(name)
 
 
 def _is_literal(node: ast.expr) -> bool:
@@ -153,6 +147,18 @@ def _is_literal(node: ast.expr) -> bool:
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
     return True
+
+
+def _is_taken_apart(node: ast.expr) -> bool:
+    """Whether an expression is evaluated outside, from the values of its parts."""
+    match node:
+        case ast.UnaryOp(op):
+            return type(op) in UNARY
+        case ast.BinOp(_, op):
+            return type(op) in BINARY
+        case ast.Call():
+            return _is_kept_function(node)
+    return isinstance(node, ast.Compare | ast.BoolOp)
 
 
 def _is_kept_function(call: ast.Call) -> bool:

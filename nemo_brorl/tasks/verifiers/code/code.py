@@ -163,7 +163,8 @@ def run_tests(program: str, tests: list[Test], payload: Payload, runner: Runner)
     rules = Rules(compare == "exact", compare == "any_order", tolerance)
     seconds = payload.get(KEY, runner.seconds)
     ends_at = time.monotonic() + SHARE_OF_TESTS * seconds
-    num_together = len(tests) if payload.get("isolation") == "program" else 1
+    is_shared = payload.get("isolation") == "program"
+    num_together = len(tests) if is_shared else 1
     num_done = 0
     while num_done < len(tests):
         seconds_left = ends_at - time.monotonic()

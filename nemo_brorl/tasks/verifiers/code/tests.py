@@ -209,8 +209,8 @@ def _input_tests(given: Mapping[str, Any]) -> Iterator[Test]:
     inputs = given.get("inputs", [])
     outputs = given.get("outputs", [])
     name = given.get("fn_name")
-    are_lists = isinstance(inputs, Sequence) and isinstance(outputs, Sequence) and not isinstance(inputs, str)
-    if not are_lists or len(inputs) != len(outputs):
+    are_lists = isinstance(inputs, Sequence) and isinstance(outputs, Sequence)
+    if isinstance(inputs, str) or not are_lists or len(inputs) != len(outputs):
         raise ValueError("'inputs' and 'outputs' must be two lists of the same length")
     is_name = isinstance(name, str) and name.isidentifier()
     if name is not None and not is_name:
