@@ -145,8 +145,8 @@ def measure(folder: Path, other: Path, transport: str, keep: bool, options: argp
         pool.close()
 
 
-def main() -> None:
-    """Command line."""
+def parse_options() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument(
@@ -155,7 +155,12 @@ def main() -> None:
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure every size over every transport."""
+    options = parse_options()
     from tests.support.model_factory import make_model
 
     results: list[dict[str, Any]] = []

@@ -46,7 +46,13 @@ class Forecast(Protocol):
     def tokens(self, request: RolloutRequest, age: float = 0.0) -> float:
         """Tokens still to be sampled for one rollout of a request, on average, when it has `age` now."""
 
-    def watch(self, request: RolloutRequest, num_ended: int, num_running: int, age: float) -> None:
+    def watch(
+        self,
+        request: RolloutRequest,
+        num_ended: int,
+        num_running: int,
+        age: float,
+    ) -> None:
         """How far an engine has come with a request: those running have `age` tokens, on average."""
 
     def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -249,16 +250,15 @@ class UpdatePlan:
 
     def num_loss_tokens(self, mini_batch: int) -> int:
         """Response tokens of one mini-batch over all ranks: the denominator of the token mean."""
-        return sum(micro.num_loss_tokens for rank in self.mini_batches[mini_batch] for micro in rank)
+        micro_batches = chain.from_iterable(self.mini_batches[mini_batch])
+        return sum(micro.num_loss_tokens for micro in micro_batches)
 
     def num_responses(self, mini_batch: int) -> int:
         """Responses of one mini-batch over all ranks."""
-        return sum(
-            len(segment.rollouts)
-            for rank in self.mini_batches[mini_batch]
-            for micro in rank
-            for segment in micro.segments
-        )
+        num_responses = 0
+        for micro in chain.from_iterable(self.mini_batches[mini_batch]):
+            num_responses += sum(len(segment.rollouts) for segment in micro.segments)
+        return num_responses
 
 
 @dataclass(frozen=True)

@@ -86,8 +86,7 @@ def propose(
     shape: ModelShape,
     num: int,
 ) -> list[Proposal]:
-    """The fastest `num` layouts of the hardware's devices that fit, fastest first; of equals the one that changes
-    less."""
+    """The fastest `num` layouts of these devices that fit, fastest first; of equals the one that changes less."""
     if num == 0:
         return []
     search = _Search(config, hardware, lengths, shape)
@@ -290,8 +289,7 @@ def _single_changes(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def fewest_nodes(plan: Plan, lengths: Lengths) -> Proposal | None:
-    """The least power-of-two multiple of the nodes on which some layout fits, with the fastest there; None: not up to
-    512 nodes."""
+    """The fewest nodes, by doubling, on which some layout fits, with the fastest there; None: not up to 512 nodes."""
     nodes = plan.hardware.num_nodes
     while nodes < _MOST_NODES:
         nodes *= 2

@@ -101,7 +101,12 @@ def advantages_with_kl(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
     return batch.advantages - config.kl.coefficient * batch.sequences.sum_of(kl)
 
 
-def finish(batch: TokenBatch, config: AlgorithmConfig, objective: Tensor, metrics: dict[str, Tensor]) -> LossSums:
+def finish(
+    batch: TokenBatch,
+    config: AlgorithmConfig,
+    objective: Tensor,
+    metrics: dict[str, Tensor],
+) -> LossSums:
     """From an objective per token [T], which is to grow, to the loss: importance weights, KL (ProRL, arXiv 2505.24864),
     entropy, weighted sum. `metrics` are sums over tokens."""
     correction = importance_weights(batch, config)
@@ -127,7 +132,12 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def kl_per_token(log_probs: Tensor, reference_log_probs: Tensor, estimator: str, log_ratio_clamp: float) -> Tensor:
+def kl_per_token(
+    log_probs: Tensor,
+    reference_log_probs: Tensor,
+    estimator: str,
+    log_ratio_clamp: float,
+) -> Tensor:
     """Estimate of KL(policy ‖ reference) for each token [T] in nats (J. Schulman, "Approximating KL Divergence", 2020).
 
     With r = log p_reference − log p_policy, clamped to ± log_ratio_clamp: k1 = −r, k2 = r²/2, k3 = exp(r) − 1 − r. The

@@ -73,7 +73,11 @@ class Packer:
     """Cuts a mini-batch into micro-batches, given the prompt length of each group and the response lengths [N]."""
 
     def __init__(
-        self, prompt_lengths: Sequence[int], response_lengths: Sequence[Int32], token_budget: int, shared_prompt: bool
+        self,
+        prompt_lengths: Sequence[int],
+        response_lengths: Sequence[Int32],
+        token_budget: int,
+        shared_prompt: bool,
     ) -> None:
         self.prompt_lengths = prompt_lengths
         self.response_lengths = [lengths.tolist() for lengths in response_lengths]
@@ -131,7 +135,14 @@ class Run:
     """Rollouts in order of their groups, to be cut into contiguous parts. Cutting one into many sizes costs little:
     with long tails of lengths, hundreds are tried before every part is within the budget."""
 
-    def __init__(self, items: Sequence[Item], lengths: Int64, prompts: Int64, is_first: Bool, sharers: Int64) -> None:
+    def __init__(
+        self,
+        items: Sequence[Item],
+        lengths: Int64,
+        prompts: Int64,
+        is_first: Bool,
+        sharers: Int64,
+    ) -> None:
         """Arrays [n] over the items: tokens of the response and of the prompt; whether it is the first that shares a
         copy of the prompt, and how many do."""
         self.items = items

@@ -21,7 +21,12 @@ Float64 = NDArray[np.float64]
 Shaping = Callable[[Float64, ScoredGroup, int, int], Float64]  # rewards [N], group, max_tokens, step -> rewards [N]
 
 
-def shaped_rewards(scored: ScoredGroup, config: ShapingConfig, max_tokens: int, step: int) -> Float32:
+def shaped_rewards(
+    scored: ScoredGroup,
+    config: ShapingConfig,
+    max_tokens: int,
+    step: int,
+) -> Float32:
     """Rewards [N] after all that the settings ask for, in the order of this file, a user's own function last.
     `max_tokens` is the longest a response may be; `step` counts from 1. Raises TrainingError when the user's function
     returns something else."""
@@ -63,7 +68,12 @@ def is_on(config: CosineLengthConfig, step: int) -> bool:
     return (step - 1) % (config.on_steps + config.off_steps) < config.on_steps
 
 
-def cosine_length(rewards: Float64, lengths: Int32, max_tokens: int, config: CosineLengthConfig) -> Float64:
+def cosine_length(
+    rewards: Float64,
+    lengths: Int32,
+    max_tokens: int,
+    config: CosineLengthConfig,
+) -> Float64:
     """Half a cosine over the length from one value at 0 tokens to another at max_tokens, for correct and for wrong
     answers apart (arXiv 2502.03373 section 4.1). A reward r between 0 and 1 takes r parts of the correct curve and 1 −
     r of the wrong one."""

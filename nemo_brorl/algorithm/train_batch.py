@@ -47,7 +47,10 @@ def _trained_rollouts(group: ScoredGroup, rewards: GroupRewards, config: Algorit
 
 
 def _advantages(
-    groups: Sequence[ScoredGroup], rewards: Sequence[GroupRewards], trained: Sequence[Int64], config: AlgorithmConfig
+    groups: Sequence[ScoredGroup],
+    rewards: Sequence[GroupRewards],
+    trained: Sequence[Int64],
+    config: AlgorithmConfig,
 ) -> list[Float32]:
     """[N] per group. A chosen subset is compared within itself, a tail within its group."""
     compared = []

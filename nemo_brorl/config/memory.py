@@ -104,7 +104,12 @@ def kept_numbers(shape: ModelShape) -> float:
     return 4.0 * shape.hidden_size + 3 * queries + 3 * groups + inside
 
 
-def _rank_gib(config: BroRLConfig, shape: ModelShape, size: int, tokens: float) -> dict[str, float]:
+def _rank_gib(
+    config: BroRLConfig,
+    shape: ModelShape,
+    size: int,
+    tokens: float,
+) -> dict[str, float]:
     policy, number = config.policy, NUMBER_BYTES[config.policy.precision]
     replicas = data_parallel_size(config) * policy.context_parallel_size
     held = size / (policy.tensor_model_parallel_size * policy.pipeline_model_parallel_size) / GIB

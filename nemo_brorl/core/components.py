@@ -61,7 +61,12 @@ def find_function(setting: str, name: str, built_in: Mapping[str, Function]) -> 
     )
 
 
-def with_params(setting: str, name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> Callable[..., Any]:
+def with_params(
+    setting: str,
+    name: str,
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+) -> Callable[..., Any]:
     """The function with its parameters filled in: those `given` in `setting` over the defaults of its dataclass.
 
     Raises ConfigError for a name it does not have, a value of another type, one that its dataclass refuses by a

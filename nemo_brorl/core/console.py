@@ -35,7 +35,14 @@ class Console:
         self.last_shown = 0.0
         self._bar: Progress | None = None  # None: none is on the screen
 
-    def track(self, stage: str, items: Iterable[Item], total: int, unit: str, weight: int = 1) -> Iterator[Item]:
+    def track(
+        self,
+        stage: str,
+        items: Iterable[Item],
+        total: int,
+        unit: str,
+        weight: int = 1,
+    ) -> Iterator[Item]:
         """Pass `items` through and show how far the stage is: each item stands for `weight` units of `total`."""
         start = time.monotonic()
         done = 0
@@ -50,7 +57,14 @@ class Console:
         """Begin a stage: nothing is shown before it could have got anywhere."""
         self.last_shown = time.monotonic()
 
-    def progress(self, stage: str, done: int, total: int, unit: str, seconds: float) -> None:
+    def progress(
+        self,
+        stage: str,
+        done: int,
+        total: int,
+        unit: str,
+        seconds: float,
+    ) -> None:
         """Show a stage's progress, not more often than the medium takes well."""
         now = time.monotonic()
         if now - self.last_shown < (REFRESH_S if self.draws_progress else QUIET_REFRESH_S):
@@ -112,7 +126,10 @@ class Console:
 
 
 def draw_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Collection[int], styles: Mapping[str, str]
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    text_columns: Collection[int],
+    styles: Mapping[str, str],
 ) -> None:
     """Draw a table on the terminal; cells that are too long are wrapped."""
     from rich import box

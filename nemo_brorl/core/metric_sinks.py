@@ -44,7 +44,13 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write(self, step: int, event: str, reason: str, value: float) -> None:
+    def write(
+        self,
+        step: int,
+        event: str,
+        reason: str,
+        value: float,
+    ) -> None:
         """Append an event."""
         row = {
             "step": step,

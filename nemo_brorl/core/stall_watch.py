@@ -130,7 +130,13 @@ class StallWatch:
     warning.
     """
 
-    def __init__(self, heartbeat: Heartbeat, folder: Path, warning_s: float, timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        folder: Path,
+        warning_s: float,
+        timeout_s: float | None = None,
+    ) -> None:
         self.heartbeat = heartbeat
         self.path = folder / "heartbeat.json"
         self.warning_s = warning_s

@@ -52,13 +52,23 @@ def mean_of_means(strata: Strata) -> float:
     return float(np.mean(means))
 
 
-def estimate(strata: Strata, confidence: float, num_resamples: int, seed: int) -> Estimate:
+def estimate(
+    strata: Strata,
+    confidence: float,
+    num_resamples: int,
+    seed: int,
+) -> Estimate:
     """The mean of the strata's means with its error; one stratum: the plain mean over prompts."""
     means = bootstrap_means(strata, num_resamples, seed)
     return _estimate(_moments(strata), means, confidence)
 
 
-def paired_test(strata: Strata, confidence: float, num_resamples: int, seed: int) -> PairedTest:
+def paired_test(
+    strata: Strata,
+    confidence: float,
+    num_resamples: int,
+    seed: int,
+) -> PairedTest:
     """Test whether differences (one for each prompt, by stratum) are 0 on average.
 
     Differences that are all 0 give p = 1, differences that are all the same number p = 0, as the limits are.

@@ -14,7 +14,12 @@ from nemo_brorl.types import Int64
 NUM_DRAWS = 1000  # subsets of k of n samples; where there are no more of them, each counts once
 
 
-def majority_at_k(answers: Sequence[str | None], is_correct: Sequence[bool], k: int, seed: int = 0) -> float:
+def majority_at_k(
+    answers: Sequence[str | None],
+    is_correct: Sequence[bool],
+    k: int,
+    seed: int = 0,
+) -> float:
     """Chance that the most frequent answer of k of the n samples is right, k ≤ n.
 
     `answers` are normalised; None did not give one and does not vote. Ties are broken evenly: a tie of two answers, one

@@ -83,7 +83,10 @@ def ordered(benchmark: Benchmark, file: AnswerFile) -> list[PromptAnswers]:
 
 
 def as_json(
-    results: Results, benchmarks: Sequence[Benchmark], files: Mapping[str, AnswerFile], config: EvaluationConfig
+    results: Results,
+    benchmarks: Sequence[Benchmark],
+    files: Mapping[str, AnswerFile],
+    config: EvaluationConfig,
 ) -> dict[str, Any]:
     """What evaluation.json holds."""
     first = files[benchmarks[0].name].identity
@@ -120,7 +123,12 @@ def folder_of(output: Path, model_folder: Path, files: Mapping[str, AnswerFile])
     return output / "evaluations" / name
 
 
-def write(output: Path, folder: Path, record: Mapping[str, Any], markdown: str) -> None:
+def write(
+    output: Path,
+    folder: Path,
+    record: Mapping[str, Any],
+    markdown: str,
+) -> None:
     """Write both files into the evaluation's own folder, and as the latest into `output`. Each is there whole or not at
     all."""
     text = json.dumps(record, indent=1) + "\n"

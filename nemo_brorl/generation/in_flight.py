@@ -93,7 +93,13 @@ class InFlight:
         del self.engines[in_flight.engine].chunks[in_flight.call_id]
         self._open_calls.pop(in_flight.meta, None)
 
-    def expect(self, reference: Any, engine: int, on_result: Callable[..., None], *args: Any) -> None:
+    def expect(
+        self,
+        reference: Any,
+        engine: int,
+        on_result: Callable[..., None],
+        *args: Any,
+    ) -> None:
         """Have `on_result(*args, result)` called with the result of a call to an engine."""
         self._open_calls[reference] = OpenCall(engine, functools.partial(on_result, *args))
 

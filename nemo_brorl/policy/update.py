@@ -99,12 +99,10 @@ class Update:
         metrics = {}
         if parallel_state.is_pipeline_last_stage(ignore_virtual=True):
             metrics = self._metrics(norms)
-        num_skipped = len(mini_batches) - len(norms)
-        return UpdateReport(self.plan.version, metrics, self.seconds, len(norms), num_skipped)
+        return UpdateReport(self.plan.version, metrics, self.seconds, len(norms), len(mini_batches) - len(norms))
 
     def _metrics(self, norms: Sequence[float]) -> Metrics:
-        """Token means over the data-parallel ranks; loss and norm of the mini-batches that were not skipped, or NaN.
-        Collective over the data-parallel ranks."""
+        """Token means over the data-parallel ranks, a collective; loss and norm of mini-batches not skipped, or NaN."""
         metrics = {"policy/loss": math.nan}
         metrics |= self.losses.over_data_ranks().means()
         metrics["policy/grad_norm"] = sum(norms) / len(norms) if norms else math.nan

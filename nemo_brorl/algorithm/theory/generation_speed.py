@@ -53,7 +53,12 @@ def seconds_per_rollout(load: GroupLoad, costs: EngineCosts, block_size: int) ->
 
 
 def longest_response_for(
-    gain: float, prompt_tokens: int, small: int, large: int, cost_ratio: float, block_size: int
+    gain: float,
+    prompt_tokens: int,
+    small: int,
+    large: int,
+    cost_ratio: float,
+    block_size: int,
 ) -> float:
     """R up to which groups of `large` are at least `gain` times as fast as groups of `small` by their prompts alone, at
     equal rollouts in flight. `cost_ratio`: c_p over the whole cost of a response token. Negative: no response is short

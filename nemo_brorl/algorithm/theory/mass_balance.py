@@ -58,7 +58,13 @@ def softmax(logits: Float64) -> Float64:
     return shifted / shifted.sum()
 
 
-def token_weights(p: Float64, is_correct: BoolMask, counts: NDArray[np.int64], rewards: Rewards, rule: str) -> Float64:
+def token_weights(
+    p: Float64,
+    is_correct: BoolMask,
+    counts: NDArray[np.int64],
+    rewards: Rewards,
+    rule: str,
+) -> Float64:
     """r_j [V] of the table above. Raises ValueError for an unknown rule or when nothing was drawn."""
     if rule not in RULES:
         raise ValueError(f"rule={rule!r} is unknown: write one of {', '.join(RULES)}")
@@ -74,7 +80,13 @@ def token_weights(p: Float64, is_correct: BoolMask, counts: NDArray[np.int64], r
     return reward * shares
 
 
-def logit_step(p: Float64, is_correct: BoolMask, counts: NDArray[np.int64], rewards: Rewards, rule: str) -> Float64:
+def logit_step(
+    p: Float64,
+    is_correct: BoolMask,
+    counts: NDArray[np.int64],
+    rewards: Rewards,
+    rule: str,
+) -> Float64:
     """Δz [V] per η: the negative gradient of the rule's surrogate with respect to the logits."""
     weights = token_weights(p, is_correct, counts, rewards, rule)
     if rule in ("distinct", "counted"):
@@ -83,7 +95,11 @@ def logit_step(p: Float64, is_correct: BoolMask, counts: NDArray[np.int64], rewa
 
 
 def mass_balance(
-    p: Float64, is_correct: BoolMask, counts: NDArray[np.int64], rewards: Rewards, rule: str
+    p: Float64,
+    is_correct: BoolMask,
+    counts: NDArray[np.int64],
+    rewards: Rewards,
+    rule: str,
 ) -> MassBalance:
     """The general identity: ΔQ_pos / η = Q_neg a − Q_pos b + S (Q_pos N₂ − Q_neg P₂), for every rule of this module.
 
@@ -103,7 +119,13 @@ def mass_balance(
     )
 
 
-def theorem_1(p: Float64, is_correct: BoolMask, is_sampled: BoolMask, num_draws: int, rewards: Rewards) -> MassBalance:
+def theorem_1(
+    p: Float64,
+    is_correct: BoolMask,
+    is_sampled: BoolMask,
+    num_draws: int,
+    rewards: Rewards,
+) -> MassBalance:
     """Theorem 1 of the paper as it stands there, for the distinct-set rule. Its terms group what `mass_balance` groups
     otherwise:
 

@@ -49,7 +49,13 @@ class SignalToNoise:
 
 
 def signal_to_noise(
-    p: Float64, is_correct: BoolMask, num_draws: int, rewards: Rewards, rule: str, num_trials: int, seed: int
+    p: Float64,
+    is_correct: BoolMask,
+    num_draws: int,
+    rewards: Rewards,
+    rule: str,
+    num_trials: int,
+    seed: int,
 ) -> SignalToNoise:
     """By simulation: the mean and standard deviation of one step's ΔQ_pos / η over `num_trials` groups of N draws."""
     random = np.random.default_rng(seed)

@@ -83,7 +83,12 @@ def run(simulation: Simulation) -> Iterator[Measurement]:
         yield _measure(step, p, start, simulation.num_correct)
 
 
-def _measure(step: int, p: Floats, start: Floats, num_correct: int) -> Measurement:
+def _measure(
+    step: int,
+    p: Floats,
+    start: Floats,
+    num_correct: int,
+) -> Measurement:
     change = p[:, :num_correct] - start[:, :num_correct]
     return Measurement(step, p[:, :num_correct].sum(1, dtype=np.float64), (change > 0).mean(1), change.min(1))
 

@@ -111,7 +111,12 @@ class EvaluationConfig(Section):
             yield from _without_samples("majority_at_k", self.majority_at_k, name, num_samples)
 
 
-def _without_samples(setting_name: str, ks: list[int], name: str, num_samples: int) -> Iterator[str]:
+def _without_samples(
+    setting_name: str,
+    ks: list[int],
+    name: str,
+    num_samples: int,
+) -> Iterator[str]:
     """Every k that `num_samples` samples of a prompt cannot estimate."""
     for k in ks:
         if k < 1:

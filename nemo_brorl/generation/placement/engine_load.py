@@ -96,7 +96,13 @@ class EngineLoad:
         self._charge(-held.num_left, -held.work)
         return held
 
-    def advance(self, chunk: int, num_begun: int, num_ended: int, work_of_one: float) -> None:
+    def advance(
+        self,
+        chunk: int,
+        num_begun: int,
+        num_ended: int,
+        work_of_one: float,
+    ) -> None:
         """More rollouts of a chunk have begun or ended; news may arrive out of order, numbers never fall."""
         held = self.chunks[chunk]
         left_before = held.num_left

@@ -242,7 +242,12 @@ def _spans(heads: Tensor, span: Span, block: Block) -> Tensor:
     return by_stretch[:, : span.length].transpose(1, 2)
 
 
-def _merge(output: Tensor, log_sums: Tensor, part: Tensor, part_sums: Tensor) -> None:
+def _merge(
+    output: Tensor,
+    log_sums: Tensor,
+    part: Tensor,
+    part_sums: Tensor,
+) -> None:
     """Add the attention over more keys to `output` and its log-sum-exps, in place."""
     weight = (part_sums - log_sums).sigmoid_()
     output.lerp_(part, weight[..., None])

@@ -47,7 +47,12 @@ def rms_norm(hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 class _RMSNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        eps: float,
+    ) -> Tensor:
         rows = hidden.float()
         squares = torch.linalg.vecdot(rows, rows)
         mean_square = squares.div_(hidden.size(-1))

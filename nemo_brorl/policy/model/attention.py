@@ -75,7 +75,12 @@ class PackedAttention(torch.nn.Module):
         return output.flatten(1)[:, None]
 
 
-def gather_context(key: Tensor, value: Tensor, packing: Packing, group: dist.ProcessGroup) -> Context | None:
+def gather_context(
+    key: Tensor,
+    value: Tensor,
+    packing: Packing,
+    group: dist.ProcessGroup,
+) -> Context | None:
     """Keys and values [C, K, D] of all ranks' cut stretches, each stretch in its own order; None when nothing is cut,
     which all ranks find alike. One collective for both."""
     if packing.num_cut == 0:

@@ -83,7 +83,12 @@ def mask_mod(sight: Sight) -> MaskMod:
     key_stretch = sight.key_stretch
     key_position = sight.key_position
 
-    def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    def sees(
+        batch: Tensor,
+        head: Tensor,
+        q: Tensor,
+        k: Tensor,
+    ) -> Tensor:
         is_own = key_stretch[k] == query_stretch[q]
         is_past = key_position[k] <= query_position[q]
         is_of_prompt = key_stretch[k] == query_prompt[q]

@@ -77,7 +77,12 @@ class _Rotate(torch.autograd.Function):
     """Two products per half instead of the six passes over memory of `x * cos + rotate_half(x) * sin`."""
 
     @staticmethod
-    def forward(ctx: Any, heads: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        heads: Tensor,
+        cosine: Tensor,
+        sine: Tensor,
+    ) -> Tensor:
         ctx.save_for_backward(cosine, sine)
         return _rotated(heads, cosine, sine, direction=1.0)
 
@@ -87,7 +92,12 @@ class _Rotate(torch.autograd.Function):
         return _rotated(grad, cosine, sine, direction=-1.0), None, None
 
 
-def _rotated(heads: Tensor, cosine: Tensor, sine: Tensor, direction: float) -> Tensor:
+def _rotated(
+    heads: Tensor,
+    cosine: Tensor,
+    sine: Tensor,
+    direction: float,
+) -> Tensor:
     first, second = heads.chunk(2, -1)
     rotated = torch.empty(heads.shape, dtype=heads.dtype, device=heads.device)  # contiguous
     rotated_first, rotated_second = rotated.chunk(2, -1)

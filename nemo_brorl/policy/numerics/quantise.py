@@ -93,7 +93,12 @@ def per_tensor(tensor: Tensor, to: Fp8Format, scale: Tensor) -> Quantised:
     return Quantised(round_to(scaled, to), scale.reciprocal())
 
 
-def per_tile(matrix: Tensor, to: Fp8Format, rows: int, columns: int) -> Quantised:
+def per_tile(
+    matrix: Tensor,
+    to: Fp8Format,
+    rows: int,
+    columns: int,
+) -> Quantised:
     """Quantised with one power-of-two scale per tile of `rows` x `columns`; tiles at the end may be smaller. [R, C] ->
     [R, C]."""
     num_rows, num_columns = matrix.shape

@@ -134,7 +134,12 @@ def views(kind: str, local: Tensor, shape: ModelShape) -> list[Tensor]:
     return list(grouped.split([num_query, 1, 1], dim=1))
 
 
-def pack(kind: str, shares: Sequence[Tensor], local: Tensor, shape: ModelShape) -> None:
+def pack(
+    kind: str,
+    shares: Sequence[Tensor],
+    local: Tensor,
+    shape: ModelShape,
+) -> None:
     """Write a rank's shares of Hugging Face tensors into its Megatron tensor; padding becomes zero."""
     if kind == "vocab":
         (share,) = shares

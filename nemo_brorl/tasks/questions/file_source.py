@@ -106,7 +106,12 @@ class FileSource:
         return self.file.question(row)
 
 
-def open_questions(config: SourceConfig, path: str, task: str, index: Path | None = None) -> QuestionFile:
+def open_questions(
+    config: SourceConfig,
+    path: str,
+    task: str,
+    index: Path | None = None,
+) -> QuestionFile:
     """Look through every row of `path`, unless that has been done and is kept in the file `index`. Raises DataError
     when it is missing, has the wrong columns, or more rows that cannot be used than `max_bad_rows`; ConfigError when
     its verifier is not known."""
@@ -135,7 +140,12 @@ def open_questions(config: SourceConfig, path: str, task: str, index: Path | Non
     return QuestionFile(tables, reader, kept.rows, kept.hashes)
 
 
-def _looked_through(tables: Tables, reader: RowReader, config: SourceConfig, path: str) -> RowIndex:
+def _looked_through(
+    tables: Tables,
+    reader: RowReader,
+    config: SourceConfig,
+    path: str,
+) -> RowIndex:
     """The rows that can be used. Raises DataError when too many cannot, or none can."""
     enough = config.max_bad_rows + NUM_SHOWN  # bad rows to tell what is wrong
     numbers = array("q")
@@ -212,7 +222,12 @@ def _without_repeats(rows: Int64, hashes: UInt64) -> _Distinct:
     )
 
 
-def _judge(tables: Tables, bad: Sequence[tuple[int, str]], allowed: int, path: str) -> None:
+def _judge(
+    tables: Tables,
+    bad: Sequence[tuple[int, str]],
+    allowed: int,
+    path: str,
+) -> None:
     """Raise DataError when too many rows are bad; warn about those that are left out."""
     first = sorted(bad)[:NUM_SHOWN]
     shown = "; ".join(f"{tables.where(number)}: {reason}" for number, reason in first)

@@ -99,7 +99,13 @@ class ReasoningGymSource:
         beginnings = [stage.from_question for stage in task.stages]
         return bisect.bisect_right(beginnings, index)
 
-    def _entry(self, number: int, stage: int, attempt: int, index: int) -> dict[str, Any]:
+    def _entry(
+        self,
+        number: int,
+        stage: int,
+        attempt: int,
+        index: int,
+    ) -> dict[str, Any]:
         page, place = divmod(index, PAGE_SIZE)
         in_use = self._pages.get((number, stage, attempt))
         if in_use is None or in_use.number != page:
@@ -190,7 +196,12 @@ def _warn_of_unrepeatable(tasks: Sequence[TaskConfig]) -> None:
         log.warning("another start draws other questions of codeio: %s", NOT_IN_ALL_TASKS["codeio"])
 
 
-def _make_dataset(name: str, config: Mapping[str, Any], seed: int, size: int = PAGE_SIZE) -> Any:
+def _make_dataset(
+    name: str,
+    config: Mapping[str, Any],
+    seed: int,
+    size: int = PAGE_SIZE,
+) -> Any:
     """One page of a task. Raises DataError for an unknown task (with close names) or settings it does not take."""
     from reasoning_gym.factory import DATASETS, create_dataset
 

@@ -41,7 +41,12 @@ class SplitFile(NamedTuple):
     held_out_hashes: UInt64
 
 
-def make_source(config: DataConfig, split: str, seed: int, index_folder: Path | None = None) -> Mixture:
+def make_source(
+    config: DataConfig,
+    split: str,
+    seed: int,
+    index_folder: Path | None = None,
+) -> Mixture:
     """The configured source, as a mixture of one domain or several. In `index_folder` is kept what is found out about
     large files.
 
@@ -90,7 +95,12 @@ def _settings(config: SourceConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names}
 
 
-def _generated(section: DomainConfig, config: DataConfig, split: str, seed: int) -> Source | None:
+def _generated(
+    section: DomainConfig,
+    config: DataConfig,
+    split: str,
+    seed: int,
+) -> Source | None:
     if section.source != "reasoning_gym":
         known = ", ".join(("reasoning_gym", *FILE_SOURCES, "mixture"))
         raise DataError(f"unknown data.source {section.source!r}; choose {known}")
@@ -111,7 +121,12 @@ def _generated(section: DomainConfig, config: DataConfig, split: str, seed: int)
     return source
 
 
-def _file_source(section: DomainConfig, files: dict[str, SplitFile], split: str, seed: int) -> Source | None:
+def _file_source(
+    section: DomainConfig,
+    files: dict[str, SplitFile],
+    split: str,
+    seed: int,
+) -> Source | None:
     """None: nothing of it is held out."""
     own = files[section.name]
     order = f"{_seed(section, seed)}/{split}"

@@ -23,7 +23,13 @@ class PromptStream:
     handed out. Held-out rows are handed out once: after the last one, their domain's draws give nothing.
     """
 
-    def __init__(self, source: Source, tokenizer: ChatTokenizer, config: DataConfig, split: str = "train") -> None:
+    def __init__(
+        self,
+        source: Source,
+        tokenizer: ChatTokenizer,
+        config: DataConfig,
+        split: str = "train",
+    ) -> None:
         if not isinstance(source, Mixture):
             domain = Domain("", source, 1.0, config.system_prompt, config.max_prompt_tokens)
             source = Mixture([domain], split)

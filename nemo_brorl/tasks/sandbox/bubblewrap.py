@@ -22,7 +22,12 @@ def is_usable(without: Sequence[str]) -> bool:
     return not any(layer in without for layer in ("bubblewrap", *NAMESPACES))
 
 
-def wrapped(command: Sequence[str], readable: Sequence[str], scratch: str, scratch_bytes: int) -> list[str]:
+def wrapped(
+    command: Sequence[str],
+    readable: Sequence[str],
+    scratch: str,
+    scratch_bytes: int,
+) -> list[str]:
     """`command` as process 1 of new namespaces, with the root that `confine.py` makes where it may. It dies with its
     parent."""
     options = [shutil.which(PROGRAM) or PROGRAM, *NAMESPACE_OPTIONS]

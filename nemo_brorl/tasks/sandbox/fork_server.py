@@ -76,7 +76,13 @@ def serve(owner: socket.socket, confinement: Confinement, processes: int) -> Non
             return
 
 
-def run(seconds: float, files: list[int], owner: socket.socket, confinement: Confinement, processes: int) -> int:
+def run(
+    seconds: float,
+    files: list[int],
+    owner: socket.socket,
+    confinement: Confinement,
+    processes: int,
+) -> int:
     """One program's life; its wait status."""
     pid = os.fork()
     if pid == 0:

@@ -65,7 +65,13 @@ def _execute(source: str, name: str, module: types.ModuleType) -> None:
     exec(code, module.__dict__)
 
 
-def _report_call(report: Report, module: types.ModuleType, name: str, arguments: list[Any], index: int) -> None:
+def _report_call(
+    report: Report,
+    module: types.ModuleType,
+    name: str,
+    arguments: list[Any],
+    index: int,
+) -> None:
     function = module.__dict__.get(name)
     if function is None:
         solution = module.__dict__["Solution"]()

@@ -79,7 +79,13 @@ def unshare(flags: int) -> None:
     _checked(_libc.unshare(flags), f"unshare {flags:#x}")
 
 
-def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+def mount(
+    source: str,
+    target: str,
+    kind: str,
+    flags: int,
+    options: str = "",
+) -> None:
     """`mount(2)`."""
     result = _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode())
     _checked(result, f"mount {source} on {target}")

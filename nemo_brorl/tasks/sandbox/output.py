@@ -63,7 +63,12 @@ class TimeLimits:
     num_parts: int
 
 
-def watch(printed: OutputPipe, reported: OutputPipe, fork_server: socket.socket, times: TimeLimits) -> str | None:
+def watch(
+    printed: OutputPipe,
+    reported: OutputPipe,
+    fork_server: socket.socket,
+    times: TimeLimits,
+) -> str | None:
     """Read both pipes while a program runs. Why it must end, TIMED_OUT or TOO_MUCH_OUTPUT; None when the fork server
     has something to say: that it has ended."""
     last_deadline = time.monotonic() + times.total

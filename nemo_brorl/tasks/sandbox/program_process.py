@@ -35,7 +35,13 @@ class Confinement(NamedTuple):
         return self.layers.mount and not self.layers.bubblewrap
 
 
-def live(job_file: int, printed: int, reported: int, seconds: float, confinement: Confinement) -> None:
+def live(
+    job_file: int,
+    printed: int,
+    reported: int,
+    seconds: float,
+    confinement: Confinement,
+) -> None:
     """Run a job in this process, which ends with it. `printed` and `reported` are pipes to the owner."""
     code = COULD_NOT_START
     try:

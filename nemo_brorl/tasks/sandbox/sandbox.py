@@ -1,3 +1,4 @@
+# long: the whole life of a run as its owner sees it, from the start of the server to the verdict
 """Owner's side of a sandbox: starts a fork server, sends it one program after another, and judges how each ended.
 
 The owner holds both ends of what crosses the wall. A job goes in as a file in memory and its output comes back by

@@ -182,7 +182,12 @@ def install(code: bytes) -> None:
     linux.prctl(linux.PR_SET_SECCOMP, linux.SECCOMP_MODE_FILTER, ctypes.addressof(head))
 
 
-def _step(opcode: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:
+def _step(
+    opcode: int,
+    operand: int,
+    if_true: int = 0,
+    if_false: int = 0,
+) -> bytes:
     return struct.pack("HBBI", opcode, if_true, if_false, operand)
 
 

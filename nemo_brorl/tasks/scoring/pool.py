@@ -44,7 +44,11 @@ class VerifierPool:
     """
 
     def __init__(
-        self, config: RewardsConfig, model_folder: Path | str, verifiers: Sequence[str] = (), with_answers: bool = False
+        self,
+        config: RewardsConfig,
+        model_folder: Path | str,
+        verifiers: Sequence[str] = (),
+        with_answers: bool = False,
     ) -> None:
         import ray
 

@@ -234,7 +234,12 @@ def _evaluate_call(node: ast.Call, values: Sequence[Any]) -> Any:
     return math.isclose(*arguments, **options)
 
 
-def _numpy_close(got: Any, expected: Any, rtol: float, atol: float) -> bool:
+def _numpy_close(
+    got: Any,
+    expected: Any,
+    rtol: float,
+    atol: float,
+) -> bool:
     """`numpy.allclose` for numbers and nested lists of the same shape."""
     if not isinstance(got, list | tuple) or not isinstance(expected, list | tuple):
         if got == expected:

@@ -156,7 +156,12 @@ def _language(fence: str) -> str:
     return PYTHON[0] if language in PYTHON else language
 
 
-def run_tests(program: str, tests: list[Test], payload: Payload, runner: Runner) -> Iterator[bool]:
+def run_tests(
+    program: str,
+    tests: list[Test],
+    payload: Payload,
+    runner: Runner,
+) -> Iterator[bool]:
     """Whether the program passes each test. Those that its time is over for fail."""
     compare = payload.get("compare", COMPARISONS[0])
     tolerance = payload.get("float_tolerance", Rules.tolerance)
@@ -177,7 +182,13 @@ def run_tests(program: str, tests: list[Test], payload: Payload, runner: Runner)
         num_done += len(outcomes)
 
 
-def _run_together(program: str, tests: list[Test], rules: Rules, sandbox: Sandbox, seconds: float) -> list[bool]:
+def _run_together(
+    program: str,
+    tests: list[Test],
+    rules: Rules,
+    sandbox: Sandbox,
+    seconds: float,
+) -> list[bool]:
     """Run tests of the first one's kind in one process. One outcome for each up to the first that did not come to its
     end."""
     first = tests[0]

@@ -74,7 +74,12 @@ def has_keywords(text: str, keywords: Sequence[str]) -> bool:
     return all(word.lower() in lower for word in keywords)
 
 
-def keyword_frequency(text: str, keyword: str, frequency: int, relation: str) -> bool:
+def keyword_frequency(
+    text: str,
+    keyword: str,
+    frequency: int,
+    relation: str,
+) -> bool:
     lower = text.lower()
     count = lower.count(keyword.lower())
     return _compare(count, relation, frequency)
@@ -88,7 +93,12 @@ def no_forbidden_words(text: str, forbidden_words: Sequence[str]) -> bool:
     return True
 
 
-def letter_frequency(text: str, letter: str, let_frequency: int, let_relation: str) -> bool:
+def letter_frequency(
+    text: str,
+    letter: str,
+    let_frequency: int,
+    let_relation: str,
+) -> bool:
     lower = text.lower()
     count = lower.count(letter.lower())
     return _compare(count, let_relation, let_frequency)
@@ -108,7 +118,12 @@ def number_paragraphs(text: str, num_paragraphs: int) -> bool:
     return parts is not None and len(parts) == num_paragraphs
 
 
-def nth_paragraph_first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
+def nth_paragraph_first_word(
+    text: str,
+    num_paragraphs: int,
+    nth_paragraph: int,
+    first_word: str,
+) -> bool:
     """Divided by empty lines, counted from 1."""
     parts = text.split("\n\n")
     paragraphs = [part for part in parts if part.strip()]

@@ -155,16 +155,13 @@ ORACLES = (ANY, f"[{ANY}]", FRAME_READ, OTHER_FRAME, f"[{FRAME_READ}]", "answer"
 
 
 def test_a_response_cannot_take_the_scoring_process_over() -> None:
-    before = child._safe_score
+    before, spiral = child._safe_score, dict(payload_of("spiral_matrix"))
     try:
-        assert score(payload_of("spiral_matrix"), TAKEOVER) == 0.0
+        assert score(spiral, TAKEOVER) == 0.0
         assert child._safe_score is before
         assert child._safe_score(exact_match.score, {"answer": "5"}, "<answer>7</answer>") == (0.0, None)
         assert child._safe_score(VERIFIERS["math"].score, {"answer": "5"}, "\\boxed{6}") == (0.0, None)
-        assert child._safe_score(reasoning_gym.score, dict(payload_of("spiral_matrix")), "<answer>wrong</answer>") == (
-            0.0,
-            None,
-        )
+        assert child._safe_score(reasoning_gym.score, spiral, "<answer>wrong</answer>") == (0.0, None)
     finally:
         child._safe_score = before
 
