@@ -2,7 +2,7 @@
 
     python bench/arms.py --output runs/arms [--repeats 1] [KEY=VALUE ...]
 
-The base is `policy.model` (make it with `python -m nemo_brorl sft`). Arms alternate; with several repeats, medians are
+The base is `policy.model` (make it with `brorl sft`). Arms alternate; with several repeats, medians are
 shown.
 """
 
