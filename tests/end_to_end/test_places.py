@@ -75,8 +75,8 @@ def test_a_colocated_tensor_parallel_engine_leaves_its_gpus_to_its_workers(clust
 def test_gpus_that_another_run_holds_are_not_waited_for_for_ever(
     cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nemo_brorl.cluster.process_placement._TIMEOUT_S", 1.0)
     places = four_gpus("colocated")
+    monkeypatch.setattr("nemo_brorl.cluster.process_placement._TIMEOUT_S", 1.0)
     with pytest.raises(
         ResourceError, match="1 of 1 nodes with 4 free GPUs and 2 CPU cores for each of them were not found within 1 s"
     ):
