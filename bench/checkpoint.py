@@ -103,8 +103,8 @@ def main() -> None:
     waiting = medians["copy"] + medians["index"]
     result = {"parameters": num_parameters, "ratio": medians["at once"] / waiting, **medians}
     print(
-        f"{num_parameters / 1e6:.0f} M parameters, {20 * num_parameters / 1e9:.2f} GB a checkpoint, "
-        f"{arguments.ranks} rank(s)"
+        f"{num_parameters / 1e6:.0f} M parameters, {20 * num_parameters / 1e9:.2f} GB a checkpoint, {arguments.ranks} "
+        "rank(s)"
     )
     print(f"{'a step waits for a save at once':<44}{medians['at once']:8.2f} s")
     print(f"{'a step waits for a save in the background':<44}{waiting:8.2f} s   ({result['ratio']:.1f} times less)")

@@ -131,7 +131,7 @@ def measure(
     ):
         print(
             f"AutoTokenizer does not keep to this model's tokenizer.json: {others} of {len(rows)} prompts would be "
-            f"read otherwise"
+            "read otherwise"
         )
     repeated = [row for row in rows for _ in range(options.samples)]
     by_length = sorted(range(len(repeated)), key=lambda index: len(repeated[index]))
@@ -180,7 +180,7 @@ def main() -> int:
     if lacking:
         sys.exit(
             f"these settings give no prompt {lacking[0]}: use the --config-name and the data settings of that "
-            f"evaluation"
+            "evaluation"
         )
     start = time.monotonic()
     theirs = measure(options, config, [by_uid[uid] for uid in right], settings)

@@ -262,7 +262,7 @@ def main() -> None:
     ratio = result["engines"]["ratio"]
     print(
         f"  two engines {engines['two']:.1f}, one {engines['one']:.1f} samples/s: {ratio:.3f} (at least 1.8 on two "
-        f"idle cores)"
+        "idle cores)"
     )
     for row in result["group_size"]:
         print(

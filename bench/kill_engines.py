@@ -167,7 +167,7 @@ def report(kills: Sequence[Kill], undisturbed_s: float, num_rollouts: int) -> No
     rows = [[name, f"{statistics.median(values):.1f}", f"{max(values):.1f}"] for name, values in columns.items()]
     print(
         f"{len(kills)} kills, undisturbed step {undisturbed_s:.1f} s: no rollout lost, none twice, all tokens as "
-        f"undisturbed"
+        "undisturbed"
     )
     print("\n".join(format_table(["", "median", "max"], rows)))
 

@@ -276,8 +276,8 @@ def main() -> None:
             print(f"vocabulary {vocab_size}, {int(rows) * NUM_DOCUMENTS * LENGTH} tokens a step")
             for side, rate in numbers["tokens_per_s"].items():
                 print(
-                    f"    {side:40} {rate:10,.0f} tokens/s {numbers['tokens_per_cpu_s_of_a_process'][side]:10,.0f} "
-                    f"per CPU second"
+                    f"    {side:40} {rate:10,.0f} tokens/s {numbers['tokens_per_cpu_s_of_a_process'][side]:10,.0f} per "
+                    "CPU second"
                 )
             for name, ratio in numbers["ratios"].items():
                 print(f"    {name:40} {ratio:10.2f}")

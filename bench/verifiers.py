@@ -252,8 +252,8 @@ def main() -> None:
     generation_s = options.samples / options.samples_per_s
     result["generation_s"] = generation_s
     print(
-        f"{options.samples} math answers of {options.prompts} prompts, medians of {options.repeats}; generating "
-        f"them: {generation_s:.2f} s"
+        f"{options.samples} math answers of {options.prompts} prompts, medians of {options.repeats}; generating them: "
+        f"{generation_s:.2f} s"
     )
     for name, label in (
         ("workers_1", "1 worker"),

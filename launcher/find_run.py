@@ -40,7 +40,7 @@ def find_target(name: str) -> Target:
     if not re.fullmatch(r"\d+", name):
         raise ConfigError(
             f"{name}: there is no such folder, and a job is a number: write a run folder, or the number that `squeue "
-            f"--me` shows"
+            "--me` shows"
         )
     return _of_job(name)
 
@@ -84,7 +84,7 @@ def _of_job(identity: str) -> Target:
     if not target.jobs:
         raise ConfigError(
             f"{identity}: Slurm does not know this job (any more), so write its run folder; `squeue --me` lists your "
-            f"jobs"
+            "jobs"
         )
     return replace(target, log=_log_of(identity))
 

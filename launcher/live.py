@@ -36,6 +36,5 @@ def refuse_live(folders: Folders) -> None:
     if heartbeat is not None and heartbeat.state != "ended" and (age := time.time() - heartbeat.written_at) < FRESH_S:
         raise CheckpointError(
             f"run folder {folders.run} is in use: its heartbeat.json was written {max(age, 0.0):.0f} s ago, at stage "
-            f"{heartbeat.stage}."
-            " End that run first, or choose another exp_manager.explicit_log_dir"
+            f"{heartbeat.stage}. End that run first, or choose another exp_manager.explicit_log_dir"
         )

@@ -212,8 +212,8 @@ def _wrong_signal(site: Site) -> Iterator[str]:
         yield f"signal_s={site.signal_s}: Slurm takes at most {MAX_SIGNAL_S}"
     elif TIME.fullmatch(site.time) and site.signal_s >= seconds_of(site.time):
         yield (
-            f"time={site.time} is not longer than signal_s={site.signal_s}, the time to save before it ends: "
-            f"write a longer time"
+            f"time={site.time} is not longer than signal_s={site.signal_s}, the time to save before it ends: write a "
+            "longer time"
         )
 
 
@@ -226,8 +226,8 @@ def _wrong_container(site: Site) -> Iterator[str]:
             yield f"mounts: {mount!r}: write /folder or /outside:/inside, absolute and without spaces"
     if site.mounts and site.container is None:
         yield (
-            f"mounts={','.join(site.mounts)} has no container to be mounted in: write container=IMAGE, or leave "
-            f"mounts out"
+            f"mounts={','.join(site.mounts)} has no container to be mounted in: write container=IMAGE, or leave mounts "
+            "out"
         )
 
 

@@ -62,8 +62,8 @@ def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -
     folders = Folders(options.again.expanduser().absolute())
     if not folders.script.is_file():
         raise ConfigError(
-            f"--again {options.again}: there is no {folders.script}; `brorl submit --config-name NAME --run RUN` "
-            f"makes one"
+            f"--again {options.again}: there is no {folders.script}; `brorl submit --config-name NAME --run RUN` makes "
+            "one"
         )
     rendering = ("again", "chain", "overrides", "no_test")
     given = [
@@ -73,7 +73,7 @@ def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -
         listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ConfigError(
             f"--again submits {folders.script} as it is, so {listed} would change nothing: leave it out, or edit the "
-            f"script"
+            "script"
         )
     refuse_live(folders)
     if read_run(folders.run).is_finished and not options.overrides:

@@ -41,7 +41,7 @@ def read_curve(path: Path) -> EngineCurve:
     if missing:
         raise DataError(
             f"{path} is no engine curve: {', '.join(sorted(missing))} missing; write one with python -m "
-            f"bench.engine_curve"
+            "bench.engine_curve"
         )
     return EngineCurve(**{name: content[name] for name in EngineCurve.__dataclass_fields__})
 

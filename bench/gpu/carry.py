@@ -58,8 +58,8 @@ def command(number: int, call: Call, has_results: bool) -> str:
         lines.append(f"python3 {folder}/unpack.py /tmp/site {' '.join(call.groups)}")
     if call.with_wheels:
         lines.append(
-            f"python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "
-            f"/tmp/site {folder}/*.whl"
+            "python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site "
+            f"{folder}/*.whl"
         )
     minutes = (call.limit_s - SECONDS_TO_SPARE) / 60
     only = f" --only {call.parts}" if call.parts else ""
@@ -75,7 +75,7 @@ def make_wheels(python: str, folder: Path) -> None:
     if subprocess.run(command, check=False).returncode:
         raise SystemExit(
             f"{python} -m pip wheel failed: name a Python 3.12 with --python; without these wheels parts g and h "
-            f"cannot run"
+            "cannot run"
         )
 
 

@@ -50,7 +50,7 @@ def check_ports(ports: RayPorts, is_head: bool) -> None:
     if ports.base < 1024 or last >= lowest:
         raise OSError(
             f"ports {ports.base} to {last} are not between 1024 and {lowest}, where those of the system begin: set "
-            f"BRORL_PORT_BASE"
+            "BRORL_PORT_BASE"
         )
     for name, port in ports.services(is_head).items():
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

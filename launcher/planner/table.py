@@ -101,7 +101,7 @@ def remarks(plan: Plan) -> list[str]:
         f"{node.disk_gib:.1f} in all",
         f"assumed: prompts of {plan.work.prompt_tokens:,.0f} tokens, responses of {plan.work.response_tokens:,.0f} ± "
         f"{plan.work.response_spread:.0%} up to {plan.work.response_limit:,}, {plan.work.keep_rate:.0%} of groups "
-        f"informative",
+        "informative",
     ]
 
 

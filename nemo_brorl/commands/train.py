@@ -109,6 +109,6 @@ def print_summary(console: Console, run_folder: Path, seconds: float) -> None:
     console.line()
     console.line(f"sampling: {sampling_line(rows)}")
     console.line(
-        f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (best weights, Hugging Face format); "
-        f"{seconds:.0f} s in all"
+        f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (best weights, Hugging Face format); {seconds:.0f} "
+        "s in all"
     )

@@ -75,8 +75,8 @@ def algorithm_fits_its_rollouts(config: BroRLConfig) -> Iterator[str]:
     smallest = min([*sizes, algorithm.train_rollouts or sizes[0]])
     if algorithm.advantage == "pass_at_k" and algorithm.pass_at_k > smallest:
         yield (
-            f"algorithm.pass_at_k={algorithm.pass_at_k} is more than N = {smallest} rollouts of a group: "
-            f"write {smallest} or less"
+            f"algorithm.pass_at_k={algorithm.pass_at_k} is more than N = {smallest} rollouts of a group: write "
+            f"{smallest} or less"
         )
     if rollouts.top_p < 1 and algorithm.importance_correction.enabled:
         yield (

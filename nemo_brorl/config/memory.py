@@ -62,9 +62,9 @@ def check_memory(config: BroRLConfig, with_policy: bool = True) -> None:
     if needed > free:
         raise ResourceError(
             f"this run needs about {needed:.1f} GiB of memory and {free:.1f} GiB are free: lower "
-            f"generation.num_engines "
-            f"({num_engines(config)}), generation.kv_cache_gib ({config.generation.kv_cache_gib}) or "
-            f"policy.tokens_per_micro_batch ({config.policy.tokens_per_micro_batch}), or use a smaller model"
+            f"generation.num_engines ({num_engines(config)}), generation.kv_cache_gib "
+            f"({config.generation.kv_cache_gib}) or policy.tokens_per_micro_batch "
+            f"({config.policy.tokens_per_micro_batch}), or use a smaller model"
         )
     if needed > 0.85 * free:
         logger.warning("memory is tight: about %.1f GiB needed, %.1f GiB free", needed, free)

@@ -145,8 +145,8 @@ def _experts(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
     if policy.tensor_model_parallel_size > 1 and not policy.sequence_parallel:
         yield (
             f"policy.tensor_model_parallel_size={policy.tensor_model_parallel_size} without policy.sequence_parallel "
-            f"would send every "
-            "token of a mixture-of-experts model to its experts once per rank: write policy.sequence_parallel=true"
+            "would send every token of a mixture-of-experts model to its experts once per rank: write "
+            "policy.sequence_parallel=true"
         )
 
 
@@ -180,8 +180,8 @@ def _fp8(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
         layers = getattr(policy, name)
         if layers > per_stage:
             yield (
-                f"policy.{name}={layers} is more than the {per_stage} layers of a pipeline stage: write "
-                f"{per_stage} or less"
+                f"policy.{name}={layers} is more than the {per_stage} layers of a pipeline stage: write {per_stage} or "
+                "less"
             )
     if num_gpus(config):
         yield from _fp8_features(policy, shape)
@@ -202,8 +202,8 @@ def _fp8_features(policy: PolicyConfig, shape: ModelShape) -> Iterator[str]:
         if number % FP8_FEATURES:
             yield (
                 f"policy.fp8={policy.fp8} needs multiples of {FP8_FEATURES} features and the model's {what} on a "
-                f"tensor-parallel rank is "
-                f"{number}: write policy.fp8=null or a smaller policy.tensor_model_parallel_size"
+                f"tensor-parallel rank is {number}: write policy.fp8=null or a smaller "
+                "policy.tensor_model_parallel_size"
             )
 
 

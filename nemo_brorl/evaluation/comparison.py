@@ -83,8 +83,8 @@ def read_other(path: Path, benchmarks: Sequence[Benchmark]) -> Other:
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         raise CheckpointError(
-            f"evaluation.compare_with={path} is no evaluation.json of this version ({error!r}): "
-            f"evaluate that model again"
+            f"evaluation.compare_with={path} is no evaluation.json of this version ({error!r}): evaluate that model "
+            "again"
         ) from error
     wrong = _misfits(theirs, benchmarks)
     if wrong:

@@ -77,7 +77,7 @@ def check(config: BroRLConfig) -> None:
     if is_on_cpu(config) and degree != 1:
         raise ConfigError(
             f"generation.tensor_parallel_size={degree} needs GPUs; on CPU (trainer.gpus_per_node=0) write 1 and use "
-            f"generation.num_engines"
+            "generation.num_engines"
         )
 
 

@@ -244,8 +244,8 @@ class VllmSession:
                 request = self._requests[chunk]
                 raise GenerationError(
                     f"prompt {request.prompt.uid}, rollouts from {request.first_index}, was lost with "
-                    f"{self._num_losses[chunk]} engines, generation.max_restarts={self._config.max_restarts}; "
-                    f"last: {reason}"
+                    f"{self._num_losses[chunk]} engines, generation.max_restarts={self._config.max_restarts}; last: "
+                    f"{reason}"
                 )
 
     def _admit_ready_engines(self) -> None:

@@ -27,8 +27,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def line(base: Path, output: Path) -> list[str]:
     choices = (
-        f"{{name: choices, path: {base / 'choices.jsonl'}, verifier: multiple_choice, columns: {{prompt: "
-        f"question, task: kind}}}}"
+        f"{{name: choices, path: {base / 'choices.jsonl'}, verifier: multiple_choice, columns: {{prompt: question, "
+        f"task: kind}}}}"
     )
     puzzles = (
         f"{{name: puzzles, source: reasoning_gym, tasks: [{{name: gcd}}], num_prompts: {NUM_PROMPTS}, "

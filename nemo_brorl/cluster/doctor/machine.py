@@ -70,8 +70,8 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
     rollouts = 2 * tokens / max(config.trainer.num_nodes, 1)
     shm = SHM_GIB + (rollouts + weights) / GIB
     advice = (
-        "mount a larger one (docker: --shm-size, enroot: a tmpfs on /dev/shm): what has no room there goes "
-        "through the disk"
+        "mount a larger one (docker: --shm-size, enroot: a tmpfs on /dev/shm): what has no room there goes through "
+        "the disk"
     )
     yield check_room("disk, shm", Path("/dev/shm"), shm, advice, least_gib=SHM_GIB)
 
@@ -153,8 +153,8 @@ def check_ports(ports: Sequence[int]) -> Check:
     if len(taken) > 8:
         named += " …"
     advice = (
-        f"who listens there: ss -ltnp 'sport = :{taken[0]}'. A Ray that another job left behind? End it, or "
-        f"choose other ports"
+        f"who listens there: ss -ltnp 'sport = :{taken[0]}'. A Ray that another job left behind? End it, or choose "
+        "other ports"
     )
     return Check("ports", FAIL, f"{len(taken)} of {len(ports)} are taken: {named}", advice)
 

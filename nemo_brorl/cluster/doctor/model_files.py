@@ -71,8 +71,8 @@ def cached_model(name: str) -> Path | None:
 
 def _not_here(name: str) -> Check:
     advice = (
-        f"`hf download {name} --local-dir FOLDER` on a machine with a network, FOLDER where all nodes see it; "
-        f"then policy.model=FOLDER"
+        f"`hf download {name} --local-dir FOLDER` on a machine with a network, FOLDER where all nodes see it; then "
+        "policy.model=FOLDER"
     )
     offline = os.environ.get("HF_HUB_OFFLINE", "")
     if offline.lower() in ("1", "true", "yes", "on"):

@@ -65,7 +65,7 @@ def in_job(environment: Mapping[str, str], address: str | None = None) -> NodeRa
     if len(nodes) != size or not 0 <= rank < size:
         raise ConfigError(
             f"task {rank} of {size} runs on {len(nodes)} nodes ({listed}): one on each is wanted, write srun "
-            f"--ntasks-per-node=1"
+            "--ntasks-per-node=1"
         )
     host, _, port = (address or "").partition(":")
     if port and not port.isdigit():

@@ -151,9 +151,9 @@ def _come(this: NodeRank, seconds: float) -> Rendezvous:
             reason = str(error)
             time.sleep(RETRY_S)
     raise ResourceError(
-        f"{this.node} did not reach {this.nodes[0]} at {this.address}:{this.port} within {seconds:.0f} s "
-        f"({reason}): is it up, does a firewall close the port, is the address one that other nodes can reach "
-        "(--address HOST:PORT)?"
+        f"{this.node} did not reach {this.nodes[0]} at {this.address}:{this.port} within {seconds:.0f} s ({reason}): "
+        "is it up, does a firewall close the port, is the address one that other nodes can reach (--address "
+        "HOST:PORT)?"
     )
 
 

@@ -72,8 +72,8 @@ def judge(
     """Verdict on each node from who sees whom, itself included. Where most nodes share a folder the others have
     another one; of two halves the first node's is believed: there the job's script has been."""
     advice = (
-        "put the run folder (exp_manager.explicit_log_dir) on a file system that all nodes mount, and mount it in "
-        "the container"
+        "put the run folder (exp_manager.explicit_log_dir) on a file system that all nodes mount, and mount it in the "
+        "container"
     )
     verdicts = {}
     for node in nodes:

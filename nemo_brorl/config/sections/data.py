@@ -143,8 +143,8 @@ class DataConfig(SourceConfig):
             seconds = source.verifier_options.get("timeout_s", 1.0)
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
                 yield (
-                    f"{where}.verifier_options.timeout_s={seconds} must be a number above 0: write the seconds for "
-                    "one response"
+                    f"{where}.verifier_options.timeout_s={seconds} must be a number above 0: write the seconds for one "
+                    "response"
                 )
 
     def _mixture_violations(self) -> Iterator[str]:

@@ -61,8 +61,8 @@ class ScheduleConfig(Section):
             is_last = index == len(self.stages) - 1
             if self.kind == "staged" and stage.num_steps is None and not is_last:
                 yield (
-                    f"rollouts.schedule.stages.{index}.num_steps is missing: only the last stage may go on to the "
-                    "end; write its steps"
+                    f"rollouts.schedule.stages.{index}.num_steps is missing: only the last stage may go on to the end; "
+                    "write its steps"
                 )
             if self.kind == "on_plateau" and stage.num_steps is not None:
                 yield (

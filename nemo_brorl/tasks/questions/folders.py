@@ -33,8 +33,8 @@ def matching_files(path: str) -> list[Path]:
         return [Path(path)]
     if Path(path).is_dir():
         raise DataError(
-            f"{path} is a folder: "
-            f"write source=dataset to read a dataset folder, or a pattern of files such as {path}/*.jsonl"
+            f"{path} is a folder: write source=dataset to read a dataset folder, or a pattern of files such as "
+            f"{path}/*.jsonl"
         )
     found = []
     for name in glob.glob(path, recursive=True):

@@ -68,8 +68,8 @@ def response_text(question: Question, is_tagged: bool) -> str:
     answer = question.payload.get("answer")
     if answer is None:
         raise DataError(
-            f"task {question.task} generates questions without a written answer; leave it out of the warm-up's"
-            " data.tasks"
+            f"task {question.task} generates questions without a written answer; leave it out of the warm-up's "
+            "data.tasks"
         )
     if not is_tagged:
         return str(answer)

@@ -115,8 +115,7 @@ def test_a_fork_server_that_is_lost_is_replaced() -> None:
 def test_the_sandbox_ends_with_the_process_that_made_it() -> None:
     code = (
         "from nemo_brorl.tasks.sandbox.sandbox import Job, Sandbox\nsandbox = Sandbox()\nprint(sandbox.process_id, "
-        "flush=True)\n"
-        "sandbox.run(Job('import os, time\\nos.fork()\\ntime.sleep(60)'), 60)"
+        "flush=True)\nsandbox.run(Job('import os, time\\nos.fork()\\ntime.sleep(60)'), 60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
