@@ -14,8 +14,7 @@ def check_functions(config: BroRLConfig) -> None:
     find_advantage(algorithm)
     find_shaping(config.rewards.shaping)
     if is_import_path(algorithm.loss) or algorithm.loss_params:
-        from nemo_brorl.algorithm.losses import (
-            find_loss,  # torch, two seconds: not for a loss that is known to be there
-        )
+        # imports torch, two seconds: not for a loss that is known to be there
+        from nemo_brorl.algorithm.losses import find_loss
 
         find_loss(algorithm.loss, algorithm)

@@ -26,10 +26,12 @@ def shaped_rewards(
     config: ShapingConfig,
     max_tokens: int,
     step: int,
+    own: Shaping | None = None,
 ) -> Float32:
     """Rewards [N] after all that the settings ask for, in the order of this file, a user's own function last.
-    `max_tokens` is the longest a response may be; `step` counts from 1. Raises TrainingError when the user's function
-    returns something else."""
+    `max_tokens` is the longest a response may be; `step` counts from 1; `own` is `find_shaping(config)`, looked up once
+    for all groups. Raises TrainingError when it returns something else."""
+    assert (own is None) == (config.function is None), "rewards.shaping.function was not looked up"
     rewards = scored.rewards.astype(np.float64)
     lengths = scored.group.lengths
     if config.cosine.enabled and is_on(config.cosine, step):
@@ -40,9 +42,8 @@ def shaped_rewards(
         rewards = rewards - config.repetition_penalty * scored.repetition
     if config.truncated_factor != 1.0:
         rewards = stop_properly(rewards, scored.group.is_stopped, config.truncated_factor)
-    shaping = find_shaping(config)
-    if shaping is not None:
-        rewards = np.asarray(shaping(rewards, scored, max_tokens, step))
+    if own is not None:
+        rewards = np.asarray(own(rewards, scored, max_tokens, step))
         if rewards.shape != scored.rewards.shape or not np.isfinite(rewards).all():
             raise TrainingError(
                 f"rewards.shaping.function={config.function} returned shape {rewards.shape} for prompt "

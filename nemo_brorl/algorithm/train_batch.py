@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of
-from nemo_brorl.algorithm.reward_shaping import shaped_rewards
+from nemo_brorl.algorithm.reward_shaping import find_shaping, shaped_rewards
 from nemo_brorl.algorithm.wave_advantages import WaveMembers, advantages_by_wave
 from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig
 from nemo_brorl.types import Float32, Int64, ScoredGroup, TrainBatch
@@ -19,10 +19,13 @@ def make_train_batch(groups: Sequence[ScoredGroup], config: BroRLConfig, step: i
     judged within the whole group and trained alone."""
     algorithm = config.algorithm
     max_tokens = config.rollouts.max_response_tokens
+    shaping = config.rewards.shaping
+    own_shaping = find_shaping(shaping)
     rewards = []
     trained = []
     for group in groups:
-        of_group = GroupRewards(group.rewards, shaped_rewards(group, config.rewards.shaping, max_tokens, step))
+        shaped = shaped_rewards(group, shaping, max_tokens, step, own_shaping)
+        of_group = GroupRewards(group.rewards, shaped)
         rewards.append(of_group)
         trained.append(_trained_rollouts(group, of_group, algorithm))
     if any(group.waves for group in groups):
