@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+from scripts.module_map import FOLDERS
 from tests.support.source_tree import (
     PACKAGE,
     ROOT,
@@ -20,22 +21,7 @@ from tests.support.source_tree import (
 )
 
 # Entries of nemo_brorl/, lower shelves first. A module imports from its own folder and from lower shelves.
-SHELVES = (
-    "types",
-    "ports",
-    "core",
-    "config",
-    "algorithm",
-    "tasks",
-    "cluster",
-    "generation",
-    "policy",
-    "rollouts",
-    "evaluation",
-    "training",
-    "commands",
-    "launcher",
-)
+SHELVES = ("types", "ports", *FOLDERS)
 MAX_ENTRIES = 14
 
 # Heavy libraries have one owner each, as paths below the package.
