@@ -28,7 +28,7 @@ from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream
 from nemo_brorl.tasks.scoring.pool import VerifierPool
 from nemo_brorl.tasks.verifiers.code import code
-from nemo_brorl.tasks.verifiers.registry import configure, names_in
+from nemo_brorl.tasks.verifiers.registry import configure, find, names_in
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
 from nemo_brorl.training.trainer import Parts
@@ -63,8 +63,8 @@ class Actors:
 
 
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
-    """Load tokenizer and prompts. Raises ModelError, DataError, or ResourceError where programs are to be run and there
-    is no sandbox."""
+    """Load tokenizer and prompts. Raises ModelError, DataError, ConfigError for a verifier of the user's own, or
+    ResourceError where programs are to be run and there is no sandbox."""
     tokenizer = load_tokenizer(model_folder)
     index_folder = Path(config.exp_manager.explicit_log_dir) / INDEX_FOLDER
     source = make_source(config.data, "train", config.trainer.seed, index_folder)
@@ -75,6 +75,8 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
         verifiers.update(names_in(prompt.verifier, prompt.payload))
     prepare_sandbox(config, verifiers)
     configure(config.rewards.verifiers)
+    for own_verifier in config.rewards.verifiers:
+        find(own_verifier.name)  # a mistake in its parameters is found here, not by a worker
     return Inputs(model_folder, tokenizer, prompts, held_out, sorted(verifiers))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from nemo_brorl.config.setting import Section, section, setting
+from nemo_brorl.core.components import is_import_path
 
 SHARE_OF_TESTS = 0.8  # share of a response's deadline for its tests: what remains is for the rest of the verifier
 
@@ -83,6 +84,12 @@ class RewardsConfig(Section):
     code: CodeConfig = section(CodeConfig)
 
     def violations(self) -> Iterator[str]:
+        for index, verifier in enumerate(self.verifiers):
+            if not is_import_path(verifier.name):
+                yield (
+                    f"rewards.verifiers.{index}.name={verifier.name} is no function of your own: write "
+                    "package.module:function; options of a built-in verifier are data.verifier_options"
+                )
         for name, seconds in self.timeouts.items():
             if not 0 < seconds < math.inf:
                 yield (

@@ -180,11 +180,9 @@ def _wrong_payload(name: str, payload: Payload) -> Iterator[str]:
 
 def configure(verifiers: Sequence[OwnVerifierConfig]) -> None:
     """Use the parameters of these verifiers, a user's own, in this process and those that it starts from now on.
-    Raises ConfigError when one cannot be imported, or does not take them."""
+    Imports none of them; `find` does, and raises ConfigError where one does not take its parameters."""
     params = {verifier.name: verifier.params for verifier in verifiers}
     os.environ[PARAMS_VARIABLE] = json.dumps(params)
-    for name in params:
-        _imported(name)
 
 
 def _imported(path: str) -> Score:

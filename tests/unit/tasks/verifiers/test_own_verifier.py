@@ -68,5 +68,11 @@ def test_the_processes_that_score_have_them_too() -> None:
     [("{tolerence: 1}", "tolerence.*takes tolerance: float = 0.25"), ("{tolerance: wide}", "'wide'")],
 )
 def test_a_mistake_is_found_when_the_run_starts(params: str, message: str) -> None:
+    configure(rewards(params).verifiers)
     with pytest.raises(ConfigError, match=message):
-        configure(rewards(params).verifiers)
+        find("my_verifiers:near")
+
+
+def test_parameters_of_a_built_in_verifier_are_refused_and_not_ignored() -> None:
+    with pytest.raises(ConfigError, match=r"rewards.verifiers.0.name=math .*package.module:function"):
+        load_config("brorl_cpu", ["rewards.verifiers=[{name: math, params: {tolerance: 1}}]"])
