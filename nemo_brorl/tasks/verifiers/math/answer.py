@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 
 from nemo_brorl.tasks.verifiers.answer import boxed_answers, extract_answer, without_thinking
 from nemo_brorl.tasks.verifiers.math.key import key_of, unmarked
+from nemo_brorl.tasks.verifiers.math.notation import in_one_notation
+from nemo_brorl.tasks.verifiers.math.number import are_equal, read_number
 from nemo_brorl.tasks.verifiers.math.value import are_different, value_of
 from nemo_brorl.tasks.verifiers.payload import Payload, accepted_answers, check_answer, check_choice
 
@@ -30,6 +32,7 @@ PLACES = ("anywhere", "boxed", "tags")  # where an answer may stand; the first i
 MAX_TAIL = 2000  # characters at the end of a response in which an unmarked answer is looked for
 _FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # what is said so after a box counts, and the box does not
 _WHOLE_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})")
+MIN_VALUE = 1e-60  # a value below it may be zero, computed to a hundred digits
 VALUELESS = (ArithmeticError, AttributeError, TypeError, ValueError, RuntimeError)  # sympy has no number for it
 MAX_EXPONENT_DIGITS = 6
 MAX_FACTORIAL_DIGITS = 5
@@ -118,6 +121,12 @@ def is_equal(reference: str, candidate: str) -> bool:
         return True
     if _WHOLE_NUMBER.fullmatch(reference) and _WHOLE_NUMBER.fullmatch(plain):
         return int(reference) == int(plain)
+    if len(plain) > MAX_TAIL or is_huge(plain):
+        return False
+    wanted = read_number(in_one_notation(reference))
+    given = read_number(in_one_notation(plain))
+    if wanted and given:
+        return are_equal(wanted, given)
     one = _bracketed(reference)
     other = _bracketed(plain)
     if one and other and len(one.numbers) == len(other.numbers):
@@ -125,8 +134,6 @@ def is_equal(reference: str, candidate: str) -> bool:
     if one and value_of(plain) is not None:
         return False
     if are_different(reference, plain):
-        return False
-    if len(plain) > MAX_TAIL or is_huge(plain):
         return False
     return _equal_by_library(reference, candidate)
 
@@ -182,11 +189,20 @@ def _equal_by_library(reference: str, candidate: str) -> bool:
     wanted = _parsed(find_answer(reference) or reference)
     given = _parsed(candidate)
     for one, other in product(wanted, given):
+        if _has_no_value(one) or _has_no_value(other):
+            continue
         if _differ_at_a_point(one, other):
             continue
         if verify(one, other, timeout_seconds=None):
             return True
     return False
+
+
+def _has_no_value(item: Any) -> bool:
+    """Whether an expression divides by zero."""
+    from sympy import Expr, nan, zoo
+
+    return isinstance(item, Expr) and item.has(nan, zoo)
 
 
 def _differ_at_a_point(one: Any, other: Any) -> bool:
@@ -206,10 +222,13 @@ def _differ_at_a_point(one: Any, other: Any) -> bool:
     try:
         first = complex(one.evalf(15, subs=values))
         second = complex(other.evalf(15, subs=values))
+        scale = max(abs(first), abs(second))
+        difference = abs(first - second)
     except VALUELESS:
         return False
-    scale = max(abs(first), abs(second), 1.0)
-    return abs(first - second) > 1e-6 * scale  # not for nan or inf
+    if scale < MIN_VALUE:
+        return False
+    return difference > 1e-6 * scale  # not for nan or inf
 
 
 @lru_cache(maxsize=16384)

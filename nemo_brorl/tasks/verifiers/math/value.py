@@ -36,8 +36,11 @@ def are_different(one: str, other: str) -> bool:
     second = value_of(other)
     if first is None or second is None:
         return False
-    scale = max(abs(first), abs(second), 1.0)
-    return abs(first - second) > 1e-6 * scale
+    try:
+        scale = max(abs(first), abs(second), 1.0)
+        return abs(first - second) > 1e-6 * scale
+    except OverflowError:
+        return False
 
 
 def value_of(text: str) -> complex | None:

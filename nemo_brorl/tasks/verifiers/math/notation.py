@@ -1,0 +1,202 @@
+"""One notation for a mathematical answer: what only dresses it is taken off, and Unicode becomes LaTeX.
+
+`√2`, `\\sqrt2` and `$\\displaystyle\\sqrt{2}$.` are all `\\sqrt{2}`; `62\\,459\\,740` is `62 459 740`; `**5**` is `5`.
+Nothing here changes what an answer means.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_WRAPPINGS = 8  # braces, stars or dollars around the whole, one inside another
+
+_CHARACTERS = {
+    "−": "-",
+    "–": "-",
+    "‐": "-",
+    "‑": "-",
+    "﹣": "-",
+    "－": "-",
+    "＋": "+",
+    "×": "\\times ",
+    "⨯": "\\times ",
+    "·": "\\cdot ",
+    "⋅": "\\cdot ",
+    "∙": "\\cdot ",
+    "÷": "/",
+    "∕": "/",
+    "⁄": "/",
+    "π": "\\pi ",
+    "∞": "\\infty ",
+    "≤": "\\le ",
+    "≥": "\\ge ",
+    "≠": "\\ne ",
+    "≈": "\\approx ",
+    "±": "\\pm ",
+    "°": "^\\circ ",
+    "º": "^\\circ ",
+    "∪": "\\cup ",
+    "∩": "\\cap ",
+    "∈": "\\in ",
+    "∅": "\\emptyset ",
+    "％": "%",
+    "⟨": "(",
+    "⟩": ")",
+    "½": "\\frac{1}{2}",
+    "⅓": "\\frac{1}{3}",
+    "⅔": "\\frac{2}{3}",
+    "¼": "\\frac{1}{4}",
+    "¾": "\\frac{3}{4}",
+    "⅕": "\\frac{1}{5}",
+    "⅛": "\\frac{1}{8}",
+    "\u00a0": " ",
+    "\u2007": " ",
+    "\u2009": " ",
+    "\u200a": " ",
+    "\u202f": " ",
+    "\u200b": "",
+    "\u2060": "",
+    "\ufeff": "",
+}
+_TABLE = str.maketrans(_CHARACTERS)
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻"
+_LOWERED = "₀₁₂₃₄₅₆₇₈₉"
+_RAISED_TABLE = str.maketrans(_RAISED, "0123456789+-")
+_LOWERED_TABLE = str.maketrans(_LOWERED, "0123456789")
+_RAISED_RUN = re.compile(f"[{_RAISED}]+")
+_LOWERED_RUN = re.compile(f"[{_LOWERED}]+")
+_ROOT_SIGN = re.compile(r"√\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z]))")
+_ROOT_WORD = re.compile(r"(?<![\\A-Za-z])sqrt\s*\(([^()]*)\)")
+_SHORT_ROOT = re.compile(r"\\sqrt\s*(\d)")
+_SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]*)\})")
+_FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+_SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])\s*\.?")
+_SYNONYMS = {
+    "\\leq": "\\le ",
+    "\\leqslant": "\\le ",
+    "\\geq": "\\ge ",
+    "\\geqslant": "\\ge ",
+    "\\neq": "\\ne ",
+    "\\lbrace": "\\{",
+    "\\rbrace": "\\}",
+    "\\langle": "(",
+    "\\rangle": ")",
+    "\\degree": "^\\circ ",
+    "\\varnothing": "\\emptyset ",
+    "\\div": "/",
+    "\\ldots": "...",
+    "\\dots": "...",
+    "\\cdots": "...",
+    "\\simeq": "\\approx ",
+    "\\quad": " ",
+    "\\qquad": " ",
+    "\\cfrac": "\\frac",
+    "\\bar": "\\overline",
+    "\\lbrack": "[",
+    "\\rbrack": "]",
+}
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_FONT = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathit|mathsf|mathtt)\s*\{([^{}]*)\}")
+_WORDS = re.compile(r"\\(?:textbf|textit|textrm|textnormal|texttt|mbox|mathrm|operatorname)\s*(?=\{)")
+_NARROW = re.compile(r"(?<!\\)\\[,;:> ]|~")
+_NEGATIVE_SPACE = re.compile(r"\\!")
+_COMMA_GROUP = re.compile(r"\{\s*,\s*\}")
+_SPACE = re.compile(r"\s+")
+_FORMULA_MARKS = re.compile(r"(?<!\\)(?:\$+|\\[()\[\]])")
+_BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])")  # not the power of `2**3`
+_CURRENCY = re.compile(r"^(-?)\s*(?:\\\$|[€£¥₹])\s*(?=[\d.])")
+
+
+def in_one_notation(text: str) -> str:
+    """The answer in LaTeX without dollars, sizes, spacing commands and marks of Markdown, and without a dot at its
+    end."""
+    plain = _of_unicode(text)
+    plain = _BOLD.sub("", plain)
+    plain = plain.replace("`", "")
+    plain = _FORMULA_MARKS.sub(" ", plain)
+    plain = _of_latex(plain)
+    plain = _SPACE.sub(" ", plain)
+    return _unwrapped(plain)
+
+
+def _of_unicode(text: str) -> str:
+    if text.isascii():
+        return _ROOT_WORD.sub(r"\\sqrt{\1}", text)
+    plain = _ROOT_SIGN.sub(_as_root, text)
+    plain = _RAISED_RUN.sub(_as_power, plain)
+    plain = _LOWERED_RUN.sub(_as_index, plain)
+    plain = plain.translate(_TABLE)
+    return _ROOT_WORD.sub(r"\\sqrt{\1}", plain)
+
+
+def _as_root(found: re.Match[str]) -> str:
+    inside = found[1] or found[2]
+    return f"\\sqrt{{{inside}}}"
+
+
+def _as_power(found: re.Match[str]) -> str:
+    digits = found[0].translate(_RAISED_TABLE)
+    return f"^{{{digits}}}"
+
+
+def _as_index(found: re.Match[str]) -> str:
+    digits = found[0].translate(_LOWERED_TABLE)
+    return f"_{{{digits}}}"
+
+
+def _of_latex(text: str) -> str:
+    if "\\" not in text and "{" not in text and "~" not in text:
+        return text
+    plain = _FRACTION.sub(r"\\frac", text)
+    plain = _SIZE.sub("", plain)
+    plain = _WORDS.sub(r"\\text", plain)
+    plain = _FONT.sub(r"\1", plain)
+    plain = _COMMAND.sub(_synonym, plain)
+    plain = _NEGATIVE_SPACE.sub("", plain)
+    plain = _NARROW.sub(" ", plain)
+    plain = _COMMA_GROUP.sub(",", plain)
+    plain = plain.replace("\\%", "%")
+    plain = _SHORT_ROOT.sub(r"\\sqrt{\1}", plain)
+    return _SHORT_FRACTION.sub(_as_fraction, plain)
+
+
+def _synonym(found: re.Match[str]) -> str:
+    return _SYNONYMS.get(found[0], found[0])
+
+
+def _as_fraction(found: re.Match[str]) -> str:
+    top = found[1] or found[2] or ""
+    bottom = found[3] or found[4] or ""
+    return f"\\frac{{{top.strip()}}}{{{bottom.strip()}}}"
+
+
+def _unwrapped(text: str) -> str:
+    """Without what is around the whole: spaces, stars, braces, a dot or comma at the end, a sign of currency."""
+    plain = text.strip()
+    for _ in range(MAX_WRAPPINGS):
+        before = plain
+        plain = plain.lstrip(":; ")
+        if not plain.endswith("..."):
+            plain = plain.rstrip(".,;: ")
+        if plain.startswith("*") and plain.endswith("*"):
+            plain = plain.strip("*")
+        if plain.startswith("{") and _closes_at_the_end(plain):
+            plain = plain[1:-1].strip()
+        if plain == before:
+            break
+    return _CURRENCY.sub(r"\1", plain)
+
+
+def _closes_at_the_end(text: str) -> bool:
+    """Whether the brace that a text begins with is closed by its last character."""
+    level = 0
+    for place, character in enumerate(text):
+        if text[place - 1] == "\\" and place > 0:
+            continue
+        if character == "{":
+            level += 1
+        elif character == "}":
+            level -= 1
+        if level == 0:
+            return place == len(text) - 1
+    return False
