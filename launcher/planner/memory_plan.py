@@ -17,7 +17,14 @@ from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.launcher.planner.device_memory import MOMENTS, DeviceMemory, Term, engine_term, term
 from nemo_brorl.launcher.planner.hardware import Hardware
-from nemo_brorl.launcher.planner.model_cost import Cut, Parameters, key_value_bytes, layer_activations, rank_parameters
+from nemo_brorl.launcher.planner.model_cost import (
+    Cut,
+    Parameters,
+    key_value_bytes,
+    layer_activations,
+    mlp_activations,
+    rank_parameters,
+)
 from nemo_brorl.launcher.planner.workload import Engines, MicroBatches, Workload
 
 # Assumed, GiB: what processes take of a GPU beside tensors. Not measured by this project.
@@ -92,13 +99,11 @@ def activation_bytes(
     if config.policy.recompute == "full":
         inputs = layers * under_way * number * shape.hidden_size / spread
         return tokens * (inputs + max(per_layer))
-    # Selective recomputes attention inside a layer, which flash attention has nothing of to keep but rotated copies and
-    # sums.
-    saved = 0.0
-    if config.policy.recompute == "selective":
-        heads = (shape.num_heads + shape.num_key_value_heads) * shape.head_size
-        saved = (heads * number + 4 * shape.num_heads) / cut.tensor
-    return tokens * layers * under_way * (mean - saved)
+    if config.policy.recompute == "selective":  # of one layer at a time the MLP's inside is there again
+        inside = [mlp_activations(shape, number, cut, is_moe=is_moe) for is_moe in kinds]
+        mean_inside = sum(inside) / len(inside)
+        return tokens * (layers * under_way * (mean - mean_inside) + max(inside))
+    return tokens * layers * under_way * mean
 
 
 def log_prob_bytes(

@@ -165,15 +165,25 @@ def layer_activations(
         split += 4.0 * shape.num_heads  # the log-sum-exps
     else:
         split += 5.0 * shape.num_heads * sequence
-    mlp = (3.0 if kind.is_gated else 2.0) * number_bytes
-    if is_moe and shape.moe is not None:
-        # Tokens sent to their experts and what comes back, the experts' inside, the router's probabilities in fp32.
-        chosen = shape.moe.experts_per_token
-        spread = cut.tensor if cut.has_sequence_parallel else 1
-        experts = chosen * (2.0 * width * number_bytes + mlp * shape.moe.ffn_size / cut.expert_tensor)
-        inside = (experts + 8.0 * shape.moe.num_experts) / spread
-    else:
-        inside = mlp * shape.ffn_size / cut.tensor
     if cut.has_sequence_parallel:
         whole /= cut.tensor
-    return whole + split / cut.tensor + inside
+    return whole + split / cut.tensor + mlp_activations(shape, number_bytes, cut, kind, is_moe)
+
+
+def mlp_activations(
+    shape: ModelShape,
+    number_bytes: int,
+    cut: Cut,
+    kind: LayerKind = LayerKind(),
+    is_moe: bool = False,
+) -> float:
+    """The part of `layer_activations` that is inside the MLP, or inside the experts: tokens sent to them and what comes
+    back, and the router's probabilities in fp32."""
+    numbers = 3.0 if kind.is_gated else 2.0
+    if shape.moe is None or not is_moe:
+        return numbers * number_bytes * shape.ffn_size / cut.tensor
+    sent = 2.0 * shape.hidden_size * number_bytes
+    hidden = numbers * number_bytes * shape.moe.ffn_size / cut.expert_tensor
+    chosen = shape.moe.experts_per_token * (sent + hidden)
+    spread = cut.tensor if cut.has_sequence_parallel else 1
+    return (chosen + 8.0 * shape.moe.num_experts) / spread

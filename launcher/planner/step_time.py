@@ -11,7 +11,13 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.launcher.planner.generation_time import GenerationTime, generation_time
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.memory_plan import NUMBER_BYTES, EnginePlan, policy_bytes
-from nemo_brorl.launcher.planner.model_cost import Cut, active_parameters, forward_flops, rank_parameters
+from nemo_brorl.launcher.planner.model_cost import (
+    Cut,
+    active_parameters,
+    attention_size,
+    forward_flops,
+    rank_parameters,
+)
 from nemo_brorl.launcher.planner.workload import Engines, MicroBatches, Workload
 
 HALF_SPEED_TOKENS = 512  # assumed: a micro-batch of so many tokens on a rank reaches half of what a large one does
@@ -81,9 +87,9 @@ def step_time(
         scored += 1.0
     held = policy_bytes(config, shape, cut, 0)
     swap = 4 * held.reference / hardware.host_bandwidth
-    passes = 4.0 if config.policy.recompute == "full" else 3.0
+    passes = 3.0 + _recomputed_share(config, shape, work)
     exchange = _gradient_exchange_s(shape, hardware, cut) * num
-    update_note = f"{passes:.0f} forward passes' work; exchange of gradients {exchange:.1f} s"
+    update_note = f"{passes:.3g} forward passes' work; exchange of gradients {exchange:.1f} s"
     state = held.weights + held.optimizer + held.reference
     stages = (
         StageTime("generate", sampling, sampling_note),
@@ -133,6 +139,16 @@ def _linear_share(shape: ModelShape, work: Workload) -> float:
     layer."""
     head = shape.vocab_size * shape.hidden_size
     return 2.0 * (active_parameters(shape) - head) / forward_flops(shape, work.attended_tokens)
+
+
+def _recomputed_share(config: BroRLConfig, shape: ModelShape, work: Workload) -> float:
+    """Share of a forward pass that the backward pass repeats: all of it, or the products of MLPs."""
+    if config.policy.recompute is None:
+        return 0.0
+    if config.policy.recompute == "full":
+        return 1.0
+    outside = shape.num_layers * attention_size(shape) + shape.vocab_size * shape.hidden_size
+    return 2.0 * (active_parameters(shape) - outside) / forward_flops(shape, work.attended_tokens)
 
 
 def _messages_s(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,8 +25,36 @@ Counted = tuple[Tensor, Tensor, TensorMetrics]  # Megatron's triple: sum, tokens
 
 def score_rows(chunks: Sequence[Any], rows: Sequence[Row]) -> list[TokenScores]:
     """Scores [n] of every row under the current weights; an empty list except on the last pipeline stage."""
-    with torch.no_grad():
+    with torch.no_grad(), _nothing_recomputed(chunks):
         return _run(chunks, rows, _keep_scores, forward_only=True, collect_non_loss_data=True)
+
+
+# Megatron's switches of selective recomputation, which it reads in evaluation too
+_RECOMPUTES = ("recompute_mlp", "moe_layer_recompute")
+
+
+@contextmanager
+def _nothing_recomputed(chunks: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Model chunks in evaluation mode, in which no pass is a checkpointed one.
+
+    In training mode Transformer Engine notes the FP8 scales of every checkpointed pass, and takes them back one by one
+    in backward passes: what a pass without a backward has noted, later passes would take for their own.
+    """
+    switched: list[tuple[torch.nn.Module, str]] = []
+    for chunk in chunks:
+        chunk.eval()
+        for module in chunk.modules():
+            for name in _RECOMPUTES:
+                if getattr(module, name, False):
+                    setattr(module, name, False)
+                    switched.append((module, name))
+    try:
+        yield
+    finally:
+        for module, name in switched:
+            setattr(module, name, True)
+        for chunk in chunks:
+            chunk.train()
 
 
 def train_rows(

@@ -59,7 +59,11 @@ class PolicyConfig(Section):
     )
     shared_prompt: bool = setting(True, "compute a prompt once for the responses of its group in a micro-batch")
     attention: str = setting("auto", "attention kernel; flex: GPU", choices=("auto", "sdpa", "flex"))
-    recompute: str | None = setting(None, "activations computed anew", choices=(None, "selective", "full"))
+    recompute: str | None = setting(
+        None,
+        "activations computed anew in the backward pass; selective: those inside MLPs and experts",
+        choices=(None, "selective", "full"),
+    )
     offload: str = setting(
         "none",
         "what moves to the host while engines generate (GPU)",

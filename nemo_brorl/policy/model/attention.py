@@ -59,8 +59,9 @@ class PackedAttention(torch.nn.Module):
         packing = packed_seq_params
         assert isinstance(packing, Packing), "the policy's model reads packed rows only"
         assert packing.rotation is not None, "PackedRotary has run before the first layer"
-        query = rotate(query.squeeze(1), packing.rotation)
-        key = rotate(key.squeeze(1), packing.rotation)
+        assert packing.positions is not None, "a packing to run the model on has positions"
+        query = rotate(query.squeeze(1), packing.rotation, packing.positions)
+        key = rotate(key.squeeze(1), packing.rotation, packing.positions)
         value = value.squeeze(1)
         context = None
         if self.context_group is not None:

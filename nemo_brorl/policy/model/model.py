@@ -38,7 +38,8 @@ from nemo_brorl.policy.rows.row_layout import Packing
 
 _RECOMPUTE: dict[str | None, dict[str, Any]] = {
     None: {},
-    "selective": {"recompute_granularity": "selective"},
+    # not the attention, Megatron's own choice: a flash kernel keeps little more of it than its output
+    "selective": {"recompute_granularity": "selective", "recompute_modules": ["mlp", "moe"]},
     "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
 }
 
@@ -66,6 +67,7 @@ class PolicyModel(GPTModel):
             rotary_base=rope.base,
             use_cpu_initialization=self.config.use_cpu_initialization,
             cp_group=self.pg_collection.cp,
+            dtype=self.config.params_dtype,
         )
         self.rotary_pos_emb.inv_freq = inverse_frequencies(rope, self.config.kv_channels)
 

@@ -3,7 +3,7 @@
 Megatron's own rotary embedding takes a row for one sequence, so the core attention rotates, not Megatron. Its
 frequencies are not used either: Megatron 0.16.1 fixes Llama 3's bounds, and its YaRN differs in the last bits.
 
-Legend: T tokens of the row, H heads, D head size.
+Legend: T tokens of the row, H heads, D head size, P positions of the table.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from torch import Tensor
 
 from nemo_brorl.config.model_shape import Rope
 from nemo_brorl.policy.rows.row_layout import Packing
-
-Rotation = tuple[Tensor, Tensor]  # cosine and sine [T, 1, D / 2] float32
 
 
 def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:
@@ -46,8 +44,22 @@ def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:
     return frequencies
 
 
+def rotation_table(num_positions: int, frequencies: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cosines, then sines, of the angle of every position and pair of dimensions: [P, D]. Angles are float32."""
+    positions = torch.arange(num_positions, dtype=torch.float32, device=frequencies.device)
+    angles = torch.outer(positions, frequencies)
+    table = torch.cat([angles.cos(), angles.sin()], dim=1)
+    return table.to(dtype)
+
+
 class PackedRotary(RotaryEmbedding):
-    """Megatron's rotary embedding with other frequencies; leaves the rotation of every token on the packing."""
+    """Megatron's rotary embedding with other frequencies. Leaves on every packing one table for all of them, in the
+    format of the activations: rows of a whole update exist at once, and 16,384 tokens of cosines are 8 MB."""
+
+    def __init__(self, *args: Any, dtype: torch.dtype, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.dtype = dtype
+        self.table = torch.empty(0)
 
     def get_rotary_seq_len(self, *args: Any, **kwargs: Any) -> Packing:
         """Megatron hands over what this returns; the packing is all that is needed."""
@@ -57,20 +69,19 @@ class PackedRotary(RotaryEmbedding):
         raise AssertionError("the policy's model reads packed rows only")
 
     def forward(self, packing: Packing, *args: Any, **kwargs: Any) -> None:
-        """Nothing for Megatron to apply; `packing.rotation` is computed once per micro-batch."""
+        """Nothing for Megatron to apply; `packing.rotation` is set."""
         assert packing.positions is not None, "a packing to run the model on has positions"
-        if packing.rotation is None:
+        if len(self.table) < packing.num_positions:
+            num_positions = 1 << (packing.num_positions - 1).bit_length()  # longer rows may come
             frequencies = self.inv_freq.to(packing.positions.device)
-            angles = packing.positions[:, None, None] * frequencies
-            packing.rotation = (angles.cos(), angles.sin())
+            self.table = rotation_table(num_positions, frequencies, self.dtype)
+        packing.rotation = self.table
 
 
-def rotate(heads: Tensor, rotation: Rotation) -> Tensor:
-    """Pair (d, d + D / 2) of every head [T, H, D] turned by its token's angle."""
-    cosine, sine = rotation
-    cosine = cosine.to(heads.dtype)
-    sine = sine.to(heads.dtype)
-    return _Rotate.apply(heads, cosine, sine)
+def rotate(heads: Tensor, table: Tensor, positions: Tensor) -> Tensor:
+    """Pair (d, d + D / 2) of every head [T, H, D] turned by the angle of its token's position [T] in the table [P,
+    D]."""
+    return _Rotate.apply(heads, table, positions)
 
 
 class _Rotate(torch.autograd.Function):
@@ -80,24 +91,26 @@ class _Rotate(torch.autograd.Function):
     def forward(
         ctx: Any,
         heads: Tensor,
-        cosine: Tensor,
-        sine: Tensor,
+        table: Tensor,
+        positions: Tensor,
     ) -> Tensor:
-        ctx.save_for_backward(cosine, sine)
-        return _rotated(heads, cosine, sine, direction=1.0)
+        ctx.save_for_backward(table, positions)
+        return _rotated(heads, table, positions, direction=1.0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        cosine, sine = ctx.saved_tensors
-        return _rotated(grad, cosine, sine, direction=-1.0), None, None
+        table, positions = ctx.saved_tensors
+        return _rotated(grad, table, positions, direction=-1.0), None, None
 
 
 def _rotated(
     heads: Tensor,
-    cosine: Tensor,
-    sine: Tensor,
+    table: Tensor,
+    positions: Tensor,
     direction: float,
 ) -> Tensor:
+    turns = table.index_select(0, positions)
+    cosine, sine = turns[:, None].chunk(2, -1)
     first, second = heads.chunk(2, -1)
     rotated = torch.empty(heads.shape, dtype=heads.dtype, device=heads.device)  # contiguous
     rotated_first, rotated_second = rotated.chunk(2, -1)

@@ -215,9 +215,11 @@ class _Draft:
         is_fresh = np.array([response.is_fresh for response in responses], np.bool_)
         token_ids = self._joined(self.token_ids, np.int64)
         positions = self._joined(self.positions, np.int64)
+        largest_positions = [int(part.max(initial=-1)) for part in self.positions]
         packing = Packing(
             blocks=tuple(self.blocks),
             positions=positions,
+            num_positions=1 + max(largest_positions, default=-1),
             source_rows=self._joined(source_rows, np.int64),
             targets=self._joined(targets, np.int64),
             temperature=temperature,

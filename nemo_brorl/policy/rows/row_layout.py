@@ -77,6 +77,7 @@ class Packing(PackedSeqParams):
     qkv_format: str = "shared_prompt"
     blocks: tuple[Block, ...] = ()
     positions: Tensor | None = None  # [T] int64, counted on from the prompt
+    num_positions: int = 0  # one more than the largest of them
     source_rows: Tensor | None = None  # [n] int64, the row that predicts each response token
     targets: Tensor | None = None  # [n] int64, the response tokens
     temperature: float = 1.0  # log-probs are of softmax(logits / temperature)
@@ -84,7 +85,7 @@ class Packing(PackedSeqParams):
     # [C] int64, for each context row its place in the ranks' cut tokens, end to end
     context_order: Tensor | None = None
     sight: Sight | None = None  # None: the backend follows the blocks
-    rotation: tuple[Tensor, Tensor] | None = field(default=None, repr=False)  # cached by `rotary.PackedRotary`
+    rotation: Tensor | None = field(default=None, repr=False)  # the model's table, set by `rotary.PackedRotary`
     caches: dict[Any, Any] = field(
         default_factory=dict, repr=False
     )  # what a backend derives from the above, once per row

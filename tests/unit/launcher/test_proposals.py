@@ -31,7 +31,7 @@ def test_changes_make_a_copy() -> None:
     config = load_config("brorl_64gpu")
     changed = with_changes(config, {"policy.recompute": "full", "trainer.num_nodes": 2})
     assert (changed.policy.recompute, changed.trainer.num_nodes) == ("full", 2)
-    assert (config.policy.recompute, config.trainer.num_nodes) == ("selective", 8)
+    assert (config.policy.recompute, config.trainer.num_nodes) == (None, 8)
 
 
 def test_values_are_written_as_hydra_reads_them() -> None:

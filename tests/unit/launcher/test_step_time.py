@@ -10,6 +10,7 @@ import pytest
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.model_shape import ModelShape, Rope
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.launcher.planner.cpu_plan import SHARES, cpu_hardware
 from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed
 from nemo_brorl.launcher.planner.generation_time import (
@@ -20,7 +21,7 @@ from nemo_brorl.launcher.planner.generation_time import (
 )
 from nemo_brorl.launcher.planner.hardware import configured_hardware
 from nemo_brorl.launcher.planner.plan import Plan, make_plan
-from nemo_brorl.launcher.planner.workload import Lengths, Workload, cut_of, micro_batches, workload_of
+from nemo_brorl.launcher.planner.workload import ASSUMED, Lengths, Workload, cut_of, micro_batches, workload_of
 
 # A step takes a second whatever its batch, then two more for every rollout.
 SIMPLE = EngineSpeed(0, 0, 1.0, 0, 0, 0, math.inf, 1.0, step_s=1.0, rollout_s=2.0)
@@ -176,3 +177,22 @@ def test_calibration_scales_its_stage() -> None:
     shares = SHARES.scaled(score=2.0, train=3.0, engine=4.0)
     assert (shares.score, shares.train, shares.engine) == (2 * SHARES.score, 3 * SHARES.train, 4 * SHARES.engine)
     assert (shares.rollout, shares.token, shares.step) == (4 * SHARES.rollout, 4 * SHARES.token, 4 * SHARES.step)
+
+
+def test_what_is_computed_anew_takes_its_share_of_a_forward_pass() -> None:
+    """Of the 1.5B model the MLPs are 28 · 3 · 1,536 · 8,960 of the products' 1.54 G parameters."""
+    notes = {}
+    for recompute in ("null", "selective", "full"):
+        config = load_config("brorl_64gpu", [f"policy.recompute={recompute}"])
+        plan = make_plan(config, configured_hardware(config))
+        notes[recompute] = {stage.name: stage.note for stage in plan.time.stages}["update"]
+    assert notes["null"].startswith("3 forward passes")
+    assert notes["full"].startswith("4 forward passes")
+    parameters = 2 * (28 * (2 * 1536 * 14 * 128 + 3 * 1536 * 8960) + 151_936 * 1536)
+    attended = 4 * 28 * 12 * 128 * attended_tokens(config)
+    share = 2 * 28 * 3 * 1536 * 8960 / (parameters + attended)
+    assert notes["selective"].startswith(f"{3 + share:.3g} forward passes")
+
+
+def attended_tokens(config: BroRLConfig) -> float:
+    return workload_of(config, ASSUMED).attended_tokens

@@ -25,6 +25,18 @@ def sequences(num: int = 8) -> tuple[list[list[int]], list[list[int]]]:
     return tuple([rng.integers(0, VOCAB_SIZE, rng.integers(1, 12)).tolist() for _ in range(num)] for _ in range(2))
 
 
+def packed_segments(num: int) -> list[Any]:
+    """Prompts with one response each."""
+    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
+
+    segments = []
+    for index, (prompt, response) in enumerate(zip(*sequences(num), strict=True)):
+        tokens = np.array(response, np.int32)
+        drawn = Response(index, 0, tokens, np.zeros(len(tokens), np.float32), 1.0, is_fresh=True)
+        segments.append(PackedSegment(np.array(prompt, np.int32), (drawn,)))
+    return segments
+
+
 def weights(learner: Any) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in learner.hf_export.stream()}
 

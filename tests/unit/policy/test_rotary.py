@@ -1,30 +1,63 @@
-"""Rotation by position, worked by hand and against the textbook formula."""
+"""Rotation by position, worked by hand and against the textbook formula, and what it keeps of a row."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-import pytest
 import torch
+from torch import Tensor
 
-from nemo_brorl.policy.model.rotary import rotate
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.policy.model.rotary import rotate, rotation_table
+from tests.support.model_factory import make_config
 
 
 def test_a_quarter_turn_swaps_the_halves_of_a_head() -> None:
     heads = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
-    angle = torch.full((1, 1, 2), math.pi / 2)
-    assert rotate(heads, (angle.cos(), angle.sin())).flatten().tolist() == pytest.approx(
-        [-3.0, -4.0, 1.0, 2.0], abs=1e-6
-    )
+    table = torch.tensor([[9.0, 9.0, 9.0, 9.0], [0.0, 0.0, 1.0, 1.0]])  # position 1: cosine 0, sine 1
+    assert rotate(heads, table, torch.tensor([1])).flatten().tolist() == [-3.0, -4.0, 1.0, 2.0]
 
 
 def test_it_is_x_cos_plus_rotated_half_x_sin_with_its_gradient() -> None:
     torch.manual_seed(0)
-    angles = torch.randn(5, 1, 3, dtype=torch.float64)
-    rotation = (angles.cos(), angles.sin())
+    angles = torch.randn(7, 3, dtype=torch.float64)
+    table = torch.cat([angles.cos(), angles.sin()], dim=1)
+    positions = torch.tensor([6, 0, 3, 3, 1])
     heads = torch.randn(5, 2, 6, dtype=torch.float64, requires_grad=True)
-    twice = torch.cat([angles, angles], -1)
+    twice = torch.cat([angles, angles], -1)[positions][:, None]
     first, second = heads.chunk(2, -1)
     expected = heads * twice.cos() + torch.cat([-second, first], -1) * twice.sin()
-    torch.testing.assert_close(rotate(heads, rotation), expected)
-    assert torch.autograd.gradcheck(lambda tensor: rotate(tensor, rotation), heads)
+    torch.testing.assert_close(rotate(heads, table, positions), expected)
+    assert torch.autograd.gradcheck(lambda tensor: rotate(tensor, table, positions), heads)
+
+
+def test_the_table_has_the_angles_of_every_position() -> None:
+    table = rotation_table(3, torch.tensor([1.0, 0.5]), torch.float32)
+    angles = torch.tensor([[0.0, 0.0], [1.0, 0.5], [2.0, 1.0]])
+    torch.testing.assert_close(table, torch.cat([angles.cos(), angles.sin()], dim=1))
+
+
+def tensors_of(row: Any) -> list[Tensor]:
+    """Every tensor that a row and its packing hold."""
+    values = [*vars(row).values(), *vars(row.packing).values(), *row.packing.caches.values()]
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def test_rows_that_were_scored_hold_integers_and_one_table_for_all(
+    new_learner: Callable[[Path, BroRLConfig], Any], model_folder: Path
+) -> None:
+    """Cosines and sines of its own would be 8 · D / 2 bytes a token: 8.4 MB for 16,384 tokens of D = 128."""
+    from nemo_brorl.policy.pipeline import score_rows
+    from tests.unit.policy.test_learner import packed_segments
+
+    state = new_learner(model_folder, make_config()).state
+    rows = state.rows([packed_segments(8), packed_segments(8), packed_segments(8)], 1.0)
+    num_before = [sum(tensor.nbytes for tensor in tensors_of(row)) for row in rows]
+    score_rows(state.chunks, rows)
+    tables = {row.packing.rotation.data_ptr() for row in rows}
+    num_after = [sum(tensor.nbytes for tensor in tensors_of(row)) for row in rows]
+    assert len(tables) == 1
+    for before, after, row in zip(num_before, num_after, rows, strict=True):
+        assert after - before == row.packing.rotation.nbytes
