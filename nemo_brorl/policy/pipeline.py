@@ -43,11 +43,9 @@ def _nothing_recomputed(chunks: Sequence[torch.nn.Module]) -> Iterator[None]:
     switched: list[tuple[torch.nn.Module, str]] = []
     for chunk in chunks:
         chunk.eval()
-        for module in chunk.modules():
-            for name in _RECOMPUTES:
-                if getattr(module, name, False):
-                    setattr(module, name, False)
-                    switched.append((module, name))
+        switched += _recomputing(chunk)
+    for module, name in switched:
+        setattr(module, name, False)
     try:
         yield
     finally:
@@ -55,6 +53,14 @@ def _nothing_recomputed(chunks: Sequence[torch.nn.Module]) -> Iterator[None]:
             setattr(module, name, True)
         for chunk in chunks:
             chunk.train()
+
+
+def _recomputing(chunk: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str]]:
+    """Modules that recompute, each with the switch that says so."""
+    for module in chunk.modules():
+        for name in _RECOMPUTES:
+            if getattr(module, name, False):
+                yield module, name
 
 
 def train_rows(
