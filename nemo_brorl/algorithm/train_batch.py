@@ -29,7 +29,8 @@ def make_train_batch(groups: Sequence[ScoredGroup], config: BroRLConfig, step: i
         rewards.append(of_group)
         trained.append(_trained_rollouts(group, of_group, algorithm))
     if any(group.waves for group in groups):
-        waves = [members_of_waves(group) for group in groups]
+        is_resumed = config.rollouts.unfinished == "resume"
+        waves = [members_of_waves(group, is_resumed) for group in groups]
         advantages = advantages_by_wave(rewards, waves, algorithm)
     else:
         advantages = _advantages(groups, rewards, trained, algorithm)
@@ -68,15 +69,19 @@ def _advantages(
     return advantages
 
 
-def members_of_waves(scored: ScoredGroup) -> list[WaveMembers]:
-    """The rollouts of each wave of a group, by their indices in it; a group asked for at once is one wave."""
+def members_of_waves(scored: ScoredGroup, is_resumed: bool = False) -> list[WaveMembers]:
+    """The rollouts of each wave of a group, by their indices in it; a group asked for at once is one wave.
+    `is_resumed`: rollouts that are missing come in a later step."""
     if not scored.waves:
-        return [WaveMembers(np.arange(len(scored.rewards)), 1.0)]
+        num = len(scored.rewards)
+        return [WaveMembers(np.arange(num), 1.0, num)]
     ends = np.cumsum([wave.num_rollouts for wave in scored.waves])
     wave_of_rollout = np.searchsorted(ends, scored.indices, side="right")
     members = []
     for number, wave in enumerate(scored.waves):
-        members.append(WaveMembers(np.flatnonzero(wave_of_rollout == number), wave.weight))
+        rollouts = np.flatnonzero(wave_of_rollout == number)
+        num_planned = wave.num_rollouts if is_resumed else len(rollouts)
+        members.append(WaveMembers(rollouts, wave.weight, num_planned))
     return members
 
 

@@ -31,17 +31,21 @@ class WaveMembers:
 
     rollouts: Int64  # indices into the group
     weight: float  # of their mean in the group's estimate
+    num_planned: int  # rollouts of the wave that are there or will be learnt from in a later step
 
 
 def advantages_by_wave(
     groups: Sequence[GroupRewards], waves: Sequence[Sequence[WaveMembers]], config: AlgorithmConfig
 ) -> list[Float32]:
-    """One [N] array per group, groups of different sizes. A wave of n rollouts with weight w and rewards r gets
+    """One [N] array per group, groups of different sizes. A wave of n rollouts with weight w and rewards r, of which m
+    are planned, gets
 
-        (r − mean of the wave) · w / (n − 1) · rollouts per group of the batch
+        (r − mean of the wave) · w · (n / m) / (n − 1) · planned rollouts per group of the batch
 
     so that the sum over a batch, divided by its rollouts, is the mean of the groups' estimates, as it is for groups of
-    equal size. A wave of one rollout has nothing to compare it with and gets 0.
+    equal size. A wave of one rollout has nothing to compare it with and gets 0. A wave that a deadline has cut, whose
+    rest is sampled on, has n < m now; in a later step only that rest is learnt from, and both parts together count as
+    the whole wave.
 
     Example: two groups of 4 and 2 rollouts, each one wave of weight 1, have 3 rollouts per group; a success among the
     first four gets (1 − 1/4) · 1 / 3 · 3 = 0.75, one of the two gets (1 − 1/2) · 1 / 1 · 3 = 1.5 (dr_grpo).
@@ -57,9 +61,11 @@ def advantages_by_wave(
                 rewards.append(GroupRewards(group.raw[wave.rollouts], group.shaped[wave.rollouts]))
     if not compared:
         return advantages
-    mean_size = float(np.mean([len(group.raw) for group in groups]))
+    planned_sizes = [sum(wave.num_planned for wave in members) for members in waves]
+    mean_size = float(np.mean(planned_sizes))
     values_by_wave = BY_WAVE[config.advantage](rewards, config)
     for (index, wave), values in zip(compared, values_by_wave, strict=True):
-        scale = wave.weight * mean_size / (len(values) - 1)
+        share = len(values) / wave.num_planned
+        scale = wave.weight * share * mean_size / (len(values) - 1)
         advantages[index][wave.rollouts] = values * np.float32(scale)
     return advantages

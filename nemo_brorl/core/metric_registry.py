@@ -111,6 +111,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("surplus", "groups", _COUNT, "Dropped: the batch was full"),
             Metric("timed_out", "groups", _COUNT, "Withdrawn: too few rollouts had ended at a deadline"),
             Metric("dropped", "groups", _COUNT, "Withdrawn: under way when the batch was full"),
+            Metric("lost_wave", "groups", _COUNT, "Closed without their last wave, which missed a deadline"),
             Metric("held", "groups", _COUNT, "Cut when the batch was full, to be sampled on in the next step"),
             Metric("restarted", "groups", _COUNT, "Cut when the batch was full, to be sampled anew in the next step"),
         ),

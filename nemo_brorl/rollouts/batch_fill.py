@@ -230,8 +230,9 @@ class BatchFill:
     def _settle_overdue(self, group: OpenGroup) -> None:
         """Some of its rollouts missed a deadline."""
         is_resumed = self.settings.unfinished == "resume"
-        num_enough = math.ceil(self.settings.min_fraction * group.num_rollouts)
-        if group.num_finished >= max(MIN_GROUP, num_enough):
+        num_before = group.size_before_last_wave
+        num_enough = math.ceil(self.settings.min_fraction * (group.num_rollouts - num_before))
+        if group.num_finished - num_before >= max(MIN_GROUP, num_enough):
             self._close_group(group, is_cut=True)
             group.num_learnt = len(group.parts)
             if is_resumed:
@@ -239,6 +240,8 @@ class BatchFill:
         elif is_resumed:
             self._withdraw(group, "held")
             self.carry_over.put_back(group)
+        elif num_before:
+            self._close_without_last_wave(group)
         else:
             self._withdraw(group, "timed_out")
 
@@ -246,6 +249,15 @@ class BatchFill:
         self.stream.release(group.uid)
         waves = self.allocation.close(group.draws, is_cut)
         scored = replace(group.close(), waves=waves)
+        self.dynamic_sampling.offer(scored)
+
+    def _close_without_last_wave(self, group: OpenGroup) -> None:
+        """Dropped as a whole, it would be missing because it was worth extending."""
+        self.stream.release(group.uid)
+        waves = self.allocation.close(group.draws, is_cut=True, is_last_lost=True)
+        size = group.size_before_last_wave
+        scored = replace(group.close(size), waves=waves)
+        self.dynamic_sampling.note_lost_wave(group.num_finished - size)
         self.dynamic_sampling.offer(scored)
 
     def _withdraw(self, group: OpenGroup, reason: str) -> None:

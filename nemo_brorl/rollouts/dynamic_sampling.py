@@ -148,6 +148,10 @@ class DynamicSampling:
         else:
             self._judge_in_order()
 
+    def note_lost_wave(self, num_rollouts: int) -> None:
+        """A group closes without its last wave, of which so many rollouts had ended."""
+        self._count("lost_wave", num_rollouts)
+
     def withdraw(self, uid: str, reason: str, num_rollouts: int) -> None:
         """Take out a group that was admitted and does not close in this step: it is counted under `reason`, with
         rollouts that are wasted if so."""
@@ -175,7 +179,7 @@ class DynamicSampling:
         rollouts are wasted when no step learns from them."""
         num_kept = sum(self.counts[reason] for reason in KEPT)
         num_judged = num_kept + sum(self.counts[reason] for reason in WORTHLESS)
-        num_wasted = sum(self.rollouts[reason] for reason in (*WASTED, "restarted"))
+        num_wasted = sum(self.rollouts[reason] for reason in (*WASTED, "restarted", "lost_wave"))
         metrics = {
             "dynamic_sampling/keep_rate": num_kept / num_judged if num_judged else math.nan,
             "dynamic_sampling/num_groups": float(num_judged),
@@ -183,7 +187,7 @@ class DynamicSampling:
             "dynamic_sampling/num_carried_out": float(len(self.kept)),
             "dynamic_sampling/wasted_rollouts": float(num_wasted),
         }
-        for reason in (*WASTED, *POSTPONED):
+        for reason in (*WASTED, *POSTPONED, "lost_wave"):
             metrics[f"dynamic_sampling/{reason}"] = float(self.counts[reason])
         return metrics
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
+from nemo_brorl.rollouts.group_size.wave_weights import Draw, total_size
 from nemo_brorl.types import (
     SUCCESS_REWARD,
     Float32,
@@ -85,9 +85,18 @@ class OpenGroup:
         lengths = [part.chunk.lengths for part in in_order(self.parts)]
         return np.concatenate(lengths)
 
-    def close(self) -> ScoredGroup:
-        """Group of the finished rollouts; partial ones are not in it."""
-        return close_group(self.prompt, self.parts)
+    @property
+    def size_before_last_wave(self) -> int:
+        """Rollouts of its waves but for the last."""
+        return total_size(self.draws[:-1])
+
+    def close(self, size: int | None = None) -> ScoredGroup:
+        """Group of the finished rollouts; partial ones are not in it. `size`: of the first so many places alone."""
+        parts: list[ScoredChunk] = []
+        for part in self.parts:
+            if size is None or part.chunk.indices[0] < size:  # a chunk is of one wave
+                parts.append(part)
+        return close_group(self.prompt, parts)
 
     def not_learnt(self) -> Int64:
         """Places within the closed group of the rollouts that no step has learnt from, ascending."""

@@ -101,6 +101,7 @@ class FakeGenerator:
 
     loses_weights = False  # when it sleeps
     num_per_poll: int | None = None  # of its sessions
+    held_from: int | None = None  # of its sessions
 
     def __init__(self) -> None:
         self.version = 0
@@ -111,6 +112,7 @@ class FakeGenerator:
     def open_session(self, forecast: Forecast | None = None) -> FakeSession:
         session = FakeSession(self)
         session.num_per_poll = self.num_per_poll
+        session.held_from = self.held_from
         return session
 
     def generate(self, requests: Sequence[RolloutRequest]) -> Iterator[RolloutChunk]:
@@ -179,10 +181,12 @@ class FakeGenerator:
 
 
 class FakeSession:
-    """Last request first, `num_per_poll` chunks at a time; requests of `held` prompts end only when they are cut."""
+    """Last request first, `num_per_poll` chunks at a time; requests of `held` prompts, or for places in a group from
+    `held_from` on, end only when they are cut."""
 
     num_per_poll: int | None = None  # None: all there are
     held: frozenset[str] = frozenset()
+    held_from: int | None = None
     num_ended_when_cut = 0  # rollouts of a request that had ended when it was cut
 
     def __init__(self, generator: FakeGenerator) -> None:
@@ -203,12 +207,14 @@ class FakeSession:
             self.was_cut.append(self.generator.answer(request, self.num_ended_when_cut))
 
     def poll(self) -> list[RolloutChunk]:
-        free = [request for request in reversed(self.waiting) if request.prompt.uid not in self.held][
-            : self.num_per_poll
-        ]
+        free = [request for request in reversed(self.waiting) if not self._is_held(request)][: self.num_per_poll]
         self.waiting = [request for request in self.waiting if not any(request is taken for taken in free)]
         cut, self.was_cut = self.was_cut, []
         return cut + [self.generator.answer(request, request.num_rollouts) for request in free]
+
+    def _is_held(self, request: RolloutRequest) -> bool:
+        is_late = self.held_from is not None and request.first_index >= self.held_from
+        return is_late or request.prompt.uid in self.held
 
     def pending(self) -> list[Any]:
         return []

@@ -21,8 +21,13 @@ proportion to n_k `reach`^(k − 1), `reach` being the share of groups that go o
 β = 0 it is inverse probability weighting. The best β makes β M_{k−1} the best prediction and is the share of signal in
 M_{k−1}: β_k = S_{k−1} / (S_{k−1} + h).
 
+A deadline that ends a group after k waves lets the last of them take the shares that can no longer come, α_k + … +
+α_K; the coins before it were tossed under the same shares, so E Ĝ = g as long as the deadline does not look at
+rewards. Was wave k drawn and lost to the deadline, M_{k−1} takes its place in R_k: had the group just been dropped, its
+prompt would have lost the weight of all groups that were worth extending.
+
 All of it is linear in the waves: Ĝ = Σ w_k ĝ_k. `Wave.weight` is w_k, and goes into the advantages
-(`algorithm/advantages/per_wave.py`).
+(`algorithm/wave_advantages.py`).
 """
 
 from __future__ import annotations
@@ -55,32 +60,47 @@ def shares(sizes: Sequence[int], reach: float) -> list[float]:
     return [part / total for part in parts]
 
 
+def shares_when_cut(planned: Sequence[float], num_waves: int) -> list[float]:
+    """Shares of the waves of a group that ended after `num_waves` of those planned: the last one takes what can no
+    longer come."""
+    last = num_waves - 1
+    return [*planned[:last], sum(planned[last:])]
+
+
 def wave_weights(
     draws: Sequence[Draw],
     alphas: Sequence[float],
     half_signal: float,
+    is_last_lost: bool = False,
 ) -> list[float]:
     """w_k of every drawn wave from the shares of all waves that there might have been: the formula of this module,
-    multiplied out."""
+    multiplied out. A lost last wave has the weight 0."""
     weights = [0.0] * len(draws)
+    last = len(draws) - 1
 
-    def add_mean_so_far(num_waves: int, factor: float) -> None:
+    def add_mean_of_first(num_waves: int, factor: float) -> None:
         """`factor` times M, the mean of the first waves weighed by size."""
         size = total_size(draws[:num_waves])
-        not_drawn = sum(alphas[num_waves:])
-        stand_in = share_of_signal(size, half_signal) * not_drawn
         for wave in range(num_waves):
             part = draws[wave].num_rollouts / size
-            weights[wave] += factor * stand_in * part
+            weights[wave] += factor * part
+
+    def stand_in(num_waves: int) -> float:
+        """b as a multiple of M: for all that may come after the first waves."""
+        size = total_size(draws[:num_waves])
+        return share_of_signal(size, half_signal) * sum(alphas[num_waves:])
 
     reach = 1.0  # q
     for wave, draw in enumerate(draws):
         if wave > 0:
             correction = 1 - 1 / draw.probability
-            add_mean_so_far(wave, correction / reach)
+            add_mean_of_first(wave, correction * stand_in(wave) / reach)
             reach *= draw.probability
-        weights[wave] += alphas[wave] / reach
-    add_mean_so_far(len(draws), 1 / reach)
+        if is_last_lost and wave == last:
+            add_mean_of_first(wave, alphas[wave] / reach)
+        else:
+            weights[wave] += alphas[wave] / reach
+    add_mean_of_first(len(draws), stand_in(len(draws)) / reach)
     return weights
 
 

@@ -26,7 +26,14 @@ from typing import Protocol
 from nemo_brorl.algorithm.theory.rollout_size import SuccessPrior
 from nemo_brorl.config.schema import RolloutsConfig, WavesConfig
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
-from nemo_brorl.rollouts.group_size.wave_weights import Draw, share_of_signal, shares, total_size, wave_weights
+from nemo_brorl.rollouts.group_size.wave_weights import (
+    Draw,
+    share_of_signal,
+    shares,
+    shares_when_cut,
+    total_size,
+    wave_weights,
+)
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Int32, Prompt, Wave
 
 
@@ -51,9 +58,11 @@ class Allocation(Protocol):
         self,
         draws: Sequence[Draw],
         is_cut: bool = False,
+        is_last_lost: bool = False,
     ) -> tuple[Wave, ...]:
         """The waves of a complete group with their weights. `is_cut`: no decision ended it, but a deadline or the end
-        of the step; then the group counts as if it had been meant to be this large."""
+        of the step; then its last wave counts for those that can no longer come. `is_last_lost`: that wave did not end
+        in time and is not in the group; the waves before it count for it."""
 
 
 class FixedAllocation:
@@ -78,7 +87,9 @@ class FixedAllocation:
         self,
         draws: Sequence[Draw],
         is_cut: bool = False,
+        is_last_lost: bool = False,
     ) -> tuple[Wave, ...]:
+        assert not is_last_lost, "a group of one wave is lost with it"
         return ()
 
 
@@ -150,16 +161,18 @@ class WaveAllocation:
         self,
         draws: Sequence[Draw],
         is_cut: bool = False,
+        is_last_lost: bool = False,
     ) -> tuple[Wave, ...]:
         sizes = [draw.num_rollouts for draw in draws]
-        if not is_cut:
-            sizes += self.sizes_after(draws)
+        sizes += self.sizes_after(draws)
         alphas = shares(sizes, self.config.reach)
-        weights = wave_weights(draws, alphas, self.config.half_signal)
+        if is_cut:
+            alphas = shares_when_cut(alphas, len(draws))
+        weights = wave_weights(draws, alphas, self.config.half_signal, is_last_lost)
         waves: list[Wave] = []
         for draw, weight in zip(draws, weights, strict=True):
             waves.append(Wave(draw.num_rollouts, draw.probability, weight))
-        return tuple(waves)
+        return tuple(waves[:-1]) if is_last_lost else tuple(waves)
 
     def sizes_after(self, draws: Sequence[Draw]) -> list[int]:
         """Sizes of the waves that a group may still get. A group that was carried over while the schedule changed N

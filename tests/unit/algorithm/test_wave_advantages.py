@@ -21,7 +21,7 @@ def group(*rewards: float) -> GroupRewards:
 
 
 def members(weight: float, *rollouts: int) -> WaveMembers:
-    return WaveMembers(np.asarray(rollouts), weight)
+    return WaveMembers(np.asarray(rollouts), weight, len(rollouts))
 
 
 def test_the_config_knows_which_advantages_go_by_wave() -> None:
@@ -78,3 +78,33 @@ def test_a_learning_batch_tells_waves_apart_by_place_and_takes_whole_groups_as_o
     np.testing.assert_allclose(batch.advantages[0][2:], np.array([-0.25, 0.75, -0.25, -0.25]) * 0.6 / 3 * 4, rtol=1e-6)
     np.testing.assert_allclose(batch.advantages[1], np.array([0.5, -0.5]) * 4)
     assert batch.rollouts[0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_cut_wave_and_its_rest_together_count_as_the_whole_wave() -> None:
+    """A bandit: reward 1 with probability p = 0.3, score r − p, gradient p (1 − p). Six of eight rollouts are learnt
+    from in one step, the other two in the next; both steps also hold a whole group, so that nothing but the shares
+    scales them."""
+    random, p, num = np.random.default_rng(0), 0.3, 40_000
+    config = AlgorithmConfig(advantage="dr_grpo")
+    rewards = (random.random((num, 8)) < p).astype(np.float32)
+    waves, groups = [[WaveMembers(np.arange(6), 1.0, 8)], [WaveMembers(np.arange(8), 1.0, 8)]], []
+    for row in rewards:
+        groups += [group(*row[:6]), group(*row)]
+    advantages = advantages_by_wave(groups, waves * num, config)
+    scores = rewards - p
+    first = (np.array(advantages[::2]) * scores[:, :6]).sum(1) / 8  # mean size
+    rest = (np.array(advantages[1::2]) * scores)[:, 6:].sum(1) / 8
+    both = first + rest
+    assert abs(both.mean() - p * (1 - p)) < 4 * both.std() / np.sqrt(num)
+    assert first.mean() == pytest.approx(6 / 8 * p * (1 - p), abs=4 * first.std() / np.sqrt(num))
+
+
+def test_rollouts_still_to_come_count_only_where_they_do_come() -> None:
+    cut = replace(make_group([1, 0, 0]), waves=(Wave(4, 1.0, 1.0),))
+    config = BroRLConfig()
+    config.algorithm.advantage = "rloo"
+    alone = make_train_batch([cut], config, 1).advantages[0]
+    np.testing.assert_allclose(alone, np.array([2 / 3, -1 / 3, -1 / 3]) / 2 * 3, rtol=1e-6)
+    config.rollouts.unfinished = "resume"
+    resumed = make_train_batch([cut], config, 1).advantages[0]
+    np.testing.assert_allclose(resumed, np.array([2 / 3, -1 / 3, -1 / 3]) / 2 * (3 / 4) * 4, rtol=1e-6)

@@ -118,9 +118,19 @@ def test_weights_of_two_equal_waves_by_hand() -> None:
     assert wave_weights(drawn, [0.5, 0.5], 4.0) == pytest.approx([-0.25, 2.0])
 
 
-def test_a_group_that_a_deadline_ended_counts_as_if_it_was_meant_to_be_so() -> None:
+def test_the_last_wave_before_a_deadline_counts_for_those_that_can_no_longer_come() -> None:
+    # 4, 4, 8, 4 of 20: the second takes the shares of the third and the fourth
     weights = [wave.weight for wave in allocation(reach=1.0).close([Draw(4, 1.0), Draw(4, 1.0)], is_cut=True)]
-    assert weights == pytest.approx([0.5, 0.5])
+    assert weights == pytest.approx([0.2, 0.8])
+
+
+def test_the_waves_before_a_lost_one_count_for_it() -> None:
+    # α = (½, ½), P = ¼, β = 0: ½ ĝ_1 + ½ / ¼ M_1
+    assert wave_weights([Draw(4, 1.0), Draw(4, 0.25)], [0.5, 0.5], math.inf, is_last_lost=True) == pytest.approx(
+        [2.5, 0.0]
+    )
+    (wave,) = allocation().close([Draw(4, 1.0), Draw(4, 1.0)], is_cut=True, is_last_lost=True)
+    assert wave.weight == pytest.approx(1.0)
 
 
 @dataclass(frozen=True)
@@ -133,26 +143,53 @@ class Outcome:
     num_rollouts: int
 
 
-def outcomes(waves: WaveAllocation, rate: float) -> list[Outcome]:
+@dataclass(frozen=True)
+class Deadline:
+    """It passes while a wave is sampled, which still ends or is lost; those before it have ended."""
+
+    wave: int  # counted from 1
+    loses_wave: bool
+
+
+def outcomes(waves: WaveAllocation, rate: float, deadline: Deadline | None = None) -> list[Outcome]:
     """All of them. Of two answers with the logit z of the right one, the score function is r − p and dp/dz = p (1 − p);
     an RLOO estimate from k of n right ones is k (n − k) / (n (n − 1))."""
-    return list(_branches(waves, rate, [waves.first(make_prompt())], [], 1.0))
+    return list(_branches(waves, rate, [waves.first(make_prompt())], [], 1.0, deadline))
+
+
+def _closed(waves: WaveAllocation, draws: Sequence[Draw], right: Sequence[int], chance: float) -> Outcome:
+    """A group of which a deadline has left the waves with these right ones."""
+    kept = waves.close(draws, is_cut=True, is_last_lost=len(right) < len(draws))
+    estimate = sum(wave.weight * rloo(k, wave.num_rollouts) for wave, k in zip(kept, right, strict=True))
+    return Outcome(chance, estimate, math.nan, sum(wave.num_rollouts for wave in kept))
 
 
 def _branches(
-    waves: WaveAllocation, rate: float, draws: Sequence[Draw], before: Sequence[int], chance: float
+    waves: WaveAllocation,
+    rate: float,
+    draws: Sequence[Draw],
+    before: Sequence[int],
+    chance: float,
+    deadline: Deadline | None,
 ) -> Iterator[Outcome]:
+    if deadline is not None and deadline.wave == len(draws) and deadline.loses_wave:
+        yield _closed(waves, draws, before, chance)
+        return
     size, total = draws[-1].num_rollouts, sum(draw.num_rollouts for draw in draws)
     for k in range(size + 1):
         right = [*before, k]
         here = chance * math.comb(size, k) * rate**k * (1 - rate) ** (size - k)
+        if deadline is not None and deadline.wave == len(draws):
+            yield _closed(waves, draws, right, here)
+            continue
         more = waves.probability(make_prompt(), draws, *so_far(sum(right), total))
         if more < 1:
             parts = zip(waves.close(draws), right, strict=True)
             estimate = sum(wave.weight * rloo(k, wave.num_rollouts) for wave, k in parts)
             yield Outcome(here * (1 - more), estimate, rloo(sum(right), total), total)
         if more > 0:
-            yield from _branches(waves, rate, [*draws, Draw(waves.sizes[len(draws)], more)], right, here * more)
+            grown = [*draws, Draw(waves.sizes[len(draws)], more)]
+            yield from _branches(waves, rate, grown, right, here * more, deadline)
 
 
 def rloo(k: int, n: int) -> float:
@@ -165,6 +202,14 @@ def rloo(k: int, n: int) -> float:
 )
 def test_over_all_outcomes_the_estimate_is_the_gradient_exactly(rate: float, settings: dict[str, float]) -> None:
     found = outcomes(allocation(**settings), rate)
+    assert sum(outcome.chance for outcome in found) == pytest.approx(1, abs=1e-12)
+    assert sum(outcome.chance * outcome.estimate for outcome in found) == pytest.approx(rate * (1 - rate), rel=1e-11)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.2, 0.5])
+@pytest.mark.parametrize("deadline", [Deadline(1, False), Deadline(2, False), Deadline(2, True), Deadline(3, True)])
+def test_so_it_is_under_a_deadline_that_does_not_look_at_rewards(deadline: Deadline, rate: float) -> None:
+    found = outcomes(allocation(), rate, deadline)
     assert sum(outcome.chance for outcome in found) == pytest.approx(1, abs=1e-12)
     assert sum(outcome.chance * outcome.estimate for outcome in found) == pytest.approx(rate * (1 - rate), rel=1e-11)
 

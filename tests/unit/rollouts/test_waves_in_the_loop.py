@@ -62,3 +62,20 @@ def test_a_resumed_run_with_waves_learns_what_the_whole_one_does(tmp_path: Path)
     resumed.parts.prompts.load_state_dict(half.parts.prompts.state_dict())
     resumed.fit()
     assert fake(resumed).weight == fake(whole).weight
+
+
+def test_a_group_whose_last_wave_misses_the_deadline_closes_on_the_waves_before_it(tmp_path: Path) -> None:
+    """Everything beyond a first wave is slow: dropping these groups would drop those worth extending."""
+    config = config_of_waves()
+    config.rollouts.step_deadline_s = 0.05
+    trainer = make_trainer(tmp_path, config)
+    trainer.parts.generator.held_from = 4  # type: ignore[attr-defined]
+    filled = trainer.fill_batch()
+    lost = filled.metrics["dynamic_sampling/lost_wave"]
+    assert lost > 0
+    assert filled.metrics["dynamic_sampling/timed_out"] == 0
+    closed = {group.prompt.uid for group in filled.sampled}
+    assert closed == set(trainer.parts.prompts.taken), "every prompt is there"  # type: ignore[attr-defined]
+    for group in filled.sampled:
+        assert [wave.num_rollouts for wave in group.waves] == [4]
+        assert len(group.rewards) == 4
