@@ -63,7 +63,7 @@ def monitor(chunks: list[RolloutChunk], batch: TokenBatch) -> None:
         groups.append(ScoredGroup(group, rewards, 0, np.zeros(len(rewards), np.float32), mass))
     mass_balance_metrics(groups)
     gain = MeasuredGain()
-    gain.add(batch)
+    gain.add(batch, [True] * len(batch.sequences.lengths))
     gain.metrics()
 
 

@@ -218,6 +218,7 @@ class PlannedGroup:
     chunks: tuple[Any, ...]  # data references, in order
     advantages: Float32  # [N]
     staleness: int  # updates between the weights that sampled it and those that learn from it
+    is_measured: bool = True  # whether its rollouts of the last mini-batch are a fresh sample (policy/measured_gain.py)
 
 
 @dataclass(frozen=True)

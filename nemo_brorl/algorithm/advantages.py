@@ -106,14 +106,19 @@ def rloo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float3
 
 
 def maxrl(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """(R − group mean) / group mean (MaxRL, arXiv 2602.02710): averaging score functions over the successes alone, with
-    a baseline, is an unbiased gradient of the likelihood objective truncated at order N, so a larger N comes closer to
-    maximum likelihood. Needs rewards that are not negative; a group without any reward gets zeros.
+    """(R − group mean) / mean raw reward of the group (MaxRL, arXiv 2602.02710).
+
+    The mean score function of a group's successes has the expectation ∇p Σ (1 − p)^j over j < N: the gradient of the
+    log-likelihood truncated at order N, so a larger N comes closer to maximum likelihood. With the baseline it is the
+    sum over j < N − 1, order N − 1: a group without success gets zeros and not its share of the baseline, which takes
+    (1 − p)^(N − 1) off. The divisor is the raw reward, that of dynamic sampling, so that shaping that makes rewards
+    negative does not turn a group with successes into one without.
     """
     advantages = []
     for group in groups:
         values = centred(group)
-        mean = wide(group).mean()
+        earned = np.maximum(group.raw, 0.0)
+        mean = earned.mean(dtype=np.float64)
         values = values / mean if mean > 0 else np.zeros_like(values)
         advantages.append(values.astype(np.float32))
     return advantages
@@ -145,9 +150,12 @@ def _pass_at_k_of_group(is_correct: Bool, k: int) -> Float32:
 
 
 def _ratio_of_binomials(few: int, many: int, k: int) -> float:
-    """C(few, k) / C(many, k) for few ≤ many, through logarithms so that N = 512 does not overflow."""
+    """C(few, k) / C(many, k) for few ≤ many, through logarithms so that N = 512 does not overflow. Rounding must not
+    take the ratio of equals above 1: a deviation would be the root of something negative."""
     if k > few:
         return 0.0
+    if few == many:
+        return 1.0
     return float(np.exp(gammaln(few + 1) - gammaln(few - k + 1) - gammaln(many + 1) + gammaln(many - k + 1)))
 
 
@@ -169,15 +177,11 @@ def find_advantage(config: AlgorithmConfig) -> Advantage:
 
 
 def advantages_of(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """One [N] array per group: the chosen algorithm, then the weight of rare successes.
-
-    Raises TrainingError when a function of the user's own returns something else.
-    """
+    """One [N] array per group by the chosen algorithm. Raises TrainingError when a function of the user's own returns
+    something else."""
     advantages = find_advantage(config)(groups, config)
     if is_import_path(config.advantage):
         advantages = _checked(advantages, groups, config.advantage)
-    if config.rare_success_exponent > 0:
-        advantages = weigh_rare_successes(advantages, groups, config.rare_success_exponent)
     return advantages
 
 
@@ -185,7 +189,7 @@ def weigh_rare_successes(
     advantages: Sequence[Float32], groups: Sequence[GroupRewards], exponent: float
 ) -> list[Float32]:
     """Advantages times (1 − share of correct rollouts)^exponent of their group (F-GRPO, arXiv 2602.06717), after any
-    normalisation. Exponent 0 changes nothing."""
+    normalisation; `groups` are whole, whichever of their rollouts are trained. Exponent 0 changes nothing."""
     weighted = []
     for values, group in zip(advantages, groups, strict=True):
         share = float(np.mean(group.is_correct))

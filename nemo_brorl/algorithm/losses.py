@@ -19,11 +19,19 @@ from nemo_brorl.core.components import find_function, with_params
 
 Loss = Callable[[TokenBatch, AlgorithmConfig], LossSums]
 
+MAX_LOG_RATIO = 20.0  # nats: an exponential beyond is no ratio that anything should be learnt from, and overflows at 88
+
+
+def log_ratio_to_old(batch: TokenBatch) -> Tensor:
+    """log π/π_old of every token [T], bounded."""
+    log_ratio = batch.log_probs - batch.old_log_probs
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
 
 def ppo_clip(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     """PPO's clipped surrogate (arXiv 1707.06347 eq. 7) with decoupled bounds (DAPO's clip-higher, arXiv 2503.14476 eq.
     10) and dual clip for negative advantages (arXiv 1912.09729 eq. 5). The loss of ProRLv2 and BroRL."""
-    log_ratio = batch.log_probs - batch.old_log_probs
+    log_ratio = log_ratio_to_old(batch)
     ratio = log_ratio.exp()
     weight = advantages_with_kl(batch, config)
     unclipped = ratio * weight
@@ -46,7 +54,7 @@ def gspo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     same value and, with one advantage for a whole response, the same gradient; so a response may be cut over ranks.
     Bounds are much narrower than PPO's (3e-4 and 4e-4 in the paper); use it with `algorithm.aggregation=sequence_mean`.
     """
-    log_ratio = batch.log_probs - batch.old_log_probs
+    log_ratio = log_ratio_to_old(batch)
     sequence_ratio = batch.sequences.mean_of(log_ratio).exp()
     ratio = sequence_ratio * (batch.log_probs - batch.log_probs.detach()).exp()
     weight = advantages_with_kl(batch, config)
@@ -64,7 +72,7 @@ def cispo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     """clip(π/π_old, 1 − clip_low, 1 + clip_high) without gradient, times advantage times log π (CISPO, MiniMax-M1,
     arXiv 2506.13585 eq. 4): rare tokens that PPO's clip would silence go on learning. With `clip_low=1` only the upper
     bound acts."""
-    log_ratio = (batch.log_probs - batch.old_log_probs).detach()
+    log_ratio = log_ratio_to_old(batch).detach()
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
     objective = clipped * advantages_with_kl(batch, config) * batch.log_probs

@@ -17,6 +17,7 @@ from operator import itemgetter
 
 import numpy as np
 
+from nemo_brorl.algorithm.informative import disagree
 from nemo_brorl.types import Bool, Int32, Int64, MicroBatch, PlannedGroup, Segment, TrainBatch, UpdatePlan
 
 Item = tuple[int, int]  # (group, rollout)
@@ -33,21 +34,34 @@ def plan_update(
     learning_rate: float,
     objective: str,
     seed: int,
+    min_reward_range: float | None = None,
 ) -> UpdatePlan:
-    """Lay out a whole update. `token_budget` bounds the tokens of a micro-batch; the same seed gives the same plan."""
+    """Lay out a whole update. `token_budget` bounds the tokens of a micro-batch; the same seed gives the same plan.
+
+    `min_reward_range`: that of the rule by which groups were kept; None: all were. A batch that a deadline has left
+    with fewer rollouts than mini-batches × ranks gets fewer mini-batches; one with fewer rollouts than ranks has all of
+    them several times, equally often, which changes no mean.
+    """
+    num_rollouts = sum(len(rollouts) for rollouts in batch.rollouts)
+    num_full = max(1, num_rollouts // data_parallel_size)  # mini-batches with a rollout for every rank
+    parts = stratify(batch.rollouts, min(num_mini_batches, num_full), seed)
+    if num_rollouts < data_parallel_size:
+        copies = math.ceil(data_parallel_size / num_rollouts)
+        parts = [sorted(parts[0] * copies)]
+    is_measured = fresh_in_the_last(batch, parts[-1], min_reward_range)
     groups = []
-    for scored, advantages in zip(batch.groups, batch.advantages, strict=True):
+    for index, scored in enumerate(batch.groups):
         planned = PlannedGroup(
             prompt_ids=np.asarray(scored.prompt.token_ids, np.int32),
             chunks=tuple(chunk.data for chunk in scored.group.chunks),
-            advantages=advantages,
+            advantages=batch.advantages[index],
             staleness=version - 1 - scored.group.version,
+            is_measured=is_measured[index],
         )
         groups.append(planned)
     prompt_lengths = [len(group.prompt_ids) for group in groups]
     response_lengths = [scored.group.lengths for scored in batch.groups]
     packer = Packer(prompt_lengths, response_lengths, token_budget, shared_prompt)
-    parts = stratify(batch.rollouts, num_mini_batches, seed)
     mini_batches = tuple(packer.pack(items, data_parallel_size) for items in parts)
     return UpdatePlan(version, objective, learning_rate, tuple(groups), mini_batches)
 
@@ -67,6 +81,25 @@ def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: in
             part.append((group, int(members[index])))
         start += len(members)
     return [sorted(part) for part in parts]
+
+
+def fresh_in_the_last(batch: TrainBatch, last: Sequence[Item], min_reward_range: float | None) -> list[bool]:
+    """For each group whether its rollouts of the last mini-batch are a sample like any other of the policy that drew
+    them. They are not where the group was kept because of them, so its other rollouts must disagree by themselves, nor
+    where the trained rollouts were chosen by their rewards."""
+    in_last: list[set[int]] = [set() for _ in batch.groups]
+    for group, rollout in last:
+        in_last[group].add(rollout)
+    fresh = []
+    for scored, trained, held_out in zip(batch.groups, batch.rollouts, in_last, strict=True):
+        is_chosen = scored.learn_from is None and len(trained) < len(scored.rewards)
+        is_kept = True
+        if min_reward_range is not None:
+            is_other = np.ones(len(scored.rewards), bool)
+            is_other[list(held_out)] = False
+            is_kept = disagree(scored.rewards[is_other], min_reward_range)
+        fresh.append(is_kept and not is_chosen)
+    return fresh
 
 
 class Packer:

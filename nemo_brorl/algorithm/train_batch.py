@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of
+from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of, weigh_rare_successes
 from nemo_brorl.algorithm.reward_shaping import find_shaping, shaped_rewards
 from nemo_brorl.algorithm.wave_advantages import WaveMembers, advantages_by_wave
 from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig
@@ -63,8 +63,11 @@ def _advantages(
         rollouts = chosen if group.learn_from is None else np.arange(len(of_group.raw))
         compared.append(rollouts)
         compared_rewards.append(GroupRewards(of_group.raw[rollouts], of_group.shaped[rollouts]))
+    values_of_compared = advantages_of(compared_rewards, config)
+    if config.rare_success_exponent > 0:
+        values_of_compared = weigh_rare_successes(values_of_compared, rewards, config.rare_success_exponent)
     advantages = []
-    for values, rollouts, of_group in zip(advantages_of(compared_rewards, config), compared, rewards, strict=True):
+    for values, rollouts, of_group in zip(values_of_compared, compared, rewards, strict=True):
         advantages.append(_zero_elsewhere(values, rollouts, len(of_group.raw)))
     return advantages
 

@@ -181,8 +181,8 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric(
                 "measured_gain",
                 "",
-                "mean over the last mini-batch's responses",
-                "Change of the expected advantage by the updates before it",
+                "mean over responses of the last mini-batch",
+                "Change of the expected advantage by the updates before it, of groups whose other rollouts disagree",
             ),
             Metric("measured_gain_error", "", "standard error over responses", "Error of the measured gain"),
             Metric("signal_to_noise", "", "ratio", "Measured gain over its error"),

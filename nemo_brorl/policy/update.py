@@ -252,7 +252,7 @@ class Update:
                 self._record(row, current)
             batch = _token_batch(row, scores, old_log_probs, reference[number], size, algorithm.aggregation)
             if measures_gain:
-                self.gain.add(batch)
+                self.gain.add(batch, row.is_measured)
             result = loss_of(batch, algorithm)
             metrics = {"policy/loss": result.loss.detach(), **result.metrics}
             return result.loss, metrics

@@ -25,11 +25,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from nemo_brorl.algorithm.informative import disagree
 from nemo_brorl.config.schema import DynamicSamplingConfig
 from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.types import ScoredGroup
 
-EQUAL = 1e-6  # rewards that differ by less are the same
 KEEP_RATE_DECAY = 0.95  # of the running keep rate, per group
 MIN_KEEP_RATE = 0.25  # at most 1 / this times what is missing is in flight
 
@@ -51,14 +51,11 @@ def judge(group: ScoredGroup, config: DynamicSamplingConfig) -> Decision:
     """Decide on one group by its raw rewards."""
     if not config.enabled:
         return Decision(True, "disabled")
-    low = float(group.rewards.min())
-    high = float(group.rewards.max())
-    least_range = max(config.min_reward_range - EQUAL, EQUAL)
-    if high - low > least_range:
+    if disagree(group.rewards, config.min_reward_range):
         return Decision(True, "informative")
-    if low >= 1.0:
+    if group.rewards.min() >= 1.0:
         return Decision(False, "all_correct")
-    if high <= 0.0:
+    if group.rewards.max() <= 0.0:
         return Decision(False, "all_wrong")
     return Decision(False, "all_equal")
 

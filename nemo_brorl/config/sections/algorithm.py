@@ -105,6 +105,12 @@ class AlgorithmConfig(Section):
                 "algorithm.kl.placement=reward with algorithm.kl.coefficient=0 takes nothing off: write a "
                 "coefficient, or placement=loss"
             )
+        if self.kl.placement == "reward" and self.kl.estimator != "k1":
+            yield (
+                f"algorithm.kl.estimator={self.kl.estimator} taken off a reward has not the gradient of the KL, which "
+                "only k1 has there (and k2 in the loss): write algorithm.kl.estimator=k1, or "
+                "algorithm.kl.placement=loss"
+            )
         if self.kl.coefficient == 0:
             yield from self._resets_without_a_reference()
 

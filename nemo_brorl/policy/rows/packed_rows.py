@@ -24,6 +24,7 @@ class Response:
     log_probs: Float32  # [T], when it was sampled
     advantage: float
     is_fresh: bool  # sampled by the weights that the update starts from
+    is_measured: bool = True  # as its group
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class Row:
     @property
     def num_loss_tokens(self) -> int:
         return len(self.advantages)
+
+    @property
+    def is_measured(self) -> list[bool]:
+        """Of each response."""
+        return [response.is_measured for response in self.responses]
 
 
 class GroupArrays:
@@ -103,7 +109,7 @@ def segments_of(
             token_ids, log_probs = groups[segment.group].response(rollout)
             advantage = float(planned.advantages[rollout])
             is_fresh = planned.staleness == 0
-            response = Response(number, index, token_ids, log_probs, advantage, is_fresh)
+            response = Response(number, index, token_ids, log_probs, advantage, is_fresh, planned.is_measured)
             responses.append(response)
         segments.append(PackedSegment(planned.prompt_ids, tuple(responses)))
     return segments

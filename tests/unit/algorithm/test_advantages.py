@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
 
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.advantages import ADVANTAGES, GroupRewards, advantages_of
+from nemo_brorl.algorithm.advantages import ADVANTAGES, GroupRewards, advantages_of, weigh_rare_successes
 from nemo_brorl.config.schema import AlgorithmConfig
 from nemo_brorl.config.sections.algorithm import ADVANTAGES as NAMES
 
@@ -68,6 +69,35 @@ def test_maxrl_averages_score_functions_over_the_successes() -> None:
     assert result @ scores / 5 == pytest.approx(scores[group == 1].mean() - scores.mean(), rel=1e-6)
 
 
+def test_maxrl_counts_a_group_by_its_successes_however_its_rewards_were_shaped() -> None:
+    # cosine shaping: right answers 0.5, wrong ones −1, mean −0.625; a quarter is right
+    shaped = [GroupRewards(np.array([1, 0, 0, 0], np.float32), np.array([0.5, -1, -1, -1], np.float32))]
+    (result,) = advantages_of(shaped, AlgorithmConfig(advantage="maxrl"))
+    np.testing.assert_allclose(result, np.array([1.125, -0.375, -0.375, -0.375]) * 4)
+
+
+@pytest.mark.parametrize(("num", "rate"), [(2, 0.3), (4, 0.05), (16, 0.01)])
+def test_maxrl_is_the_gradient_of_the_log_likelihood_truncated_at_order_n_minus_one(num: int, rate: float) -> None:
+    """Every number of successes of a bandit, score r − p: ∇p = p (1 − p), and the truncated gradient is ∇p Σ_j<N−1 (1 −
+    p)^j."""
+    total = 0.0
+    for successes in range(num + 1):
+        group = np.repeat([1.0, 0.0], [successes, num - successes])
+        (values,) = advantage("maxrl", group.tolist())
+        chance = math.comb(num, successes) * rate**successes * (1 - rate) ** (num - successes)
+        total += chance * float(values @ (group - rate)) / num
+    series = sum((1 - rate) ** order for order in range(num - 1))
+    assert total == pytest.approx(rate * (1 - rate) * series, rel=1e-6)
+
+
+@pytest.mark.parametrize("num", [3, 8, 60, 511, 512])
+def test_pass_at_k_is_finite_for_every_k_with_and_without_successes(num: int) -> None:
+    for k in range(1, num + 1, max(1, num // 60)):
+        hopeless, solved = advantage("pass_at_k", [0.0] * num, [1.0] * num, pass_at_k=k)
+        assert not hopeless.any()
+        assert not solved.any()
+
+
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_pass_at_k_is_the_mean_over_all_subsets_that_hold_the_rollout(k: int) -> None:
     group = [1, 0, 0, 1, 0]
@@ -85,7 +115,8 @@ def test_pass_at_k_stops_pulling_where_every_subset_succeeds() -> None:
 
 def test_a_rare_success_weighs_more_than_a_common_one() -> None:
     # (1 − 1/4)² = 9/16 and (1 − 3/4)² = 1/16 times Dr. GRPO's 3/4 and 1/4
-    hard, easy = advantage("dr_grpo", [1, 0, 0, 0], [1, 1, 1, 0], rare_success_exponent=2.0)
+    groups = rewards([1, 0, 0, 0], [1, 1, 1, 0])
+    hard, easy = weigh_rare_successes(advantage("dr_grpo", [1, 0, 0, 0], [1, 1, 1, 0]), groups, 2.0)
     assert (hard[0], easy[0]) == (pytest.approx(9 / 16 * 0.75), pytest.approx(1 / 16 * 0.25))
 
 
@@ -95,7 +126,8 @@ def test_success_is_judged_by_the_raw_reward() -> None:
     (result,) = advantages_of(shaped, AlgorithmConfig(advantage="pass_at_k", pass_at_k=1))
     np.testing.assert_allclose(result, [1, 1, -1, -1], rtol=1e-5)
     # shaped mean −0.025, and half are correct: weight (1 − 1/2)¹
-    (result,) = advantages_of(shaped, AlgorithmConfig(advantage="dr_grpo", rare_success_exponent=1.0))
+    centred = advantages_of(shaped, AlgorithmConfig(advantage="dr_grpo"))
+    (result,) = weigh_rare_successes(centred, shaped, 1.0)
     np.testing.assert_allclose(result, 0.5 * np.array([0.925, 0.525, -0.975, -0.475]), rtol=1e-6)
 
 

@@ -7,7 +7,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.train_batch import max_variance_subset
+from nemo_brorl.algorithm.train_batch import make_train_batch, max_variance_subset
+from nemo_brorl.config.schema import BroRLConfig
+from tests.support.fakes import make_group
 
 
 def test_of_right_and_wrong_answers_half_of_each_are_kept() -> None:
@@ -33,3 +35,12 @@ def test_no_other_subset_has_more_variance(seed: int) -> None:
 
 def test_a_group_that_is_small_enough_is_left_whole() -> None:
     assert max_variance_subset(np.zeros(3, np.float32), 8).tolist() == [0, 1, 2]
+
+
+def test_rare_successes_are_those_of_the_whole_group_not_of_the_chosen_half() -> None:
+    # seven of eight are right, of the two that are trained one: weight (1 − 7/8)¹ and not (1 − 1/2)¹
+    config = BroRLConfig()
+    config.algorithm.train_rollouts, config.algorithm.advantage = 2, "dr_grpo"
+    config.algorithm.rare_success_exponent = 1.0
+    (values,) = make_train_batch([make_group([1, 1, 1, 1, 0, 1, 1, 1])], config, 1).advantages
+    assert sorted(values[values != 0].tolist()) == pytest.approx([-0.5 / 8, 0.5 / 8])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nemo_brorl.algorithm.importance import importance_weights
 from nemo_brorl.algorithm.loss_inputs import MiniBatchSize, Sequences, TokenBatch, token_weights
-from nemo_brorl.algorithm.losses import cispo, cross_entropy, gspo, kl_per_token, ppo_clip
+from nemo_brorl.algorithm.losses import Loss, cispo, cross_entropy, gspo, kl_per_token, ppo_clip
 from nemo_brorl.config.schema import AlgorithmConfig, ImportanceCorrectionConfig, KLConfig
 
 OFF = ImportanceCorrectionConfig(enabled=False)
@@ -274,3 +274,15 @@ def test_brorls_whole_loss_equals_an_independent_reference() -> None:
     expected.backward()
     assert result.loss.item() == pytest.approx(expected.item(), rel=1e-6)
     torch.testing.assert_close(gradient(used), leaf.grad, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0, 0.0])
+@pytest.mark.parametrize("loss", [ppo_clip, gspo, cispo])
+def test_one_wild_token_leaves_loss_gradient_and_metrics_finite(loss: Loss, advantage: float) -> None:
+    wild = tokens([100.0, 0.1], [advantage, 1.0], [1, 1])
+    result = loss(wild, AlgorithmConfig(importance_correction=OFF))
+    result.loss.backward()
+    assert wild.log_probs.grad is not None
+    assert wild.log_probs.grad.isfinite().all()
+    assert result.loss.isfinite()
+    assert all(value.isfinite() for value in result.metrics.values())

@@ -1,12 +1,13 @@
 """The packer: complete, balanced, within the budget, equally many micro-batches per rank."""
 
+import math
 from collections import Counter
 from itertools import chain
 
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.packing import Packer, plan_update, stratify
+from nemo_brorl.algorithm.packing import Packer, fresh_in_the_last, plan_update, stratify
 from nemo_brorl.types import TrainBatch, UpdatePlan
 from tests.support.fakes import make_group
 
@@ -125,3 +126,40 @@ def test_a_long_tail_is_filled_into_as_few_parts_as_hold_it_the_fullest_as_empty
     # Two parts of equal cost would begin with the first four rollouts, 10 tokens. Filled to 8: 4, 8, 4; to 7: 4, 7, 5.
     assert [micro.segments[0].rollouts for micro in ranks[0]] == [(0, 1, 2), (3,), (4, 5, 6, 7)]
     assert [micro.num_tokens for micro in ranks[0]] == [4, 7, 5]
+
+
+def taken(plan: UpdatePlan) -> Counter[tuple[int, int]]:
+    """How often every rollout is in the plan."""
+    found: Counter[tuple[int, int]] = Counter()
+    for micro in chain.from_iterable(chain.from_iterable(plan.mini_batches)):
+        for segment in micro.segments:
+            found.update((segment.group, rollout) for rollout in segment.rollouts)
+    return found
+
+
+def test_a_batch_that_a_deadline_has_cut_makes_fewer_mini_batches() -> None:
+    plan = make_plan([3, 2], num_mini_batches=4, data_parallel_size=2)
+    assert len(plan.mini_batches) == 2
+    assert set(taken(plan).values()) == {1}
+    assert len(taken(plan)) == 5
+    assert len(make_plan([3], num_mini_batches=4, data_parallel_size=1).mini_batches) == 3
+
+
+@pytest.mark.parametrize("ranks", [4, 5, 8])
+def test_fewer_rollouts_than_ranks_are_all_taken_equally_often(ranks: int) -> None:
+    plan = make_plan([3], num_mini_batches=4, data_parallel_size=ranks)
+    assert len(plan.mini_batches) == 1
+    assert all(len(rank) > 0 for rank in plan.mini_batches[0])
+    assert set(taken(plan).values()) == {math.ceil(ranks / 3)}
+    assert plan.num_responses(0) == 3 * math.ceil(ranks / 3)
+
+
+def test_a_group_is_measured_where_its_other_rollouts_disagree_by_themselves() -> None:
+    groups = (make_group([1, 1, 0, 0, 1, 0, 1, 0]), make_group([0, 0, 0, 1], uid="train/1"))
+    everything = tuple(np.arange(len(group.rewards)) for group in groups)
+    batch = TrainBatch(groups, tuple(np.zeros(len(group.rewards), np.float32) for group in groups), everything)
+    assert fresh_in_the_last(batch, [(0, 0), (0, 1), (1, 3)], 0.0) == [True, False]
+    assert fresh_in_the_last(batch, [(0, 0), (0, 1), (1, 2)], 0.0) == [True, True]
+    assert fresh_in_the_last(batch, [(0, 0), (0, 1), (1, 3)], None) == [True, True], "nothing was selected"
+    chosen = TrainBatch(groups, batch.advantages, (np.arange(4), np.arange(4)))
+    assert fresh_in_the_last(chosen, [(0, 0)], None) == [False, True], "half of the first were chosen by reward"

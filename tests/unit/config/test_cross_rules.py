@@ -68,6 +68,7 @@ WRONG = [
         ],
         "only after a multiple of 4",
     ),
+    (["algorithm.kl.placement=reward"], "write algorithm.kl.estimator=k1, or algorithm.kl.placement=loss"),
     ([*APART, "generation.sleep=cache"], "write generation.sleep=off"),
     (["generation.max_residual_gib=2"], "write max_residual_gib=null, or sleep=discard"),
     (["generation.sleep=deep"], "write one of off, cache, offload, discard"),

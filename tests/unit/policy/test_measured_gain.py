@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from nemo_brorl.algorithm.loss_inputs import Sequences, TokenBatch
+from nemo_brorl.algorithm.packing import fresh_in_the_last
 from nemo_brorl.policy.measured_gain import MeasuredGain
+from nemo_brorl.types import TrainBatch
+from tests.support.fakes import make_group
 
 
 def token_batch(old: torch.Tensor, new: torch.Tensor, advantages: torch.Tensor, length: int) -> TokenBatch:
@@ -21,7 +25,7 @@ def test_two_responses_by_hand() -> None:
     old = torch.zeros(4)
     new = torch.tensor([2.0, 1.0, 0.5, 1.0]).log()
     gain = MeasuredGain()
-    gain.add(token_batch(old, new, torch.tensor([1.0, 1.0, -1.0, -1.0]), 2))
+    gain.add(token_batch(old, new, torch.tensor([1.0, 1.0, -1.0, -1.0]), 2), [True, True])
     metrics = gain.metrics()
     assert metrics["mass_balance/measured_gain"] == pytest.approx(0.75)
     assert metrics["mass_balance/measured_gain_error"] == pytest.approx(0.25)  # half their distance over √1
@@ -36,7 +40,7 @@ def test_it_is_the_true_change_of_the_expected_advantage() -> None:
     drawn = torch.multinomial(old, 4000, replacement=True)
     gain = MeasuredGain()
     for part in drawn.split(1000):
-        gain.add(token_batch(old.log()[part], new.log()[part], advantage[part], 1))
+        gain.add(token_batch(old.log()[part], new.log()[part], advantage[part], 1), [True] * 1000)
     true = float((new - old) @ advantage)
     metrics = gain.metrics()
     assert metrics["mass_balance/measured_gain"] == pytest.approx(
@@ -47,8 +51,45 @@ def test_it_is_the_true_change_of_the_expected_advantage() -> None:
 
 def test_ranks_add_up_and_one_response_says_nothing() -> None:
     one, other = MeasuredGain(), MeasuredGain()
-    one.add(token_batch(torch.zeros(1), torch.ones(1), torch.ones(1), 1))
+    one.add(token_batch(torch.zeros(1), torch.ones(1), torch.ones(1), 1), [True])
     assert one.metrics() == {}
-    other.add(token_batch(torch.zeros(2), torch.ones(2), torch.ones(2), 1))
+    other.add(token_batch(torch.zeros(2), torch.ones(2), torch.ones(2), 1), [True, True])
     one.merge(other)
     assert (one.num, one.metrics()["mass_balance/measured_gain"]) == (3, pytest.approx(torch.e - 1))
+
+
+def test_a_response_without_tokens_and_one_that_is_not_measured_add_nothing() -> None:
+    old, new = torch.zeros(2), torch.tensor([2.0, 3.0]).log()
+    sequences = Sequences(torch.tensor([0, 2]), torch.tensor([1.0, 0.0, 1.0]))
+    batch = TokenBatch(new, old, old, old, None, torch.ones(2), torch.ones(2), sequences)
+    gain = MeasuredGain()
+    gain.add(batch, [True, True, False])
+    assert gain.metrics()["mass_balance/measured_gain"] == pytest.approx(0.5)  # 1 and 0
+
+
+def test_groups_that_were_kept_because_they_disagree_do_not_inflate_it() -> None:
+    """Prompts with success rate 0.02, N = 16, kept where rollouts disagree; an update raised the rate to 0.025. The
+    advantage r − r̄ then gains (1 − 1/16) · 0.005."""
+    random, rate, raised, num = np.random.default_rng(0), 0.02, 0.025, 30_000
+    rewards = (random.random((num, 16)) < rate).astype(np.float32)
+    rewards = rewards[np.ptp(rewards, axis=1) > 0]
+    groups = tuple(make_group(row.tolist()) for row in rewards[:2000])
+    last = [(group, rollout) for group in range(len(groups)) for rollout in range(12, 16)]
+    batch = TrainBatch(groups, (), tuple(np.arange(16) for _ in groups))
+    is_measured = np.repeat(fresh_in_the_last(batch, last, 0.0), 4)
+    held_out = rewards[: len(groups), 12:]
+    advantages = (held_out - rewards[: len(groups)].mean(1, keepdims=True)).ravel()
+    log_ratios = np.where(held_out == 1, np.log(raised / rate), np.log((1 - raised) / (1 - rate))).ravel()
+    true = (raised - rate) * (1 - 1 / 16)
+
+    def measured(which: list[bool]) -> tuple[float, float]:
+        gain = MeasuredGain()
+        zeros = torch.zeros(len(log_ratios))
+        gain.add(token_batch(zeros, torch.tensor(log_ratios).float(), torch.tensor(advantages).float(), 1), which)
+        metrics = gain.metrics()
+        return metrics["mass_balance/measured_gain"], metrics["mass_balance/measured_gain_error"]
+
+    value, error = measured(is_measured.tolist())
+    assert value == pytest.approx(true, abs=3 * error)
+    inflated, error = measured([True] * len(log_ratios))
+    assert inflated > 3 * true + 3 * error, "1 / (1 − 0.98^16) = 3.6 times"
