@@ -208,6 +208,7 @@ class TrainBatch:
     groups: tuple[ScoredGroup, ...]
     advantages: tuple[Float32, ...]  # per group [N]; 0 for rollouts that are not trained
     rollouts: tuple[Int64, ...]  # per group the rollouts that are trained, ascending indices into N
+    min_reward_range: float | None = None  # of raw rewards in a group for which it was kept; None: all groups were
 
 
 @dataclass(frozen=True)

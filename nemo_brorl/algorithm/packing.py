@@ -34,13 +34,11 @@ def plan_update(
     learning_rate: float,
     objective: str,
     seed: int,
-    min_reward_range: float | None = None,
 ) -> UpdatePlan:
     """Lay out a whole update. `token_budget` bounds the tokens of a micro-batch; the same seed gives the same plan.
 
-    `min_reward_range`: that of the rule by which groups were kept; None: all were. A batch that a deadline has left
-    with fewer rollouts than mini-batches × ranks gets fewer mini-batches; one with fewer rollouts than ranks has all of
-    them several times, equally often, which changes no mean.
+    A batch that a deadline has left with fewer rollouts than mini-batches × ranks gets fewer mini-batches; one with
+    fewer rollouts than ranks has all of them several times, equally often, which changes no mean.
     """
     num_rollouts = sum(len(rollouts) for rollouts in batch.rollouts)
     num_full = max(1, num_rollouts // data_parallel_size)  # mini-batches with a rollout for every rank
@@ -48,7 +46,7 @@ def plan_update(
     if num_rollouts < data_parallel_size:
         copies = math.ceil(data_parallel_size / num_rollouts)
         parts = [sorted(parts[0] * copies)]
-    is_measured = fresh_in_the_last(batch, parts[-1], min_reward_range)
+    is_measured = fresh_in_the_last(batch, parts[-1])
     groups = []
     for index, scored in enumerate(batch.groups):
         planned = PlannedGroup(
@@ -83,7 +81,7 @@ def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: in
     return [sorted(part) for part in parts]
 
 
-def fresh_in_the_last(batch: TrainBatch, last: Sequence[Item], min_reward_range: float | None) -> list[bool]:
+def fresh_in_the_last(batch: TrainBatch, last: Sequence[Item]) -> list[bool]:
     """For each group whether its rollouts of the last mini-batch are a sample like any other of the policy that drew
     them. They are not where the group was kept because of them, so its other rollouts must disagree by themselves, nor
     where the trained rollouts were chosen by their rewards."""
@@ -94,10 +92,10 @@ def fresh_in_the_last(batch: TrainBatch, last: Sequence[Item], min_reward_range:
     for scored, trained, held_out in zip(batch.groups, batch.rollouts, in_last, strict=True):
         is_chosen = scored.learn_from is None and len(trained) < len(scored.rewards)
         is_kept = True
-        if min_reward_range is not None:
+        if batch.min_reward_range is not None:
             is_other = np.ones(len(scored.rewards), bool)
             is_other[list(held_out)] = False
-            is_kept = disagree(scored.rewards[is_other], min_reward_range)
+            is_kept = disagree(scored.rewards[is_other], batch.min_reward_range)
         fresh.append(is_kept and not is_chosen)
     return fresh
 

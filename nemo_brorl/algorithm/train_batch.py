@@ -37,7 +37,9 @@ def make_train_batch(groups: Sequence[ScoredGroup], config: BroRLConfig, step: i
     kept = []
     for values, chosen in zip(advantages, trained, strict=True):
         kept.append(_zero_elsewhere(values[chosen], chosen, len(values)))
-    return TrainBatch(tuple(groups), tuple(kept), tuple(trained))
+    selection = config.dynamic_sampling
+    min_reward_range = selection.min_reward_range if selection.enabled else None
+    return TrainBatch(tuple(groups), tuple(kept), tuple(trained), min_reward_range)
 
 
 def _trained_rollouts(group: ScoredGroup, rewards: GroupRewards, config: AlgorithmConfig) -> Int64:

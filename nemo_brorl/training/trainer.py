@@ -171,7 +171,6 @@ class BroRLTrainer:
     def plan(self, batch: TrainBatch) -> UpdatePlan:
         """The update's layout for the policy's data-parallel ranks."""
         config = self.config
-        selection = config.dynamic_sampling
         return plan_update(
             batch,
             num_mini_batches=config.algorithm.num_mini_batches,
@@ -182,7 +181,6 @@ class BroRLTrainer:
             learning_rate=self.schedule.learning_rate(self.step_number + 1),
             objective=config.algorithm.loss,
             seed=config.trainer.seed * 1_000_003 + self.step_number,
-            min_reward_range=selection.min_reward_range if selection.enabled else None,
         )
 
     def after_step(self) -> None:

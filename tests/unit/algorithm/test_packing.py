@@ -157,9 +157,10 @@ def test_fewer_rollouts_than_ranks_are_all_taken_equally_often(ranks: int) -> No
 def test_a_group_is_measured_where_its_other_rollouts_disagree_by_themselves() -> None:
     groups = (make_group([1, 1, 0, 0, 1, 0, 1, 0]), make_group([0, 0, 0, 1], uid="train/1"))
     everything = tuple(np.arange(len(group.rewards)) for group in groups)
-    batch = TrainBatch(groups, tuple(np.zeros(len(group.rewards), np.float32) for group in groups), everything)
-    assert fresh_in_the_last(batch, [(0, 0), (0, 1), (1, 3)], 0.0) == [True, False]
-    assert fresh_in_the_last(batch, [(0, 0), (0, 1), (1, 2)], 0.0) == [True, True]
-    assert fresh_in_the_last(batch, [(0, 0), (0, 1), (1, 3)], None) == [True, True], "nothing was selected"
-    chosen = TrainBatch(groups, batch.advantages, (np.arange(4), np.arange(4)))
-    assert fresh_in_the_last(chosen, [(0, 0)], None) == [False, True], "half of the first were chosen by reward"
+    batch = TrainBatch(groups, (), everything, min_reward_range=0.0)
+    assert fresh_in_the_last(batch, [(0, 0), (0, 1), (1, 3)]) == [True, False]
+    assert fresh_in_the_last(batch, [(0, 0), (0, 1), (1, 2)]) == [True, True]
+    everything_kept = TrainBatch(groups, (), everything)
+    assert fresh_in_the_last(everything_kept, [(0, 0), (0, 1), (1, 3)]) == [True, True]
+    chosen = TrainBatch(groups, (), (np.arange(4), np.arange(4)))
+    assert fresh_in_the_last(chosen, [(0, 0)]) == [False, True], "half of the first were chosen by reward"

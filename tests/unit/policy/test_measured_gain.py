@@ -75,8 +75,8 @@ def test_groups_that_were_kept_because_they_disagree_do_not_inflate_it() -> None
     rewards = rewards[np.ptp(rewards, axis=1) > 0]
     groups = tuple(make_group(row.tolist()) for row in rewards[:2000])
     last = [(group, rollout) for group in range(len(groups)) for rollout in range(12, 16)]
-    batch = TrainBatch(groups, (), tuple(np.arange(16) for _ in groups))
-    is_measured = np.repeat(fresh_in_the_last(batch, last, 0.0), 4)
+    batch = TrainBatch(groups, (), tuple(np.arange(16) for _ in groups), min_reward_range=0.0)
+    is_measured = np.repeat(fresh_in_the_last(batch, last), 4)
     held_out = rewards[: len(groups), 12:]
     advantages = (held_out - rewards[: len(groups)].mean(1, keepdims=True)).ravel()
     log_ratios = np.where(held_out == 1, np.log(raised / rate), np.log((1 - raised) / (1 - rate))).ravel()
