@@ -61,7 +61,10 @@ def advantages_by_wave(
                 rewards.append(GroupRewards(group.raw[wave.rollouts], group.shaped[wave.rollouts]))
     if not compared:
         return advantages
-    planned_sizes = [sum(wave.num_planned for wave in members) for members in waves]
+    planned_sizes: list[int] = []
+    for members in waves:
+        sizes = [wave.num_planned for wave in members]
+        planned_sizes.append(sum(sizes))
     mean_size = float(np.mean(planned_sizes))
     values_by_wave = BY_WAVE[config.advantage](rewards, config)
     for (index, wave), values in zip(compared, values_by_wave, strict=True):

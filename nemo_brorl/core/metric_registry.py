@@ -84,6 +84,18 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
                 "difference of means over cut groups",
                 "Length of finished rollouts less that of all begun ones: how much the cut favours short responses",
             ),
+            Metric(
+                "straggler_reward_bias",
+                "",
+                "mean over cut groups",
+                "Reward of finished rollouts less that of all, the missing ones taken as the longest finished ones",
+            ),
+            Metric(
+                "straggler_weight_ratio",
+                "ratio",
+                "over cut groups",
+                "What cutting multiplies the weight p (1 - p) of their prompts by, under the same assumption",
+            ),
         ),
     ),
     "domain": (
@@ -111,6 +123,12 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("surplus", "groups", _COUNT, "Dropped: the batch was full"),
             Metric("timed_out", "groups", _COUNT, "Withdrawn: too few rollouts had ended at a deadline"),
             Metric("dropped", "groups", _COUNT, "Withdrawn: under way when the batch was full"),
+            Metric(
+                "slow_over_fast",
+                "ratio",
+                "over informative groups, without carry-over",
+                "Chance of a slow group to be in the batch over that of a fast one; 1: nothing prefers short answers",
+            ),
             Metric("lost_wave", "groups", _COUNT, "Closed without their last wave, which missed a deadline"),
             Metric("held", "groups", _COUNT, "Cut when the batch was full, to be sampled on in the next step"),
             Metric("restarted", "groups", _COUNT, "Cut when the batch was full, to be sampled anew in the next step"),

@@ -35,14 +35,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.rollouts.carry_over import CarryOver
+from nemo_brorl.rollouts.cut_metrics import cut_metrics
 from nemo_brorl.rollouts.dynamic_sampling import judge
-from nemo_brorl.rollouts.group_size.allocation import allocation_metrics
 from nemo_brorl.rollouts.group_size.waves import make_allocation
-from nemo_brorl.rollouts.ledger import OpenGroup
-from nemo_brorl.rollouts.metrics import generation_metrics, length_bias, mass_balance_metrics, reward_metrics
+from nemo_brorl.rollouts.ledger import OpenGroup, check_version
+from nemo_brorl.rollouts.metrics import generation_metrics, group_metrics
 from nemo_brorl.rollouts.requests import fitting_chunk_size
 from nemo_brorl.rollouts.sampler import TURN_S
 from nemo_brorl.rollouts.schedule import Stage
@@ -147,15 +146,11 @@ class BatchFill:
         sampled = self.dynamic_sampling.sampled()
         sampled_at = max(self.stream.sampled_at, self.start)
         generate_s = sampled_at - self.start
-        metrics: dict[str, float] = {}
-        if sampled:
-            metrics.update(reward_metrics(sampled))
-            metrics.update(mass_balance_metrics(sampled))
-            metrics.update(allocation_metrics(sampled, self.stage.num_per_prompt))
+        metrics = group_metrics(sampled, self.stage.num_per_prompt)
         seconds = max(generate_s, 1e-9)
         metrics.update(generation_metrics(self.stats_before, self.stats_after, seconds))
         metrics.update(self.dynamic_sampling.metrics())
-        metrics.update(length_bias(self.cut_groups))
+        metrics.update(cut_metrics(self.cut_groups))
         metrics.update(self.carry_over.spent.metrics())
         metrics["rollouts/late_groups"] = float(len(completed))
         metrics["rollouts/salvaged"] = float(self.replay_cache.num_taken)
@@ -182,7 +177,8 @@ class BatchFill:
 
     def _settle(self, group: OpenGroup) -> None:
         """Decide what becomes of a group of which nothing is out."""
-        self._check_versions(group)
+        if not self.carry_over.may_mix_versions:
+            check_version(group, self.version)
         if group.partial:
             self.cut_groups.append(group)
         if group.is_closed:
@@ -297,15 +293,3 @@ class BatchFill:
     def _close(self) -> None:
         self.stream.close()
         self.carry_over.sampler.console.clear()
-
-    def _check_versions(self, group: OpenGroup) -> None:
-        if self.carry_over.may_mix_versions:
-            return
-        for part in group.parts:
-            chunk = part.chunk
-            versions = {chunk.version, chunk.newest_version}
-            if versions != {self.version}:
-                raise GenerationError(
-                    f"engine {chunk.engine} sampled {group.uid} under version {chunk.version} to"
-                    f" {chunk.newest_version}, the step is of version {self.version}"
-                )

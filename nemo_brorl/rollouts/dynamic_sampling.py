@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from nemo_brorl.algorithm.informative import disagree
 from nemo_brorl.config.schema import DynamicSamplingConfig
@@ -81,6 +83,7 @@ class DynamicSampling:
         self.counts: Counter[str] = Counter()  # groups of the current step, by what became of them
         self.rollouts: Counter[str] = Counter()  # their rollouts
         self.num_carried = 0
+        self.slow_over_fast = math.nan
         self._closed: list[ScoredGroup] = []
         # admitted and not judged, in order; the group once it has closed
         self._in_flight: dict[str, ScoredGroup | None] = {}
@@ -166,6 +169,7 @@ class DynamicSampling:
         if self.config.carry_over:
             self.kept = surplus
             return batch
+        self.slow_over_fast = slow_over_fast(batch, surplus)
         for group in surplus:
             self._count("surplus", group.group.num_rollouts)
         self.kept = []
@@ -186,6 +190,8 @@ class DynamicSampling:
         }
         for reason in (*WASTED, *POSTPONED, "lost_wave"):
             metrics[f"dynamic_sampling/{reason}"] = float(self.counts[reason])
+        if not math.isnan(self.slow_over_fast):
+            metrics["dynamic_sampling/slow_over_fast"] = self.slow_over_fast
         return metrics
 
     def _judge_in_order(self) -> None:
@@ -229,3 +235,17 @@ class DynamicSampling:
             " choose harder ones. Timed out: raise rollouts.deadline_s or lower rollouts.min_fraction. Otherwise raise"
             " dynamic_sampling.max_sampled, lower rollouts.prompts_per_step, or set dynamic_sampling.enabled=false"
         )
+
+
+def slow_over_fast(batch: Sequence[ScoredGroup], surplus: Sequence[ScoredGroup]) -> float:
+    """Chance of a slow informative group to be in the batch and not in the surplus that is dropped, over that of a fast
+    one: halves by mean response length. NaN where there is no surplus or no fast group in the batch."""
+    if not surplus:
+        return math.nan
+    is_in_batch = np.repeat([1.0, 0.0], [len(batch), len(surplus)])
+    lengths = [group.group.lengths.mean() for group in (*batch, *surplus)]
+    fast_first = is_in_batch[np.argsort(lengths, kind="stable")]
+    half = len(fast_first) // 2
+    fast = fast_first[:half].mean()
+    slow = fast_first[-half:].mean()
+    return float(slow / fast) if fast > 0 else math.nan

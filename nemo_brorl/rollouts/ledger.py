@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.rollouts.group_size.wave_weights import Draw, total_size
 from nemo_brorl.types import (
     SUCCESS_REWARD,
@@ -191,6 +192,18 @@ def _is_resumed(block: PartialRollouts, asked: set[int]) -> bool:
     num_asked = len(asked.intersection(indices))
     assert num_asked in (0, len(indices)), "partial rollouts of one chunk must be resumed together"
     return num_asked > 0
+
+
+def check_version(group: OpenGroup, version: int) -> None:
+    """Raises GenerationError when one of its tokens was sampled under other weights than those of the step."""
+    for part in group.parts:
+        chunk = part.chunk
+        versions = {chunk.version, chunk.newest_version}
+        if versions != {version}:
+            raise GenerationError(
+                f"engine {chunk.engine} sampled {group.uid} under version {chunk.version} to"
+                f" {chunk.newest_version}, the step is of version {version}"
+            )
 
 
 def close_group(prompt: Prompt, parts: Iterable[ScoredChunk]) -> ScoredGroup:

@@ -1,4 +1,4 @@
-"""Metrics of a step's sampling: rewards and lengths of its groups, their mass balance, cut rollouts, the engines."""
+"""Metrics of a step's sampling: rewards and lengths of its groups, their mass balance, the engines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nemo_brorl.rollouts.ledger import OpenGroup
+from nemo_brorl.rollouts.group_size.allocation import allocation_metrics
 from nemo_brorl.types import SUCCESS_REWARD, EngineStats, Float32, Int32, ScoredGroup
 
 FAULTS = ("num_restarts", "num_garbage", "num_resampled")  # of EngineStats
@@ -19,6 +19,16 @@ MASS_BALANCE = (
     "sampled_gain",
     "unsampled_coupling_bound",
 )
+
+
+def group_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> dict[str, float]:
+    """All metrics of the groups sampled in a step; nothing without one."""
+    if not groups:
+        return {}
+    metrics = reward_metrics(groups)
+    metrics.update(mass_balance_metrics(groups))
+    metrics.update(allocation_metrics(groups, num_per_prompt))
+    return metrics
 
 
 def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
@@ -124,29 +134,6 @@ def _mass_balance_terms(group: ScoredGroup) -> dict[str, float]:
         "distinct_responses": mass.num_distinct / num,
         "sampled_gain": (gain_of_correct + gain_of_wrong) / num,
         "unsampled_coupling_bound": bound / num,
-    }
-
-
-def length_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
-    """How much shorter finished responses are than all that were begun, over groups that were cut; partial ones count
-    with the tokens they had, so the true bias is larger. Empty when nothing was cut."""
-    finished: list[int] = []
-    partial: list[int] = []
-    for group in groups:
-        for part in group.parts:
-            finished.extend(part.chunk.lengths.tolist())
-        for block in group.partial:
-            partial.extend(block.lengths.tolist())
-    if not partial:
-        return {}
-    begun = finished + partial
-    bias = 0.0
-    if finished:
-        bias = float(np.mean(finished) - np.mean(begun))
-    return {
-        "rollouts/cut_share": len(partial) / len(begun),
-        "rollouts/cut_response_tokens": float(np.mean(partial)),
-        "rollouts/length_bias": bias,
     }
 
 

@@ -1,5 +1,8 @@
 """Which groups enter a batch, when more are asked for, and when it gives up."""
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 
 from nemo_brorl.config.schema import DynamicSamplingConfig
@@ -160,3 +163,28 @@ def test_keep_rate_counts_the_groups_sampled_in_this_step() -> None:
     )
     assert sampling.metrics()["dynamic_sampling/keep_rate"] == 0.5
     assert sampling.metrics()["dynamic_sampling/wasted_rollouts"] == 4
+
+
+def test_what_a_race_without_carry_over_does_to_slow_prompts_is_told() -> None:
+    def race(finish: Callable[[np.ndarray], np.ndarray]) -> float:
+        """Sixteen groups in flight of which four are wanted, judged in the order that `finish` says."""
+        sampling = DynamicSampling(DynamicSamplingConfig(order="completion", carry_over=False))
+        sampling.begin_step(version=0, wanted=4)
+        lengths = np.random.default_rng(0).permutation(np.arange(1, 17))
+        sampling.admit(f"train/{index}" for index in range(16))
+        for index in finish(lengths).tolist():
+            sampling.offer(make_group([0, 1], uid=f"train/{index}", lengths=[int(lengths[index])] * 2))
+        sampling.take()
+        return sampling.metrics()["dynamic_sampling/slow_over_fast"]
+
+    assert race(lambda lengths: np.argsort(lengths)) == 0.0, "the four shortest make the batch"
+    # of the eight short ones two, of the eight long ones two
+    assert race(lambda lengths: np.argsort((lengths - 1) % 8 * 2 + (lengths > 8))) == 1.0
+
+
+def test_nothing_is_told_of_a_race_that_nobody_lost() -> None:
+    sampling = DynamicSampling(DynamicSamplingConfig(carry_over=False))
+    sampling.begin_step(version=0, wanted=1)
+    offer(sampling, make_group([0, 1]))
+    sampling.take()
+    assert "dynamic_sampling/slow_over_fast" not in sampling.metrics()

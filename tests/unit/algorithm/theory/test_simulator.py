@@ -54,6 +54,19 @@ def test_the_published_setting_gives_the_reproduced_numbers() -> None:
     assert 100 * last.share_improved == pytest.approx([11, 32, 63, 100], abs=2)
 
 
+def test_the_decline_at_small_n_is_a_gradient_below_epsilon_and_not_weight_decay() -> None:
+    """A vocabulary 32 times smaller has gradients of tokens not drawn 32² times larger, so epsilon is, too."""
+    small = Simulation(sizes=(4,), num_tokens=4000, num_correct=312, num_steps=200, eps=1e-5, precision="float64")
+
+    def change(simulation: Simulation) -> float:
+        first, *_, last = run(simulation)
+        return float(last.q_pos[0] - first.q_pos[0])
+
+    assert change(small) < 0
+    assert change(replace(small, weight_decay=0.0)) < change(small) / 2, "most of the decline remains"
+    assert change(replace(small, eps=1e-15)) > 0, "every gradient is above epsilon: nothing declines"
+
+
 def test_settings_that_cannot_be_are_named() -> None:
     for wrong, message in (
         ({"rule": "ppo"}, "rule='ppo' is unknown"),
