@@ -33,7 +33,7 @@ ROUND_TRIP_S = 0.002  # of a question for news: two in one would be answered at 
 class StandInEngine:
     """Answers like `RolloutEngine`, with random arrays; every so many rollouts there is progress to tell."""
 
-    def __init__(self, index: int, mean_tokens: int) -> None:
+    def __init__(self, index: int, mean_tokens: int, cache_bytes: int = 0) -> None:
         self.index, self.mean_tokens = index, mean_tokens
         self.num_untold, self.every = 0, 1
         self.is_due = asyncio.Event()

@@ -195,9 +195,13 @@ class Policy(Protocol):
     def reset_reference(self, clear_optimizer: bool) -> None:
         """Make the current weights the reference of the KL term; if asked, forget Adam's moments and step count."""
 
+    def release(self) -> None:
+        """Hand memory that is kept for later work back to the devices that engines share; everything may still be
+        called."""
+
     def offload(self) -> None:
-        """Make room for engines on the same devices, as far as `policy.offload` says; until `onload` only `finish_save`
-        may be called."""
+        """Make room for engines on the same devices: `release`, and what `policy.offload` names; until `onload` only
+        `finish_save` may be called."""
 
     def onload(self) -> None:
         """Take the room again."""

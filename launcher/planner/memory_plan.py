@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from nemo_brorl.config.derived import engine_batch_tokens, policy_gives_memory_back
 from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
@@ -37,7 +38,6 @@ FRAGMENTATION = 0.05  # of activations and log-probs, that the allocator cannot 
 
 _TILE_LOGITS = 1 << 24  # of policy/model/log_probs.py on a GPU
 _TILE_COPIES = 3  # logits, their gradient, and one of them in bf16 beside fp32
-_ENGINE_BATCH_TOKENS = 8192  # vLLM's max_num_batched_tokens, for which it keeps room
 NUMBER_BYTES = {"fp32": 4, "bf16": 2}
 
 
@@ -160,7 +160,7 @@ def engine_plan(
     weights = number * parameters.total / GIB
     rows = shape.padded_vocab_size(tensor)  # logits are gathered
     ffn = shape.ffn_size if shape.moe is None else shape.moe.experts_per_token * shape.moe.ffn_size
-    batch = _ENGINE_BATCH_TOKENS * number * (4 * shape.hidden_size + 3 * ffn / tensor)
+    batch = (engine_batch_tokens(config) or 0) * number * (4 * shape.hidden_size + 3 * ffn / tensor)
     logits = 2 * 4 * generation.max_num_seqs * rows
     working = (batch + logits) / GIB
     share = generation.gpu_memory_utilization * hardware.memory_gib
@@ -248,6 +248,9 @@ def _policy_terms(
         term("contexts, NCCL", f"{num_communicators(cut)} communicators", **moments(contexts, False)),
         term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", publish=buckets),
     ]
+    if not policy_gives_memory_back(config):
+        kept = activations + log_probs + lost
+        found.append(term("kept by torch", "freed after the update, for the next one", generate=kept, publish=kept))
     if held.fp8_copies:
         found.insert(1, term("FP8 weights", "a copy for each direction", update=held.fp8_copies / GIB))
     if held.reference:

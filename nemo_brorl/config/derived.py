@@ -8,6 +8,7 @@ from typing import NamedTuple
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
 from nemo_brorl.config.sections.trainer import TIME_LIMIT
 
+GPU_BATCH_TOKENS = 8192  # generation.max_num_batched_tokens: null with GPUs
 CPU_ENGINES = 2  # generation.num_engines: null on a machine without GPUs
 HELD_OUT = "held_out"  # what the held-out prompts of `data` are called among benchmarks
 
@@ -56,6 +57,22 @@ def num_engines(config: BroRLConfig) -> int:
 def shares_gpus(config: BroRLConfig) -> bool:
     """Whether policy ranks and engines are on the same GPUs."""
     return num_gpus(config) > 0 and config.generation.placement == "colocated"
+
+
+def engine_batch_tokens(config: BroRLConfig) -> int | None:
+    """Tokens that an engine computes in one step; None: vLLM's own number, 2,048, where no GPU asks for more."""
+    if config.generation.max_num_batched_tokens is not None or num_gpus(config) == 0:
+        return config.generation.max_num_batched_tokens
+    return max(GPU_BATCH_TOKENS, config.generation.max_num_seqs)
+
+
+def policy_gives_memory_back(config: BroRLConfig) -> bool:
+    """Whether the policy's ranks hand memory that they keep for later back at the end of a turn: on CPU always, on GPUs
+    where engines sleep in it. torch keeps what is freed for its own process, and vLLM maps what it needs when it wakes.
+    """
+    if num_gpus(config) == 0:
+        return True
+    return shares_gpus(config) and config.generation.sleep != "off"
 
 
 def weight_transport(config: BroRLConfig) -> str:

@@ -10,13 +10,13 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nemo_brorl.config.derived import num_gpus
+from nemo_brorl.config.derived import engine_batch_tokens, num_gpus
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.logs import get_logger
@@ -28,12 +28,16 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 # The engine core must live in the actor's own process: its weights and numpy buckets never cross a second process
-# boundary. VLLM_PLUGINS="" keeps every other package's vLLM entry points from being imported at start.
-_ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+# boundary.
+_REQUIRED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+
+# What the user has not set. VLLM_PLUGINS="" keeps every other package's vLLM entry points from being imported at start.
+# flashinfer's sampler would be compiled with nvcc at its first use: the requirements hold its sources alone.
+_DEFAULTS = {
     "VLLM_PLUGINS": "",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TORCH_LOGS": "-all",
@@ -52,6 +56,9 @@ _CPU_ENVIRONMENT = {
 # with the KV cache when the engine sleeps, where CUDA graphs do not find them again (its pull request 53508). The first
 # one is what the CPU build has.
 _KEEPS_TABLES = (0, 32)
+
+
+_UNCHECKED_SHARE = 0.01  # of a GPU, that must be free where the size of the cache is given
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,9 @@ def prepare_process(on_cpu: bool, worker_environment: Mapping[str, str] = _NOTHI
 
     Not a Ray runtime_env: that would keep the actor out of the workers Ray has started in advance, for 1.6 s.
     """
-    os.environ.update(_ENVIRONMENT | _CPU_ENVIRONMENT if on_cpu else _ENVIRONMENT)
+    os.environ.update(_REQUIRED | _CPU_ENVIRONMENT if on_cpu else _REQUIRED)
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
     if worker_environment:
         os.environ.update(worker_environment)
         # Ray hides all GPUs from an actor that has none itself; its workers have
@@ -152,8 +161,11 @@ def engine_settings(
         "logprobs_mode": "processed_logprobs",  # of the distribution that was sampled: after temperature and top_p
         "worker_extension_cls": "nemo_brorl.generation.weights.load.WeightReceiver",
         "use_tqdm_on_load": False,
-        "disable_log_stats": False,  # the prefix-cache counters come with it
+        "disable_log_stats": True,  # `counters.py`
     }
+    batch_tokens = engine_batch_tokens(config)
+    if batch_tokens is not None:
+        arguments["max_num_batched_tokens"] = batch_tokens
     if is_on_cpu(config):
         # An explicit size skips memory profiling.
         arguments["kv_cache_memory_bytes"] = int(generation.kv_cache_gib * 2**30)
@@ -161,6 +173,9 @@ def engine_settings(
         arguments["gpu_memory_utilization"] = generation.gpu_memory_utilization
         arguments["enable_sleep_mode"] = generation.sleep != "off"
         arguments["distributed_executor_backend"] = _executor(config)
+        if generation.precision == "bf16":
+            # Products of the output layer come in fp32, as the policy's: in bf16 a logit of 16 is rounded to an eighth.
+            arguments["hf_overrides"] = {"head_dtype": "float32"}
     return EngineSettings(
         index=index,
         model_folder=str(model_folder),
@@ -169,3 +184,17 @@ def engine_settings(
         worker_environment=dict(worker_environment),
         arguments=arguments,
     )
+
+
+def with_cache(settings: EngineSettings, cache_bytes: int) -> EngineSettings:
+    """The settings of an engine that takes another's place beside a policy that has its own memory by then.
+
+    vLLM demands its whole share of the card to be free when it starts, and measures what others take meanwhile as its
+    own, unless the size of the cache is given.
+    """
+    if settings.on_cpu:
+        return settings
+    arguments = dict(settings.arguments)
+    arguments["kv_cache_memory_bytes"] = cache_bytes
+    arguments["gpu_memory_utilization"] = _UNCHECKED_SHARE
+    return replace(settings, arguments=arguments)

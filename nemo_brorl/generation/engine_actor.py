@@ -1,8 +1,9 @@
 """The Ray actor around one vLLM engine.
 
-All calls into vLLM happen on one thread, in turns: a step of the batch, then whatever was asked for meanwhile (new
-rollouts, an abort, a bucket of weights, counters), then the next step. The actor's coroutines only wait. The driver
-imports this module to start actors, so vllm and torch are imported inside the constructor, in the actor's process.
+All calls into vLLM, its construction included, happen on one thread, in turns: a step of the batch, then whatever was
+asked for meanwhile (new rollouts, an abort, a bucket of weights, counters), then the next step. vLLM keeps the CUDA
+stream of the thread that warms it up, and torch the device and stream of each thread. The actor's coroutines only wait.
+The driver imports this module to start actors, so vllm and torch are imported when an engine is built, in its process.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from nemo_brorl.core.logs import get_logger, setup_logging
 from nemo_brorl.generation.chunk_batch import ChunkBatch
 from nemo_brorl.generation.chunk_messages import ChunkFailure, Progress, Reply
 from nemo_brorl.generation.chunk_task import ChunkTask
+from nemo_brorl.generation.counters import EngineCounters
 from nemo_brorl.generation.device import EngineSettings, prepare_process
 from nemo_brorl.generation.engine_handle import EngineReady
 from nemo_brorl.generation.sleep import SleepMode
@@ -61,27 +63,11 @@ class RolloutEngine:
         sleeps = settings.sleep != "off"
         prepare_process(settings.on_cpu, settings.worker_environment, sleeps)
         self._settings = settings
-        start = time.perf_counter()
-        gc.disable()  # collections during the import cost a CPU-second ...
-        from vllm import EngineArgs, LLMEngine
-
-        gc.freeze()  # ... and the five that vLLM asks for while loading cost two more, without this
-        gc.enable()
-        imported = time.perf_counter()
-        self._engine = LLMEngine.from_engine_args(EngineArgs(**settings.arguments))
-        self._workers("apply_device_fixes")
-        self._batch = ChunkBatch(VllmRequests(self._engine))
-        self._sleep_mode = SleepMode(self._engine, settings.sleep, settings.on_cpu)
-        self._ready = EngineReady(
-            engine=settings.index,
-            process=os.getpid(),
-            import_s=imported - start,
-            load_s=time.perf_counter() - imported,
-        )
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
         self._is_stepping = False
         self._is_held = False  # no step now: the weights are half old, half new
         self._incoming: IncomingWeights | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vllm")
+        self._ready: EngineReady = self._thread.submit(self._build).result()
 
     async def ready(self) -> EngineReady:
         """Answers once the engine is built."""
@@ -165,6 +151,28 @@ class RolloutEngine:
 
     # ---- below: on the vLLM thread only ----
 
+    def _build(self) -> EngineReady:
+        settings = self._settings
+        start = time.perf_counter()
+        gc.disable()  # collections during the import cost a CPU-second ...
+        from vllm import EngineArgs, LLMEngine
+
+        gc.freeze()  # ... and the five that vLLM asks for while loading cost two more, without this
+        gc.enable()
+        imported = time.perf_counter()
+        self._engine = LLMEngine.from_engine_args(EngineArgs(**settings.arguments))
+        self._workers("apply_device_fixes")
+        self._counters = EngineCounters(self._engine)
+        self._batch = ChunkBatch(VllmRequests(self._engine))
+        self._sleep_mode = SleepMode(self._engine, settings.sleep, settings.on_cpu)
+        return EngineReady(
+            engine=settings.index,
+            process=os.getpid(),
+            import_s=imported - start,
+            load_s=time.perf_counter() - imported,
+            cache_bytes=self._engine.engine_core.engine_core.available_gpu_memory_for_kv_cache,
+        )
+
     def _add(self, chunk: ChunkTask) -> None:
         self._batch.add(chunk)
         self._step_if_needed()
@@ -228,16 +236,12 @@ class RolloutEngine:
         return report
 
     def _stats(self) -> EngineStats:
-        counters = {}
-        for metric in self._engine.get_metrics():
-            if hasattr(metric, "value"):  # not so for histograms
-                counters[metric.name] = int(metric.value)
         return EngineStats(
             engine=self._settings.index,
             version=self._batch.version,
-            prefix_cache_queries=counters["vllm:prefix_cache_queries"],
-            prefix_cache_hits=counters["vllm:prefix_cache_hits"],
-            num_preemptions=counters["vllm:num_preemptions"],
+            prefix_cache_queries=self._counters.prefix_cache_queries,
+            prefix_cache_hits=self._counters.prefix_cache_hits,
+            num_preemptions=self._counters.num_preemptions,
             generated_tokens=self._batch.num_tokens,
             generated_samples=self._batch.num_samples,
         )

@@ -26,6 +26,7 @@ class EngineReady:
     process: int
     import_s: float
     load_s: float
+    cache_bytes: int = 0  # of keys and values, in each of its workers
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,12 @@ class EngineHandle:
     def __init__(
         self,
         index: int,
-        start_actor: Callable[[], Any],
+        start_actor: Callable[[int], Any],
         max_restarts: int,
         timeout_s: float,
         transport: EngineTransport,
     ) -> None:
+        """`start_actor` gets the size of the cache that an engine had here before, 0 for the first one."""
         self.index = index
         # what a replacement loads; None: the weights of the model folder
         self.published: PublishedWeights | None = None
@@ -91,7 +93,8 @@ class EngineHandle:
         self._counted: EngineStats | None = None  # last snapshot, of all actors so far
         self._carried: EngineStats | None = None  # of the actors before this one
         self._heard = transport.now()
-        self.actor: Any = start_actor()
+        self._cache_bytes = 0
+        self.actor: Any = start_actor(0)
         self.starting: Any = self.actor.ready.remote()  # None when ready
 
     @property
@@ -135,6 +138,7 @@ class EngineHandle:
         """The engine answered that it can be used."""
         if self.starting is not None:
             self.starting = None
+            self._cache_bytes = ready.cache_bytes
             self.touch()
             logger.info("engine %d is ready: import %.1f s, load %.1f s", self.index, ready.import_s, ready.load_s)
 
@@ -220,7 +224,7 @@ class EngineHandle:
             self._num_restarts += 1
 
     def _start(self) -> None:
-        self.actor = self._start_actor()
+        self.actor = self._start_actor(self._cache_bytes)
         self.touch()
         published = self.published
         if published is None or published.buckets is None:

@@ -57,7 +57,7 @@ class VllmPool:
             environment = places.worker_environment(index)
             settings = device.engine_settings(config, model_folder, index, environment)
             placed_class = actor_class.options(**places.engine_options(index))
-            start_actor = functools.partial(placed_class.remote, settings)
+            start_actor = functools.partial(_start_actor, placed_class, settings)
             handle = EngineHandle(
                 index,
                 start_actor,
@@ -179,3 +179,10 @@ class VllmPool:
         for handle in self._handles:
             handle.close()
         self._handles = []
+
+
+def _start_actor(placed_class: Any, settings: device.EngineSettings, cache_bytes: int) -> Any:
+    """An engine actor; one that takes another's place has a cache of the same size."""
+    if cache_bytes:
+        settings = device.with_cache(settings, cache_bytes)
+    return placed_class.remote(settings)

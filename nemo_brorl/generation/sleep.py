@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # vLLM's level 1 copies weights to host memory and drops the KV cache, level 2 drops both.
 _LEVELS = {"cache": 1, "offload": 1, "discard": 2}
+_MAX_DRAIN_STEPS = 16  # of an engine without requests: one for each batch under way, and one for what has ended
 _GIB = 2**30
 
 
@@ -46,6 +47,7 @@ class SleepMode:
 
     def sleep(self) -> int:
         """Give up what the mode says. Bytes that are still held, of the worker that holds most."""
+        self._drain()
         if self._level == 0:
             raise GenerationError("an engine was told to sleep and generation.sleep=off")
         if self._keeps_weights:
@@ -56,6 +58,16 @@ class SleepMode:
             self._engine.sleep(self._level)
             self._asleep = {"weights", "kv_cache"}
         return max(self._engine.model_executor.collective_rpc("resident_bytes"))
+
+    def _drain(self) -> None:
+        """Step until nothing is left of the last requests. vLLM tells its workers in the step after which ones have
+        ended, and with async scheduling one batch is always under way; until then it gives no memory back."""
+        core = self._engine.engine_core.engine_core
+        for _ in range(_MAX_DRAIN_STEPS):
+            if not core.scheduler.has_requests() and not core.batch_queue:
+                return
+            self._engine.step()
+        raise GenerationError(f"an engine was told to sleep and is not idle after {_MAX_DRAIN_STEPS} steps")
 
     def wake(self, tag: str) -> None:
         """Make room for "weights" or for the "kv_cache" again."""

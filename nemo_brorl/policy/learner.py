@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from megatron.core import parallel_state
 
-from nemo_brorl.config.derived import weight_transport
+from nemo_brorl.config.derived import policy_gives_memory_back, weight_transport
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.device import Device, release_cache
 from nemo_brorl.policy.layout import ParallelLayout
@@ -64,11 +64,7 @@ class Learner:
 
     def update(self, plan: UpdatePlan) -> UpdateReport:
         """Collective: every mini-batch of the plan. What this rank did; metrics only on the last pipeline stage."""
-        report = Update(self.state, self.fp8_check, plan).run()
-        if not self.state.device.is_gpu:
-            # engines sample next, in the same memory; and holes between micro-batches do not add up over steps
-            release_cache()
-        return report
+        return Update(self.state, self.fp8_check, plan).run()
 
     def log_probs(
         self,
@@ -196,10 +192,18 @@ class Learner:
         if clear_optimizer:
             clear_state(self.state.optimizer)
 
+    def release(self) -> None:
+        """Hand memory that is kept for later back to the device, where somebody else needs it there (or, on CPU, holes
+        between micro-batches would add up over steps)."""
+        if policy_gives_memory_back(self.state.config):
+            release_cache()
+
     def offload(self) -> None:
-        """Move to host memory what `policy.offload` names; until `onload` there is nothing to compute with."""
+        """`release`, and move to host memory what `policy.offload` names; until `onload` there is nothing to compute
+        with."""
         if self.offloading:
             self.offloading.offload()
+        self.release()
 
     def onload(self) -> None:
         """Undo `offload`, bit for bit."""

@@ -64,7 +64,6 @@ class MegatronPolicy:
         self.layout = layout_of(config)
         self.heartbeat = heartbeat or Heartbeat()
         self.model_folder = model_folder
-        self.is_offloaded_between_updates = config.policy.offload != "none"
         self.ranks = self._start_ranks(config, places or Places(None))
         self.weights = WeightSource(self.ranks, config, self._wait)
         self.poll = ProgressPoll({})  # of the call under way
@@ -185,13 +184,14 @@ class MegatronPolicy:
     def reset_reference(self, clear_optimizer: bool) -> None:
         self._on_all("reset_reference", clear_optimizer)
 
+    def release(self) -> None:
+        self._on_all("release")
+
     def offload(self) -> None:
-        if self.is_offloaded_between_updates:
-            self._on_all("offload")
+        self._on_all("offload")
 
     def onload(self) -> None:
-        if self.is_offloaded_between_updates:
-            self._on_all("onload")
+        self._on_all("onload")
 
     def close(self) -> None:
         """End the ranks in order; one that does not answer is killed. Calling it again does nothing."""

@@ -30,6 +30,7 @@ LearnerMethod = Literal[
     "load",
     "export",
     "reset_reference",
+    "release",
     "offload",
     "onload",
 ]

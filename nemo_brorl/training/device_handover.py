@@ -5,8 +5,11 @@ Between turns of the policy the engines are awake and the policy is offloaded, a
 `policy.offload` say; where roles have devices of their own both say nothing, and every step here is a no-op. A turn
 goes in stages, so that at no time both need all of their memory:
 
-    engines sleep → policy onload → … learn … → engines wake for weights → publish → policy offload → engines wake their
-    cache
+    engines sleep → policy onload → … learn … → policy release → engines wake for weights → publish → policy offload →
+    engines wake their cache
+
+The policy's `release` gives back memory that its allocator keeps (activations, gathered tensors, buckets), whatever is
+offloaded: an engine that wakes cannot make another process give it up. `offload` ends with one, too.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ class DeviceHandover:
             self.policy.onload()
         yield turn
         with watch.measure("offload"):
+            self.policy.release()
             lacks_weights = self.generator.wake_weights()
         if turn.version != self.version or lacks_weights:
             with watch.measure("sync"):

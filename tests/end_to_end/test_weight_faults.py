@@ -69,7 +69,7 @@ class LightRank:
 class LightEngine:
     """Takes broadcasts; the engines started in one place one after the other misbehave as `faults` say."""
 
-    def __init__(self, index: int, folder: str, faults: Sequence[str]) -> None:
+    def __init__(self, index: int, folder: str, faults: Sequence[str], cache_bytes: int = 0) -> None:
         earlier = len(list(Path(folder).glob(f"{index}_*")))
         (Path(folder) / f"{index}_{earlier}").touch()
         self.index, self.fault = index, faults[earlier] if earlier < len(faults) else "none"

@@ -174,6 +174,7 @@ class FakeEngines:
         self.transport = FakeTransport()
         self.actors: list[list[FakeActor]] = [[] for _ in range(num)]
         self.handles: list[EngineHandle] = []
+        self.cache_bytes: list[int] = []  # that every actor was started with
         self._dies_at = dies_at
         for index in range(num):
             start = partial(self._start, index)
@@ -183,10 +184,11 @@ class FakeEngines:
         """The actor that is there now."""
         return self.actors[index][-1]
 
-    def _start(self, index: int) -> FakeActor:
+    def _start(self, index: int, cache_bytes: int) -> FakeActor:
         is_first = not self.actors[index]
         dies_at = self._dies_at[index] if is_first and self._dies_at else ""
         self.actors[index].append(FakeActor(index, dies_at))
+        self.cache_bytes.append(cache_bytes)
         return self.actors[index][-1]
 
 

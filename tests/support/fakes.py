@@ -342,6 +342,9 @@ class FakePolicy:
     def reset_reference(self, clear_optimizer: bool) -> None:
         self.reference_resets.append(clear_optimizer)
 
+    def release(self) -> None:
+        self.calls.append("release")
+
     def offload(self) -> None:
         self.calls.append("offload")
 

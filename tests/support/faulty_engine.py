@@ -24,7 +24,7 @@ class FaultyEngine:
     A file in `folder` remembers that the fault happened, so that the replacement behaves.
     """
 
-    def __init__(self, index: int, folder: str, fault: str) -> None:
+    def __init__(self, index: int, folder: str, fault: str, cache_bytes: int = 0) -> None:
         self.index = index
         self.version = 0
         self.marker = Path(folder) / f"{index}"

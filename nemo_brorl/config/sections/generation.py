@@ -18,6 +18,9 @@ class GenerationConfig(Section):
     tensor_parallel_size: int = setting(1, "GPUs of an engine", at_least=1)
     max_model_len: int = setting(256, "tokens of a prompt and its response together", at_least=2)
     max_num_seqs: int = setting(512, "responses that an engine decodes together", at_least=1)
+    max_num_batched_tokens: int | None = setting(
+        None, "tokens of prompts and responses in one step of an engine; null: 8192 on GPUs, 2048 on CPU", at_least=1
+    )
     gpu_memory_utilization: float = setting(0.6, "share of a GPU's memory for an engine", above=0, at_most=1)
     kv_cache_gib: float = setting(0.25, "GiB per engine, on CPU", above=0)
     precision: str = setting("fp32", "number format of weights and activations", choices=("fp32", "bf16"))
@@ -61,6 +64,12 @@ class GenerationConfig(Section):
     def violations(self) -> Iterator[str]:
         """Engines with devices of their own have nobody to make room for. On CPU sleeping frees nothing, but is
         allowed: the same calls are made and measured."""
+        batch = self.max_num_batched_tokens
+        if batch is not None and batch < self.max_num_seqs:
+            yield (
+                f"generation.max_num_batched_tokens={batch} is less than one token for each of "
+                f"generation.max_num_seqs={self.max_num_seqs} responses: write {self.max_num_seqs} or more"
+            )
         if self.sleep != "off" and self.placement == "disaggregated":
             yield (
                 f"generation.sleep={self.sleep} makes room for the policy on the engines' devices, and with "

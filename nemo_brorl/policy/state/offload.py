@@ -15,7 +15,7 @@ from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer
 from torch import Tensor, UntypedStorage
 
-from nemo_brorl.policy.device import host_like, release_cache, wait_for_copies
+from nemo_brorl.policy.device import host_like, wait_for_copies
 from nemo_brorl.policy.state.optimizer import state_tensors
 
 
@@ -37,7 +37,10 @@ class Offload:
         self.moved: list[UntypedStorage] = []
 
     def offload(self) -> None:
-        """Free device memory; nothing of it may be used until `onload`. Calling it again does nothing."""
+        """Free device memory, which torch keeps until `release_cache`; nothing of it may be used until `onload`.
+
+        Calling it again does nothing.
+        """
         if self.sizes:
             return
         self.moved = self._moving()
@@ -53,7 +56,6 @@ class Offload:
             storage.resize_(0)
         for chunk in self.chunks:
             drop_fp8_copies(chunk.module)
-        release_cache()
 
     def onload(self) -> None:
         """Everything is as it was before `offload`, but gradients are zero. Calling it again does nothing."""

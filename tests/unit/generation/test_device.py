@@ -29,6 +29,15 @@ def test_cpu_engines_share_cores_and_get_an_explicit_cache() -> None:
     assert "gpu_memory_utilization" not in arguments
 
 
+def test_what_the_user_has_set_in_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"VLLM_LOGGING_LEVEL": "DEBUG", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"})
+    device.prepare_process(False, {})
+    assert os.environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert os.environ["TORCH_LOGS"] == "-all"
+    assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+    assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0", "the engine core must be in the actor's process"
+
+
 @pytest.mark.parametrize(("on_cpu", "threads"), [(True, "1"), (False, "7")])
 def test_only_cpu_engines_are_held_to_one_thread(monkeypatch: pytest.MonkeyPatch, on_cpu: bool, threads: str) -> None:
     monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "7"})
@@ -51,6 +60,34 @@ def test_gpu_engines_see_none_of_the_cpu_settings() -> None:
     assert arguments["dtype"] == "bfloat16"
     assert arguments["gpu_memory_utilization"] == config.generation.gpu_memory_utilization
     assert "kv_cache_memory_bytes" not in arguments
+    assert arguments["max_num_batched_tokens"] == 8192, "vLLM's own for an engine of ours is 2,048"
+    assert arguments["hf_overrides"] == {"head_dtype": "float32"}
+
+
+def test_the_number_of_tokens_in_a_step_can_be_set_and_holds_every_response() -> None:
+    config = BroRLConfig()
+    assert "max_num_batched_tokens" not in device.engine_settings(config, Path("model"), 0).arguments
+    config.trainer.gpus_per_node = 1
+    config.generation.max_num_seqs = 10_000
+    assert device.engine_settings(config, Path("model"), 0).arguments["max_num_batched_tokens"] == 10_000
+    config.generation.max_num_batched_tokens = 500
+    (message,) = config.generation.violations()
+    assert "max_num_batched_tokens=500 is less than one token for each of generation.max_num_seqs=10000" in message
+    config.generation.max_num_batched_tokens = 16_384
+    assert device.engine_settings(config, Path("model"), 0).arguments["max_num_batched_tokens"] == 16_384
+
+
+def test_an_engine_in_anothers_place_asks_for_its_cache_and_not_for_a_share_of_the_card() -> None:
+    """The policy has its memory by then, and may change it while vLLM would measure."""
+    config = BroRLConfig()
+    on_cpu = device.engine_settings(config, Path("model"), 0)
+    assert device.with_cache(on_cpu, 5 * 2**30) == on_cpu
+    config.trainer.gpus_per_node = 1
+    first = device.engine_settings(config, Path("model"), 0)
+    second = device.with_cache(first, 5 * 2**30)
+    assert second.arguments["kv_cache_memory_bytes"] == 5 * 2**30
+    assert second.arguments["gpu_memory_utilization"] < 0.05
+    assert "kv_cache_memory_bytes" not in first.arguments
 
 
 def test_engines_with_gpus_of_their_own_run_their_workers_beside_them() -> None:

@@ -6,6 +6,7 @@ import pytest
 from ray.exceptions import RayTaskError
 
 from nemo_brorl.core.errors import GenerationError
+from nemo_brorl.generation.engine_handle import EngineReady
 from nemo_brorl.types import EngineStats
 from tests.support.fake_engines import FakeEngines
 
@@ -45,3 +46,10 @@ def test_counters_go_on_when_an_engine_is_replaced() -> None:
     assert handle.count(EngineStats(0, 1, 10, 9, 0, 5, 1)) == EngineStats(0, 1, 110, 99, 0, 55, 6, num_restarts=1)
     handle.replace("test again")
     assert handle.count(EngineStats(0, 1, 1, 1, 0, 1, 1)).generated_samples == 7
+
+
+def test_an_engine_in_anothers_place_gets_a_cache_of_the_same_size() -> None:
+    engines = FakeEngines()
+    engines.handles[0].note_ready(EngineReady(0, 0, 0.0, 0.0, cache_bytes=700))
+    engines.handles[0].replace("test")
+    assert engines.cache_bytes == [0, 700]

@@ -140,11 +140,21 @@ def test_engines_without_weights_wait_for_a_publication(mode: str, has_copy: boo
 
 
 class FakeVllm:
-    """Records what is asked of vLLM's engine."""
+    """Records what is asked of vLLM's engine; `num_left` steps are left of its last requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_left: int = 0) -> None:
         self.calls: list[Any] = []
+        self.num_left = num_left
         self.model_executor = self
+        self.engine_core = self.scheduler = self
+        self.batch_queue = None
+
+    def has_requests(self) -> bool:
+        return self.num_left > 0
+
+    def step(self) -> None:
+        self.calls.append("step")
+        self.num_left -= 1
 
     def sleep(self, level: int) -> None:
         self.calls.append(("sleep", level))
@@ -175,3 +185,16 @@ def test_what_each_mode_asks_of_vllm(mode: str, on_cpu: bool, expected: list[Any
     for tag in ("weights", "kv_cache", "kv_cache"):
         sleep.wake(tag)
     assert engine.calls == expected
+
+
+def test_what_is_left_of_the_last_requests_is_stepped_out_before_an_engine_sleeps() -> None:
+    engine = FakeVllm(num_left=2)
+    SleepMode(engine, "discard", on_cpu=False).sleep()
+    assert engine.calls == ["step", "step", ("sleep", 2)]
+
+
+def test_an_engine_that_never_becomes_idle_is_not_waited_for() -> None:
+    engine = FakeVllm(num_left=1000)
+    with pytest.raises(GenerationError, match="is not idle after 16 steps"):
+        SleepMode(engine, "discard", on_cpu=False).sleep()
+    assert engine.calls == ["step"] * 16

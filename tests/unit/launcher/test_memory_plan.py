@@ -103,6 +103,15 @@ def test_a_sleeping_engine_gives_its_cache_and_weights_to_the_policy() -> None:
     assert plans["off"].devices[0].worst == "update"
 
 
+def test_memory_that_torch_keeps_is_counted_where_the_policy_does_not_give_it_back() -> None:
+    sleeping = planned("brorl_64gpu").devices[0]
+    awake = planned("brorl_64gpu", "generation.sleep=off", "generation.max_residual_gib=null").devices[0]
+    kept = awake.peak("publish", "policy") - sleeping.peak("publish", "policy")
+    freed = sum(part.at("update") for part in awake.terms if part.name in ("activations", "log-probs", "fragmentation"))
+    assert kept == pytest.approx(freed)
+    assert kept > 30
+
+
 def test_offload_makes_room_for_engines_but_not_at_the_start() -> None:
     """Both roles are loaded before the first turn begins, so an engine's share must fit beside the whole policy."""
     kept, moved = (planned("brorl_64gpu", f"policy.offload={offload}").devices[0] for offload in ("none", "all"))
