@@ -224,7 +224,7 @@ def _policy_terms(
         log_probs = log_prob_bytes(config, shape, cut, tokens) / GIB
     contexts = POLICY_CONTEXT + COMMUNICATOR * num_communicators(cut)
     buckets = 4 * config.generation.weight_bucket_mib / 1024
-    million = held.parameters.total / 1e6
+    parameters = f"{held.parameters.total / 1e6:,.0f} M parameters in {config.policy.precision}"
 
     def moments(size: float, is_away: bool) -> dict[str, float]:
         sizes = dict.fromkeys(MOMENTS, size)
@@ -232,14 +232,13 @@ def _policy_terms(
             del sizes["generate"]
         return sizes
 
-    optimizer_away = offload != "none"
     weights = moments(held.weights / GIB, offload == "all")
-    gradients = moments(held.gradients / GIB, optimizer_away)
-    optimizer = moments(held.optimizer / GIB, optimizer_away)
+    gradients = moments(held.gradients / GIB, offload != "none")
+    optimizer = moments(held.optimizer / GIB, offload != "none")
     row_note = f"{tokens:,.0f} tokens a micro-batch, recompute {config.policy.recompute or 'none'}"
     lost = FRAGMENTATION * (activations + log_probs)
     found = [
-        term("weights", f"{million:,.0f} M parameters in {config.policy.precision}", **weights),
+        term("weights", parameters, **weights),
         term("gradients", "fp32", **gradients),
         term("master weights, Adam", f"over {cut.replicas} replicas", **optimizer),
         term("activations", row_note, update=activations),
