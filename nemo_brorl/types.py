@@ -208,6 +208,7 @@ class TrainBatch:
     groups: tuple[ScoredGroup, ...]
     advantages: tuple[Float32, ...]  # per group [N]; 0 for rollouts that are not trained
     rollouts: tuple[Int64, ...]  # per group the rollouts that are trained, ascending indices into N
+    loss_scale: float = 1.0  # where batches vary in size
     min_reward_range: float | None = None  # of raw rewards in a group for which it was kept; None: all groups were
 
 
@@ -249,6 +250,7 @@ class UpdatePlan:
     learning_rate: float
     groups: tuple[PlannedGroup, ...]
     mini_batches: tuple[tuple[tuple[MicroBatch, ...], ...], ...]  # [mini-batch][data-parallel rank][micro-batch]
+    loss_scale: float = 1.0  # as of the batch
 
     def num_loss_tokens(self, mini_batch: int) -> int:
         """Response tokens of one mini-batch over all ranks: the denominator of the token mean."""

@@ -97,6 +97,8 @@ def workload_of(config: BroRLConfig, lengths: Lengths) -> Workload:
         rate = min(0.9, max(0.2, 0.41 + 0.21 * between))
         if lengths.keep_rate is not None:
             rate = lengths.keep_rate
+    if config.dynamic_sampling.fill != "full":
+        prompts = max(1, round(rate * prompts))
     prompt_tokens = max(1.0, config.data.max_prompt_tokens / 8)
     if lengths.prompt is not None:
         prompt_tokens = lengths.prompt

@@ -61,7 +61,7 @@ def plan_update(
     response_lengths = [scored.group.lengths for scored in batch.groups]
     packer = Packer(prompt_lengths, response_lengths, token_budget, shared_prompt)
     mini_batches = tuple(packer.pack(items, data_parallel_size) for items in parts)
-    return UpdatePlan(version, objective, learning_rate, tuple(groups), mini_batches)
+    return UpdatePlan(version, objective, learning_rate, tuple(groups), mini_batches, batch.loss_scale)
 
 
 def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: int) -> list[list[Item]]:

@@ -14,7 +14,12 @@ from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig
 from nemo_brorl.types import Float32, Int64, ScoredGroup, TrainBatch
 
 
-def make_train_batch(groups: Sequence[ScoredGroup], config: BroRLConfig, step: int) -> TrainBatch:
+def make_train_batch(
+    groups: Sequence[ScoredGroup],
+    config: BroRLConfig,
+    step: int,
+    loss_scale: float = 1.0,
+) -> TrainBatch:
     """The batch of training step `step`, counted from 1. Raw rewards stay with the groups. The tail of a group is
     judged within the whole group and trained alone."""
     algorithm = config.algorithm
@@ -39,7 +44,13 @@ def make_train_batch(groups: Sequence[ScoredGroup], config: BroRLConfig, step: i
         kept.append(_zero_elsewhere(values[chosen], chosen, len(values)))
     selection = config.dynamic_sampling
     min_reward_range = selection.min_reward_range if selection.enabled else None
-    return TrainBatch(tuple(groups), tuple(kept), tuple(trained), min_reward_range)
+    return TrainBatch(
+        groups=tuple(groups),
+        advantages=tuple(kept),
+        rollouts=tuple(trained),
+        loss_scale=loss_scale,
+        min_reward_range=min_reward_range,
+    )
 
 
 def _trained_rollouts(group: ScoredGroup, rewards: GroupRewards, config: AlgorithmConfig) -> Int64:

@@ -69,6 +69,16 @@ def groups_fill_mini_batches(config: BroRLConfig) -> Iterator[str]:
             )
 
 
+def informative_groups_are_among_the_sampled(config: BroRLConfig) -> Iterator[str]:
+    least = config.dynamic_sampling.min_groups
+    prompts = [prompts for _, prompts in stage_sizes(config)]
+    if prompts and least > min(prompts):
+        yield (
+            f"dynamic_sampling.min_groups={least} is more than the {min(prompts)} groups that a step samples: write "
+            f"{min(prompts)} or less, or dynamic_sampling.fill=full"
+        )
+
+
 def algorithm_fits_its_rollouts(config: BroRLConfig) -> Iterator[str]:
     algorithm, rollouts = config.algorithm, config.rollouts
     sizes = [num for num, _ in stage_sizes(config)] or [rollouts.num_per_prompt]
@@ -233,6 +243,7 @@ def precision_allows_what_is_asked(config: BroRLConfig) -> Iterator[str]:
 
 CROSS_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     groups_fill_mini_batches,
+    informative_groups_are_among_the_sampled,
     algorithm_fits_its_rollouts,
     older_rollouts_are_allowed,
     waves_do_not_bias_the_gradient,

@@ -113,6 +113,14 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         (
             Metric("keep_rate", "share", "over judged groups", "Groups that were informative"),
             Metric("num_groups", "groups", _COUNT, "Groups judged"),
+            Metric("sampled_rollouts", "rollouts", _COUNT, "Rollouts of judged groups"),
+            Metric("informative_rollouts", "rollouts", _COUNT, "Rollouts of those that were informative"),
+            Metric(
+                "loss_scale",
+                "",
+                "of the step",
+                "Batch over the groups that a step samples, which scales its loss; 1 with `dynamic_sampling.fill=full`",
+            ),
             Metric("num_carried_in", "groups", _COUNT, "Informative groups left over from the step before"),
             Metric("num_carried_out", "groups", _COUNT, "Informative groups left for the next step"),
             Metric("wasted_rollouts", "rollouts", _COUNT, "Rollouts of groups that were not used"),

@@ -255,7 +255,7 @@ class Update:
                 self.gain.add(batch, row.is_measured)
             result = loss_of(batch, algorithm)
             metrics = {"policy/loss": result.loss.detach(), **result.metrics}
-            return result.loss, metrics
+            return self.plan.loss_scale * result.loss, metrics
 
         return loss
 

@@ -67,6 +67,7 @@ class FilledBatch:
 
     batch: tuple[ScoredGroup, ...]  # to learn from, completed groups of earlier steps last
     sampled: tuple[ScoredGroup, ...]  # every group that closed, informative or not
+    loss_scale: float  # of the batch, where batches vary in size
     metrics: Mapping[str, float]
     generate_s: float  # until the last rollout was sampled
     reward_s: float  # after that, until the last one was scored
@@ -152,11 +153,14 @@ class BatchFill:
         metrics.update(self.dynamic_sampling.metrics())
         metrics.update(cut_metrics(self.cut_groups))
         metrics.update(self.carry_over.spent.metrics())
+        loss_scale = self.dynamic_sampling.share_of_step(batch)
+        metrics["dynamic_sampling/loss_scale"] = loss_scale
         metrics["rollouts/late_groups"] = float(len(completed))
         metrics["rollouts/salvaged"] = float(self.replay_cache.num_taken)
         return FilledBatch(
             batch=batch,
             sampled=tuple(sampled),
+            loss_scale=loss_scale,
             metrics=metrics,
             generate_s=generate_s,
             reward_s=max(self.done_at - sampled_at, 0.0),

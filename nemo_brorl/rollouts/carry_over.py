@@ -85,13 +85,14 @@ class CarryOver:
         self.lengths = LengthHistory()
         self.beliefs = SuccessPosterior(rollouts.posterior)
         self.spent = Spent()
+        self.is_batch_complete = False  # what is kept is the next step's batch; what was sampled for it is learnt
         resumes = rollouts.unfinished == "resume" or dynamic_sampling.in_flight == "resume"
         self.may_mix_versions = rollouts.overlap or resumes
 
     def begin_step(self, stage: Stage, version: int) -> None:
         """A batch is to be filled under weights `version`. Groups that are too old are given up: kept and closed ones
         are dropped, open ones start anew."""
-        self.dynamic_sampling.begin_step(version, stage.prompts_per_step)
+        self.dynamic_sampling.begin_step(version, stage.prompts_per_step, self.is_batch_complete)
         oldest = version - self.dynamic_sampling.config.max_staleness
         fresh: list[OpenGroup] = []
         for group in self.partial:
@@ -142,7 +143,8 @@ class CarryOver:
         return restarted + self.prompts.take(num - len(restarted))
 
     def take_completed(self) -> list[ScoredGroup]:
-        """Completed groups in the order of their prompts' uids."""
+        """Completed groups in the order of their prompts' uids, as the batch is taken."""
+        self.is_batch_complete = False
         completed = sorted(self.completed, key=lambda group: group.prompt.uid)
         self.completed = []
         return completed
@@ -169,9 +171,13 @@ class CarryOver:
         num_tokens: int,
     ) -> None:
         """Take in what a step has seen, once it is over: forecasts and beliefs do not change while a batch is filled.
+        A batch that the run was stopped with has been learnt.
 
         `sampled`: all groups that closed in it; `cut`: those of which rollouts were cut; `num_tokens`: sampled in it.
         """
+        if self.is_batch_complete and not sampled:
+            return
+        self.is_batch_complete = True
         num_informative = 0
         for scored in sampled:
             prompt = scored.prompt
@@ -199,6 +205,7 @@ class CarryOver:
             "lengths": self.lengths.state_dict(),
             "beliefs": self.beliefs.state_dict(),
             "spent": self.spent.state_dict(),
+            "is_batch_complete": self.is_batch_complete,
         }
         return SamplerState(
             prompts=deepcopy(self.prompts.state_dict()),
@@ -224,6 +231,7 @@ class CarryOver:
         self.lengths.load_state_dict(own["lengths"])
         self.beliefs.load_state_dict(own["beliefs"])
         self.spent = Spent.from_state(own["spent"])
+        self.is_batch_complete = own.get("is_batch_complete", False)
 
 
 def _copy(group: OpenGroup) -> OpenGroup:

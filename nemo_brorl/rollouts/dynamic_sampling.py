@@ -6,6 +6,14 @@ prompt. The test is max − min of the raw reward, because a standard deviation 
 equal rewards of 0.3. Some tasks give 0.01 to a wrong answer and 0 to none: `min_reward_range` keeps such a difference,
 which an advantage would blow up to the size of one between right and wrong, from making a group informative.
 
+**Fill.** Under `fill: full` a batch wants a fixed number of informative groups, as in DAPO: the harder the prompts, the
+more is sampled for one update. Under `samples` a step samples a fixed number of groups and learns from the informative
+ones, one at least; under `at_least` it goes on until it has `min_groups` of them. Batches then vary in size, and their
+loss is scaled by their share of the groups sampled (`share_of_step`): it is the mean over all of them, of which those
+that do not disagree have no gradient, and every informative group counts the same in whichever step it falls. With the
+mean over a batch of k groups instead, a step of few groups would move the weights as far as one of many: over steps
+the squared signal-to-noise is lower by 1 / (E[k] E[1/k]), a quarter where k is 2 on average.
+
 Groups are admitted one by one as others close: there are always as many in flight as the running keep rate says are
 needed to fill the batch. With `order: prompt` a group is judged when all admitted before it have been, so that which
 groups make the batch does not depend on which engine was faster; with `order: completion` it is judged as it closes.
@@ -75,8 +83,10 @@ class DynamicSampling:
     def __init__(self, config: DynamicSamplingConfig) -> None:
         self.config = config
         self.kept: list[ScoredGroup] = []  # closed, informative, not learnt from yet; oldest first
+        self._fills_up = config.fill == "full"
         self.keep_rate = 1.0  # running estimate; part of the run state, since it decides how many groups are admitted
         self.wanted = 0
+        self.is_complete = False
         self._reset()
 
     def _reset(self) -> None:
@@ -92,11 +102,12 @@ class DynamicSampling:
         self._num_done = 0  # judged or withdrawn
         self._target = 0  # groups to be admitted so far
 
-    def begin_step(self, version: int, wanted: int) -> None:
+    def begin_step(self, version: int, wanted: int, is_complete: bool = False) -> None:
         """Start to fill a batch of `wanted` groups for an update of weights `version`; carried groups that are too old
-        are dropped."""
+        are dropped. `is_complete`: what is kept is a batch that the run was stopped with."""
         self._reset()
         self.wanted = wanted
+        self.is_complete = is_complete
         fresh: list[ScoredGroup] = []
         for group in self.kept:
             if version - group.group.version <= self.config.max_staleness:
@@ -110,7 +121,17 @@ class DynamicSampling:
     @property
     def is_full(self) -> bool:
         """Whether the batch can be taken."""
-        return len(self.kept) >= self.wanted
+        return self._num_done >= self._least_sampled and len(self.kept) >= self._least_kept
+
+    @property
+    def _least_sampled(self) -> int:
+        """Groups that a step samples whatever becomes of them."""
+        return 0 if self._fills_up or self.is_complete else self.wanted
+
+    @property
+    def _least_kept(self) -> int:
+        """Informative groups that a step goes on for."""
+        return self.wanted if self._fills_up else self.config.min_groups
 
     def sampled(self) -> list[ScoredGroup]:
         """Groups that closed in this step, informative or not, in the order of admission: nothing depends on which
@@ -163,7 +184,11 @@ class DynamicSampling:
 
     def take(self) -> list[ScoredGroup]:
         """The oldest of the kept groups, as many as wanted; the rest is carried over, or dropped as surplus when
-        carrying is off."""
+        carrying is off. All of them where a batch is not filled up."""
+        if not self._fills_up:
+            batch = self.kept
+            self.kept = []
+            return batch
         batch = self.kept[: self.wanted]
         surplus = self.kept[self.wanted :]
         if self.config.carry_over:
@@ -175,15 +200,32 @@ class DynamicSampling:
         self.kept = []
         return batch
 
+    def share_of_step(self, batch: Sequence[ScoredGroup]) -> float:
+        """Size of a batch over the groups that a step samples, which its loss is to be scaled by; 1 where batches are
+        filled up. The rest of a group that was cut counts as its share of the group."""
+        if self._fills_up:
+            return 1.0
+        num_groups = 0.0
+        for group in batch:
+            if group.learn_from is None:
+                num_groups += 1.0
+            else:
+                num_groups += len(group.learn_from) / len(group.rewards)
+        return num_groups / self.wanted
+
     def metrics(self) -> dict[str, float]:
         """Counts of the current step. `keep_rate` is the share among groups judged in this step, not the carried ones;
         rollouts are wasted when no step learns from them."""
         num_kept = sum(self.counts[reason] for reason in KEPT)
+        kept_rollouts = sum(self.rollouts[reason] for reason in KEPT)
+        judged_rollouts = kept_rollouts + sum(self.rollouts[reason] for reason in WORTHLESS)
         num_judged = num_kept + sum(self.counts[reason] for reason in WORTHLESS)
         num_wasted = sum(self.rollouts[reason] for reason in (*WASTED, "restarted", "lost_wave"))
         metrics = {
             "dynamic_sampling/keep_rate": num_kept / num_judged if num_judged else math.nan,
             "dynamic_sampling/num_groups": float(num_judged),
+            "dynamic_sampling/sampled_rollouts": float(judged_rollouts),
+            "dynamic_sampling/informative_rollouts": float(kept_rollouts),
             "dynamic_sampling/num_carried_in": float(self.num_carried),
             "dynamic_sampling/num_carried_out": float(len(self.kept)),
             "dynamic_sampling/wasted_rollouts": float(num_wasted),
@@ -215,8 +257,10 @@ class DynamicSampling:
     def _raise_target(self) -> None:
         """Evaluated after every single group, so that the number admitted does not depend on how many close at a
         time."""
-        missing = self.wanted - len(self.kept)
-        if missing > 0:
+        missing = self._least_kept - len(self.kept)
+        if self._num_done < self._least_sampled:
+            self._target = max(self._target, self._least_sampled)
+        elif missing > 0:
             keep_rate = max(self.keep_rate, MIN_KEEP_RATE)
             needed = math.ceil(missing * self.config.oversample / keep_rate - 1e-9)
             self._target = max(self._target, self._num_done + needed)
@@ -228,12 +272,13 @@ class DynamicSampling:
 
     def _starvation_message(self) -> str:
         reasons = [f"{self.counts[reason]} {reason}" for reason in (*WORTHLESS, "timed_out") if self.counts[reason]]
+        found = f"{len(self.kept)} of {self._least_kept} informative groups among {self._num_admitted}"
         return (
-            f"dynamic sampling found {len(self.kept)} of {self.wanted} informative groups among {self._num_admitted}"
-            f" (dropped: {', '.join(reasons) or 'none'}). All wrong: the tasks are too hard or the verifier never"
-            " accepts; choose easier data.tasks or a larger rollouts.num_per_prompt. All correct: the tasks are solved;"
-            " choose harder ones. Timed out: raise rollouts.deadline_s or lower rollouts.min_fraction. Otherwise raise"
-            " dynamic_sampling.max_sampled, lower rollouts.prompts_per_step, or set dynamic_sampling.enabled=false"
+            f"dynamic sampling found {found} (dropped: {', '.join(reasons) or 'none'}). All wrong: the tasks are too"
+            " hard or the verifier never accepts; choose easier data.tasks or a larger rollouts.num_per_prompt. All"
+            " correct: the tasks are solved; choose harder ones. Timed out: raise rollouts.deadline_s or lower"
+            " rollouts.min_fraction. Otherwise raise dynamic_sampling.max_sampled, lower rollouts.prompts_per_step, or"
+            " set dynamic_sampling.fill=samples or dynamic_sampling.enabled=false"
         )
 
 

@@ -106,7 +106,7 @@ class BroRLTrainer:
             filled = self.fill_batch()
         watch.seconds["generate"] += filled.generate_s
         watch.seconds["reward"] += filled.reward_s
-        batch = make_train_batch(filled.batch, self.config, self.step_number + 1)
+        batch = make_train_batch(filled.batch, self.config, self.step_number + 1, filled.loss_scale)
         num_trained = sum(len(rollouts) for rollouts in batch.rollouts)
         self.parts.console.stage(f"update on {num_trained:,} rollouts")
         with self.handover.policy_turn(watch) as turn:

@@ -279,7 +279,8 @@ class FakePolicy:
     def update(self, plan: UpdatePlan) -> UpdateReport:
         self.calls.append("update")
         self.plans.append(plan)
-        self.weight += float(sum(np.abs(group.advantages).sum() for group in plan.groups)) + plan.version
+        moved = float(sum(np.abs(group.advantages).sum() for group in plan.groups))
+        self.weight += plan.loss_scale * moved + plan.version
         metrics = {"policy/loss": 0.0, "policy/grad_norm": 1.0, "policy/log_prob_mismatch": 0.0}
         seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
         return UpdateReport(plan.version, metrics, seconds, len(plan.mini_batches) - self.num_skipped, self.num_skipped)

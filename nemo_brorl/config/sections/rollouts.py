@@ -163,9 +163,16 @@ class RolloutsConfig(Section):
 
 @dataclass
 class DynamicSamplingConfig(Section):
-    """Keep informative groups only; refill until the batch is full."""
+    """Keep informative groups only."""
 
     enabled: bool = setting(True, "false: every group is taught, informative or not")
+    fill: str = setting(
+        "full",
+        "what ends a step's sampling, of rollouts.prompts_per_step groups: full: so many informative ones; samples: so "
+        "many sampled; at_least: so many sampled, and min_groups informative",
+        choices=("full", "samples", "at_least"),
+    )
+    min_groups: int = setting(1, "informative groups that a step under fill=at_least samples on for", at_least=1)
     min_reward_range: float = setting(
         0.0, "difference of best and worst raw reward for a group to be informative; 0: any", within=(0, 1)
     )
@@ -187,6 +194,16 @@ class DynamicSamplingConfig(Section):
     max_staleness: int = setting(1, "updates a carried group may lag behind", at_least=0)
 
     def violations(self) -> Iterator[str]:
+        if self.fill != "full" and not self.enabled:
+            yield (
+                f"dynamic_sampling.fill={self.fill} asks for groups whether or not they are informative, as "
+                "dynamic_sampling.enabled=false does for all: write fill=full, or enabled=true"
+            )
+        if self.fill != "at_least" and self.min_groups > 1:
+            yield (
+                f"dynamic_sampling.min_groups={self.min_groups} never acts under dynamic_sampling.fill={self.fill}: "
+                "write fill=at_least, or min_groups=1"
+            )
         if self.carry_over and self.max_staleness == 0:
             yield (
                 "dynamic_sampling.carry_over=true with dynamic_sampling.max_staleness=0 throws every carried group "

@@ -68,6 +68,15 @@ WRONG = [
         ],
         "only after a multiple of 4",
     ),
+    (
+        ["dynamic_sampling.fill=samples", "dynamic_sampling.enabled=false"],
+        "dynamic_sampling.enabled=false does for all: write fill=full",
+    ),
+    (["dynamic_sampling.min_groups=4"], "never acts under dynamic_sampling.fill=full: write fill=at_least"),
+    (
+        ["dynamic_sampling.fill=at_least", "dynamic_sampling.min_groups=40"],
+        "dynamic_sampling.min_groups=40 is more than the 16 groups",
+    ),
     (["algorithm.kl.placement=reward"], "write algorithm.kl.estimator=k1, or algorithm.kl.placement=loss"),
     ([*APART, "generation.sleep=cache"], "write generation.sleep=off"),
     (["generation.max_residual_gib=2"], "write max_residual_gib=null, or sleep=discard"),

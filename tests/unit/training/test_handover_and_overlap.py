@@ -52,3 +52,4 @@ def test_a_run_with_overlap_that_is_killed_after_a_checkpoint_equals_an_uninterr
     second.fit()
     assert fake(second).weight == fake(whole).weight
     assert second.parts.prompts.state_dict() == whole.parts.prompts.state_dict()
+    assert second.carry_over.state().carry_over == whole.carry_over.state().carry_over
