@@ -131,6 +131,14 @@ ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "file_setattr": (469, 469),
 }
 CLONE, CLONE3 = (56, 220), 435
+CLONE_THREAD = 0x00010000  # a thread of this process, and no new one
+# Other calls that start a process or another program.
+STARTS: dict[str, tuple[int, int | None]] = {
+    "fork": (57, None),
+    "vfork": (58, None),
+    "execve": (59, 221),
+    "execveat": (322, 281),
+}
 PRLIMIT = (302, 261)
 NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW… flag that `clone` takes
 
@@ -142,10 +150,16 @@ _NUMBER, _ARCH, _ARGUMENTS = 0, 4, (16, 24)  # offsets in struct seccomp_data
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 
-def build(guard_signals: bool, pid: int = 0, guard_files: bool = False) -> bytes | None:
+def build(
+    guard_signals: bool,
+    pid: int = 0,
+    guard_files: bool = False,
+    guard_starts: bool = False,
+) -> bytes | None:
     """The filter's instructions, None for an architecture that it does not know. With `guard_signals`, for a sandbox
     whose programs can see other processes, a process may signal only `pid`, itself; with `guard_files`, for one whose
-    programs can see files of their user, it may not change what Landlock does not keep."""
+    programs can see files of their user, it may not change what Landlock does not keep; with `guard_starts` it starts
+    neither a process nor another program."""
     if linux.machine() not in _ARCHITECTURE:
         return None
     column, architecture = _ARCHITECTURE[linux.machine()]
@@ -167,6 +181,9 @@ def build(guard_signals: bool, pid: int = 0, guard_files: bool = False) -> bytes
             code += _inspect(FCNTL[column], _step(_EQUAL, operation, 0, 1), argument=1)
         for operation in IOCTL_SIGNALS:
             code += _inspect(IOCTL[column], _step(_EQUAL, operation, 0, 1), argument=1)
+    if guard_starts:
+        refused += [call[column] for call in STARTS.values()]
+        code += _inspect(CLONE[column], _step(_ANY_BIT, CLONE_THREAD, 1, 0))
     for number in refused:
         if number is not None:
             code += _refuse(number)

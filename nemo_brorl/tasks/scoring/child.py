@@ -1,13 +1,15 @@
 """The process that runs a verifier, made to be killed; forked by `fork_server.py`, which has its libraries loaded.
 
 It serves one parent over a socket. Request: `(verifier, payload, texts)`. Replies, one for each text as soon as it is
-scored: `(score, None)`, or `(0.0, error)` when the verifier raised. It ends when the parent goes away, also in the
-middle of a score.
+scored, as JSON: `[score, null]`, or `[0.0, error]` when the verifier raised. The parent unpickles nothing that comes
+from here: a response that has taken this process over must not run in the parent as well. It ends when the parent goes
+away, also in the middle of a score.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import os
 import resource
@@ -15,11 +17,14 @@ import signal
 import sys
 from multiprocessing.connection import Connection
 
+from nemo_brorl.tasks.scoring import walls
 from nemo_brorl.tasks.verifiers.payload import Score
 from nemo_brorl.tasks.verifiers.registry import find
 
 MEMORY_LIMIT = 8 * 2**30  # bytes of address space: an answer like 9**9**9 costs its own reward, not the machine
 PR_SET_PDEATHSIG = 1
+MAX_REPLY = 2**16  # bytes
+MAX_ERROR = 2000  # characters
 
 # What foreign code raises about an odd answer. Anything else, want of memory too, ends this process, and counts as a
 # failure of one response as well.
@@ -37,15 +42,21 @@ VERIFIER_ERRORS = (
 )
 
 
-def live(connection: Connection, parent: int) -> None:
+class ReplyError(ValueError):
+    """What a child said is no score."""
+
+
+def live(connection: Connection, parent: int, around: walls.Walls | None) -> None:
     """What a forked child does, in a process group of its own (what a verifier starts goes with it), until its parent
-    is gone."""
+    is gone. `around`: the walls that it goes behind first; None: it may do what its user may."""
     os.setpgid(0, 0)
     die_with_parent()
     if os.getppid() != parent:
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
+    if around is not None:
+        walls.enter(around)
     serve(connection)
 
 
@@ -58,7 +69,21 @@ def serve(connection: Connection) -> None:
             return
         score = find(verifier).score
         for text in texts:
-            connection.send(_safe_score(score, payload, text))
+            reply = _safe_score(score, payload, text)
+            connection.send_bytes(json.dumps(reply).encode())
+
+
+def read_reply(connection: Connection) -> tuple[float, str | None]:
+    """The next reply of a child, which may be anybody's by now. Raises EOFError or OSError when it is gone, ReplyError
+    when this is none."""
+    raw = connection.recv_bytes(MAX_REPLY)
+    try:
+        score, error = json.loads(raw)
+    except (ValueError, TypeError, RecursionError) as reason:
+        raise ReplyError("its reply is no score") from reason
+    if type(score) is not float or not math.isfinite(score) or not isinstance(error, str | None):
+        raise ReplyError("its reply is no score")
+    return score, error
 
 
 def die_with_parent() -> None:
@@ -71,5 +96,6 @@ def _safe_score(score: Score, payload: dict[str, object], text: str) -> tuple[fl
     try:
         value = float(score(payload, text))
     except VERIFIER_ERRORS as error:
-        return 0.0, f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
+        return 0.0, reason[:MAX_ERROR]
     return (value, None) if math.isfinite(value) else (0.0, f"the score is {value}")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_brorl.core.errors import BroRLError
-from nemo_brorl.tasks.verifiers.registry import names_in
+from nemo_brorl.tasks.verifiers.registry import is_foreign, is_open, names_in
 
 PATIENCE_S = 0.25
 CODE_PATIENCE_S = 2.0  # a new child would first start a sandbox of its own, and this verifier ends late programs itself
@@ -44,7 +46,14 @@ def wants_to_run(process: int) -> bool:
     return state in (RUNNING, WAITING_FOR_DISK)
 
 
-@dataclass
+class Isolation(NamedTuple):
+    """Which child may serve a payload."""
+
+    is_closed: bool = False  # behind walls (`walls.py`)
+    prompt: str | None = None  # the payload that it serves and no other; None: any
+
+
+@dataclass(eq=False)
 class Job:
     """Texts to score for one payload."""
 
@@ -56,6 +65,14 @@ class Job:
     scores: dict[int, float | None] = field(default_factory=dict)  # by index; None: failed
     error: BroRLError | None = None  # why no text of it can be scored
     done: threading.Event = field(default_factory=threading.Event)
+
+    @cached_property
+    def isolation(self) -> Isolation:
+        """Which child may serve it."""
+        prompt = None
+        if is_foreign(self.verifier, self.payload):
+            prompt = json.dumps([self.verifier, self.payload], default=str)
+        return Isolation(not is_open(self.verifier, self.payload), prompt)
 
     @property
     def patience_s(self) -> float:
@@ -81,6 +98,7 @@ class ChildProcess:
 
     process: int
     connection: Connection
+    isolation: Isolation
     job: Job | None = None
     indices: deque[int] = field(default_factory=deque)  # of the job's texts
     since: float = 0.0  # when it began with the first of them

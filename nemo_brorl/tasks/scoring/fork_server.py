@@ -4,8 +4,10 @@
 process runs no verifier itself, so nothing that a response does can hang it. It serves its owner over the socket FD,
 one request at a time, after it has said READY:
 
-- `("load", verifier)` → None, or why it cannot be loaded;
-- `("fork", None)`, followed by a file descriptor → process id of a new child, which serves that descriptor;
+- `("load", (verifier, settings))` → None, or why it cannot be loaded;
+- `("fork", is closed)`, followed by a file descriptor → process id of a new child, which serves that descriptor, behind
+  walls or not;
+- `("gaps", None)` → what those walls leave open;
 - `("end", process id)` → None, once the child and its process group are gone.
 
 It ends, and its children with it, when its owner goes away, also by kill -9. Python's own `multiprocessing.forkserver`
@@ -26,8 +28,9 @@ from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
+from nemo_brorl.tasks.scoring import walls
 from nemo_brorl.tasks.scoring.child import VERIFIER_ERRORS, die_with_parent, live
-from nemo_brorl.tasks.verifiers.registry import find
+from nemo_brorl.tasks.verifiers.registry import Template, find
 
 READY = "ready"
 ANSWER_LIMIT_S = 120.0  # it imports libraries, which is not the fault of a response
@@ -39,22 +42,30 @@ class ForkServer:
     the thread that started it."""
 
     def __init__(self) -> None:
-        self.loaded: set[str] = set()
+        self.loaded: set[Template] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Connection | None = None
 
-    def load(self, verifier: str) -> BroRLError | None:
+    def load(self, template: Template) -> BroRLError | None:
         """Import a verifier and its libraries; why it cannot be. Raises ResourceError when the process is gone or does
         not start."""
-        message = self._ask("load", verifier)
+        message = self._ask("load", tuple(template))
         if message is not None:
             return ConfigError(message)
-        self.loaded.add(verifier)
+        self.loaded.add(template)
         return None
 
-    def fork(self, descriptor: int) -> int:
-        """Process id of a new child that serves the descriptor. Raises ResourceError."""
-        return int(self._ask("fork", None, descriptor))
+    def has_library_of(self, verifier: str) -> bool:
+        """Whether a verifier's library is loaded, whatever the settings."""
+        return any(template.verifier == verifier for template in self.loaded)
+
+    def fork(self, descriptor: int, is_closed: bool) -> int:
+        """Process id of a new child that serves the descriptor, behind walls if `is_closed`. Raises ResourceError."""
+        return int(self._ask("fork", is_closed, descriptor))
+
+    def gaps(self) -> list[str]:
+        """What a child behind walls could do all the same, on this machine. Raises ResourceError."""
+        return list(self._ask("gaps", None))
 
     def end(self, process: int) -> None:
         """Kill a child, and all in its process group, and wait until it is gone. Raises ResourceError."""
@@ -118,6 +129,7 @@ def main(arguments: list[str]) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     control = Connection(int(arguments[0]))
+    around = walls.measure()
     control.send(READY)
     while True:
         try:
@@ -125,27 +137,31 @@ def main(arguments: list[str]) -> None:
         except EOFError:
             return
         if request == "load":
-            control.send(_load(argument))
+            control.send(_load(Template(*argument)))
         elif request == "fork":
-            control.send(_fork(control))
+            control.send(_fork(control, around if argument else None))
+        elif request == "gaps":
+            control.send(around.gaps())
         else:
             _end(argument)
             control.send(None)
 
 
-def _load(verifier: str) -> str | None:
+def _load(template: Template) -> str | None:
     try:
-        find(verifier).load()
+        scorer = find(template.verifier)
+        scorer.load()
+        scorer.prepare(template.settings)
     except BroRLError as error:
         return str(error)
     except VERIFIER_ERRORS as error:
-        return f"verifier {verifier!r} cannot be loaded: {type(error).__name__}: {error}"
+        return f"verifier {template.verifier!r} cannot be loaded: {type(error).__name__}: {error}"
     gc.collect()
     gc.freeze()  # what is loaded now is not touched by a child's garbage collector, and stays shared memory
     return None
 
 
-def _fork(control: Connection) -> int:
+def _fork(control: Connection, around: walls.Walls | None) -> int:
     descriptor = recv_handle(control)
     os.set_inheritable(descriptor, False)  # a program that a verifier starts would hide the child's end from the owner
     server = os.getpid()
@@ -156,7 +172,7 @@ def _fork(control: Connection) -> int:
     status = 1
     try:
         control.close()
-        live(Connection(descriptor), server)
+        live(Connection(descriptor), server, around)
         status = 0
     finally:  # a child never goes on as a second fork server, whatever it dies of
         if status:

@@ -19,10 +19,12 @@ from typing import Any
 
 from nemo_brorl.core.errors import BroRLError, ResourceError
 from nemo_brorl.core.logs import get_logger
+from nemo_brorl.tasks.scoring.child import ReplyError, read_reply
 from nemo_brorl.tasks.scoring.child_process import ChildProcess, Job
+from nemo_brorl.tasks.scoring.children import Children
 from nemo_brorl.tasks.scoring.fork_server import ForkServer
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
-from nemo_brorl.tasks.verifiers.registry import names_in
+from nemo_brorl.tasks.verifiers.registry import templates
 
 log = get_logger(__name__)
 
@@ -41,8 +43,8 @@ class ProcessPool:
         self.num_failures = 0
         self._fork_server = ForkServer()
         self._jobs: deque[Job] = deque()  # those with waiting texts, oldest first
-        self._front: ChildProcess | None = None
-        self._aside: list[ChildProcess] = []
+        self._children = Children(self._fork_server)
+        self._has_said_gaps = False
         self._arrived: deque[Job] = deque()
         self._is_closed = False
         self._wake_receiver, self._wake_sender = Pipe(duplex=False)
@@ -70,7 +72,7 @@ class ProcessPool:
 
     def child_pids(self) -> list[int]:
         """Process ids of the current children."""
-        return [child.process for child in self._children()]
+        return [child.process for child in self._children.all()]
 
     def _wait_for(self, job: Job) -> None:
         """Hand a job to the thread, and return when it is done. Raises what it failed with."""
@@ -101,49 +103,54 @@ class ProcessPool:
                 self._fail_everything(ResourceError(f"the verifier processes are gone: {error}"))
         self._fail_everything(ResourceError("the verifier pool was closed"))
 
-    def _children(self) -> list[ChildProcess]:
-        front = [] if self._front is None else [self._front]
-        return front + self._aside
-
-    def _busy_children(self) -> list[ChildProcess]:
-        return [child for child in self._children() if child.job is not None]
-
     def _hand_out_texts(self) -> None:
-        """Give the front child a batch of the oldest job, unless it has one."""
+        """Give the front child a batch of a job, unless it has one."""
+        children = self._children
         while self._arrived:
             self._jobs.append(self._arrived.popleft())
-        while self._jobs and (self._front is None or self._front.job is None):
-            job = self._jobs[0]
+        while self._jobs and (children.front is None or children.front.job is None):
+            job = self._next_job()
             self._load_verifiers(job)
             batch: list[int] = []
             while job.waiting and len(batch) < BATCH:
                 batch.append(job.waiting.popleft())
             if not job.waiting:
-                self._jobs.popleft()
+                self._jobs.remove(job)
             if batch:
                 self._send(job, batch)
             else:
                 job.done.set()  # there was nothing but to load
 
+    def _next_job(self) -> Job:
+        """The oldest; while a child is there that serves one prompt, the oldest of that prompt, if there is one."""
+        front = self._children.front
+        if front is not None and front.isolation.prompt is not None:
+            for job in self._jobs:
+                if job.isolation == front.isolation:
+                    return job
+        return self._jobs[0]
+
     def _load_verifiers(self, job: Job) -> None:
-        """Have the fork server import what a job needs. The front child is replaced where it lacks a library; the job
-        fails where there is no such verifier."""
-        for verifier in names_in(job.verifier, job.payload):
-            if verifier in self._fork_server.loaded:
+        """Have the fork server load what a job needs. Idle children, which lack a library, are ended; the job fails
+        where there is no such verifier."""
+        for template in templates(job.verifier, job.payload):
+            if template in self._fork_server.loaded:
                 continue
-            error = self._fork_server.load(verifier)
-            if self._front is not None:
-                self._end(self._front)
+            is_new = not self._fork_server.has_library_of(template.verifier)
+            error = self._fork_server.load(template)
+            if is_new:
+                self._children.end_idle()
             if error is not None:
                 job.waiting.clear()
                 job.fail(error)
+        if job.isolation.is_closed and not self._has_said_gaps:
+            self._has_said_gaps = True
+            gaps = self._fork_server.gaps()
+            if gaps:
+                log.warning("a response that took a library's scorer over could %s", "; ".join(gaps))
 
     def _send(self, job: Job, batch: list[int]) -> None:
-        if self._front is not None and self._front.connection.poll():  # it has nothing to say unasked: it was killed
-            self._end_with_its_text(self._front, "killed")
-        if self._front is None:
-            self._front = self._fork()
-        child = self._front
+        child = self._children.make_front(job.isolation)
         child.job = job
         child.indices = deque(batch)
         child.begin_text()
@@ -153,16 +160,11 @@ class ProcessPool:
         except OSError:
             self._end_with_its_text(child, "its process is gone")
 
-    def _fork(self) -> ChildProcess:
-        connection, theirs = Pipe()
-        with theirs:
-            return ChildProcess(self._fork_server.fork(theirs.fileno()), connection)
-
     def _receive_scores(self) -> None:
         """Wait until something happens: a job, a score, a child's end, or the time at which a delay counts."""
-        children = self._children()
+        children = self._children.all()
         connections = [child.connection for child in children]
-        next_look = min((child.look_at for child in self._busy_children()), default=math.inf)
+        next_look = min((child.look_at for child in self._children.busy()), default=math.inf)
         timeout = min(max(next_look - time.monotonic(), 0.0), IDLE_S)
         ready = wait([self._wake_receiver, *connections], timeout)
         if self._wake_receiver in ready:
@@ -172,20 +174,25 @@ class ProcessPool:
                 self._receive_score(child)
 
     def _receive_score(self, child: ChildProcess) -> None:
+        job = child.job
+        if job is None:  # it has nothing to say unasked
+            self._children.end(child)
+            return
         try:
-            score, error = child.connection.recv()
+            score, error = read_reply(child.connection)
         except (EOFError, OSError):
             self._end_with_its_text(child, "crashed")
             return
-        job = child.job
-        assert job is not None, "a child says nothing unasked"
+        except ReplyError as reason:
+            self._end_with_its_text(child, str(reason))
+            return
         index = child.indices.popleft()
         if error is None:
             job.settle(index, score)
         else:
             self._note_failure(job, index, error)
-        if child in self._aside:
-            self._end(child)
+        if child in self._children.aside:
+            self._children.end(child)
         elif child.indices:
             child.begin_text()
         else:
@@ -194,7 +201,7 @@ class ProcessPool:
     def _check_deadlines(self) -> None:
         """End the children that have taken too long for a text, and set the front child aside when others wait."""
         now = time.monotonic()
-        for child in self._busy_children():
+        for child in self._children.busy():
             if now < child.look_at:
                 continue
             assert child.job is not None, "a busy child has a job"
@@ -202,16 +209,18 @@ class ProcessPool:
             if taken >= child.job.timeout_s:
                 self._end_with_its_text(child, f"has not ended after {child.job.timeout_s:g} s")
                 continue
-            may_be_set_aside = child is self._front and len(self._aside) < MAX_ASIDE
+            is_front = child is self._children.front
+            may_be_set_aside = is_front and len(self._children.aside) < MAX_ASIDE
             if may_be_set_aside and taken >= child.job.patience_s and self._others_wait():
                 self._set_aside(child)
             next_limit = child.job.timeout_s
-            if child is self._front:
+            if child is self._children.front:
                 next_limit = min(next_limit, taken + child.job.patience_s)
             child.look_at = now + max(next_limit - taken, MIN_LOOK_S)
 
     def _others_wait(self) -> bool:
-        front_has_more = self._front is not None and len(self._front.indices) > 1
+        front = self._children.front
+        front_has_more = front is not None and len(front.indices) > 1
         return bool(self._jobs or self._arrived) or front_has_more
 
     def _set_aside(self, child: ChildProcess) -> None:
@@ -219,8 +228,7 @@ class ProcessPool:
         index = child.indices.popleft()
         self._take_back(child)
         child.indices.append(index)
-        self._aside.append(child)
-        self._front = None
+        self._children.set_front_aside()
 
     def _take_back(self, child: ChildProcess) -> None:
         """Put the texts of a child at the head of those that wait."""
@@ -239,19 +247,10 @@ class ProcessPool:
             index = child.indices.popleft()
             self._take_back(child)
         try:
-            self._end(child)
+            self._children.end(child)
         finally:
             if job is not None and index is not None:
                 self._note_failure(job, index, reason)
-
-    def _end(self, child: ChildProcess) -> None:
-        """Kill a child that has no texts."""
-        if child is self._front:
-            self._front = None
-        else:
-            self._aside.remove(child)
-        child.connection.close()
-        self._fork_server.end(child.process)
 
     def _note_failure(self, job: Job, index: int, reason: str) -> None:
         self.num_failures += 1
@@ -263,12 +262,10 @@ class ProcessPool:
         """Fail every job; a new one starts again with a new fork server."""
         for job in (*self._jobs, *self._arrived):
             job.fail(error)
-        for child in self._children():
-            if child.job is not None:
-                child.job.fail(error)
-            child.connection.close()
+        for child in self._children.busy():
+            assert child.job is not None, "a busy child has a job"
+            child.job.fail(error)
         self._jobs.clear()
         self._arrived.clear()
-        self._front = None
-        self._aside = []
+        self._children.forget()
         self._fork_server.close()

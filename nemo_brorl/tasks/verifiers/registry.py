@@ -2,15 +2,15 @@
 
 A file of a verifier has `score(payload, response)`, and may have `check(payload)`, which yields what is wrong with a
 payload before anything is sampled, `load()`, which imports its libraries, and `answer(payload, response)`, the
-response's answer in one spelling, for votes. Imports of libraries are inside functions: a process loads only what its
-verifiers need, and the driver none of it.
+response's answer in one spelling, for votes. `Scorer` says what else one may declare. Imports of libraries are inside
+functions: a process loads only what its verifiers need, and the driver none of it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from nemo_brorl.config.schema import OwnVerifierConfig
@@ -34,6 +34,21 @@ def _nothing_to_load() -> None:
     pass
 
 
+def _no_settings(payload: Payload) -> str:
+    return ""
+
+
+def _nothing_to_prepare(settings: str) -> None:
+    pass
+
+
+class Template(NamedTuple):
+    """What a scoring process has loaded before it is forked: nothing of a prompt or of a response."""
+
+    verifier: str
+    settings: str = ""  # what the verifier prepares for many prompts at once
+
+
 class Scorer(NamedTuple):
     """One verifier."""
 
@@ -41,6 +56,10 @@ class Scorer(NamedTuple):
     check: Check = _nothing_wrong  # messages about a payload that it cannot score; quick, without its libraries
     load: Load = _nothing_to_load  # imports what the first score would otherwise pay for
     answer: Answer | None = None  # what a response answers, for votes; None: there is no such thing, as of programs
+    is_open: bool = False  # may use files, the network and processes, as a user's own and `code` with its sandbox
+    is_foreign: bool = False  # a library judges the response: a new process scores each prompt's
+    settings: Callable[[Payload], str] = _no_settings  # of a payload, for its `Template`
+    prepare: Callable[[str], object] = _nothing_to_prepare  # makes what these settings stand for, after `load`
 
 
 def _score_composite(payload: Payload, response: str) -> float:
@@ -81,6 +100,7 @@ VERIFIERS: dict[str, Scorer] = {
         score=code.score,
         check=code.check,
         load=code.load,
+        is_open=True,
     ),
     "composite": Scorer(
         score=_score_composite,
@@ -118,6 +138,9 @@ VERIFIERS: dict[str, Scorer] = {
         check=reasoning_gym.check,
         load=reasoning_gym.load,
         answer=reasoning_gym.answer,
+        is_foreign=True,
+        settings=reasoning_gym.settings,
+        prepare=reasoning_gym.prepare,
     ),
 }
 
@@ -127,7 +150,7 @@ def find(name: str) -> Scorer:
     check_name(name)
     if name in VERIFIERS:
         return VERIFIERS[name]
-    return Scorer(_imported(name))
+    return Scorer(_imported(name), is_open=True)
 
 
 def check_name(name: str) -> None:
@@ -154,6 +177,28 @@ def names_in(name: str, payload: Payload) -> list[str]:
     return [part["verifier"] for part in payload.get("parts", ())]
 
 
+def templates(name: str, payload: Payload) -> list[Template]:
+    """What must be loaded to score this payload. Imports nothing."""
+    if name != "composite":
+        return [_template(name, payload)]
+    if "parts" not in payload:
+        return []
+    return [_template(part.verifier, part.payload) for part in composite.parts_of(payload)]
+
+
+def is_open(name: str, payload: Payload) -> bool:
+    """Whether one of the verifiers that score this payload needs files, the network or processes."""
+    known = _known_in(name, payload)
+    if len(known) < len(names_in(name, payload)):
+        return True  # a user's own is among them
+    return any(scorer.is_open for scorer in known)
+
+
+def is_foreign(name: str, payload: Payload) -> bool:
+    """Whether a library judges responses to this payload."""
+    return any(scorer.is_foreign for scorer in _known_in(name, payload))
+
+
 def answer_reader(name: str, payload: Payload) -> Answer | None:
     """How a response's answer is read where this verifier, or a composite one's part, knows of answers; None where
     not."""
@@ -164,6 +209,17 @@ def answer_reader(name: str, payload: Payload) -> Answer | None:
 
 def _answer_of(name: str) -> Answer | None:
     return VERIFIERS[name].answer if name in VERIFIERS else None
+
+
+def _known_in(name: str, payload: Payload) -> list[Scorer]:
+    """Ours among the verifiers that score this payload."""
+    return [VERIFIERS[part] for part in names_in(name, payload) if part in VERIFIERS]
+
+
+def _template(name: str, payload: Payload) -> Template:
+    if name not in VERIFIERS:
+        return Template(name)
+    return Template(name, VERIFIERS[name].settings(payload))
 
 
 def _wrong_payload(name: str, payload: Payload) -> Iterator[str]:

@@ -55,7 +55,9 @@ def is_arithmetic(text: str, names: Collection[str] = (), functions: Collection[
     nodes = list(ast.walk(tree))
     called = {node.func for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:
-        if not isinstance(node, ARITHMETIC_NODES) or not _has_plain_value(node):
+        if not isinstance(node, ARITHMETIC_NODES):
+            return False
+        if isinstance(node, ast.Constant) and type(node.value) not in (int, float):
             return False
         if isinstance(node, ast.Name) and node.id not in (functions if node in called else names):
             return False
