@@ -1,6 +1,6 @@
 """What verifying costs: math answers through the pool, against the speed at which the CPU run generates them.
 
-    python bench/verifiers.py [--json FILE] [--isolation]
+    python bench/verifiers.py [--json FILE]
 
 Answers are new in every repeat, so nothing is remembered from the one before; within a repeat a prompt's responses
 share answers, as samples of one prompt do. `--different` makes every answer another expression: the worst case, no
@@ -26,10 +26,8 @@ from typing import Any
 import numpy as np
 import ray
 
-from nemo_brorl.config.schema import RewardsConfig, TaskConfig
+from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.tasks.questions.reasoning_gym import ReasoningGymSource
-from nemo_brorl.tasks.scoring.child_process import Isolation, Job
 from nemo_brorl.tasks.scoring.pool import VerifierPool
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
@@ -202,44 +200,6 @@ def measure_start() -> dict[str, float]:
     return {"load_s": loaded, "replace_s": statistics.median(replacements)}
 
 
-def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool) -> float:
-    """Seconds to score groups of Reasoning Gym answers one after the other, in a process of their own each or not."""
-    isolation = Job.isolation
-    if is_shared:
-        Job.isolation = Isolation()  # type: ignore[assignment]
-    pool = ProcessPool(Deadlines(60.0))
-    try:
-        for payload in payloads:  # every task is loaded
-            pool.score("reasoning_gym", payload, ["<answer>0</answer>"])
-        start = time.perf_counter()
-        for payload in payloads:
-            texts = [f"<answer>{payload['answer']}{number}</answer>" for number in range(size)]
-            pool.score("reasoning_gym", payload, texts)
-        return time.perf_counter() - start
-    finally:
-        pool.close()
-        Job.isolation = isolation  # type: ignore[method-assign]
-
-
-def measure_isolation(repeats: int) -> dict[str, Any]:
-    """What a new process for each prompt costs: ratio to one process for all, by size of the group, medians."""
-    tasks = [
-        TaskConfig(name) for name in ("chain_sum", "countdown", "word_ladder", "mini_sudoku", "propositional_logic")
-    ]
-    source = ReasoningGymSource(tasks, 0.1, "train", seed=1)
-    payloads = [dict(source.question(index).payload) for index in range(40)]
-    result: dict[str, Any] = {}
-    for size in (16, 64, 512):
-        shared, own = [], []
-        for _ in range(repeats):
-            shared.append(score_groups(payloads, size, is_shared=True))
-            own.append(score_groups(payloads, size, is_shared=False))
-        ratio = statistics.median(own) / statistics.median(shared)
-        extra_ms = 1000 * (statistics.median(own) - statistics.median(shared)) / len(payloads)
-        result[f"{size}"] = {"ratio": ratio, "extra_ms_a_group": extra_ms, "shared_s": statistics.median(shared)}
-    return result
-
-
 def fuzz(num: int) -> dict[str, Any]:
     """Strings of pieces of LaTeX and prose: how many failed, and the seconds for all."""
     rng, pieces = Random(7), [*PIECES.split(), " ", "\n"]
@@ -268,7 +228,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--samples-per-s", type=float, default=1100.0, help="what the CPU run generates")
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds, of a hanging verifier")
     parser.add_argument("--fuzz", type=int, default=10_000, help="strings")
-    parser.add_argument("--isolation", action="store_true", help="only what a new process for each prompt costs")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     return parser.parse_args()
 
@@ -276,9 +235,6 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Run and print."""
     options = parse_arguments()
-    if options.isolation:
-        print(json.dumps(measure_isolation(options.repeats), indent=1))
-        return
     result: dict[str, Any] = {
         "start": measure_start(),
         "fuzz": fuzz(options.fuzz),

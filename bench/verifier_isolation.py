@@ -1,0 +1,87 @@
+"""What it costs that a library's scorer has a new process for each prompt: ratio to one process for all of them.
+
+    python bench/verifier_isolation.py [--repeats 5]
+
+Groups of Reasoning Gym answers, one after the other, through the process pool, by size of the group. Both ways take
+turns in one run. CPU seconds are those of the fork server and its children.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.tasks.questions.reasoning_gym import ReasoningGymSource
+from nemo_brorl.tasks.scoring.child_process import Isolation, Job
+from nemo_brorl.tasks.scoring.process_pool import ProcessPool
+from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+
+TASKS = ("chain_sum", "countdown", "word_ladder", "mini_sudoku", "propositional_logic")
+SIZES = (16, 64, 512)
+NUM_GROUPS = 40
+
+
+def children_cpu_s() -> float:
+    """CPU seconds of all children that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool) -> tuple[float, float]:
+    """(seconds, CPU seconds) of all groups, in a process of their own each or not; what loading takes is taken off the
+    seconds alone."""
+    isolation = Job.isolation
+    if is_shared:
+        Job.isolation = Isolation()  # type: ignore[assignment]
+    cpu_before = children_cpu_s()
+    pool = ProcessPool(Deadlines(60.0))
+    try:
+        for payload in payloads[: len(TASKS) * 4]:  # tasks are loaded
+            pool.score("reasoning_gym", payload, ["<answer>0</answer>"])
+        start = time.perf_counter()
+        for payload in payloads:
+            texts = [f"<answer>{payload['answer']}{number}</answer>" for number in range(size)]
+            pool.score("reasoning_gym", payload, texts)
+        seconds = time.perf_counter() - start
+    finally:
+        pool.close()
+        Job.isolation = isolation  # type: ignore[method-assign]
+    return seconds, children_cpu_s() - cpu_before
+
+
+def measure(repeats: int) -> dict[str, Any]:
+    """Medians by size of the group."""
+    source = ReasoningGymSource([TaskConfig(name) for name in TASKS], 0.1, "train", seed=1)
+    payloads = [dict(source.question(index).payload) for index in range(NUM_GROUPS)]
+    result: dict[str, Any] = {}
+    for size in SIZES:
+        shared, own = [], []
+        for _ in range(repeats):
+            shared.append(score_groups(payloads, size, is_shared=True))
+            own.append(score_groups(payloads, size, is_shared=False))
+        shared_s, shared_cpu = (statistics.median(column) for column in zip(*shared, strict=True))
+        own_s, own_cpu = (statistics.median(column) for column in zip(*own, strict=True))
+        result[f"groups of {size}"] = {
+            "ratio": own_s / shared_s,
+            "extra_ms_a_group": 1000 * (own_s - shared_s) / NUM_GROUPS,
+            "ms_a_group": 1000 * own_s / NUM_GROUPS,
+            "extra_cpu_ms_a_group": 1000 * (own_cpu - shared_cpu) / NUM_GROUPS,
+        }
+    return result
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    print(json.dumps(measure(parser.parse_args().repeats), indent=1))
+
+
+if __name__ == "__main__":
+    main()
