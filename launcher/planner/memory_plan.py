@@ -245,7 +245,7 @@ def _policy_terms(
         term("log-probs", "tiles of logits, gradient of the output layer", update=log_probs),
         term("fragmentation", f"{FRAGMENTATION:.0%} of the two above", update=lost),
         term("contexts, NCCL", f"{num_communicators(cut)} communicators", **moments(contexts, False)),
-        term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", publish=buckets),
+        term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", start=buckets, publish=buckets),
     ]
     if not policy_gives_memory_back(config):
         kept = activations + log_probs + lost
