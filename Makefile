@@ -1,7 +1,8 @@
 # make train         install (once), make a small base model (once), train it, print what changed, evaluate the best weights
-# make test          unit and end-to-end tests, two files at a time, then those on a GPU where there is one; the 20 slowest are listed
+# make test          unit and end-to-end tests and 300 attacks, two files at a time, then those on a GPU where there is one; the 20 slowest are listed
 # make check         unit tests and linters: what a change needs before it is committed
 # make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
+# make attacks       10,000 attacks on the verifiers, drawn by seed: some hours; ARGS="--count 1000 --seed 7" tries others
 # make lint          ruff, mypy, the architecture test
 #
 # CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack,
@@ -24,7 +25,7 @@ PYTEST := OMP_NUM_THREADS=1 $(PYTHON) -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STYLE := tests/test_architecture.py tests/test_style.py
 
-.PHONY: help env train test check test-cluster lint bench docs clean
+.PHONY: help env train test check test-cluster attacks lint bench docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|WORKERS\)/s/^# //p' Makefile
@@ -38,7 +39,7 @@ train: env
 	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf' evaluation.samples_per_prompt=16
 
 test: env
-	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end tests/unit $(STYLE) $(ARGS)
+	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end tests/unit tests/attacks $(STYLE) $(ARGS)
 	$(if $(wildcard /dev/nvidia[0-9]*),$(PYTEST) tests/gpu,@echo "tests/gpu is left out: no GPU here")
 
 check: lint
@@ -46,6 +47,9 @@ check: lint
 
 test-cluster: env
 	$(PYTEST) tests/cluster $(ARGS)
+
+attacks: env
+	OMP_NUM_THREADS=1 $(PYTHON) -m tests.attacks $(ARGS)
 
 lint: env
 	$(PYTHON) -m ruff check .
