@@ -3,6 +3,7 @@
 Standard library only, and nothing of the rest of this project.
 """
 
+from nemo_brorl.tasks.sandbox.judging import Judge, ScriptedTest
 from nemo_brorl.tasks.sandbox.limits import (
     FAILED,
     FINISHED,
@@ -14,7 +15,7 @@ from nemo_brorl.tasks.sandbox.limits import (
     Limits,
 )
 from nemo_brorl.tasks.sandbox.sandbox import Job, Run, Sandbox, SandboxError, run
-from nemo_brorl.tasks.sandbox.values import NotPlainError, decode
+from nemo_brorl.tasks.sandbox.values import NotPlainError, as_json, decode
 
 __all__ = [
     "FAILED",
@@ -24,12 +25,15 @@ __all__ = [
     "TIMED_OUT",
     "TOO_MUCH_OUTPUT",
     "Job",
+    "Judge",
     "Layers",
     "Limits",
     "NotPlainError",
     "Run",
     "Sandbox",
     "SandboxError",
+    "ScriptedTest",
+    "as_json",
     "decode",
     "run",
 ]

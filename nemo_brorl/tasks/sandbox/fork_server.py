@@ -2,11 +2,12 @@
 program process for each run.
 
 It serves the `Sandbox` at the other end of the socket FD. First it says which layers hold. A request is the seconds of
-a run with three files: the job, and the pipes for what the program prints and reports. It hands them on to the program
-process, a fork of itself, and never reads them: neither a program nor its output is ever in the memory that the next
-program is a copy of. When the program has ended, or its owner says STOP, it ends all that is left of the run, clears
-the scratch folder, and only then answers with the wait status. It is process 1 of its pid namespace, which no signal
-from inside can stop; when it ends the kernel kills all others there. It ends when the other end of the socket does.
+a run with its files: the job, the pipes for what the program prints and reports, and those by which the processes of a
+test talk. It hands them on to the program process, a fork of itself, and never reads them: neither a program nor its
+output is ever in the memory that the next program is a copy of. When the program has ended, or its owner says STOP, it
+ends all that is left of the run, clears the scratch folder, and only then answers with the wait status. It is process 1
+of its pid namespace, which no signal from inside can stop; when it ends the kernel kills all others there. It ends when
+the other end of the socket does.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nemo_brorl.tasks.sandbox.limits import MAX_MESSAGE, MIB, NAMESPACES, STOP, 
 from nemo_brorl.tasks.sandbox.program_process import Confinement
 
 LOOK_S = 0.02  # between two counts of files
-NUM_FILES = 3  # that come with a request
+MAX_FILES = 64  # that come with a request
 # of 1000: when the machine runs out of memory, the kernel ends a sandbox before anything that matters
 OUT_OF_MEMORY_SCORE = "800"
 
@@ -64,7 +65,7 @@ def serve(owner: socket.socket, confinement: Confinement, processes: int) -> Non
     gc.collect()
     gc.freeze()
     while True:
-        request, files, _, _ = socket.recv_fds(owner, MAX_MESSAGE, NUM_FILES)
+        request, files, _, _ = socket.recv_fds(owner, MAX_MESSAGE, MAX_FILES)
         if not request:
             return
         if request == STOP:  # for a run that had just ended
@@ -86,8 +87,7 @@ def run(
     """One program's life; its wait status."""
     pid = os.fork()
     if pid == 0:
-        job, printed, reported = files
-        program_process.live(job, printed, reported, seconds, confinement)
+        program_process.live(files, seconds, confinement)
     for file in files:
         os.close(file)
     _wait_for_the_end(pid, owner, confinement)

@@ -1,68 +1,88 @@
 """Harness inside the program process: the program runs, then the parts of the job, and reports go out as JSON lines.
 
-A job: `source` (the program), `stdin`, `kind`, `parts`, and for functions `name`. Kinds:
+A job: `source` (the program), `setup` (source that runs before it), `stdin`, `kind`, `parts`, and for functions `name`.
+Kinds:
 
 - `main`: the program is a script that reads `stdin` and prints. No parts, no reports.
 - `call`: each part is a list of arguments for the function `name`, also a method of the class `Solution`. Reports
   `["value", value, index]` (`values.py`).
-- `script`: each part is Python source that runs after the program in its namespace. Whenever it calls
-  `CHECK(number, value, …)`, it reports `["check", [values], number]`; at its end `["done", null, index]`.
+- `serve`: the program's functions answer a judge (`serve.py`). No parts, no reports.
+- `judge`: there is no program here. The parts are test scripts (`judge.py`) for programs that are served elsewhere.
 
-A part that raises reports `["error", text, index]`. The program shares this process and may forge all of that: a report
+A part that raises reports `["error", text, index]`. A program shares this process and may forge all of that: a report
 is the program's word and nothing more, which is why it is judged outside.
 """
 
 from __future__ import annotations
 
 import atexit
+import builtins
 import json
+import linecache
 import os
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from nemo_brorl.tasks.sandbox.serve import ProgramEnd
 from nemo_brorl.tasks.sandbox.values import encode
 
-CHECK = "__check__"
 MAX_ERROR = 300  # characters
 SUCCESS, FAILURE = 0, 1  # exit codes
+STDIN = "/dev/stdin"
+_pythons_open = open
 Report = Callable[[str, Any, int], None]  # what, value, index
 
 
-def run(job: dict[str, Any], report_to: int) -> int:
-    """Run a job; the exit code."""
+def run(
+    job: dict[str, Any],
+    report_to: int,
+    channels: Sequence[int],
+    max_line: int,
+) -> int:
+    """Run a job; the exit code. `channels` are the files by which the processes of a test talk, the judge reading at
+    most `max_line` bytes at a time."""
     _fresh_streams()
     report = _reporter(report_to)
+    if job["kind"] == "judge":
+        from nemo_brorl.tasks.sandbox import judge  # which a sandbox for judges has imported
+
+        return _guarded(partial(judge.run, job, channels, max_line, report), report, -1)
     module = types.ModuleType("__main__" if job["kind"] == "main" else "program")
     module.__dict__["__file__"] = "program.py"
     sys.modules[module.__name__] = module
     sys.argv = ["program.py"]
-    program = partial(_execute, job["source"], "program.py", module)
-    code = _guarded(program, report, -1)
-    if code == SUCCESS and job["kind"] == "script":
-
-        def check(number: int, *values: Any) -> None:
-            report("check", list(values), number)
-
-        module.__dict__[CHECK] = check
+    code = _guarded(partial(_execute_program, job, module), report, -1)
+    if code == SUCCESS and job["kind"] == "serve":
+        read_from, write_to = channels
+        program = ProgramEnd(module, read_from, write_to)
+        _guarded(program.serve, report, -1)
     parts = job["parts"] if code == SUCCESS else []
     for index, part in enumerate(parts):
-        if job["kind"] == "call":
-            call = partial(_report_call, report, module, job["name"], part, index)
-            _guarded(call, report, index)
-            continue
-        script = partial(_execute, part, "tests.py", module)
-        if _guarded(script, report, index) == SUCCESS:
-            report("done", None, index)
+        call = partial(_report_call, report, module, job["name"], part, index)
+        _guarded(call, report, index)
     return _guarded(_finish, report, -1) or code
 
 
-def _execute(source: str, name: str, module: types.ModuleType) -> None:
-    code = compile(source, name, "exec", dont_inherit=True)
-    exec(code, module.__dict__)
+def _execute_program(job: dict[str, Any], module: types.ModuleType) -> None:
+    """Run setup and program apart, since `from __future__` must come first."""
+    builtins.open = _open
+    for name in ("setup", "source"):
+        source = job[name]
+        file = f"{name}.py" if name == "setup" else "program.py"
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for inspect.getsource
+        code = compile(source, file, "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+
+
+def _open(file: Any, *arguments: Any, **options: Any) -> Any:
+    """Python's `open`, which knows standard input by its name where there is no such file."""
+    if file == STDIN:
+        file = os.dup(0)
+    return _pythons_open(file, *arguments, **options)
 
 
 def _report_call(

@@ -47,10 +47,13 @@ class OutputPipe:
 
     def close_theirs(self) -> None:
         """Close this process's copy of the program's end."""
-        os.close(self.their_file)
+        if self.their_file >= 0:
+            os.close(self.their_file)
+        self.their_file = -1
 
     def close(self) -> None:
-        """Close the reading end."""
+        """Close what is open of it."""
+        self.close_theirs()
         os.close(self.file)
 
 
@@ -68,9 +71,10 @@ def watch(
     reported: OutputPipe,
     fork_server: socket.socket,
     times: TimeLimits,
+    last_report: bytes = b"",
 ) -> str | None:
     """Read both pipes while a program runs. Why it must end, TIMED_OUT or TOO_MUCH_OUTPUT; None when the fork server
-    has something to say: that it has ended."""
+    has something to say: that it has ended, and when it has reported the line `last_report`."""
     last_deadline = time.monotonic() + times.total
     deadline = min(time.monotonic() + times.part, last_deadline)
     parts_left = times.num_parts
@@ -83,16 +87,19 @@ def watch(
         if seconds_left <= 0:
             return TIMED_OUT
         ready = {file for file, _ in poll.poll(seconds_left * 1000)}
+        num_reported = len(reported.text)
         for pipe in (printed, reported):
             if pipe.file not in ready:
                 continue
-            data = pipe.read()
+            pipe.read()
             if pipe.is_at_end:
                 poll.unregister(pipe.file)
             if not pipe.is_within_limit:
                 return TOO_MUCH_OUTPUT
-            if pipe is reported and parts_left > 0 and b"\n" in data:  # a report ends a part, and the next one begins
-                parts_left -= 1
-                deadline = min(time.monotonic() + times.part, last_deadline)
-        if fork_server.fileno() in ready:
+        # a report ends a part, and the next one begins
+        if parts_left > 0 and reported.text.find(b"\n", num_reported) >= 0:
+            parts_left -= 1
+            deadline = min(time.monotonic() + times.part, last_deadline)
+        is_last = bool(last_report) and reported.text.endswith(last_report)
+        if is_last or fork_server.fileno() in ready:
             return None

@@ -3,16 +3,19 @@ returns."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import resource
 import signal
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from nemo_brorl.tasks.sandbox import confine, harness, landlock, linux, seccomp
 from nemo_brorl.tasks.sandbox.limits import MIB, Layers
 
 REPORT = 3  # file descriptor on which the harness reports
+FREE = 128  # file descriptors from here on are none that a run is given
 STACK_BYTES = 64 * MIB
 COULD_NOT_START = 125  # exit code
 MAX_OPEN_FILES = 4096  # of the fork server, with room to spare
@@ -35,24 +38,23 @@ class Confinement(NamedTuple):
         return self.layers.mount and not self.layers.bubblewrap
 
 
-def live(
-    job_file: int,
-    printed: int,
-    reported: int,
-    seconds: float,
-    confinement: Confinement,
-) -> None:
-    """Run a job in this process, which ends with it. `printed` and `reported` are pipes to the owner."""
+def live(files: Sequence[int], seconds: float, confinement: Confinement) -> None:
+    """Run a job in this process, which ends with it. `files` are the job, the owner's pipes for what it prints and
+    reports, and those by which the processes of a test talk."""
     code = COULD_NOT_START
     try:
+        job_file, printed, *outer = [fcntl.fcntl(file, fcntl.F_DUPFD, FREE) for file in files]
         with open(job_file, "rb", closefd=False) as reader:
             job = json.load(reader)
         _connect(job["stdin"], printed, confinement.null)
         _confine(confinement, seconds)
-        os.dup2(reported, REPORT)
-        os.closerange(REPORT + 1, MAX_OPEN_FILES)  # nothing of the fork server's stays open
+        for number, file in enumerate(outer, REPORT):
+            os.dup2(file, number)
+        os.closerange(REPORT + len(outer), MAX_OPEN_FILES)  # nothing of the fork server's stays open
         _filter_calls(confinement)
-        code = harness.run(job, REPORT)
+        max_line = confinement.limits["output_kib"] * 1024
+        channels = range(REPORT + 1, REPORT + len(outer))
+        code = harness.run(job, REPORT, channels, max_line)
     finally:
         os._exit(code)
 

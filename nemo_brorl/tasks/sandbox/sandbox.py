@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -74,10 +75,11 @@ class Job:
     """One run; `harness.py` says what the kinds mean."""
 
     source: str
-    kind: str = "main"  # or call, script
+    kind: str = "main"  # or call, serve, judge
+    setup: str = ""  # source that runs before the program's
     stdin: str = ""
     name: str = ""  # of the function to call
-    parts: Sequence[Any] = ()  # arguments, or sources
+    parts: Sequence[Any] = ()  # arguments, or scripts
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ class Sandbox:
         self.readable = tuple(readable)
         self.preload = tuple(preload)
         self.without = tuple(without)
+        self.is_bare_allowed = is_bare_allowed
         self.num_lost = 0
         self._start()
         log.info("%s", self.layers)
@@ -130,41 +133,72 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def beside(self, preload: Sequence[str]) -> Sandbox:
+        """Another sandbox like this one, which imports these modules, too."""
+        modules = [*self.preload, *preload]
+        return Sandbox(self.limits, self.readable, modules, self.without, self.is_bare_allowed)
+
     def run(self, job: Job, seconds: float | None = None) -> Run:
         """Run a job: each part within the limits, all of it within `seconds`. A lost fork server is replaced, and the
         run counts as LOST."""
         num_parts = 1 + len(job.parts)
         total = seconds or self.limits.seconds * num_parts
-        times = TimeLimits(min(self.limits.seconds, total), total, num_parts)
-        max_bytes = self.limits.output_kib * 1024
         started_at = time.monotonic()
-        printed = OutputPipe(max_bytes)
-        reported = OutputPipe(max_bytes)
-        try:
-            self._send(job, total, printed, reported)
-            ending = watch(printed, reported, self._control, times)
-            if ending is not None:
-                self._control.send(STOP)
-            status = self._receive_status()
-            printed.read_rest()
-            reported.read_rest()
-        except (EOFError, OSError) as error:
-            self.num_lost += 1
-            log.warning("a sandbox was lost with its program (%s); a new one takes its place", error)
-            self.close()
-            self._start()
-            return Run(LOST, total, "", [])
-        finally:
-            printed.close()
-            reported.close()
+        with self._pipes() as (printed, reported):
+            try:
+                self.start(job, total, [printed.their_file, reported.their_file])
+                printed.close_theirs()
+                reported.close_theirs()
+                ending = self.follow(printed, reported, total, num_parts)
+                if ending is not None:
+                    self._control.send(STOP)
+                status = self._receive_status()
+                printed.read_rest()
+                reported.read_rest()
+            except (EOFError, OSError) as error:
+                self._replace(error)
+                return Run(LOST, total, "", [])
         if ending is None and not (printed.is_within_limit and reported.is_within_limit):
             ending = TOO_MUCH_OUTPUT
         return Run(
             ending=ending or _ending_of(status),
             seconds=time.monotonic() - started_at,
             printed=printed.text.decode(errors="replace"),
-            reports=_parsed(bytes(reported.text)),
+            reports=parsed(bytes(reported.text)),
         )
+
+    def start(self, job: Job, seconds: float, files: Sequence[int]) -> None:
+        """Have the fork server start a job with the files of this run: what it prints to, reports to, and talks to
+        others by; `run` or `stop` sees to its end. Raises OSError when the fork server is lost."""
+        job_file = os.memfd_create("job")
+        try:
+            with open(job_file, "wb", closefd=False) as writer:
+                writer.write(json.dumps(asdict(job)).encode())
+            os.lseek(job_file, 0, os.SEEK_SET)
+            socket.send_fds(self._control, [str(seconds).encode()], [job_file, *files])
+        finally:
+            os.close(job_file)
+
+    def follow(
+        self,
+        printed: OutputPipe,
+        reported: OutputPipe,
+        seconds: float,
+        num_parts: int,
+        last_report: bytes = b"",
+    ) -> str | None:
+        """Read what a job says until it ends, or has said `last_report`. Why it must end; None where it need not."""
+        part_seconds = min(self.limits.seconds, seconds)
+        times = TimeLimits(part_seconds, seconds, num_parts)
+        return watch(printed, reported, self._control, times, last_report)
+
+    def stop(self) -> None:
+        """End the job that was started, if it has not ended. A lost fork server is replaced."""
+        try:
+            self._control.send(STOP)
+            self._receive_status()
+        except (EOFError, OSError) as error:
+            self._replace(error)
 
     @property
     def process_id(self) -> int:
@@ -178,19 +212,27 @@ class Sandbox:
         self._control.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _send(self, job: Job, seconds: float, printed: OutputPipe, reported: OutputPipe) -> None:
-        """Have the fork server start a program with the files of this run."""
-        job_file = os.memfd_create("job")
+    @contextmanager
+    def _pipes(self) -> Iterator[tuple[OutputPipe, OutputPipe]]:
+        """For what a run prints and reports."""
+        printed = self.pipe()
+        reported = self.pipe()
         try:
-            with open(job_file, "wb", closefd=False) as writer:
-                writer.write(json.dumps(asdict(job)).encode())
-            os.lseek(job_file, 0, os.SEEK_SET)
-            files = [job_file, printed.their_file, reported.their_file]
-            socket.send_fds(self._control, [str(seconds).encode()], files)
+            yield printed, reported
         finally:
-            os.close(job_file)
-            printed.close_theirs()
-            reported.close_theirs()
+            printed.close()
+            reported.close()
+
+    def pipe(self) -> OutputPipe:
+        """For what a run says, up to the limit."""
+        return OutputPipe(self.limits.output_kib * 1024)
+
+    def _replace(self, error: Exception) -> None:
+        """Start another fork server in the place of one that is lost."""
+        self.num_lost += 1
+        log.warning("a sandbox was lost with its program (%s); a new one takes its place", error)
+        self.close()
+        self._start()
 
     def _receive_status(self) -> int:
         """Wait status of the program, once nothing of it is alive. Raises OSError or EOFError when the fork server is
@@ -275,14 +317,10 @@ def run(
     """Run one Python program in a sandbox of its own, which takes about 0.2 s to start.
 
     Without `tests` the program reads `stdin` and prints. `tests` are lists of arguments for `function`, which may be a
-    method of the class `Solution`, or without that name Python sources that run after the program. Raises SandboxError
-    where a program would not be held.
+    method of the class `Solution`. Raises SandboxError where a program would not be held.
     """
-    kind = "main"
-    if tests:
-        kind = "call" if function else "script"
     with Sandbox(limits) as sandbox:
-        return sandbox.run(Job(source, kind, stdin, function, tests))
+        return sandbox.run(Job(source, "call" if tests else "main", "", stdin, function, tests))
 
 
 def _ending_of(status: int) -> str:
@@ -292,7 +330,7 @@ def _ending_of(status: int) -> str:
     return FAILED if os.WEXITSTATUS(status) else FINISHED
 
 
-def _parsed(reported: bytes) -> list[list[Any]]:
+def parsed(reported: bytes) -> list[list[Any]]:
     """The reports that are well formed, up to the first that is not."""
     found: list[list[Any]] = []
     for line in reported.split(b"\n"):

@@ -1,20 +1,75 @@
-"""Values across the wall: what a program's functions return, as JSON that keeps Python's types apart.
+"""Values across the wall: what functions take and return, as JSON that keeps Python's types apart.
 
-`encode` runs beside the program, which may do what it likes to it; `decode` runs outside and makes nothing but None,
-bool, int, float, complex, str, bytes, list, tuple, set, frozenset and dict of exactly these types. So an object with an
-`__eq__` of its own never meets the comparison.
+`encode` runs beside the program, which may do what it likes to it. `decode` makes objects of exactly the types that are
+named here and of no others, so an object with an `__eq__` of its own never meets a comparison. It is for a process that
+has a deadline: whoever chose the values can make hashing them slow. `as_json` makes nothing that hashes them.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
-from collections.abc import Iterable
+import sys
+from collections import Counter, OrderedDict, deque, namedtuple
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 # Integers from here on travel as hexadecimal: Python reads and writes long decimal ones in quadratic time.
 SMALL = 2**63
-# Types of collections, apart from the plain ones, whose values become lists.
-LISTS = ("deque", "dict_keys", "dict_values", "range", "map", "filter", "zip", "generator")
+# Types of collections, apart from the plain ones, whose values become lists where nothing can keep them.
+LISTS = ("dict_keys", "dict_values", "map", "filter", "zip", "generator")
+SIMPLE = frozenset(
+    {
+        type(None),
+        bool,
+        float,
+        str,
+    }
+)
+# Types of the standard library that travel by the arguments that make them anew.
+MAKERS: dict[type, Callable[[Any], list[Any]]] = {
+    Fraction: lambda value: [value.numerator, value.denominator],
+    Decimal: lambda value: [str(value)],
+    datetime.date: lambda value: [
+        value.year,
+        value.month,
+        value.day,
+    ],
+    datetime.timedelta: lambda value: [
+        value.days,
+        value.seconds,
+        value.microseconds,
+    ],
+    datetime.time: lambda value: [value.isoformat()],
+    datetime.datetime: lambda value: [value.isoformat()],
+    range: lambda value: [
+        value.start,
+        value.stop,
+        value.step,
+    ],
+    Counter: lambda value: [dict(value)],
+    OrderedDict: lambda value: [list(value.items())],
+    deque: lambda value: [list(value), value.maxlen],
+    bytearray: lambda value: [bytes(value)],
+}
+# Types that JSON has as lists: where their items are.
+LISTED_AT = {
+    "tuple": None,
+    "deque": 0,
+    "array": -1,
+    "namedtuple": -1,
+}
+Keep = Callable[[Any], dict[str, Any]]  # what stands for a value that is not plain
+Find = Callable[[str, Any], Any]  # the value for which such a thing stands
+
+
+LONGEST_RANGE = 10**6
+
+
+class NoJson:
+    """Something that JSON does not have; it equals nothing."""
 
 
 class NotPlainError(ValueError):
@@ -27,20 +82,30 @@ def encode(value: Any) -> str:
 
     Raises NotPlainError for anything else, and RecursionError for a value that holds itself.
     """
-    return json.dumps(_to_json(value), allow_nan=True)
+    return json.dumps(to_data(value, _as_list))
 
 
-def decode(data: Any) -> Any:
+def decode(data: Any, find: Find | None = None) -> Any:
     """The value of parsed JSON. Raises NotPlainError."""
     try:
-        return _from_json(data)
+        return _from_data(data, find or _find_nothing)
+    except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise NotPlainError(f"not an encoded value: {type(error).__name__}") from error
+
+
+def as_json(data: Any) -> Any:
+    """The value of parsed JSON as JSON itself has it: tuples and the like are lists, keys are texts, and a set is
+    nothing. Raises NotPlainError."""
+    try:
+        return _as_json(data)
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise NotPlainError(f"not an encoded value: {type(error).__name__}") from error
 
 
-def _to_json(value: Any) -> Any:
+def to_data(value: Any, keep: Keep) -> Any:
+    """A value as JSON data, with `keep` for what is not plain."""
     kind = type(value)
-    if value is None or kind is bool or kind is float:
+    if kind in SIMPLE:
         return value
     if isinstance(value, int):
         number = int.__add__(value, 0)
@@ -48,56 +113,154 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, float):
         return float.__add__(value, 0.0)
     if isinstance(value, str):
-        return str.__getitem__(value, slice(None)) if kind is not str else value
+        return str.__getitem__(value, slice(None))
     if isinstance(value, list):
-        return _list_to_json(list.__iter__(value))
-    if isinstance(value, tuple):
-        return {"tuple": _list_to_json(tuple.__iter__(value))}
-    if isinstance(value, dict):
+        return _list_to_data(list.__iter__(value), keep)
+    if isinstance(value, tuple) and not hasattr(kind, "_fields"):
+        return {"tuple": _list_to_data(tuple.__iter__(value), keep)}
+    if isinstance(value, dict) and kind not in MAKERS:
         pairs: list[list[Any]] = []
         for key, item in dict.items(value):
-            pairs.append([_to_json(key), _to_json(item)])
+            pairs.append([to_data(key, keep), to_data(item, keep)])
         return {"dict": pairs}
-    return _rarer_to_json(value)
+    return _rarer_to_data(
+        value,
+        kind,
+        keep,
+    )
 
 
-def _list_to_json(items: Iterable[Any]) -> list[Any]:
-    return [_to_json(item) for item in items]
+def _list_to_data(items: Iterable[Any], keep: Keep) -> list[Any]:
+    return [to_data(item, keep) for item in items]
 
 
-def _rarer_to_json(value: Any) -> Any:
+def _rarer_to_data(
+    value: Any,
+    kind: type,
+    keep: Keep,
+) -> Any:
     if isinstance(value, set | frozenset):
-        return {"set": _list_to_json(value)}
+        name = "frozenset" if isinstance(value, frozenset) else "set"
+        return {name: _list_to_data(value, keep)}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
-    if isinstance(value, bytes | bytearray):
+    if isinstance(value, bytes):
         return {"bytes": bytes(value).hex()}
-    if type(value).__module__ == "numpy":
-        return _to_json(value.tolist())
+    if kind in MAKERS:
+        arguments = MAKERS[kind](value)
+        return {kind.__name__: _list_to_data(arguments, keep)}
+    if isinstance(value, tuple):
+        fields = list(kind._fields)  # type: ignore[attr-defined]
+        return {
+            "namedtuple": [
+                kind.__name__,
+                fields,
+                _list_to_data(value, keep),
+            ]
+        }
+    if kind.__module__ == "numpy":
+        return _array_to_data(value, keep)
+    return keep(value)
+
+
+def _array_to_data(value: Any, keep: Keep) -> Any:
+    items = value.tolist()
+    if isinstance(items, list):
+        return {"array": [str(value.dtype), to_data(items, keep)]}
+    return to_data(items, keep)
+
+
+def _as_list(value: Any) -> dict[str, Any]:
     name = type(value).__name__
     if name in LISTS:
-        return {name: _list_to_json(value)}
+        return {"tuple": _list_to_data(value, _as_list)}
     raise NotPlainError(f"a value of type {name} is not plain data")
 
 
-def _from_json(data: Any) -> Any:
+def _find_nothing(kind: str, content: Any) -> Any:
+    raise KeyError(kind)
+
+
+def _from_data(data: Any, find: Find) -> Any:
     if isinstance(data, list):
-        return [_from_json(item) for item in data]
+        return [_from_data(item, find) for item in data]
+    if not isinstance(data, dict):
+        return data
+    ((kind, content),) = data.items()
+    if kind in FROM_TEXT:
+        return FROM_TEXT[kind](content)
+    if kind == "dict":
+        mapping: dict[Any, Any] = {}
+        for key, item in content:
+            mapping[_from_data(key, find)] = _from_data(item, find)
+        return mapping
+    if kind in FROM_ITEMS:
+        items = [_from_data(item, find) for item in content]
+        return FROM_ITEMS[kind](items)
+    return find(kind, content)
+
+
+def _array(items: list[Any]) -> Any:
+    """NumPy's array where NumPy is at work, else a list."""
+    kind, values = items
+    numpy = sys.modules.get("numpy")
+    return values if numpy is None else numpy.array(values, dtype=kind)
+
+
+def _named_tuple(items: list[Any]) -> Any:
+    name, fields, values = items
+    kind = namedtuple(name, fields)  # type: ignore[misc]
+    return kind(*values)
+
+
+def _maker(kind: type) -> Callable[[list[Any]], Any]:
+    return lambda items: kind(*items)
+
+
+FROM_TEXT: dict[str, Callable[[Any], Any]] = {
+    "int": lambda text: int(text, 16),
+    "bytes": bytes.fromhex,
+}
+FROM_ITEMS: dict[str, Callable[[list[Any]], Any]] = {kind.__name__: _maker(kind) for kind in MAKERS}
+FROM_ITEMS |= {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "complex": lambda items: complex(*items),
+    "time": lambda items: datetime.time.fromisoformat(*items),
+    "datetime": lambda items: datetime.datetime.fromisoformat(*items),
+    "array": _array,
+    "namedtuple": _named_tuple,
+}
+
+
+def _as_json(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_as_json(item) for item in data]
     if not isinstance(data, dict):
         return data
     ((kind, content),) = data.items()
     if kind == "int":
         return int(content, 16)
-    if kind == "complex":
-        return complex(*content)
-    if kind == "bytes":
-        return bytes.fromhex(content)
-    if kind == "dict":
-        mapping: dict[Any, Any] = {}
-        for key, item in content:
-            mapping[_from_json(key)] = _from_json(item)
-        return mapping
-    items = [_from_json(item) for item in content]
-    if kind == "set":
-        return set(items)
-    return tuple(items) if kind == "tuple" else items
+    if kind in ("dict", "Counter", "OrderedDict"):
+        return _json_object(kind, content)
+    if kind == "range":
+        items = range(*content)
+        return list(items) if len(items) <= LONGEST_RANGE else NoJson()
+    if kind in LISTED_AT:
+        place = LISTED_AT[kind]
+        return _as_json(content if place is None else content[place])
+    return NoJson()
+
+
+def _json_object(kind: str, content: Any) -> dict[str, Any]:
+    pairs = content
+    if kind == "Counter":
+        pairs = content[0]["dict"]
+    if kind == "OrderedDict":
+        pairs = [item["tuple"] for item in content[0]]
+    found: dict[str, Any] = {}
+    for key, item in pairs:
+        name = str(_as_json(key))
+        found[name] = _as_json(item)
+    return found

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.tasks.sandbox import FINISHED, Job, NotPlainError, Run, decode
-from nemo_brorl.tasks.verifiers.code.assertions import Script, holds, take_apart
+from nemo_brorl.tasks.sandbox import FINISHED, NotPlainError, Run, ScriptedTest, as_json
+from nemo_brorl.tasks.verifiers.code.scripts import Script, modules_of, read_script
 from nemo_brorl.tasks.verifiers.payload import Payload
 
 
@@ -29,9 +29,6 @@ class PrintTest:
     stdin: str
     expected: str
 
-    def job(self, source: str) -> Job:
-        return Job(source, stdin=self.stdin)
-
     def passes(self, run: Run, rules: Rules) -> bool:
         return run.ending == FINISHED and same_text(run.printed, self.expected, rules)
 
@@ -44,54 +41,35 @@ class CallTest:
     arguments: list[Any]
     expected: list[Any]  # any one of them
 
-    def passes(self, reports: Sequence[list[Any]], rules: Rules) -> bool:
-        """Judge the reports of this test's part of a run."""
-        encoded: list[Any] = []
-        for what, value, _ in reports:
-            if what == "value":
-                encoded.append(value)
-        if len(encoded) != 1:
+    def passes(self, report: list[Any], rules: Rules) -> bool:
+        """Judge this test's report."""
+        what, value, _ = report
+        if what != "value":
             return False
         try:
-            returned = decode(encoded[0])
+            returned = as_json(value)
             return any(same_value(returned, expected, rules) for expected in self.expected)
-        except (NotPlainError, RecursionError):
+        except (NotPlainError, RecursionError, ValueError, OverflowError):  # integers too long to be written, as well
             return False
 
 
 @dataclass(frozen=True)
 class ScriptTest:
-    """Assertions that must hold."""
+    """A script that must hold."""
 
-    script: Script
+    number: int
+    scripts: tuple[Script, ...]  # of all tests
 
-    def passes(self, reports: Sequence[list[Any]], rules: Rules) -> bool:
-        """Judge the reports of this test's part of a run: it came to its end, made every check it had to, and each
-        held."""
-        if not reports or reports[-1][0] != "done":
-            return False
-        missing: set[int] = set()
-        for number, check in self.script.checks.items():
-            if check.is_required:
-                missing.add(number)
-        num_made = 0
-        for what, value, number in reports:
-            if what != "check":
-                continue
-            if not self._holds(number, value):
-                return False
-            missing.discard(number)
-            num_made += 1
-        return num_made > 0 and not missing
+    def passes(self, report: list[Any], rules: Rules) -> bool:
+        """Whether the judge says that it does."""
+        what, _, number = report
+        return what == "done" and number == self.number
 
-    def _holds(self, number: int, value: Any) -> bool:
-        check = self.script.checks.get(number)
-        if check is None or not isinstance(value, list):
-            return False
-        try:
-            return holds(check, decode(value))
-        except NotPlainError:
-            return False
+    def all_scripts(self, setup: str) -> ScriptedTest:
+        """What a judge needs to know."""
+        modules = modules_of(setup).union(*[script.modules for script in self.scripts])
+        parts = [script.part() for script in self.scripts]
+        return ScriptedTest(parts, setup, modules)
 
 
 Test = PrintTest | CallTest | ScriptTest
@@ -212,8 +190,7 @@ def _input_tests(given: Mapping[str, Any]) -> Iterator[Test]:
     are_lists = isinstance(inputs, Sequence) and isinstance(outputs, Sequence)
     if isinstance(inputs, str) or not are_lists or len(inputs) != len(outputs):
         raise ValueError("'inputs' and 'outputs' must be two lists of the same length")
-    is_name = isinstance(name, str) and name.isidentifier()
-    if name is not None and not is_name:
+    if name is not None and not is_name(name):
         raise ValueError(f"'fn_name' is {name!r}; write the name of a function, or leave it out")
     for given_input, output in zip(inputs, outputs, strict=True):
         if name is None:
@@ -274,16 +251,21 @@ def _script_tests(given: Mapping[str, Any]) -> Iterator[Test]:
         raise ValueError("'asserts' must be a list of texts, each with at least one assertion")
     if script is not None and not isinstance(script, str):
         raise ValueError(f"'script' is a {type(script).__name__}; write Python source")
+    if entry_point is not None and not is_name(entry_point):
+        raise ValueError(f"'entry_point' is {entry_point!r}; write the name of a function, or leave it out")
     sources = list(asserts)
     if script:
-        sources.append(f"{script}\n\ncheck({entry_point})\n" if entry_point else script)
-    num_checks = 0
+        sources.append(script)
+    scripts: list[Script] = []
     for source in sources:
         try:
-            taken_apart = take_apart(source, num_checks)
-        except (SyntaxError, ValueError) as error:
-            raise ValueError(f"a test does not compile: {str(error)[:200]}: {source[:80]!r}") from error
-        if not taken_apart.checks:
-            raise ValueError(f"a test asserts nothing: {source[:80]!r}")
-        num_checks += len(taken_apart.checks)
-        yield ScriptTest(taken_apart)
+            scripts.append(read_script(source, entry_point or ""))
+        except ValueError as error:
+            raise ValueError(f"a test cannot be used: {str(error)[:200]}: {source[:80]!r}") from error
+    for number in range(len(scripts)):
+        yield ScriptTest(number, tuple(scripts))
+
+
+def is_name(value: Any) -> bool:
+    """Whether a value may name a function."""
+    return isinstance(value, str) and value.isidentifier()

@@ -3,6 +3,7 @@ scores nothing."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ import pytest
 from nemo_brorl.tasks.sandbox.limits import MIB, Limits
 from nemo_brorl.tasks.sandbox.sandbox import Job, Sandbox
 from nemo_brorl.tasks.verifiers.code import code
+from nemo_brorl.tasks.verifiers.code.runner import Program
 from nemo_brorl.tasks.verifiers.code.tests import PrintTest, Rules, read_tests
 from tests.support.hostile_host import Host, descendants, hostile_programs
 
@@ -32,7 +34,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 def runner(host: Host) -> Iterator[code.Runner]:
     runner = code.Runner(Sandbox(LIMITS), SECONDS)
     yield runner
-    runner.sandbox.close()
+    runner.close()
 
 
 def test_the_corpus_is_large() -> None:
@@ -61,18 +63,18 @@ def test_a_deceitful_program_scores_nothing(name: str, host: Host, runner: code.
         "entry_point": "f",
     }
     for isolation in code.ISOLATIONS:
-        outcomes = list(code.run_tests(source, read_tests(payload), payload | {"isolation": isolation}, runner))
+        outcomes = list(
+            code.run_tests(Program(source), read_tests(payload), payload | {"isolation": isolation}, runner)
+        )
         assert outcomes == [False] * 5
     assert _what_is_left(runner, host) == []
 
 
 def test_the_same_sandbox_serves_honest_programs_after_all_that(runner: code.Runner) -> None:
-    patient = runner._replace(seconds=LIMITS.seconds)
+    patient = dataclasses.replace(runner, seconds=LIMITS.seconds)
     payload = {"inputs": ["1 2\n", "3 4\n"], "outputs": ["3", "7"]}
-    assert list(code.run_tests("print(sum(map(int, input().split())))", read_tests(payload), payload, patient)) == [
-        True,
-        True,
-    ]
+    program = Program("print(sum(map(int, input().split())))")
+    assert list(code.run_tests(program, read_tests(payload), payload, patient)) == [True, True]
     assert runner.sandbox.num_lost == 0
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.tasks import sandbox as package
-from nemo_brorl.tasks.sandbox import Job, Limits, Sandbox, SandboxError, bubblewrap, run
+from nemo_brorl.tasks.sandbox import Job, Limits, Sandbox, SandboxError, bubblewrap
 
 FOLDER = Path(package.__file__).parent
 ROOT = FOLDER.parents[2]
@@ -43,11 +43,6 @@ def test_the_example_of_the_readme_runs() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (FOLDER / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     done = subprocess.run([sys.executable, "-c", example], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0
-
-
-def test_tests_without_a_function_are_sources_that_run_after_the_program() -> None:
-    result = run("a = 1", tests=["assert a == 1", "assert a == 2"], limits=Limits(seconds=30))
-    assert [report[0] for report in result.reports] == ["done", "error"]
 
 
 def test_bubblewrap_is_the_first_choice_of_an_ordinary_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

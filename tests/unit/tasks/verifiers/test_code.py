@@ -14,6 +14,7 @@ import pytest
 from nemo_brorl.config.schema import CodeConfig, RewardsConfig
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.code import code
+from nemo_brorl.tasks.verifiers.code.blocks import extract_program
 from nemo_brorl.tasks.verifiers.code.tests import Rules, same_text, same_value
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 
@@ -127,19 +128,19 @@ def marked_processes() -> list[str]:
         ("```python\na\n```\n```\nb\n```", "a\n"),
         ("```python\na\n```\n```python\ncut off", "a\n"),
         ("<think>\n```python\na\n```\n</think>\n```python\nb\n```", "b\n"),
-        ("  ```Python\n  a\n  ```", "  a\n"),
+        ("  ```Python\n  a\n  ```", "a\n"),
         ("```cpp\nint a;\n```", None),
         ("print(1)", None),
         ("", None),
     ],
 )
 def test_the_last_block_of_python_is_the_program(response: str, program: str | None) -> None:
-    assert code.extract_program(response) == program
+    assert extract_program(response) == program
 
 
 def test_plain_text_is_a_program_where_that_is_allowed() -> None:
-    assert code.extract_program("print(1)", may_be_bare=True) == "print(1)"
-    assert code.extract_program("```python\na\n", may_be_bare=True) is None
+    assert extract_program("print(1)", may_be_bare=True) == "print(1)"
+    assert extract_program("```python\na\n", may_be_bare=True) is None
 
 
 @pytest.mark.parametrize(
@@ -196,6 +197,15 @@ def test_returned_values_are_compared_as_json(got: Any, expected: Any, rules: Ru
         ({"tests": {"inputs": [[1]], "outputs": [1], "fn_name": "f("}}, "name of a function"),
         ({"tests": ["assert ("]}, "does not compile"),
         ({"tests": ["f(1) == 2"]}, "asserts nothing"),
+        ({"tests": ["assert True"]}, "uses nothing of the program"),
+        (
+            {"tests": ["assert set(sum(1, 2)) == {3}"]},
+            "which of set, sum it tests is not clear: name it in entry_point",
+        ),
+        ({"tests": ["assert eval(f(2)) == 3"]}, "calls eval, which could run what the program returns"),
+        ({"tests": ["import pickle\nassert f(2) == 3"]}, "imports pickle"),
+        ({"tests": {"script": "def check(candidate):\n    assert candidate(1) == 2"}}, "in entry_point"),
+        ({"tests": {"script": "assert f(1) == 2", "entry_point": "f("}}, "write the name of a function"),
         ({"tests": PRINTS, "scoring": "most"}, "choose fraction, all"),
     ],
 )
