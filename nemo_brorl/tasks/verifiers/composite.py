@@ -86,7 +86,7 @@ def _wrong_part(part: Mapping[str, Any]) -> Iterator[str]:
     if unknown:
         yield f"a part has {', '.join(unknown)}; it takes verifier, weight and options"
     weight = part.get("weight", 1.0)
-    if not is_number(weight) or weight < 0:
+    if not is_number(weight) or not 0 <= weight < math.inf:
         yield f"weight {weight!r} of a part; write a number from 0"
     options = part.get("options", {})
     if not isinstance(options, Mapping):

@@ -1,10 +1,10 @@
 """1 for the right option, named by its letter or by its text.
 
 Where the choice is looked for, in the response without its thinking, the first that is there: in the last `<answer>`
-tags, in the last `\\boxed{}`, behind the last "answer is" or "Answer:", and, where none of these was used, the last
-letter that stands alone in brackets, in bold or on a line of its own ("(C)", "**C**", "C."). Marks are asked first, so
-a text that argues about "(A)" and ends in "Answer: C" has chosen C; a mark with something else behind it has chosen
-nothing.
+tags, in the last `\\boxed{}`, behind the last "answer is" or "Answer:" or before "is the right answer", and, where none
+of these was used, the last letter that stands alone in brackets, in bold or on a line of its own ("(C)", "**C**",
+"C."). Marks are asked first, so a text that argues about "(A)" and ends in "Answer: C" has chosen C; a mark with
+something else behind it has chosen nothing, and so has one with a list of letters ("A, B, C or D").
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_brorl.tasks.verifiers.answer import boxed_answers, extract_answer, without_thinking
 from nemo_brorl.tasks.verifiers.payload import Payload, is_list
@@ -20,16 +20,54 @@ from nemo_brorl.tasks.verifiers.payload import Payload, is_list
 Choices = Sequence[str]  # texts of the options; none: any letter is one
 
 LETTERS = string.ascii_uppercase
-# What may be around a letter: `(C)`, `**C**`, `$C$`, `\text{C}`, `option C`, `C. because`, `C) because`.
-_BEFORE = r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{|(?i:\b(?:option|choice|answer)\b)\s*:?|[\s*_$(\[{\"'`])*"
-_LETTER = re.compile(_BEFORE + r"(?P<letter>[A-Za-z])(?![A-Za-z0-9']|[-+=*/^]\s*\w)")
+TRIMMED = string.whitespace + "*_$\"'`.,:;!"
+BRACKETS = "()[]{}"
+MAX_READ = 4000  # characters of a text that may name a choice
+
+# Possessive quantifiers (`*+`) and bounds: a text without an end costs no more than one look at each character.
+_COMMAND = re.compile(
+    r"\\(?:f?boxed|fbox|text(?:bf|it|rm|sf|tt)?|math(?:rm|bf|it|sf|tt)|operatorname|emph)\s{0,4}\{([^{}]*+)\}"
+)
+_SPACING = re.compile(r"\\(?:[,;:! ]|q?quad\b)|~|\$|\\[()\[\]]|</?\w{1,8}>")
+MAX_COMMANDS = 4  # inside one another
+
+# What may be before a letter: `(C)`, `**C**`, `option C`.
+_BEFORE = r"(?:(?i:option|choice|answer)\b:?|[\s*_(\[{\"'`])*+"
+_LETTER = re.compile(_BEFORE + r"(?P<letter>[A-Za-z])(?![A-Za-z0-9'’]|[-+=*/^]\s?\w)")
+# Behind "a", "A" or "I", a small letter begins a sentence, but for these words.
+_SENTENCE = re.compile(r"\s+(?!(?:because|since|is|as|which|based|due|given|for)\b)[a-z]")
+_ANOTHER = re.compile(  # letter behind the first one: `, B`, `/B`, ` or (B)`, ` B`
+    r"[\s)\]}*_.\"'`]{0,8}(?:(?:[,;/&+|]|\b(?:and|or)\b)[\s]{0,4}){0,2}"
+    r"(?:(?:and|or|option|choice)\b\s{0,4}){0,2}[(\[*\s\"'`]{0,4}"
+    r"(?P<letter>[A-Z])(?=[\s)\]}*_.?!\"'`]{0,8}(?:$|[,;/&+|]|\band\b|\bor\b|[A-Z]\b))"
+)
+
+_IS = r"[*_]{0,3}\s{0,4}(?::|(?:is|are|would\sbe|must\sbe|should\sbe|has\sto\sbe)\b)"
+_WHICH = r"(?:\b(?:the|my|our)\s{1,4})?+(?:\b(?:final|correct|right|best|most\slikely)\s{1,4}){0,3}"
+_NOUN = r"\b(?:answer|option|choice|solution)"
 _MARK = re.compile(
-    r"(?i:\b(?:the\s+)?(?:final\s+|correct\s+|best\s+)*(?:answer|option|choice)\s*(?:is|:)|\banswer\s*[-=]+>?)\**\s*:?"
+    rf"(?i:{_WHICH}{_NOUN}(?:\s(?:to|for)\s(?:the|this)\s(?:question|problem))?{_IS}|\banswer\s{{0,4}}[-=]+>?"
+    r"|\bI(?:'d|\swould|\swill|'ll)?\s(?:choose|pick|select|go\swith|chose|answer)\b"
+    r"|^[#*_ \t]{0,12}(?:final\s|correct\s){0,2}answer[#*_: \t]{0,12}$)[*_]{0,3}\s{0,4}:?",
+    re.MULTILINE,
+)
+# Before the letter: "C is the right answer", "(C) is correct."
+_MARKED = re.compile(
+    r"(?P<bracket>\()?\b(?P<letter>[A-Z])\b(?(bracket)\))[*_)]{0,4}\s(?i:is\s(?:therefore\s|thus\s)?"
+    r"(?:the\s(?:final\s|correct\s|right\s|best\s){0,3}(?:answer|option|choice)\b|(?:correct|right)[*_]{0,3}[.!]?\s{0,4}$))",
+    re.MULTILINE,
 )
 _ALONE = re.compile(
-    r"\((?P<bracket>[A-Z])\)|\*\*\(?(?P<bold>[A-Z])[).:]?\*\*|^\s*(?P<line>[A-Z])\s*[).:]?\s*$", re.MULTILINE
+    r"\((?P<bracket>[A-Z])\)|\*\*\(?(?P<bold>[A-Z])[).:]?\*\*|^[ \t]*+(?P<line>[A-Z])[ \t]*+[).:]?[ \t]*+$",
+    re.MULTILINE,
 )
-_TRIM = re.compile(r"^[\s*_$\"'`.,:;!]+|[\s*_$\"'`.,:;!]+$")
+
+
+class _Place(NamedTuple):
+    """Text in which a response names its choice."""
+
+    start: int
+    text: str
 
 
 def check(payload: Payload) -> Iterator[str]:
@@ -82,46 +120,114 @@ def chosen_letter(response: str, choices: Choices = ()) -> str | None:
     text = without_thinking(response)
     tagged = extract_answer(text)
     if tagged is not None:
-        return _read(tagged, choices) or _last_alone(tagged, choices)
+        return _in_tags(tagged, choices)
     boxes = boxed_answers(text)
     if len(boxes) > 1:
         return None
     if boxes:
         (box,) = boxes
         return _read(box.content, choices)
-    marks = list(_MARK.finditer(text))
-    if marks:
-        last = marks[-1]
-        behind = text[last.end() :].strip()
+    marked = _last_marked(text)
+    if marked is not None:
+        return _read(marked, choices)
+    return _whole(text, choices) or _last_alone(text, choices)
+
+
+def _in_tags(tagged: str, choices: Choices) -> str | None:
+    """The option in a response's answer tags, which may hold a sentence."""
+    boxes = boxed_answers(tagged)
+    if len(boxes) > 1:
+        return None
+    if boxes:
+        (box,) = boxes
+        return _read(box.content, choices)
+    by_text = _by_text(_plain_text(tagged), choices)
+    if by_text is not None:
+        return by_text
+    marked = _last_marked(tagged)
+    if marked is not None:
+        return _read(marked, choices)
+    if _lists_letters(_plain_text(tagged)):
+        return None
+    named = {_letter_of(found) for found in _ALONE.finditer(tagged)}
+    if len(named) > 1:
+        return None
+    return _read(tagged, choices) or _last_alone(tagged, choices)
+
+
+def _last_marked(text: str) -> str | None:
+    """What the last mark says is the answer: the line behind it, or the letter before it; None without a mark."""
+    places = []
+    for mark in _MARK.finditer(text):
+        behind = text[mark.end() : mark.end() + MAX_READ].strip()
         first_line, _, _ = behind.partition("\n")
-        return _read(first_line, choices)
-    return _by_text(text, choices) or _last_alone(text, choices)
+        places.append(_Place(mark.start(), first_line))
+    for mark in _MARKED.finditer(text):
+        places.append(_Place(mark.start(), mark["letter"]))
+    if not places:
+        return None
+    return max(places).text
 
 
 def _read(text: str, choices: Choices) -> str | None:
     """The option that a short text begins with, or is."""
-    by_text = _by_text(text, choices)
+    plain = _plain_text(text)
+    by_text = _by_text(plain, choices)
     if by_text is not None:
         return by_text
-    found = _LETTER.match(text)
+    found = _LETTER.match(plain)
     if found is None:
         return None
     letter = found["letter"]
-    behind = text[found.end() :]
-    # "a dog" and "I think" begin with a word and not with a letter of an option: "a", "A" and "I" need a sign behind
-    # them.
-    if letter in "aAI" and re.match(r"\s+[a-z]", behind):
+    behind = plain[found.end() :]
+    if letter in "aAI" and _SENTENCE.match(behind):
+        return None
+    if _lists_letters(plain):
         return None
     return _option(letter, choices)
+
+
+def _whole(text: str, choices: Choices) -> str | None:
+    """The option that a response is, if it is nothing else: its text, its letter, or both."""
+    plain = _plain_text(text)
+    by_text = _by_text(plain, choices)
+    found = _LETTER.match(plain)
+    if by_text is not None or found is None or len(plain) == MAX_READ:
+        return by_text
+    behind = plain[found.end() :].strip(BRACKETS + TRIMMED + "-")
+    letter = _option(found["letter"], choices)
+    if behind and _by_text(behind, choices) != letter:
+        return None
+    return letter
+
+
+def _lists_letters(plain: str) -> bool:
+    """Whether a text begins with several letters: "A, B, C or D"."""
+    found = _LETTER.match(plain)
+    if found is None:
+        return False
+    behind = plain[found.end() :]
+    return _ANOTHER.match(behind) is not None
+
+
+def _plain_text(text: str) -> str:
+    """A short text without LaTeX's commands around words, its spacing, and tags of HTML."""
+    plain = text[:MAX_READ]
+    for _ in range(MAX_COMMANDS):
+        plain = _COMMAND.sub(r"\1", plain)
+    return _SPACING.sub(" ", plain).strip()
 
 
 def _last_alone(text: str, choices: Choices) -> str | None:
     alone = list(_ALONE.finditer(text))
     if not alone:
         return None
-    last = alone[-1]
-    letter = last["bracket"] or last["bold"] or last["line"]
-    return _option(letter, choices)
+    return _option(_letter_of(alone[-1]), choices)
+
+
+def _letter_of(alone: re.Match[str]) -> str:
+    letter: str = alone["bracket"] or alone["bold"] or alone["line"]
+    return letter
 
 
 def _option(letter: str, choices: Choices) -> str | None:
@@ -134,7 +240,7 @@ def _option(letter: str, choices: Choices) -> str | None:
 
 def _by_text(text: str, choices: Choices) -> str | None:
     """The letter of the one choice whose text this is."""
-    plain = [_plain(str(choice)) for choice in choices]
+    plain = [_plain(_plain_text(str(choice))) for choice in choices]
     wanted = _plain(text)
     if plain.count(wanted) != 1:
         return None
@@ -142,5 +248,5 @@ def _by_text(text: str, choices: Choices) -> str | None:
 
 
 def _plain(text: str) -> str:
-    trimmed = _TRIM.sub("", text)
+    trimmed = text.strip(TRIMMED)
     return " ".join(trimmed.casefold().split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ Answer = Callable[[Payload, str], str | None]  # None: the response gives none
 Check = Callable[[Payload], Iterator[str]]
 Load = Callable[[], object]
 
+UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of control characters, format marks and blanks
+
 
 def accepted_answers(payload: Payload) -> list[str]:
     """`payload["answer"]` as a list: a text, a number, or a list of those, any of which is right."""
@@ -18,6 +21,11 @@ def accepted_answers(payload: Payload) -> list[str]:
     if not isinstance(answer, (list, tuple)):
         return [str(answer)]
     return [str(item) for item in answer]
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen: it is empty, or of blanks and characters without width."""
+    return all(unicodedata.category(character) in UNSEEN for character in text)
 
 
 def check_answer(payload: Payload) -> Iterator[str]:
@@ -32,7 +40,7 @@ def check_answer(payload: Payload) -> Iterator[str]:
 
 def _is_answer(item: Any) -> bool:
     if isinstance(item, str):
-        return bool(item.strip())
+        return not is_blank(item)
     return is_number(item)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from nemo_brorl.tasks.verifiers.answer import extract_answer
 from nemo_brorl.tasks.verifiers.arithmetic import FUNCTIONS
+from nemo_brorl.tasks.verifiers.payload import is_blank
 from nemo_brorl.tasks.verifiers.reasoning_gym_rules import RULES
 from nemo_brorl.tasks.verifiers.safe_answer import EvaluationError, EvaluationGuard, is_arithmetic
 
@@ -48,6 +49,8 @@ def score(payload: Mapping[str, Any], response: str) -> float:
     """
     given = extract_answer(response)
     if given is None or not _is_safe(payload, given):
+        return 0.0
+    if is_blank(given) and given != payload["answer"]:
         return 0.0
     score_answer = _score_answer(payload["dataset"], json.dumps(payload["config"], sort_keys=True))
     own_verdict = _own_verdict(payload, given)

@@ -5,10 +5,11 @@ What is asked for is in the payload; nothing that is not asked for is looked at:
 
 - `structure`: `think_answer`, a `<think>…</think>` and then an `<answer>…</answer>` and nothing else;
   `think`, a `<think>…</think>` and then something; `answer`, one `<answer>…</answer>` at the end;
-  `boxed`, one `\\boxed{}` at the end or near it. Each tag once. Where the chat template opens `<think>`, the response
+  `boxed`, one `\\boxed{}` at the end or near it, and none before. Each tag once. Where the chat template opens `<think>`, the response
   may begin inside it (`is_think_open: true`).
 - `language`: an ISO 639 code that the response has to be in, its code blocks and LaTeX aside.
-- `max_repetition`: the largest share of repeated word n-grams (`repetition_ngram` words, 8 if not given).
+- `max_repetition`: the largest share of repeated word n-grams (`repetition_ngram` words, 8 if not given). Characters of
+  a script without blanks, and those of a run without one that no language has, count as words.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from nemo_brorl.tasks.verifiers import language
 from nemo_brorl.tasks.verifiers.answer import boxed_answers
-from nemo_brorl.tasks.verifiers.payload import Payload, check_choice, is_number
+from nemo_brorl.tasks.verifiers.payload import Payload, check_choice, is_blank, is_number
 
 SCORINGS = ("all", "fraction")  # 1 when everything that is asked for holds, else 0; the share of it
 DEFAULT_NGRAM = 8
@@ -31,9 +32,15 @@ STRUCTURES = {
     "answer": re.compile(r".*<answer>(?P<answer>.*?)</answer>\s*", re.DOTALL),
     "boxed": re.compile(r"(?P<answer>.*)", re.DOTALL),
 }
+_BOX = re.compile(r"\\f?boxed\s{0,4}\{")
+MAX_WORD = 40  # characters
+# A character of Japanese, Chinese or Korean, or a word.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\s\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 MAX_AFTER_BOX = 40  # characters: `$.`, or "Done."
 _NOT_PROSE = re.compile(
-    r"```.*?(?:```|\Z)|\$\$.*?\$\$|\$[^$\n]*\$|\\\[.*?\\\]|\\\(.*?\\\)|</?\w+>|\\boxed\{[^}]*\}", re.DOTALL
+    r"```.*?(?:```|\Z)|\$\$.{0,2000}?\$\$|\$[^$\n]{0,2000}\$|\\\[.{0,2000}?\\\]|\\\(.{0,2000}?\\\)|</?\w{1,20}>"
+    r"|\\boxed\{[^}]{0,2000}\}",
+    re.DOTALL,
 )
 
 
@@ -94,29 +101,30 @@ def has_structure(response: str, structure: str, is_think_open: bool = False) ->
     """Whether a response has the parts of a structure, each once and not empty."""
     if is_think_open and structure.startswith("think"):
         response = "<think>" + response
+    if any(response.count(tag) > 1 for tag in _TAGS):
+        return False
     found = STRUCTURES[structure].fullmatch(response)
     if found is None:
         return False
     parts = list(found.groupdict().values())
-    if not all(part.strip() for part in parts):
+    if any(map(is_blank, parts)):
         return False
     for tag in _TAGS:
-        is_inside = any(tag in part for part in parts)
-        if is_inside or response.count(tag) > 1:
+        if any(tag in part for part in parts):
             return False
     if structure != "boxed":
         return True
     boxes = boxed_answers(response)
-    if len(boxes) != 1:
+    if len(boxes) != 1 or len(_BOX.findall(response)) != 1:
         return False
     (box,) = boxes
     num_behind = len(response) - box.end
-    return bool(box.content.strip()) and num_behind <= MAX_AFTER_BOX
+    return not is_blank(box.content) and num_behind <= MAX_AFTER_BOX
 
 
 def repeated_words(text: str, ngram: int) -> float:
     """1 − different n-grams of words / n-grams; 0 for a text shorter than two of them."""
-    words = text.split()
+    words = _words(text)
     num_grams = len(words) - ngram + 1
     if num_grams < 2:
         return 0.0
@@ -125,3 +133,13 @@ def repeated_words(text: str, ngram: int) -> float:
         gram = words[start : start + ngram]
         grams.add(tuple(gram))
     return 1.0 - len(grams) / num_grams
+
+
+def _words(text: str) -> list[str]:
+    words: list[str] = []
+    for word in _WORD.findall(text):
+        if len(word) > MAX_WORD:
+            words.extend(word)
+        else:
+            words.append(word)
+    return words

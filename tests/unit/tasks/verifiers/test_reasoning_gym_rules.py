@@ -60,3 +60,8 @@ WORKED = [
 @pytest.mark.parametrize(("payload", "given", "earned"), WORKED)
 def test_formulas_worked_by_hand(payload: Mapping[str, Any], given: str, earned: float) -> None:
     assert score(payload, given) == earned
+
+
+def test_an_answer_that_cannot_be_seen_is_none() -> None:
+    payload = {"dataset": "fraction_simplification", "config": {}, "question": "?", "answer": "1/2", "metadata": {}}
+    assert [score(payload, given) for given in ("", " ", "\u200b", "\ufeff\n")] == [0.0] * 4

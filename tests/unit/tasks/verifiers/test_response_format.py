@@ -39,6 +39,11 @@ ENGLISH = "We add the two numbers and then we look at what is left."
         ("boxed", "so \\boxed{ }", False),
         ("boxed", "\\boxed{b} " + "and so on " * 5, False),
         ("boxed", "\\boxed{a}, \\boxed{b}", False),
+        ("boxed", f"so \\boxed{{a}}.{' And on we go.' * 50} No: \\boxed{{b}}", False),
+        ("boxed", "so \\boxed{\u200b}", False),
+        ("answer", "<answer>\u200b</answer>", False),
+        ("answer", "<answer>\ufeff \u2060</answer>", False),
+        ("think_answer", "<think>\u00ad</think><answer>b</answer>", False),
     ],
 )
 def test_structures(structure: str, response: str, has: bool) -> None:
@@ -65,6 +70,20 @@ def test_repetition_is_the_share_of_word_ngrams_said_before() -> None:
     payload = {"max_repetition": 0.5, "repetition_ngram": 2}
     assert score(payload, "a b a b a") == 1.0
     assert score(payload, "a b a b a b") == 0.0  # 1 - 2/5
+
+
+def test_a_text_without_blanks_repeats_itself_as_well() -> None:
+    assert repeated_words("abc" * 1000, 8) > 0.99
+    assert repeated_words("我们看看。" * 100, 8) > 0.9
+    assert repeated_words("今天天气很好我们去公园散步", 2) == 0.0
+    assert repeated_words("https://example.org/a/b/c?d=e", 2) == 0.0
+
+
+@pytest.mark.parametrize("unit", ["<answer>", "</think>", "\\[", "\\(", "$$ a", "```", "\\boxed{", "<think>", "\n"])
+@pytest.mark.parametrize("structure", ["think_answer", "think", "answer", "boxed"])
+def test_a_long_run_of_marks_has_no_structure(unit: str, structure: str) -> None:
+    text = f"<think>{unit * (100_000 // len(unit))}"
+    assert score({"structure": structure, "language": "en"}, text) == 0.0
 
 
 def test_everything_asked_for_must_hold_or_the_share_counts() -> None:
