@@ -5,8 +5,8 @@ What is asked for is in the payload; nothing that is not asked for is looked at:
 
 - `structure`: `think_answer`, a `<think>…</think>` and then an `<answer>…</answer>` and nothing else;
   `think`, a `<think>…</think>` and then something; `answer`, one `<answer>…</answer>` at the end;
-  `boxed`, one `\\boxed{}` at the end or near it, and none before. Each tag once. Where the chat template opens `<think>`, the response
-  may begin inside it (`is_think_open: true`).
+  `boxed`, one `\\boxed{}` at the end or near it, and none before. Each tag once. Where the chat template opens
+  `<think>`, the response may begin inside it (`is_think_open: true`).
 - `language`: an ISO 639 code that the response has to be in, its code blocks and LaTeX aside.
 - `max_repetition`: the largest share of repeated word n-grams (`repetition_ngram` words, 8 if not given). Characters of
   a script without blanks, and those of a run without one that no language has, count as words.
@@ -37,9 +37,9 @@ MAX_WORD = 40  # characters
 # A character of Japanese, Chinese or Korean, or a word.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\s\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 MAX_AFTER_BOX = 40  # characters: `$.`, or "Done."
-_NOT_PROSE = re.compile(
-    r"```.*?(?:```|\Z)|\$\$.{0,2000}?\$\$|\$[^$\n]{0,2000}\$|\\\[.{0,2000}?\\\]|\\\(.{0,2000}?\\\)|</?\w{1,20}>"
-    r"|\\boxed\{[^}]{0,2000}\}",
+_NOT_PROSE = re.compile(  # a formula that is opened twice before it is closed begins the second time
+    r"```.*?(?:```|\Z)|\$\$.*?\$\$|\$[^$\n]*\$|\\\[(?:(?!\\\[).)*?\\\]|\\\((?:(?!\\\().)*?\\\)|</?\w{1,20}>"
+    r"|\\boxed\{[^{}]*\}",
     re.DOTALL,
 )
 
