@@ -43,6 +43,8 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, wiring.resolve_model(config))
         run_folder = claim_run_folder(config)
+    with watch.measure("constants"):
+        wiring.try_constants(config)
     stop = StopRequest(time_limit_s(config), grace_s(os.environ))
     stop.install()
     heartbeat = Heartbeat()

@@ -15,6 +15,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation import Evaluator
@@ -26,6 +27,7 @@ from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.tasks.questions.row_index import FOLDER as INDEX_FOLDER
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream
+from nemo_brorl.tasks.scoring.constant_answers import check_constants
 from nemo_brorl.tasks.scoring.pool import VerifierPool
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.registry import configure, find, names_in
@@ -33,6 +35,8 @@ from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
 from nemo_brorl.training.trainer import Parts
 from nemo_brorl.types import Prompt
+
+log = get_logger(__name__)
 
 MODEL_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]  # of a repository on the hub
 
@@ -78,6 +82,13 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     for own_verifier in config.rewards.verifiers:
         find(own_verifier.name)  # a mistake in its parameters is found here, not by a worker
     return Inputs(model_folder, tokenizer, prompts, held_out, sorted(verifiers))
+
+
+def try_constants(config: BroRLConfig) -> None:
+    """Warn of tasks that pay for a constant answer. Raises DataError where `rewards.constant_answers` refuses them."""
+    sources = [source for _, source in config.data.sources()]
+    for paid in check_constants(sources, config.rewards):
+        log.warning("%s: a policy may learn to say just that (rewards.constant_answers)", paid)
 
 
 def prepare_sandbox(config: BroRLConfig, verifiers: Collection[str]) -> None:

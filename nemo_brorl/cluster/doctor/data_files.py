@@ -5,9 +5,7 @@ As a program (`probe.py`) one source, since a file server may hang.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,11 @@ from nemo_brorl.cluster.doctor.probe import answer, ask
 from nemo_brorl.cluster.doctor.report import FAIL, OK, Check
 from nemo_brorl.config.schema import BroRLConfig, SourceConfig
 from nemo_brorl.core.errors import BroRLError, DataError
-from nemo_brorl.tasks.questions.columns import RowFormat, is_wanted, question_of, row_formats
-from nemo_brorl.tasks.questions.questions import BadRow, Row
+from nemo_brorl.tasks.questions.columns import is_wanted, question_of, row_formats
+from nemo_brorl.tasks.questions.first_rows import first_rows
+from nemo_brorl.tasks.questions.questions import BadRow
 
 DEADLINE_S = 90.0
-FIRST_ROWS = 20
 MAX_NAMED = 4
 
 
@@ -29,7 +27,7 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
     """Each source of prompts: its files, and whether their first rows can be read as questions."""
     for where, source in config.data.sources():
         name = f"data, {getattr(source, 'name', '')}" if where != "data" else "data"
-        settings = OmegaConf.to_container(OmegaConf.structured(_plain(source)))
+        settings = OmegaConf.to_container(OmegaConf.structured(plain_source(source)))
         found = ask("data_files", "source", {"source": settings}, DEADLINE_S)
         if found.data is None:
             yield Check(name, FAIL, f"{source.path or source.source}: {found.reason}", "is its file server up?")
@@ -39,7 +37,7 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
             yield Check(name, OK, found.data["found"])
 
 
-def _plain(source: SourceConfig) -> SourceConfig:
+def plain_source(source: SourceConfig) -> SourceConfig:
     """The source without what a mixture adds."""
     settings = {name: getattr(source, name) for name in SourceConfig.__dataclass_fields__}
     return SourceConfig(**settings)
@@ -88,7 +86,7 @@ def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
     formats = row_formats(source)
     num_questions = 0
     reasons = []  # why rows are none
-    for row in _first_rows(files[0], formats):
+    for row in first_rows(files[0], formats):
         if isinstance(row, BadRow):
             reasons.append(row.reason)
         elif is_wanted(row, source.only):
@@ -103,29 +101,6 @@ def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
     sizes = [file.stat().st_size for file in files]
     mib = sum(sizes) / 2**20
     return f"{path}: {len(files)} files, {mib:,.1f} MiB; {num_questions} of the first {num_rows} rows are questions"
-
-
-def _first_rows(file: Path, formats: tuple[RowFormat, ...]) -> list[Row]:
-    from nemo_brorl.tasks.questions.file_tables import open_tables
-
-    if file.suffix in (".parquet", ".arrow"):
-        columns: set[str] = set()
-        for layout in formats:
-            columns.update(layout.columns)
-        tables = open_tables([file], sorted(columns))
-        num_rows = min(FIRST_ROWS, len(tables))
-        return [tables.row(index) for index in range(num_rows)]
-    with file.open("rb") as lines:
-        not_empty = filter(bytes.strip, lines)
-        return [_row(line) for line in islice(not_empty, FIRST_ROWS)]
-
-
-def _row(line: bytes) -> Row:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        return BadRow(f"no JSON ({error})")
-    return row if isinstance(row, dict) else BadRow(f"a {type(row).__name__}, not an object")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nemo_brorl.cluster.doctor import data_files, gpus, machine, model_files, sandboxes, versions
+from nemo_brorl.cluster.doctor import constant_answers, data_files, gpus, machine, model_files, sandboxes, versions
 from nemo_brorl.cluster.doctor.node_rank import NodeRank
 from nemo_brorl.cluster.doctor.report import NodeReport
 from nemo_brorl.config.derived import num_gpus
@@ -16,7 +16,7 @@ def examine_node(
     this: NodeRank,
     ports: Sequence[int],
 ) -> NodeReport:
-    """Report of this node. Takes about two seconds where nothing is wrong; everything in it has a deadline."""
+    """Report of this node. Takes about ten seconds where nothing is wrong; everything in it has a deadline."""
     model, shape = model_files.check_model(config)
     checks = [machine.check_python()]
     checks += machine.check_nodes(config, this.size)
@@ -30,5 +30,6 @@ def examine_node(
         checks.append(machine.check_ports(ports))
     checks.append(model)
     checks += data_files.check_data(config)
+    checks += constant_answers.check_constants(config)
     checks += sandboxes.check_sandbox(config)
     return NodeReport(this.node, checks, versions.facts())

@@ -79,6 +79,18 @@ class RewardsConfig(Section):
     num_workers: int = setting(1, "processes that verify", at_least=1, may_change=True)
     timeout_s: float = setting(5.0, "seconds for one response", above=0)
     timeouts: dict[str, float] = setting({"code": 20.0}, "seconds of verifiers that take longer, by name")
+    constant_answers: str = setting(
+        "warn",
+        "what to do, before a run starts, about a task that pays for one of twenty constant answers (docs/data.md)",
+        choices=("warn", "refuse", "off"),
+        may_change=True,
+    )
+    max_constant_reward: float = setting(
+        0.5,
+        "mean reward that a constant may earn above the share of questions that it is the answer of",
+        within=(0, 1),
+        may_change=True,
+    )
     verifiers: list[OwnVerifierConfig] = setting([], "verifiers of your own that take parameters (docs/extending.md)")
     shaping: ShapingConfig = section(ShapingConfig)
     code: CodeConfig = section(CodeConfig)
