@@ -63,6 +63,7 @@ def some_questions(
 
 
 def _of_files(source: SourceConfig) -> list[Question]:
+    assert source.path is not None, "the settings were checked"
     formats = row_formats(source)
     files = find_files(source.source, source.path, source.dataset_split)
     found = []

@@ -126,8 +126,10 @@ def is_reference(payload: Payload, constant: str) -> bool:
     accepted = [answer.strip().casefold() for answer in accepted_answers(payload)]
     if constant.casefold() in accepted:
         return True
-    choices = payload.get("choices")
-    return bool(choices) and right_letter(payload["answer"], choices) == constant
+    choices = payload.get("choices") or ()
+    if not choices:
+        return False
+    return right_letter(payload["answer"], choices) == constant
 
 
 def check_constants(
