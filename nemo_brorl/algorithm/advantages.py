@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
+from nemo_brorl.algorithm.subsets import share_within
 from nemo_brorl.config.schema import AlgorithmConfig
 from nemo_brorl.core.components import find_function, is_import_path, with_params
 from nemo_brorl.core.errors import TrainingError
@@ -138,25 +138,15 @@ def pass_at_k(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[F
 def _pass_at_k_of_group(is_correct: Bool, k: int) -> Float32:
     num = len(is_correct)
     num_wrong = int((~is_correct).sum())
-    all_wrong = _ratio_of_binomials(num_wrong, num, k)  # share of subsets without a correct rollout: 1 − R̄
+    all_wrong = share_within(num_wrong, num, k)  # share of subsets without a correct rollout: 1 − R̄
     deviation = np.sqrt((1 - all_wrong) * all_wrong)
     if deviation < EPSILON:
         return np.zeros(num, np.float32)
     wrong_one = all_wrong
     if num_wrong:
-        wrong_one -= _ratio_of_binomials(num_wrong - 1, num - 1, k - 1)
+        wrong_one -= share_within(num_wrong - 1, num - 1, k - 1)
     values = np.where(is_correct, all_wrong, wrong_one)
     return (values / deviation).astype(np.float32)
-
-
-def _ratio_of_binomials(few: int, many: int, k: int) -> float:
-    """C(few, k) / C(many, k) for few ≤ many, through logarithms so that N = 512 does not overflow. Rounding must not
-    take the ratio of equals above 1: a deviation would be the root of something negative."""
-    if k > few:
-        return 0.0
-    if few == many:
-        return 1.0
-    return float(np.exp(gammaln(few + 1) - gammaln(few - k + 1) - gammaln(many + 1) + gammaln(many - k + 1)))
 
 
 ADVANTAGES: dict[str, Advantage] = {

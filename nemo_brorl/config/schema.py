@@ -34,6 +34,7 @@ from nemo_brorl.config.sections.rewards import (
     ShapingConfig,
 )
 from nemo_brorl.config.sections.rollouts import (
+    CoverageConfig,
     DynamicSamplingConfig,
     PlacementConfig,
     PlateauConfig,

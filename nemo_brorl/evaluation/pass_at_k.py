@@ -7,16 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-
-def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Unbiased estimate of the chance that one of k samples is correct: 1 − C(n−c, k) / C(n, k) (Chen et al.,
-    arXiv 2107.03374 eq. 1), as a product that does not overflow. Needs k ≤ n."""
-    assert 1 <= k <= num_samples, f"pass@{k} needs at least {k} samples, got {num_samples}"
-    num_wrong = num_samples - num_correct
-    if num_wrong < k:
-        return 1.0
-    factors = 1.0 - k / np.arange(num_wrong + 1, num_samples + 1)
-    return float(1.0 - np.prod(factors))
+from nemo_brorl.algorithm.subsets import pass_at_k
 
 
 def mean_pass_at_k(num_correct: Sequence[int], num_samples: int, k: int) -> float:

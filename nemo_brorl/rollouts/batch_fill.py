@@ -153,6 +153,7 @@ class BatchFill:
         metrics.update(self.dynamic_sampling.metrics())
         metrics.update(cut_metrics(self.cut_groups))
         metrics.update(self.carry_over.spent.metrics())
+        metrics.update(self.carry_over.coverage.metrics())
         loss_scale = self.dynamic_sampling.share_of_step(batch)
         metrics["dynamic_sampling/loss_scale"] = loss_scale
         metrics["rollouts/late_groups"] = float(len(completed))

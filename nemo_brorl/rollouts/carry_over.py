@@ -19,6 +19,7 @@ import numpy as np
 from nemo_brorl.config.schema import DynamicSamplingConfig, RolloutsConfig
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.ports import PromptSource
+from nemo_brorl.rollouts.coverage import CoverageWatch
 from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling, judge
 from nemo_brorl.rollouts.group_size.allocation import Spent
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
@@ -85,6 +86,7 @@ class CarryOver:
         self.lengths = LengthHistory()
         self.beliefs = SuccessPosterior(rollouts.posterior)
         self.spent = Spent()
+        self.coverage = CoverageWatch(rollouts.coverage)
         self.is_batch_complete = False  # what is kept is the next step's batch; what was sampled for it is learnt
         resumes = rollouts.unfinished == "resume" or dynamic_sampling.in_flight == "resume"
         self.may_mix_versions = rollouts.overlap or resumes
@@ -190,6 +192,7 @@ class CarryOver:
                 is_cut = np.ones(len(block.lengths), bool)
                 self.lengths.observe(task, group.uid, block.lengths, is_cut)
         self.beliefs.learn(sampled)
+        self.coverage.note(sampled)
         self.spent = self.spent.plus(num_tokens, num_informative)
 
     def state(self) -> SamplerState:
@@ -205,6 +208,7 @@ class CarryOver:
             "lengths": self.lengths.state_dict(),
             "beliefs": self.beliefs.state_dict(),
             "spent": self.spent.state_dict(),
+            "coverage": self.coverage.state_dict(),
             "is_batch_complete": self.is_batch_complete,
         }
         return SamplerState(
@@ -232,6 +236,8 @@ class CarryOver:
         self.beliefs.load_state_dict(own["beliefs"])
         self.spent = Spent.from_state(own["spent"])
         self.is_batch_complete = own.get("is_batch_complete", False)
+        if "coverage" in own:
+            self.coverage.load_state_dict(own["coverage"])
 
 
 def _copy(group: OpenGroup) -> OpenGroup:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nemo_brorl.rollouts.coverage import coverage_metrics
 from nemo_brorl.rollouts.group_size.allocation import allocation_metrics
 from nemo_brorl.types import SUCCESS_REWARD, EngineStats, Float32, Int32, ScoredGroup
 
@@ -28,6 +29,7 @@ def group_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> dict[st
     metrics = reward_metrics(groups)
     metrics.update(mass_balance_metrics(groups))
     metrics.update(allocation_metrics(groups, num_per_prompt))
+    metrics.update(coverage_metrics(groups))
     return metrics
 
 

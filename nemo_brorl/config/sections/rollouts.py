@@ -113,6 +113,16 @@ class PosteriorConfig(Section):
 
 
 @dataclass
+class CoverageConfig(Section):
+    """When pass@1 is bought with pass@k, the largest k that groups have."""
+
+    window: int = setting(20, "steps at the start of a run, and newest ones, that are compared", at_least=2)
+    max_fall: float | None = setting(
+        0.05, "fall of pass@k, while pass@1 rises, above which a warning is logged; null: never", within=(0, 1)
+    )
+
+
+@dataclass
 class RolloutsConfig(Section):
     """How many, and how they are drawn."""
 
@@ -129,6 +139,7 @@ class RolloutsConfig(Section):
     )
     waves: WavesConfig = section(WavesConfig)
     posterior: PosteriorConfig = section(PosteriorConfig)
+    coverage: CoverageConfig = section(CoverageConfig)
     save_samples: int = setting(4, "rollouts per step written as text to the run folder; 0: none", at_least=0)
     deadline_s: float | None = setting(
         None, "seconds from the beginning of a chunk until what is unfinished of it is cut; null: never", above=0

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from nemo_brorl.types import ScoredGroup
+from nemo_brorl.types import Float32, ScoredGroup
 
 PERCENTILES = (10, 50, 90)
 
@@ -64,7 +64,7 @@ def allocation_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> di
         size = len(group.rewards)
         sizes.append(size)
         weights.extend(relative_weights(group))
-        first_rewards.append(first_wave_reward(group))
+        first_rewards.append(float(first_wave(group).mean()))
         num_extended += len(group.waves) > 1
         num_full += size >= num_per_prompt
     metrics = {
@@ -89,9 +89,9 @@ def relative_weights(group: ScoredGroup) -> list[float]:
     return [wave.weight * size / wave.num_rollouts for wave in group.waves]
 
 
-def first_wave_reward(group: ScoredGroup) -> float:
-    """Mean raw reward of the rollouts whose number did not depend on any reward."""
+def first_wave(group: ScoredGroup) -> Float32:
+    """Raw rewards of the rollouts whose number did not depend on any reward."""
     if not group.waves:
-        return float(group.rewards.mean())
+        return group.rewards
     is_first = group.indices < group.waves[0].num_rollouts
-    return float(group.rewards[is_first].mean())
+    return group.rewards[is_first]

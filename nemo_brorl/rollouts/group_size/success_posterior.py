@@ -25,6 +25,7 @@ import numpy as np
 from nemo_brorl.algorithm.theory.rollout_size import SuccessPrior
 from nemo_brorl.config.schema import PosteriorConfig
 from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.rollouts.group_size.allocation import first_wave
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, ScoredGroup
 
 _MEAN = 0.5  # E[p] of Beta(½, ½)
@@ -119,10 +120,8 @@ class SuccessPosterior:
             is_correct = scored.rewards >= SUCCESS_REWARD
             successes = int(is_correct.sum())
             self.observe(prompt, successes, len(is_correct))
-            if scored.waves:
-                is_first = scored.indices < scored.waves[0].num_rollouts
-                is_correct = is_correct[is_first]
-                successes = int(is_correct.sum())
+            is_correct = first_wave(scored) >= SUCCESS_REWARD
+            successes = int(is_correct.sum())
             response_tokens = float(scored.group.lengths.mean())
             self.observe_first(prompt, successes, len(is_correct), response_tokens)
 
