@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 import numpy as np
@@ -53,14 +52,11 @@ NARROW = [4, 4, 0, 0]  # pass@1 1/2, pass@4 1/2
 
 def test_a_warning_comes_once_when_pass_at_1_was_bought_with_pass_at_k(caplog: pytest.LogCaptureFixture) -> None:
     watch = CoverageWatch(CoverageConfig(window=2, max_fall=0.1))
-    logger = logging.getLogger("nemo_brorl")
-    logger.addHandler(caplog.handler)
     for counts in (BROAD, BROAD, BROAD):
         watch.note(step(counts))
     assert watch.metrics() == {}, "one newer step is too few"
     for counts in (NARROW, NARROW, NARROW):
         watch.note(step(counts))
-    logger.removeHandler(caplog.handler)
     assert watch.metrics() == pytest.approx({"rollouts/pass_at_1_change": 0.25, "rollouts/pass_at_n_change": -0.5})
     assert caplog.text.count("pass@4 has fallen by 0.500") == 1
 
