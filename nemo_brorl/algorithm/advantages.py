@@ -16,7 +16,7 @@ from nemo_brorl.algorithm.subsets import share_within
 from nemo_brorl.config.schema import AlgorithmConfig
 from nemo_brorl.core.components import find_function, is_import_path, with_params
 from nemo_brorl.core.errors import TrainingError
-from nemo_brorl.types import SUCCESS_REWARD, Bool, Float32
+from nemo_brorl.types import SUCCESS_REWARD, Bool, Float32, Int32, Int64
 
 EPSILON = 1e-8  # keeps a division by a vanishing deviation finite
 
@@ -30,6 +30,11 @@ class GroupRewards:
 
     raw: Float32  # [N]
     shaped: Float32  # [N]
+    lengths: Int32  # [N] response tokens
+
+    def of(self, rollouts: Int64) -> GroupRewards:
+        """Those of some of its rollouts alone."""
+        return GroupRewards(self.raw[rollouts], self.shaped[rollouts], self.lengths[rollouts])
 
     @property
     def is_correct(self) -> Bool:  # [N]
@@ -105,6 +110,19 @@ def rloo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float3
     return advantages
 
 
+def opo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
+    """R − Σ l R / Σ l over the group, with l the response's tokens (OPO, arXiv 2505.23585 section 3): the baseline of
+    least variance where the squared norm of a response's score function is in proportion to its length. For strictly
+    on-policy steps, which is what the paper derives it for: `algorithm.num_mini_batches=1`."""
+    advantages = []
+    for group in groups:
+        rewards = wide(group)
+        num_tokens = max(group.lengths.sum(), 1)
+        baseline = (group.lengths @ rewards) / num_tokens
+        advantages.append((rewards - baseline).astype(np.float32))
+    return advantages
+
+
 def maxrl(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
     """(R − group mean) / mean raw reward of the group (MaxRL, arXiv 2602.02710).
 
@@ -155,6 +173,7 @@ ADVANTAGES: dict[str, Advantage] = {
     "grpo": grpo,
     "dr_grpo": dr_grpo,
     "rloo": rloo,
+    "opo": opo,
     "maxrl": maxrl,
     "pass_at_k": pass_at_k,
 }

@@ -23,6 +23,8 @@ def importance_weights(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
     icepop         w inside [low, high], 0 outside: a token the two disagree about teaches nothing (IcePop, Ling team
                    2025)
     sequence_mask  tis, and 0 for all of a response whose geometric mean of w is outside [low, high]
+    sequence_tis   min(Π w, cap) over the whole response for each of its tokens: truncated importance sampling
+                   (Ionides, J. Comput. Graph. Stat. 17, 2008) of responses; unbiased up to the cap, noisy for long ones
     """
     settings = config.importance_correction
     if not settings.enabled:
@@ -31,6 +33,9 @@ def importance_weights(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
     weights = log_weights.clamp(max=_MAX_LOG).exp()
     if settings.kind == "icepop":
         return torch.where(_is_inside(weights, settings), weights, 0.0)
+    if settings.kind == "sequence_tis":
+        totals = batch.sequences.sum_of(log_weights).clamp(max=_MAX_LOG)
+        return totals.exp().clamp(max=settings.cap)
     truncated = weights.clamp(max=settings.cap)
     if settings.kind == "tis":
         return truncated

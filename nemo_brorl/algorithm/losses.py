@@ -7,6 +7,7 @@ KL term, the entropy bonus.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -68,6 +69,28 @@ def gspo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     return finish(batch, config, objective, metrics)
 
 
+def gmpo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
+    """Geometric mean over a response's tokens of their clipped ratios, times its advantage (GMPO, arXiv 2507.20673
+    section 3): one token with a wild ratio moves the mean of logarithms less than that of ratios.
+
+    A token's ratio is bounded above by 1 + clip_high where the advantage is positive and below by 1 − clip_low where it
+    is negative; the paper's e^±0.4 is `clip_low=0.33 clip_high=0.49`. Per token as `gspo`: the mean without gradient
+    times a ratio of value 1 with the token's gradient; use it with `algorithm.aggregation=sequence_mean`.
+    """
+    log_ratio = log_ratio_to_old(batch)
+    weight = advantages_with_kl(batch, config)
+    highest = math.log(1 + config.clip_high)
+    lowest = math.log(1 - config.clip_low) if config.clip_low < 1 else -MAX_LOG_RATIO
+    bounded = torch.where(weight > 0, log_ratio.clamp(max=highest), log_ratio.clamp(min=lowest))
+    mean_ratio = batch.sequences.mean_of(bounded).exp()
+    objective = mean_ratio * (bounded - bounded.detach()).exp() * weight
+    metrics = {
+        "policy/clip_fraction": (bounded != log_ratio).float().sum(),
+        "policy/approximate_kl": (log_ratio.exp() - 1 - log_ratio).sum(),
+    }
+    return finish(batch, config, objective, metrics)
+
+
 def cispo(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     """clip(π/π_old, 1 − clip_low, 1 + clip_high) without gradient, times advantage times log π (CISPO, MiniMax-M1,
     arXiv 2506.13585 eq. 4): rare tokens that PPO's clip would silence go on learning. With `clip_low=1` only the upper
@@ -88,7 +111,13 @@ def cross_entropy(batch: TokenBatch, config: AlgorithmConfig) -> LossSums:
     return LossSums(-batch.log_probs.sum(), {})
 
 
-LOSSES: dict[str, Loss] = {"ppo_clip": ppo_clip, "gspo": gspo, "cispo": cispo, "cross_entropy": cross_entropy}
+LOSSES: dict[str, Loss] = {
+    "ppo_clip": ppo_clip,
+    "gspo": gspo,
+    "gmpo": gmpo,
+    "cispo": cispo,
+    "cross_entropy": cross_entropy,
+}
 
 SUPERVISED = frozenset({"cross_entropy"})  # these need neither old nor reference log-probs
 
@@ -120,7 +149,7 @@ def finish(
     correction = importance_weights(batch, config)
     loss = -(correction * objective)
     metrics = {**metrics, "policy/importance_weight": correction.sum()}
-    if config.importance_correction.enabled and config.importance_correction.kind != "tis":
+    if config.importance_correction.enabled and config.importance_correction.kind in ("icepop", "sequence_mask"):
         metrics["policy/importance_masked"] = (correction == 0).float().sum()
     if batch.reference_log_probs is not None:
         kl = kl_per_token(batch.log_probs, batch.reference_log_probs, config.kl.estimator, config.kl.log_ratio_clamp)

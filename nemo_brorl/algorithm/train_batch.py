@@ -30,7 +30,7 @@ def make_train_batch(
     trained = []
     for group in groups:
         shaped = shaped_rewards(group, shaping, max_tokens, step, own_shaping)
-        of_group = GroupRewards(group.rewards, shaped)
+        of_group = GroupRewards(group.rewards, shaped, group.group.lengths)
         rewards.append(of_group)
         trained.append(_trained_rollouts(group, of_group, algorithm))
     if any(group.waves for group in groups):
@@ -75,7 +75,7 @@ def _advantages(
     for group, of_group, chosen in zip(groups, rewards, trained, strict=True):
         rollouts = chosen if group.learn_from is None else np.arange(len(of_group.raw))
         compared.append(rollouts)
-        compared_rewards.append(GroupRewards(of_group.raw[rollouts], of_group.shaped[rollouts]))
+        compared_rewards.append(of_group.of(rollouts))
     values_of_compared = advantages_of(compared_rewards, config)
     if config.rare_success_exponent > 0:
         values_of_compared = weigh_rare_successes(values_of_compared, rewards, config.rare_success_exponent)

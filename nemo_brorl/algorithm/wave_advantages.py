@@ -56,9 +56,8 @@ def advantages_by_wave(
     for index, members in enumerate(waves):
         for wave in members:
             if len(wave.rollouts) > 1:
-                group = groups[index]
                 compared.append((index, wave))
-                rewards.append(GroupRewards(group.raw[wave.rollouts], group.shaped[wave.rollouts]))
+                rewards.append(groups[index].of(wave.rollouts))
     if not compared:
         return advantages
     planned_sizes: list[int] = []

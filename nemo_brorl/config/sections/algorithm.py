@@ -8,9 +8,18 @@ from typing import Any
 
 from nemo_brorl.config.setting import Section, section, setting
 
-ADVANTAGES = ("reinforce_plus_plus_baseline", "reinforce_plus_plus", "grpo", "dr_grpo", "rloo", "maxrl", "pass_at_k")
+ADVANTAGES = (
+    "reinforce_plus_plus_baseline",
+    "reinforce_plus_plus",
+    "grpo",
+    "dr_grpo",
+    "rloo",
+    "opo",
+    "maxrl",
+    "pass_at_k",
+)
 ADVANTAGES_BY_WAVE = ("reinforce_plus_plus_baseline", "dr_grpo", "rloo")  # those that rollouts.allocation=waves may use
-REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "cispo")  # those that learn from advantages
+REINFORCEMENT_LOSSES = ("ppo_clip", "gspo", "gmpo", "cispo")  # those that learn from advantages
 KL_ESTIMATORS = ("k1", "k2", "k3")
 
 
@@ -43,10 +52,11 @@ class ImportanceCorrectionConfig(Section):
     enabled: bool = setting(True)
     kind: str = setting(
         "tis",
-        "tis: min(w, cap); icepop: w within [low, high], else 0; sequence_mask: tis, and 0 for responses outside",
-        choices=("tis", "icepop", "sequence_mask"),
+        "tis: min(w, cap); icepop: w within [low, high], else 0; sequence_mask: tis, and 0 for responses outside; "
+        "sequence_tis: min(product of w over the response, cap)",
+        choices=("tis", "icepop", "sequence_mask", "sequence_tis"),
     )
-    cap: float = setting(2.0, "largest weight under tis and sequence_mask", above=0)
+    cap: float = setting(2.0, "largest weight under tis, sequence_mask and sequence_tis", above=0)
     low: float = setting(0.5, "lower bound of icepop and sequence_mask", within=(0, 1))
     high: float = setting(5.0, "upper bound of icepop and sequence_mask", at_least=1)
 
@@ -89,10 +99,10 @@ class AlgorithmConfig(Section):
                 f"algorithm.dual_clip={self.dual_clip} must be above 1 + algorithm.clip_high = {bound:g}: write 10.0, "
                 "or 0 to turn it off"
             )
-        if self.loss == "gspo" and self.aggregation == "token_mean":
+        if self.loss in ("gspo", "gmpo") and self.aggregation == "token_mean":
             yield (
-                "algorithm.loss=gspo clips whole responses and algorithm.aggregation=token_mean weighs them by "
-                "length: write algorithm.aggregation=sequence_mean"
+                f"algorithm.loss={self.loss} takes a ratio of whole responses and algorithm.aggregation=token_mean "
+                "weighs them by length: write algorithm.aggregation=sequence_mean"
             )
         if self.loss == "gspo" and self.clip_high > 0.05:
             yield (

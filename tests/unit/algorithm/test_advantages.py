@@ -15,7 +15,13 @@ from nemo_brorl.config.sections.algorithm import ADVANTAGES as NAMES
 
 def rewards(*groups: list[float]) -> list[GroupRewards]:
     """Of groups without shaping."""
-    return [GroupRewards(np.asarray(group, np.float32), np.asarray(group, np.float32)) for group in groups]
+    return [shaped_group(group, group) for group in groups]
+
+
+def shaped_group(raw: list[float], shaped: list[float], lengths: list[int] | None = None) -> GroupRewards:
+    return GroupRewards(
+        np.asarray(raw, np.float32), np.asarray(shaped, np.float32), np.asarray(lengths or [2] * len(raw), np.int32)
+    )
 
 
 def advantage(name: str, *groups: list[float], **settings: float) -> list[np.ndarray]:
@@ -55,6 +61,27 @@ def test_rloo_compares_with_the_mean_of_the_others() -> None:
     np.testing.assert_allclose(result, [1 - 2 / 3, -1, 1 - 2 / 3, 1 - 2 / 3], rtol=1e-6)
 
 
+def test_opo_weighs_rewards_by_length_in_its_baseline() -> None:
+    # (3 · 1 + 1 · 0 + 4 · 0) / 8 = 3/8; a group of equal lengths has its mean, one without tokens none
+    (result,) = advantages_of([shaped_group([1, 0, 0], [1, 0, 0], [3, 1, 4])], AlgorithmConfig(advantage="opo"))
+    np.testing.assert_allclose(result, [5 / 8, -3 / 8, -3 / 8])
+    (equal,) = advantage("opo", [1, 0, 0, 0])
+    np.testing.assert_allclose(equal, [0.75, -0.25, -0.25, -0.25])
+    (empty,) = advantages_of([shaped_group([1, 0], [1, 0], [0, 0])], AlgorithmConfig(advantage="opo"))
+    assert empty.tolist() == [1, 0]
+
+
+def test_opos_baseline_has_the_least_variance_where_noise_grows_with_length() -> None:
+    """Score functions of variance l; right answers are twice as long as wrong ones."""
+    random, num = np.random.default_rng(0), 50_000
+    right = (random.random((num, 8)) < 0.4).astype(np.float64)
+    lengths = np.where(right == 1, 20.0, 10.0)
+    scores = np.sqrt(lengths) * random.normal(size=lengths.shape)
+    by_length = (right * lengths).sum(1, keepdims=True) / lengths.sum(1, keepdims=True)
+    plain = right.mean(1, keepdims=True)
+    assert ((right - by_length) * scores).sum(1).var() < 0.99 * ((right - plain) * scores).sum(1).var()
+
+
 def test_maxrl_divides_by_the_success_rate() -> None:
     hard, easy, hopeless = advantage("maxrl", [1, 0, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0])
     np.testing.assert_allclose(hard, [3, -1, -1, -1])  # (1 − 1/4) / (1/4)
@@ -71,7 +98,7 @@ def test_maxrl_averages_score_functions_over_the_successes() -> None:
 
 def test_maxrl_counts_a_group_by_its_successes_however_its_rewards_were_shaped() -> None:
     # cosine shaping: right answers 0.5, wrong ones −1, mean −0.625; a quarter is right
-    shaped = [GroupRewards(np.array([1, 0, 0, 0], np.float32), np.array([0.5, -1, -1, -1], np.float32))]
+    shaped = [shaped_group([1, 0, 0, 0], [0.5, -1, -1, -1])]
     (result,) = advantages_of(shaped, AlgorithmConfig(advantage="maxrl"))
     np.testing.assert_allclose(result, np.array([1.125, -0.375, -0.375, -0.375]) * 4)
 
@@ -122,7 +149,7 @@ def test_a_rare_success_weighs_more_than_a_common_one() -> None:
 
 def test_success_is_judged_by_the_raw_reward() -> None:
     # the cosine length reward of a correct answer lies below 1: 0.9 when short, 0.5 when long
-    shaped = [GroupRewards(np.array([1, 1, 0, 0], np.float32), np.array([0.9, 0.5, -1, -0.5], np.float32))]
+    shaped = [shaped_group([1, 1, 0, 0], [0.9, 0.5, -1, -0.5])]
     (result,) = advantages_of(shaped, AlgorithmConfig(advantage="pass_at_k", pass_at_k=1))
     np.testing.assert_allclose(result, [1, 1, -1, -1], rtol=1e-5)
     # shaped mean −0.025, and half are correct: weight (1 − 1/2)¹

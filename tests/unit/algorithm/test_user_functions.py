@@ -90,7 +90,7 @@ def config_with(*overrides: str) -> BroRLConfig:
 
 def rewards(*values: float) -> GroupRewards:
     array = np.asarray(values, np.float32)
-    return GroupRewards(array, array)
+    return GroupRewards(array, array, np.full(len(array), 2, np.int32))
 
 
 def test_an_advantage_by_import_path_gets_its_own_parameters() -> None:
@@ -111,7 +111,7 @@ def test_an_advantage_without_parameters_takes_two_arguments() -> None:
 
 def test_the_weight_of_rare_successes_applies_to_it_too() -> None:
     config = config_with("algorithm.advantage=my_functions:plain", "algorithm.rare_success_exponent=1")
-    (values,) = advantages_of([rewards(0, 0, 0, 1)], config.algorithm)
+    (values,) = make_train_batch([make_group([0, 0, 0, 1])], config, 1).advantages
     assert values.tolist() == [0, 0, 0, 0.75]
 
 

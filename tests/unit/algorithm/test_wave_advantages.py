@@ -17,7 +17,8 @@ from tests.support.fakes import make_group
 
 
 def group(*rewards: float) -> GroupRewards:
-    return GroupRewards(np.asarray(rewards, np.float32), np.asarray(rewards, np.float32))
+    array = np.asarray(rewards, np.float32)
+    return GroupRewards(array, array, np.full(len(rewards), 2, np.int32))
 
 
 def members(weight: float, *rollouts: int) -> WaveMembers:
