@@ -27,6 +27,7 @@ COMMANDS = {
     "status": ("nemo_brorl.launcher.status", "what a run is doing, how far it is, and how long it will take"),
     "attach": ("nemo_brorl.launcher.attach", "follow a run's log, or open a shell on one of its nodes"),
     "simulate": ("nemo_brorl.commands.simulate", "BroRL's simulator (Figure 3), tables and figures"),
+    "advise": ("nemo_brorl.commands.advise", "what another N, or fill of batches, would make of a run"),
     "plateau": ("nemo_brorl.commands.plateau", "where the plateau detector would have broadened a run"),
 }
 

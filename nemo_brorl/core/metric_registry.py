@@ -39,6 +39,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
     "rollouts": (
         "What was sampled and what it was spent on.",
         (
+            Metric("prompt_tokens", "tokens", f"mean over {_PROMPT_STEP}", "Length of a prompt"),
             Metric("response_tokens", "tokens", _ROLLOUTS, "Length of a response"),
             Metric("response_tokens_max", "tokens", "maximum of the step", "Length of the longest response"),
             Metric("truncated", "share", _ROLLOUTS, "Responses that ended at the limit of tokens"),

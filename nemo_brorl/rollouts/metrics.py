@@ -41,6 +41,7 @@ def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     metrics = {
         "reward/mean": float(rewards.mean()),
         "reward/num_failed": float(num_failed),
+        "rollouts/prompt_tokens": float(np.mean([len(group.prompt.token_ids) for group in groups])),
         "rollouts/response_tokens": float(lengths.mean()),
         "rollouts/response_tokens_max": float(lengths.max()),
         "rollouts/truncated": _share_truncated(groups),
