@@ -11,33 +11,11 @@ from torch import Tensor
 
 from nemo_brorl.algorithm.importance import importance_weights
 from nemo_brorl.algorithm.loss_inputs import MiniBatchSize, Sequences, TokenBatch, token_weights
-from nemo_brorl.algorithm.losses import Loss, cispo, cross_entropy, gmpo, gspo, kl_per_token, ppo_clip
+from nemo_brorl.algorithm.losses import cispo, cross_entropy, gspo, kl_per_token, ppo_clip
 from nemo_brorl.config.schema import AlgorithmConfig, ImportanceCorrectionConfig, KLConfig
+from tests.support.token_batches import tokens
 
 OFF = ImportanceCorrectionConfig(enabled=False)
-
-
-def tokens(
-    log_ratios: list[float],
-    advantages: list[float],
-    lengths: list[int],
-    *,
-    mismatch: list[float] | None = None,
-    reference: float | None = None,
-) -> TokenBatch:
-    """Responses of the given lengths end to end: log π/π_old, log π_old/π_vLLM (0) and log π_ref/π_old per token."""
-    old = torch.full((len(log_ratios),), math.log(0.5))
-    index = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    return TokenBatch(
-        log_probs=(old + torch.tensor(log_ratios)).requires_grad_(),
-        entropies=torch.zeros_like(old, requires_grad=True),
-        old_log_probs=old,
-        sampled_log_probs=old - torch.tensor(mismatch or [0.0] * len(log_ratios)),
-        reference_log_probs=None if reference is None else old + reference,
-        advantages=torch.tensor(advantages),
-        weights=torch.ones_like(old),
-        sequences=Sequences(index, torch.tensor(lengths, dtype=torch.float32)),
-    )
 
 
 def batch(
@@ -274,47 +252,3 @@ def test_brorls_whole_loss_equals_an_independent_reference() -> None:
     expected.backward()
     assert result.loss.item() == pytest.approx(expected.item(), rel=1e-6)
     torch.testing.assert_close(gradient(used), leaf.grad, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("advantage", [1.0, -1.0, 0.0])
-@pytest.mark.parametrize("loss", [ppo_clip, gspo, gmpo, cispo])
-def test_one_wild_token_leaves_loss_gradient_and_metrics_finite(loss: Loss, advantage: float) -> None:
-    wild = tokens([100.0, 0.1], [advantage, 1.0], [1, 1])
-    result = loss(wild, AlgorithmConfig(importance_correction=OFF))
-    result.loss.backward()
-    assert wild.log_probs.grad is not None
-    assert wild.log_probs.grad.isfinite().all()
-    assert result.loss.isfinite()
-    assert all(value.isfinite() for value in result.metrics.values())
-
-
-def test_gmpo_takes_the_geometric_mean_of_ratios_clipped_on_the_side_of_the_advantage() -> None:
-    """Ratios 2 and 1/2 of a response, bounds 1/2 … 5/4. Advantage +1: 5/4 and 1/2 make √(5/8). Advantage −1: 2 and 1/2
-    make 1. The gradient of the geometric mean s with respect to an unclipped token's log-prob is s / 2."""
-    config = AlgorithmConfig(clip_low=0.5, clip_high=0.25, importance_correction=OFF)
-    log_ratios = [math.log(2), math.log(0.5)]
-    positive = tokens(log_ratios, [1.0, 1.0], [2])
-    result = gmpo(replace(positive, weights=torch.full((2,), 0.5)), config)
-    result.loss.backward()
-    mean = math.sqrt(5 / 8)
-    assert float(result.loss.detach()) == pytest.approx(-mean)
-    assert positive.log_probs.grad is not None
-    assert positive.log_probs.grad.tolist() == pytest.approx([0.0, -mean / 2])
-    assert float(result.metrics["policy/clip_fraction"]) == 1.0
-    negative = tokens(log_ratios, [-1.0, -1.0], [2])
-    assert float(gmpo(replace(negative, weights=torch.full((2,), 0.5)), config).loss) == pytest.approx(1.0)
-
-
-def test_gmpo_clips_below_only_where_the_advantage_is_negative() -> None:
-    config = AlgorithmConfig(clip_low=0.5, clip_high=0.25, importance_correction=OFF)
-    assert float(gmpo(tokens([math.log(0.1)], [-1.0], [1]), config).loss) == pytest.approx(0.5)
-    assert float(gmpo(tokens([math.log(0.1)], [1.0], [1]), config).loss) == pytest.approx(-0.1)
-
-
-def test_a_truncated_weight_of_a_whole_response_is_a_product_for_each_of_its_tokens() -> None:
-    # responses of w = (2, 3) and (1/2, 1/2, 1): min(6, 4) and 1/4
-    mismatch = [math.log(2), math.log(3), math.log(0.5), math.log(0.5), 0.0]
-    settings = ImportanceCorrectionConfig(kind="sequence_tis", cap=4.0)
-    of = tokens([0.0] * 5, [1.0] * 5, [2, 3], mismatch=mismatch)
-    weights = importance_weights(of, AlgorithmConfig(importance_correction=settings))
-    assert weights.tolist() == pytest.approx([4.0, 4.0, 0.25, 0.25, 0.25])
