@@ -43,6 +43,7 @@ class Prompt:
     token_ids: tuple[int, ...]  # [P]
     payload: Mapping[str, Any]  # JSON-able; only the verifier reads it
     domain: str = ""  # of the mixture it was drawn from; "" where there is none
+    weight: float = 1.0  # prompts that it stands for, itself and those passed over (rollouts/prompt_pool.py)
 
 
 @dataclass(frozen=True)

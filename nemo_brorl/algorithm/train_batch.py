@@ -40,8 +40,9 @@ def make_train_batch(
     else:
         advantages = _advantages(groups, rewards, trained, algorithm)
     kept = []
-    for values, chosen in zip(advantages, trained, strict=True):
-        kept.append(_zero_elsewhere(values[chosen], chosen, len(values)))
+    for group, values, chosen in zip(groups, advantages, trained, strict=True):
+        weighted = np.float32(group.prompt.weight) * values[chosen]
+        kept.append(_zero_elsewhere(weighted, chosen, len(values)))
     selection = config.dynamic_sampling
     min_reward_range = selection.min_reward_range if selection.enabled else None
     return TrainBatch(

@@ -38,6 +38,7 @@ from nemo_brorl.config.sections.rollouts import (
     DynamicSamplingConfig,
     PlacementConfig,
     PlateauConfig,
+    PoolConfig,
     PosteriorConfig,
     RolloutsConfig,
     ScheduleConfig,

@@ -152,8 +152,7 @@ class BatchFill:
         metrics.update(generation_metrics(self.stats_before, self.stats_after, seconds))
         metrics.update(self.dynamic_sampling.metrics())
         metrics.update(cut_metrics(self.cut_groups))
-        metrics.update(self.carry_over.spent.metrics())
-        metrics.update(self.carry_over.coverage.metrics())
+        metrics.update(self.carry_over.metrics())
         loss_scale = self.dynamic_sampling.share_of_step(batch)
         metrics["dynamic_sampling/loss_scale"] = loss_scale
         metrics["rollouts/late_groups"] = float(len(completed))

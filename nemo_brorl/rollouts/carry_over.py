@@ -24,6 +24,7 @@ from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling, judge
 from nemo_brorl.rollouts.group_size.allocation import Spent
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.ledger import OpenGroup
+from nemo_brorl.rollouts.prompt_pool import PromptPool
 from nemo_brorl.rollouts.replay_cache import ReplayCache
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import Stage
@@ -86,6 +87,7 @@ class CarryOver:
         self.lengths = LengthHistory()
         self.beliefs = SuccessPosterior(rollouts.posterior)
         self.spent = Spent()
+        self.pool = PromptPool(rollouts.pool, prompts, self.beliefs, sampler.seed)
         self.coverage = CoverageWatch(rollouts.coverage)
         self.is_batch_complete = False  # what is kept is the next step's batch; what was sampled for it is learnt
         resumes = rollouts.unfinished == "resume" or dynamic_sampling.in_flight == "resume"
@@ -94,6 +96,7 @@ class CarryOver:
     def begin_step(self, stage: Stage, version: int) -> None:
         """A batch is to be filled under weights `version`. Groups that are too old are given up: kept and closed ones
         are dropped, open ones start anew."""
+        self.pool.begin_step(stage.num_per_prompt)
         self.dynamic_sampling.begin_step(version, stage.prompts_per_step, self.is_batch_complete)
         oldest = version - self.dynamic_sampling.config.max_staleness
         fresh: list[OpenGroup] = []
@@ -142,7 +145,7 @@ class CarryOver:
         """Prompts of `num` new groups: those to be restarted first; each is handed out once more."""
         restarted = self.restarted[:num]
         self.restarted = self.restarted[num:]
-        return restarted + self.prompts.take(num - len(restarted))
+        return restarted + self.pool.take(num - len(restarted))
 
     def take_completed(self) -> list[ScoredGroup]:
         """Completed groups in the order of their prompts' uids, as the batch is taken."""
@@ -194,6 +197,14 @@ class CarryOver:
         self.beliefs.learn(sampled)
         self.coverage.note(sampled)
         self.spent = self.spent.plus(num_tokens, num_informative)
+
+    def metrics(self) -> dict[str, float]:
+        """What the run has spent so far, prompts passed over, and what has become of pass@k."""
+        return {
+            **self.spent.metrics(),
+            **self.pool.metrics(),
+            **self.coverage.metrics(),
+        }
 
     def state(self) -> SamplerState:
         """A copy of all that a checkpoint needs, whatever is sampled afterwards."""

@@ -31,8 +31,9 @@ def coverage_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 
 def mean_pass_at(groups: Sequence[ScoredGroup]) -> dict[int, float]:
-    """Mean unbiased pass@k by k, powers of two."""
+    """Mean unbiased pass@k by k, powers of two; a prompt counts by its weight."""
     values: dict[int, list[float]] = {}
+    weights: dict[int, list[float]] = {}
     for group in groups:
         is_correct = first_wave(group) >= SUCCESS_REWARD
         num = len(is_correct)
@@ -41,10 +42,11 @@ def mean_pass_at(groups: Sequence[ScoredGroup]) -> dict[int, float]:
         while k <= num:
             value = pass_at_k(num, num_correct, k)
             values.setdefault(k, []).append(value)
+            weights.setdefault(k, []).append(group.prompt.weight)
             k *= 2
     means: dict[int, float] = {}
     for k in sorted(values):
-        means[k] = float(np.mean(values[k]))
+        means[k] = float(np.average(values[k], weights=weights[k]))
     return means
 
 

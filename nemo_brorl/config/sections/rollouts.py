@@ -123,6 +123,21 @@ class CoverageConfig(Section):
 
 
 @dataclass
+class PoolConfig(Section):
+    """Which prompts are asked (`rollouts/prompt_pool.py`)."""
+
+    enabled: bool = setting(False, "prompts that probably teach nothing are mostly passed over, without sampling")
+    min_probability: float = setting(
+        0.25,
+        "probability to ask a prompt whatever is believed of it; lower: fewer samples, larger weights",
+        within=(0.01, 1),
+    )
+    full_above: float = setting(
+        0.5, "chance of an informative group from which on a prompt is always asked", within=(0.01, 1)
+    )
+
+
+@dataclass
 class RolloutsConfig(Section):
     """How many, and how they are drawn."""
 
@@ -139,6 +154,7 @@ class RolloutsConfig(Section):
     )
     waves: WavesConfig = section(WavesConfig)
     posterior: PosteriorConfig = section(PosteriorConfig)
+    pool: PoolConfig = section(PoolConfig)
     coverage: CoverageConfig = section(CoverageConfig)
     save_samples: int = setting(4, "rollouts per step written as text to the run folder; 0: none", at_least=0)
     deadline_s: float | None = setting(

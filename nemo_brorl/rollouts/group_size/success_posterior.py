@@ -167,7 +167,7 @@ class SuccessPosterior:
             response_tokens=response_tokens,
         )
         seen = self.seen(prompt.task)
-        self._tasks[prompt.task] = seen.plus(group)
+        self._tasks[prompt.task] = seen.plus(group, prompt.weight)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able; at most `rollouts.posterior.max_prompts` prompts."""

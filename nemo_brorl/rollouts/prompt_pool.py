@@ -1,0 +1,78 @@
+"""Which prompts of the stream are asked: those believed to teach nothing are mostly passed over, without sampling.
+
+With x the success rate of a prompt, by its belief (`group_size/success_posterior.py`), N rollouts disagree with the
+chance c = 1 − E[x^N] − E[(1 − x)^N]. The prompt is asked with the probability q = c / `full_above`, at least
+`min_probability` and at most 1, and its advantages count 1 / q-fold (Horvitz & Thompson 1952). So solved and hopeless
+prompts cost few samples, every prompt has the weight in the gradient that it has when all are asked, shares of domains
+are kept, and the price is the variance of the weights. Beliefs fade (`rollouts.posterior.memory`), which brings a
+prompt back. What is learnt of tasks counts asked prompts by the same weights.
+
+Only prompts that come again profit: of one never seen the belief is that of its task. The coin is a hash of seed and
+uid, and beliefs change between steps alone, so a restart asks the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nemo_brorl.config.schema import PoolConfig
+from nemo_brorl.ports import PromptSource
+from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
+from nemo_brorl.rollouts.group_size.waves import coin
+from nemo_brorl.types import Prompt
+
+FIRST_WAVE = 0  # of `coin`: waves that are decided on are counted from 1
+
+
+class PromptPool:
+    """Prompts to ask, from a stream and what is believed of them. It keeps counts of a step, and no state."""
+
+    def __init__(
+        self,
+        config: PoolConfig,
+        prompts: PromptSource,
+        beliefs: SuccessPosterior,
+        seed: int,
+    ) -> None:
+        self.config = config
+        self.prompts = prompts
+        self.beliefs = beliefs
+        self.seed = seed
+        self.begin_step(2)
+
+    def begin_step(self, num_per_prompt: int) -> None:
+        """Groups of the step are to have so many rollouts."""
+        self.num_per_prompt = num_per_prompt
+        self.num_passed_over = 0
+        self.largest_weight = 1.0
+
+    def take(self, num: int) -> list[Prompt]:
+        """The next `num` prompts of the stream that are asked, with their weights."""
+        taken: list[Prompt] = []
+        while len(taken) < num:
+            for prompt in self.prompts.take(num - len(taken)):
+                probability = self.probability(prompt)
+                if coin(self.seed, prompt.uid, FIRST_WAVE) < probability:
+                    weight = 1 / probability
+                    taken.append(replace(prompt, weight=weight))
+                    self.largest_weight = max(self.largest_weight, weight)
+                else:
+                    self.num_passed_over += 1
+        return taken
+
+    def probability(self, prompt: Prompt) -> float:
+        """That a prompt is asked."""
+        if not self.config.enabled:
+            return 1.0
+        belief = self.beliefs.posterior(prompt)
+        chance = belief.keep_rate(self.num_per_prompt)
+        return min(1.0, max(self.config.min_probability, chance / self.config.full_above))
+
+    def metrics(self) -> dict[str, float]:
+        """Counts of the step; nothing where every prompt is asked."""
+        if not self.config.enabled:
+            return {}
+        return {
+            "rollouts/prompts_passed_over": float(self.num_passed_over),
+            "rollouts/prompt_weight_max": self.largest_weight,
+        }

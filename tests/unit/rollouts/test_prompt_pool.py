@@ -1,0 +1,117 @@
+"""Prompts that are passed over, and what those asked stand for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nemo_brorl.algorithm.train_batch import make_train_batch
+from nemo_brorl.config.schema import BroRLConfig, PoolConfig, PosteriorConfig
+from nemo_brorl.rollouts.coverage import coverage_metrics
+from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
+from nemo_brorl.rollouts.prompt_pool import PromptPool
+from nemo_brorl.training.trainer import BroRLTrainer
+from nemo_brorl.types import Prompt
+from tests.support.fakes import FakePrompts, make_group, make_prompt
+from tests.support.loop import fake, make_trainer, small_config
+
+NUM_PROMPTS = 40
+
+
+class CircledPrompts(FakePrompts):
+    """The same prompts again and again, each time under another uid."""
+
+    def take(self, num: int) -> list[Prompt]:
+        prompts = super().take(num)
+        return [replace(prompt, token_ids=(number_of(prompt),)) for prompt in prompts]
+
+
+def number_of(prompt: Prompt) -> int:
+    return int(prompt.uid.rsplit("/", 1)[1]) % NUM_PROMPTS
+
+
+def test_everything_is_asked_until_it_is_switched_on() -> None:
+    beliefs = SuccessPosterior(PosteriorConfig())
+    beliefs.observe(make_prompt(), 1000, 1000)
+    pool = PromptPool(PoolConfig(), FakePrompts(), beliefs, seed=0)
+    assert [prompt.weight for prompt in pool.take(3)] == [1.0, 1.0, 1.0]
+    assert pool.metrics() == {}
+
+
+def test_the_probability_is_the_chance_of_disagreement_by_hand() -> None:
+    # nothing was seen: Beta(½, ½); of two rollouts 2 E[x (1 − x)] = 1/4 disagree
+    pool = PromptPool(PoolConfig(enabled=True), FakePrompts(), SuccessPosterior(PosteriorConfig()), seed=0)
+    assert pool.probability(make_prompt()) == pytest.approx(0.25 / 0.5)
+    pool.begin_step(64)
+    assert pool.probability(make_prompt()) == 1.0
+    pool.beliefs.observe(make_prompt(), 10_000, 10_000)
+    assert pool.probability(make_prompt()) == 0.25, "never less"
+
+
+def test_the_weighted_estimate_is_the_gradient_of_all_prompts() -> None:
+    """Half of the prompts are solved (0.999), half are hard (0.05); beliefs are those of 64 rollouts of each. RLOO
+    estimates of N = 16, gradient p (1 − p)."""
+    random = np.random.default_rng(0)
+    rates = np.where(np.arange(NUM_PROMPTS) % 2 == 0, 0.999, 0.05)
+    beliefs = SuccessPosterior(PosteriorConfig())
+    for number, rate in enumerate(rates):
+        beliefs.observe(replace(make_prompt(), token_ids=(number,)), int(random.binomial(64, rate)), 64)
+    prompts = CircledPrompts()
+    pool = PromptPool(PoolConfig(enabled=True), prompts, beliefs, seed=3)
+    pool.begin_step(16)
+    asked = pool.take(12_000)
+    total = prompts.position
+    right = random.binomial(16, [rates[number_of(prompt)] for prompt in asked])
+    weights = np.array([prompt.weight for prompt in asked])
+    estimates = weights * right * (16 - right) / (16 * 15)
+    gradient = (rates * (1 - rates)).mean()
+    error = np.sqrt((estimates**2).sum()) / total
+    assert estimates.sum() / total == pytest.approx(gradient, abs=4 * error)
+    unweighted = (estimates / weights).mean()
+    assert abs(unweighted - gradient) > 10 * error
+    assert len(asked) / total == pytest.approx(0.55, abs=0.03)
+    assert pool.metrics() == {
+        "rollouts/prompts_passed_over": total - 12_000,
+        "rollouts/prompt_weight_max": weights.max(),
+    }
+
+
+def test_a_group_counts_by_the_weight_of_its_prompt() -> None:
+    config = BroRLConfig()
+    config.algorithm.advantage = "dr_grpo"
+    group = make_group([1, 0])
+    heavy = replace(group, group=replace(group.group, prompt=replace(group.prompt, weight=4.0)))
+    assert make_train_batch([heavy], config, 1).advantages[0].tolist() == [2.0, -2.0]
+    assert coverage_metrics([heavy, make_group([0, 0])])["rollouts/pass_at_1"] == pytest.approx(0.5 * 4 / 5)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_resumed_run_asks_the_same_prompts(tmp_path: Path, overlap: bool) -> None:
+    def config() -> BroRLConfig:
+        made = small_config(6)
+        made.rollouts.overlap = overlap
+        made.rollouts.num_per_prompt, made.rollouts.pool.enabled = 4, True
+        made.rollouts.pool.full_above = 1.0
+        return made
+
+    def trainer_of(name: str) -> tuple[CircledPrompts, BroRLTrainer]:
+        trainer = make_trainer(tmp_path / name, config())
+        prompts = CircledPrompts()
+        trainer.carry_over.prompts = trainer.carry_over.pool.prompts = prompts
+        return prompts, trainer
+
+    prompts, whole = trainer_of("whole")
+    whole.fit()
+    _, first = trainer_of("parts")
+    for _ in range(3):  # a checkpoint is written after two
+        first.step()
+        first.after_step()
+    resumed_prompts, second = trainer_of("parts")
+    assert second.resume()
+    second.fit()
+    assert fake(second).weight == fake(whole).weight
+    assert resumed_prompts.position == prompts.position
+    assert len(prompts.taken) > 0
