@@ -89,6 +89,7 @@ class CarryOver:
         self.spent = Spent()
         self.pool = PromptPool(rollouts.pool, prompts, self.beliefs, sampler.seed)
         self.coverage = CoverageWatch(rollouts.coverage)
+        self.num_sampled = 0  # rollouts of the run when the last batch was taken
         self.is_batch_complete = False  # what is kept is the next step's batch; what was sampled for it is learnt
         resumes = rollouts.unfinished == "resume" or dynamic_sampling.in_flight == "resume"
         self.may_mix_versions = rollouts.overlap or resumes
@@ -150,6 +151,7 @@ class CarryOver:
     def take_completed(self) -> list[ScoredGroup]:
         """Completed groups in the order of their prompts' uids, as the batch is taken."""
         self.is_batch_complete = False
+        self.num_sampled = self.spent.rollouts
         completed = sorted(self.completed, key=lambda group: group.prompt.uid)
         self.completed = []
         return completed
@@ -184,11 +186,13 @@ class CarryOver:
             return
         self.is_batch_complete = True
         num_informative = 0
+        num_rollouts = 0
         for scored in sampled:
             prompt = scored.prompt
             self.lengths.observe(prompt.task, prompt.uid, scored.group.lengths)
             decision = judge(scored, self.dynamic_sampling.config)
             num_informative += decision.reason == "informative"
+            num_rollouts += len(scored.rewards)
         for group in cut:
             task = group.prompt.task
             for block in group.partial:
@@ -196,7 +200,8 @@ class CarryOver:
                 self.lengths.observe(task, group.uid, block.lengths, is_cut)
         self.beliefs.learn(sampled)
         self.coverage.note(sampled)
-        self.spent = self.spent.plus(num_tokens, num_informative)
+        of_step = Spent(num_tokens, num_informative, num_rollouts)
+        self.spent = self.spent.plus(of_step)
 
     def metrics(self) -> dict[str, float]:
         """What the run has spent so far, prompts passed over, and what has become of pass@k."""

@@ -1,7 +1,8 @@
 """Schedule of N, of the prompts of a step, and of the learning rate over training.
 
-Stages follow one another: `constant` has one, `staged` moves on after each stage's steps, `on_plateau` when validation
-has stopped rising (ProRL → BroRL). A stage's N sets its prompts per step under the sample budget, and the batch of
+Stages follow one another: `constant` has one, `staged` moves on after each stage's steps, `budget` after each stage's
+sampled rollouts (the best N grows with what is spent, IsoCompute, arXiv 2603.12151), `on_plateau` when validation has
+stopped rising (ProRL → BroRL). A stage's N sets its prompts per step under the sample budget, and the batch of
 rollouts sets the learning rate: by default with its square root, as BroRL does (η = η₀ √(B / B₀), arXiv 2510.01180
 section 4.2).
 """
@@ -37,6 +38,7 @@ class RolloutSchedule:
         self.settings = config.rollouts.schedule
         self.index = 0
         self.stage_start = 0  # steps done when the current stage began
+        self.rollouts_before = 0  # sampled when it began
         self.detector = PlateauDetector(self.settings.plateau)
 
     @property
@@ -67,14 +69,24 @@ class RolloutSchedule:
             "rollouts/prompts_per_step": float(stage.prompts_per_step),
         }
 
-    def before_step(self, steps_done: int) -> str | None:
-        """Move on when a stage of fixed length is over."""
-        if self.settings.kind != "staged" or self._is_last:
+    def before_step(self, steps_done: int, num_sampled: int = 0) -> str | None:
+        """Move on when a stage of fixed length is over; `num_sampled`: rollouts of the run, for all batches that were
+        taken."""
+        if self._is_last:
             return None
-        length = self.settings.stages[self.index].num_steps
-        if length is None or steps_done - self.stage_start < length:
+        reason = None
+        if self.settings.kind == "staged":
+            length = self.settings.stages[self.index].num_steps
+            if length is not None and steps_done - self.stage_start >= length:
+                reason = f"stage of {length} steps is over"
+        elif self.settings.kind == "budget":
+            budget = self.settings.stages[self.index].num_rollouts
+            if budget is not None and num_sampled - self.rollouts_before >= budget:
+                reason = f"stage of {budget:,} rollouts is over"
+        if reason is None:
             return None
-        return self._advance(steps_done, f"stage of {length} steps is over")
+        self.rollouts_before = num_sampled
+        return self._advance(steps_done, reason)
 
     def after_validation(self, steps_done: int, score: float) -> str | None:
         """Move on when validation has stopped rising."""
@@ -99,6 +111,7 @@ class RolloutSchedule:
         return {
             "index": self.index,
             "stage_start": self.stage_start,
+            "rollouts_before": self.rollouts_before,
             "detector": self.detector.state_dict(),
         }
 
@@ -112,6 +125,7 @@ class RolloutSchedule:
             )
         self.index = state["index"]
         self.stage_start = state["stage_start"]
+        self.rollouts_before = state.get("rollouts_before", 0)
         self.detector.load_state_dict(state["detector"])
 
 

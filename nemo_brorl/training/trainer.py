@@ -191,7 +191,7 @@ class BroRLTrainer:
         if is_last or is_due(step, settings.val_interval):
             result = self.validate()
             self.begin_stage(self.schedule.after_validation(step, result.overall.pass_at_1))
-        self.begin_stage(self.schedule.before_step(step))
+        self.begin_stage(self.schedule.before_step(step, self.carry_over.num_sampled))
         self.reset_reference()
         self.saver.finish(wait=False)
         self.row.add(self.saver.take_seconds())

@@ -16,6 +16,9 @@ class StageConfig(Section):
 
     num_per_prompt: int = setting(MISSING, "N of this stage", at_least=2)
     num_steps: int | None = setting(None, "steps of a stage of kind staged; null: to the end", at_least=1)
+    num_rollouts: int | None = setting(
+        None, "rollouts sampled in a stage of kind budget, those not learnt from too; null: to the end", at_least=1
+    )
 
 
 @dataclass
@@ -34,8 +37,9 @@ class ScheduleConfig(Section):
 
     kind: str = setting(
         "constant",
-        "constant: rollouts.num_per_prompt; staged: after each stage's steps; on_plateau: when validation stalls",
-        choices=("constant", "staged", "on_plateau"),
+        "constant: rollouts.num_per_prompt; staged: after each stage's steps; budget: after each stage's rollouts; "
+        "on_plateau: when validation stalls",
+        choices=("constant", "staged", "budget", "on_plateau"),
     )
     stages: list[StageConfig] = setting([], "stages in their order; none under kind=constant")
     sample_budget: int | None = setting(
@@ -50,7 +54,7 @@ class ScheduleConfig(Section):
         if self.kind == "constant" and self.stages:
             yield (
                 f"rollouts.schedule.stages has {len(self.stages)} stages and rollouts.schedule.kind=constant uses "
-                "none: write kind=staged or on_plateau, or leave stages empty"
+                "none: write kind=staged, budget or on_plateau, or leave stages empty"
             )
         if self.kind != "constant" and not self.stages:
             yield (
@@ -63,6 +67,21 @@ class ScheduleConfig(Section):
                 yield (
                     f"rollouts.schedule.stages.{index}.num_steps is missing: only the last stage may go on to the end; "
                     "write its steps"
+                )
+            if self.kind == "budget" and stage.num_rollouts is None and not is_last:
+                yield (
+                    f"rollouts.schedule.stages.{index}.num_rollouts is missing: only the last stage may go on to the "
+                    "end; write the rollouts that it may sample"
+                )
+            if self.kind != "budget" and stage.num_rollouts is not None:
+                yield (
+                    f"rollouts.schedule.stages.{index}.num_rollouts={stage.num_rollouts} acts under kind=budget alone: "
+                    "write that, or null"
+                )
+            if self.kind == "budget" and stage.num_steps is not None:
+                yield (
+                    f"rollouts.schedule.stages.{index}.num_steps={stage.num_steps}: under kind=budget stages end by "
+                    "rollouts; write null"
                 )
             if self.kind == "on_plateau" and stage.num_steps is not None:
                 yield (
@@ -181,7 +200,7 @@ class RolloutsConfig(Section):
             )
         yield from self.schedule.violations()
         stages = self.schedule.stages
-        if self.schedule.kind == "staged" and stages and stages[0].num_per_prompt != self.num_per_prompt:
+        if self.schedule.kind in ("staged", "budget") and stages and stages[0].num_per_prompt != self.num_per_prompt:
             yield (
                 f"rollouts.num_per_prompt={self.num_per_prompt} and the first stage's num_per_prompt="
                 f"{stages[0].num_per_prompt} differ: write the same number in both"

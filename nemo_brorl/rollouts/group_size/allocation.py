@@ -18,12 +18,14 @@ class Spent:
 
     generated_tokens: int = 0  # response tokens, of groups that were not used too
     informative_groups: int = 0
+    rollouts: int = 0  # of groups that have closed
 
-    def plus(self, generated_tokens: int, informative_groups: int) -> Spent:
+    def plus(self, other: Spent) -> Spent:
         """After another step."""
         return Spent(
-            generated_tokens=self.generated_tokens + generated_tokens,
-            informative_groups=self.informative_groups + informative_groups,
+            generated_tokens=self.generated_tokens + other.generated_tokens,
+            informative_groups=self.informative_groups + other.informative_groups,
+            rollouts=self.rollouts + other.rollouts,
         )
 
     def metrics(self) -> dict[str, float]:

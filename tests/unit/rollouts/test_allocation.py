@@ -32,7 +32,8 @@ def test_the_reward_of_first_waves_does_not_see_which_groups_were_extended() -> 
 
 
 def test_totals_grow_and_survive_a_restart() -> None:
-    spent = Spent().plus(400_000, 3).plus(100_000, 2)
+    spent = Spent().plus(Spent(400_000, 3, 64)).plus(Spent(100_000, 2, 16))
+    assert spent.rollouts == 80
     assert Spent.from_state(spent.state_dict()) == spent
     assert spent.metrics() == {"rollouts/generated_tokens": 500_000, "rollouts/informative_per_million_tokens": 10}
     assert Spent().metrics()["rollouts/informative_per_million_tokens"] == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.train_batch import make_train_batch
-from nemo_brorl.config.schema import BroRLConfig, DynamicSamplingConfig
+from nemo_brorl.config.schema import BroRLConfig, DynamicSamplingConfig, StageConfig
 from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling
 from nemo_brorl.training.trainer import BroRLTrainer
@@ -186,6 +186,29 @@ def test_a_resumed_run_comes_to_what_one_does_that_was_never_stopped(tmp_path: P
     second.fit()
     assert fake(second).weight == fake(whole).weight
     assert second.carry_over.state().carry_over == whole.carry_over.state().carry_over
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_schedule_by_rollouts_is_the_same_after_a_restart(tmp_path: Path, overlap: bool) -> None:
+    def config() -> BroRLConfig:
+        made = config_of("samples", 8)
+        made.rollouts.overlap = overlap
+        made.rollouts.schedule.kind = "budget"
+        made.rollouts.schedule.stages = [StageConfig(8, None, 100), StageConfig(12)]
+        return made
+
+    whole = hard_trainer(tmp_path / "whole", config())
+    whole.fit()
+    assert {plan.groups[0].advantages.size for plan in fake(whole).plans} == {8, 12}
+    first = hard_trainer(tmp_path / "parts", config())
+    for _ in range(3):  # a checkpoint is written after two
+        first.step()
+        first.after_step()
+    second = hard_trainer(tmp_path / "parts", config())
+    assert second.resume()
+    second.fit()
+    assert fake(second).weight == fake(whole).weight
+    assert second.schedule.state_dict() == whole.schedule.state_dict()
 
 
 def test_the_rest_of_a_cut_group_counts_as_its_share_of_the_group() -> None:

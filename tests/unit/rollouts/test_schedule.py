@@ -51,6 +51,21 @@ def test_stages_follow_their_step_counts() -> None:
     assert seen == [16, 16, 16, 64, 64, 256, 256, 256]
 
 
+def test_stages_of_a_budget_follow_the_rollouts_that_were_sampled() -> None:
+    stages = [StageConfig(16, None, 1000), StageConfig(64, None, 500), StageConfig(256)]
+    made = config("budget", *stages, prompts=8)
+    schedule = RolloutSchedule(made)
+    seen = []
+    for steps_done, num_sampled in enumerate([0, 600, 1200, 1600, 1700, 99_999]):
+        if steps_done == 3:
+            resumed = RolloutSchedule(made)
+            resumed.load_state_dict(schedule.state_dict())
+            schedule = resumed
+        schedule.before_step(steps_done, num_sampled)
+        seen.append(schedule.stage.num_per_prompt)
+    assert seen == [16, 16, 64, 64, 256, 256]
+
+
 @pytest.mark.parametrize(("scaling", "factor"), [("sqrt", 4.0), ("linear", 16.0), ("constant", 1.0)])
 def test_the_learning_rate_follows_the_batch(scaling: str, factor: float) -> None:
     made = config("staged", StageConfig(16, 1), StageConfig(256), prompts=8)
@@ -75,6 +90,9 @@ def test_a_resumed_run_is_in_the_same_stage() -> None:
     ("made", "message"),
     [
         (config("staged"), "has no stages"),
+        (config("budget", StageConfig(16), StageConfig(64)), "stages.0.num_rollouts is missing"),
+        (config("budget", StageConfig(16, 3, 100), StageConfig(64)), "stages end by rollouts; write null"),
+        (config("staged", StageConfig(16, 3, 100), StageConfig(64)), "acts under kind=budget alone"),
         (config("constant", StageConfig(64)), "kind=constant uses none"),
         (config("staged", StageConfig(16), StageConfig(64)), "stages.0.num_steps is missing"),
         (config("on_plateau", StageConfig(64, 5)), "under kind=on_plateau stages have no length"),
