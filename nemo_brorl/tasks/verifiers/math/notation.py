@@ -176,8 +176,10 @@ def _unwrapped(text: str) -> str:
     for _ in range(MAX_WRAPPINGS):
         before = plain
         plain = plain.lstrip(":; ")
-        if not plain.endswith("..."):
-            plain = plain.rstrip(".,;: ")
+        is_endless = plain.endswith("...")
+        plain = plain.rstrip(".,;: ")
+        if is_endless:
+            plain += "..."
         if plain.startswith("*") and plain.endswith("*"):
             plain = plain.strip("*")
         if plain.startswith("{") and _closes_at_the_end(plain):

@@ -2,9 +2,9 @@
 of 4 ms).
 
 Most wrong answers are plain: a number, a fraction, a polynomial, a root. Where such an answer and its reference have
-different values, they are not equal, and neither a grammar nor sympy need be asked. What could be read in two ways has
-no value here: mixed numbers (`2\\frac12`), names of several letters, `f(x)`, `1/2x`, `x^23`, commas, units, `e`, `i`.
-Whether two expressions *are* equal is never decided here.
+different values, they are not equal, and neither a grammar nor sympy need be asked; where they have no variables and
+the same value, they are. What could be read in two ways has no value here: mixed numbers (`2\\frac12`), names of
+several letters, `f(x)`, `1/2x`, `x^23`, commas, units.
 """
 
 from __future__ import annotations
@@ -13,51 +13,102 @@ import cmath
 import math
 import re
 from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+from nemo_brorl.tasks.verifiers.math.number import CUT_OFF, Number, are_equal
+
+Numeric = Fraction | complex  # exact where it can be
 
 MAX_LENGTH = 200  # characters
 MAX_DEPTH = 30  # of brackets
+MAX_BITS = 4096  # of the exact result of a power
+MAX_POWER = 1000
+DIFFERENT = 1e-6  # relative difference of values, at least
+SAME = 1e-12  # relative difference of values computed in floating point, at most
+NOISE = 1e-12  # error of a floating-point value, relative to the largest number on the way to it
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<command>\\[a-zA-Z]+)|(?P<sign>[-+*/^(){}])|(?P<letter>[a-zA-Z]))"
+    r"\s*(?:(?P<number>\d+(?:\.\d+)?|\.\d+)|(?P<command>\\[a-zA-Z]+)|(?P<sign>[-+*/^(){}])|(?P<letter>[a-zA-Z]))"
 )
-_DRESS = re.compile(r"\\left(?![a-zA-Z])|\\right(?![a-zA-Z])|\\displaystyle(?![a-zA-Z])|\\[,;:!]|\$")
 _FRACTIONS = ("\\frac", "\\dfrac", "\\tfrac")
 _BEGINNINGS = ("(", "\\sqrt", "\\pi", *_FRACTIONS)
 _PRODUCTS = ("\\cdot", "\\times", "*")
-_NO_VARIABLES = frozenset("deio")  # differentials, Euler's number, the imaginary unit, and what looks like zero
+_CONSTANTS: dict[str, complex] = {"e": complex(math.e), "i": 1j}
+_NO_VARIABLES = frozenset("do")  # a differential, and what looks like zero
 
 
-class _Unreadable(ValueError):
-    """Not a plain expression."""
+class Value(NamedTuple):
+    """What a plain expression is worth."""
+
+    value: Numeric
+    has_variables: bool = False  # then the value is that at one point
+    largest: float = 0.0  # absolute value of the largest sum on the way to it
+    last_place: Fraction = Fraction(0)  # of a decimal that may be rounded; see number.py
 
 
-def are_different(one: str, other: str) -> bool:
-    """Whether both are plain expressions whose values differ at a point with positive variables."""
-    first = value_of(one)
-    second = value_of(other)
-    if first is None or second is None:
-        return False
+def compare(one: Value, other: Value, tolerance: float = 0.0) -> bool | None:
+    """Whether two expressions are equal, up to a relative difference of `tolerance`; None where their values do not
+    tell."""
+    has_variables = one.has_variables or other.has_variables
+    if isinstance(one.value, Fraction) and isinstance(other.value, Fraction) and not has_variables:
+        return are_equal(
+            Number(one.value, one.last_place),
+            Number(other.value, other.last_place),
+            tolerance,
+        )
     try:
-        scale = max(abs(first), abs(second), 1.0)
-        return abs(first - second) > 1e-6 * scale
+        first = complex(one.value)
+        second = complex(other.value)
+        scale = max(abs(first), abs(second))
+        difference = abs(first - second)
     except OverflowError:
+        return None
+    if not math.isfinite(scale):
+        return first == second
+    if not has_variables and difference <= tolerance * scale:
+        return True
+    noise = NOISE * max(one.largest, other.largest, scale)
+    if difference > max(DIFFERENT * scale, 1e3 * noise):
         return False
+    if has_variables or noise > 10 * NOISE * scale:
+        return None
+    return _are_near_equal(one, other, difference, scale)
 
 
-def value_of(text: str) -> complex | None:
-    """The value with fixed positive numbers for variables; None where the text is no plain expression, is one letter,
-    or has no finite value."""
+def _are_near_equal(one: Value, other: Value, difference: float, scale: float) -> bool | None:
+    """Of two values without variables of which one at least is irrational, or was computed as if it were."""
+    place = float(max(one.last_place, other.last_place))
+    if place > 0:
+        is_rounded = difference <= 0.5 * place
+        is_cut_off = difference <= place and difference <= float(CUT_OFF) * scale
+        return is_rounded or is_cut_off
+    is_exact = isinstance(one.value, Fraction) or isinstance(other.value, Fraction)
+    if difference <= SAME * scale and not is_exact:
+        return True
+    return None
+
+
+def read_value(text: str) -> Value | None:
+    """The value of a text in one notation (`notation.py`), with fixed positive numbers for variables; None where the
+    text is no plain expression, is one letter, or has no finite value."""
     if len(text) > MAX_LENGTH:
         return None
     try:
-        reader = _Reader(_DRESS.sub(" ", text))
+        reader = _Reader(text)
         is_single = len(reader.tokens) == 2  # with the end
         if is_single and reader.tokens[0].isalpha():
             return None
         value = reader.sum()
         reader.expect("")
+        if not cmath.isfinite(complex(value)):
+            return None
     except (_Unreadable, ArithmeticError):
         return None
-    return value if cmath.isfinite(value) else None
+    return Value(value, reader.has_variables, reader.largest)
+
+
+class _Unreadable(ValueError):
+    """Not a plain expression."""
 
 
 class _Reader:
@@ -68,6 +119,8 @@ class _Reader:
         self.tokens = [*_tokens(text), ""]  # "" stands at the end
         self.place = 0
         self.depth = 0
+        self.has_variables = False
+        self.largest = 0.0  # absolute value of the terms added so far
 
     @property
     def next(self) -> str:
@@ -82,18 +135,20 @@ class _Reader:
         if self.take() != token:
             raise _Unreadable
 
-    def sum(self) -> complex:
-        total = complex(0)
-        sign = 1
-        if self.next in ("+", "-"):
-            sign = -1 if self.take() == "-" else 1
-        while True:
-            total += sign * self.product()
-            if self.next not in ("+", "-"):
-                return total
-            sign = -1 if self.take() == "-" else 1
+    def sum(self) -> Numeric:
+        sign = self.sign() if self.next in ("+", "-") else 1
+        total = sign * self.product()
+        while self.next in ("+", "-"):
+            sign = self.sign()
+            term = self.product()
+            self.largest = max(self.largest, abs(complex(total)), abs(complex(term)))
+            total += sign * term
+        return total
 
-    def product(self) -> complex:
+    def sign(self) -> int:
+        return -1 if self.take() == "-" else 1
+
+    def product(self) -> Numeric:
         """Factors with a sign between them, or one after the other where that has one reading."""
         value = self.power()
         before = self.tokens[self.place - 1]
@@ -124,7 +179,7 @@ class _Reader:
             raise _Unreadable
         return True
 
-    def power(self) -> complex:
+    def power(self) -> Numeric:
         base = self.factor()
         if self.next != "^":
             return base
@@ -132,35 +187,45 @@ class _Reader:
         exponent = self.group() if self.next == "{" else self.single()
         if self.next == "^" or (base == 0 and exponent.real <= 0):
             raise _Unreadable
-        return base**exponent
+        return _power(base, exponent)
 
-    def single(self) -> complex:
+    def single(self) -> Numeric:
         """An exponent or argument without braces: one character."""
         if len(self.next) != 1 or not self.next.isalnum():
             raise _Unreadable
         return self.factor()
 
-    def factor(self) -> complex:
+    def factor(self) -> Numeric:
         token = self.take()
-        if token[:1].isdigit():
-            return complex(float(token))
+        if token[:1].isdigit() or token[:1] == ".":
+            return Fraction(token)
         if token.isalpha():
-            return _value_of_letter(token)
+            return self.letter(token)
         if token == "(":
             return self.inside(")")
         if token == "\\pi":
             return complex(math.pi)
         if token == "\\sqrt":
-            return self.group() ** 0.5
+            return _root(self.group())
         if token in _FRACTIONS:
             return self.group() / self.group()
         raise _Unreadable
 
-    def group(self) -> complex:
+    def letter(self, letter: str) -> Numeric:
+        """A constant, or the fixed value of a variable; math-verify does not tell capitals apart."""
+        small = letter.lower()
+        if letter in _CONSTANTS:
+            return _CONSTANTS[letter]
+        if small in _NO_VARIABLES or small in _CONSTANTS:
+            raise _Unreadable
+        self.has_variables = True
+        return complex(0.61 + 0.0417 * (ord(small) - ord("a")))
+
+    def group(self) -> Numeric:
         self.expect("{")
         return self.inside("}")
 
-    def inside(self, closing: str) -> complex:
+    def inside(self, closing: str) -> Numeric:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise _Unreadable
@@ -170,11 +235,26 @@ class _Reader:
         return value
 
 
-def _value_of_letter(letter: str) -> complex:
-    small = letter.lower()  # math-verify does not tell them apart
-    if small in _NO_VARIABLES:
+def _power(base: Numeric, exponent: Numeric) -> Numeric:
+    """Exact where base and exponent allow it; huge powers are not computed."""
+    is_whole = isinstance(exponent, Fraction) and exponent.denominator == 1
+    if not is_whole or not isinstance(base, Fraction):
+        return complex(base) ** complex(exponent)
+    times = int(exponent.real)
+    bits = base.numerator.bit_length() + base.denominator.bit_length()
+    if abs(times) > MAX_POWER or abs(times) * bits > MAX_BITS:
         raise _Unreadable
-    return complex(0.61 + 0.0417 * (ord(small) - ord("a")))
+    return base**times
+
+
+def _root(value: Numeric) -> Numeric:
+    """The square root, exact where it is rational."""
+    if isinstance(value, Fraction) and value >= 0:
+        top = math.isqrt(value.numerator)
+        bottom = math.isqrt(value.denominator)
+        if top * top == value.numerator and bottom * bottom == value.denominator:
+            return Fraction(top, bottom)
+    return complex(value) ** 0.5
 
 
 def _tokens(text: str) -> Iterator[str]:

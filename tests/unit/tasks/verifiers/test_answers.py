@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from nemo_brorl.rollouts.ledger import close_group
-from nemo_brorl.tasks.verifiers.math.key import key_of, unmarked
+from nemo_brorl.tasks.verifiers.math.key import key_of
+from nemo_brorl.tasks.verifiers.math.statement import stated_answer
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS, answer_reader
 from nemo_brorl.types import RolloutChunk, RolloutRequest, ScoredChunk
 from tests.support.fakes import SAMPLING, make_chunk, make_prompt, score_chunk
@@ -28,7 +29,14 @@ SAME = [
     ("\\boxed{50\\%}", "50"),
     ("\\boxed{90^\\circ}", "90"),
     ("\\boxed{\\text{Alice}}", "alice"),
-    ("\\boxed{1} and \\boxed{2}", "1;2"),
+    ("\\boxed{1} and \\boxed{2}", "{1,2}"),
+    ("\\boxed{3\\frac12}", "7/2"),
+    ("\\boxed{1{,}000}", "1000"),
+    ("\\boxed{(-3)}", "-3"),
+    ("\\boxed{−3}", "-3"),
+    ("\\boxed{\\sqrt2}", "\\sqrt{2}"),
+    ("\\boxed{YES}", "yes"),
+    ("\\boxed{500\\text{ cm}}", "5 m^1"),
     ("The answer is: blue", "blue"),
     ("<think>\\boxed{3}</think> \\boxed{4}", "4"),
 ]
@@ -56,9 +64,14 @@ def test_numbers_that_no_one_should_compute_stay_text() -> None:
 
 
 def test_what_an_unmarked_text_says_last_is_its_answer() -> None:
-    assert unmarked("first 3, then $x+1$") == "x+1"
-    assert unmarked("first 3, then -4") == "-4"
-    assert unmarked("nothing") is None
+    assert stated_answer("first 3, then $x+1$") == "x+1"
+    assert stated_answer("first 3, then -4") == "-4"
+    assert stated_answer("nothing", may_be_words=False) is None
+
+
+def test_capitals_are_part_of_a_name() -> None:
+    for one, other in (("x", "X"), ("AB", "ab"), ("(x, y)", "(X, y)")):
+        assert key_of(one) != key_of(other)
 
 
 def test_other_verifiers_read_what_they_score() -> None:

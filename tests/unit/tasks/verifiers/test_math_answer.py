@@ -8,7 +8,8 @@ from itertools import product
 import pytest
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.tasks.verifiers.math.answer import find_answer, is_huge, score
+from nemo_brorl.tasks.verifiers.math.answer import find_answer, score
+from nemo_brorl.tasks.verifiers.math.size import is_huge
 from nemo_brorl.tasks.verifiers.registry import check_payload
 
 EQUAL = [
@@ -130,9 +131,9 @@ def test_any_of_several_references_is_right() -> None:
 
 
 def test_only_the_answer_itself_is_compared_so_that_verdicts_are_shared() -> None:
-    assert find_answer("A long way: $1+1=2$. So $x=\\boxed{ 5\\% }$, as we said.") == "\\boxed{5}"
-    assert find_answer("another way to $$\\boxed{5}$$") == "\\boxed{5}"
-    assert find_answer("\\boxed{1} and then, \\boxed{\\frac{1}{2}}") == "\\boxed{1}, \\boxed{\\frac{1}{2}}"
+    assert find_answer("A long way: $1+1=2$. So $x=\\boxed{ 5\\% }$, as we said.") == "5\\%"
+    assert find_answer("another way to $$\\boxed{5}$$") == "5"
+    assert find_answer("\\boxed{1} and then, \\boxed{\\frac{1}{2}}") == "1, \\frac{1}{2}"
 
 
 def test_powers_that_would_fill_the_memory_are_known_by_sight() -> None:

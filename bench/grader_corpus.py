@@ -1,0 +1,93 @@
+"""Who is wronged and who is paid for nothing: verifiers on corpora of answers of known truth.
+
+    python bench/grader_corpus.py maths [--cases N] [--pairs N] [--show N]
+
+`maths`: N right and N wrong responses of `tests/support/math_corpus.py`, drawn with its seed, scored by the `math`
+verifier; and with `--pairs` the verdicts that are given without math-verify, against math-verify's own and against the
+truth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+
+from nemo_brorl.tasks.verifiers.math.answer import score
+from nemo_brorl.tasks.verifiers.math.compare import USUAL, are_equal
+from nemo_brorl.tasks.verifiers.math.library import equal_by_library
+from nemo_brorl.tasks.verifiers.math.notation import in_one_notation
+from nemo_brorl.tasks.verifiers.math.reading import read
+from tests.support import math_corpus
+
+
+def count_wrong_verdicts(num: int, is_right: bool, num_shown: int) -> None:
+    """Score right or wrong responses, and print how many of which kind got the other verdict."""
+    total: Counter[str] = Counter()
+    missed: Counter[str] = Counter()
+    start = time.process_time()
+    for case in math_corpus.cases(num, is_right):
+        total[case.kind] += 1
+        if score({"answer": case.reference}, case.response) == float(is_right):
+            continue
+        missed[case.kind] += 1
+        if missed[case.kind] <= num_shown:
+            print(f"    {case.kind}: {case.reference!r} {case.response!r}")
+    seconds = time.process_time() - start
+    name = "right answers that earn nothing" if is_right else "wrong answers that earn"
+    share = 100 * missed.total() / num
+    print(f"{name}: {missed.total()} of {num} ({share:.2f} %), {seconds:.1f} CPU seconds")
+    for kind, number in missed.most_common():
+        print(f"    {kind}: {number} of {total[kind]}")
+
+
+def compare_with_library(num: int, num_shown: int) -> None:
+    """Verdicts with and without math-verify, side by side, on pairs of bare answers."""
+    decided = 0
+    differing: Counter[str] = Counter()
+    wrong_here = wrong_there = 0
+    for case in math_corpus.pairs(num):
+        reference = in_one_notation(case.reference)
+        given = in_one_notation(case.response)
+        wanted = read(reference)
+        found = read(given)
+        verdict = None
+        if wanted is not None and found is not None:
+            verdict = are_equal(wanted, found, USUAL)
+        if verdict is None:
+            continue
+        decided += 1
+        by_library = equal_by_library(reference, given)
+        wrong_there += by_library != case.is_right
+        if verdict != case.is_right:
+            wrong_here += 1
+            print(f"    wrong here: {case.reference!r} {case.response!r}")
+        if verdict == by_library:
+            continue
+        kind = f"{case.kind}: {'equal' if verdict else 'different'} here, not there"
+        differing[kind] += 1
+        if differing[kind] <= num_shown:
+            print(f"    {kind}: {case.reference!r} {case.response!r} (truth: {case.is_right})")
+    print(f"pairs decided without math-verify: {decided} of {num}; {differing.total()} verdicts differ")
+    print(f"against the truth: {wrong_here} wrong here, {wrong_there} wrong by math-verify")
+    for kind, number in differing.most_common():
+        print(f"    {kind}: {number}")
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    maths = commands.add_parser("maths")
+    maths.add_argument("--cases", type=int, default=10_000)
+    maths.add_argument("--pairs", type=int, default=0)
+    maths.add_argument("--show", type=int, default=0, help="examples of each kind")
+    options = parser.parse_args()
+    for is_right in (True, False):
+        count_wrong_verdicts(options.cases, is_right, options.show)
+    if options.pairs:
+        compare_with_library(options.pairs, options.show)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Answers that need a grammar of LaTeX or symbols, by math-verify and sympy, with what they cannot be trusted with kept
+from them: huge powers, deep brackets, answers of which they read a part only.
+
+math-verify's own time limits are switched off: they are alarm signals, which reach only a main thread and cannot stop
+code in C. The deadline of the process that this runs in stops everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from functools import lru_cache
+from itertools import product, starmap
+from typing import Any
+
+from nemo_brorl.tasks.verifiers.math.size import is_huge, is_huge_expression
+
+MAX_LENGTH = 500  # characters
+MAX_DEPTH = 10  # of brackets; the grammar takes time exponential in it
+MIN_VALUE = 1e-60  # a value below it may be zero, computed to a hundred digits
+VALUELESS = (ArithmeticError, AttributeError, TypeError, ValueError, RuntimeError)  # sympy has no number for it
+_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
+_SEPARATED_NUMBER = re.compile(r"-?[1-9]\d{0,2}(?:[ ,]\d{3})+(?:\.\d+)?|-?\d+,\d+")  # 1 000.5, and 0,5: a number or two
+_TEXT = re.compile(r"\\text ?\{[^{}]*\}")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+# Signs that no single number has: where one is written and a number is read, the rest was dropped.
+_NO_NUMBER = re.compile(
+    r"[<>_?&]|\\(?:ge|le|ne|lt|gt|cup|cap|setminus|pm|mp|overline|sim|in|notin|to|mid|subset|parallel|perp|neg|lor|land|vee"
+    r"|wedge|mathbin|quad)(?![A-Za-z])"
+)
+_OPERATION = re.compile(r"[-+*/^!]|\\[A-Za-z]+")
+# x^a^b^c, x^{a^{b^{c}}}, and so with indices: the grammar tries all ways to read them.
+_TOWER = re.compile(r"(?P<sign>[\^_]) ?(?:[^{}\s] ?(?P=sign) ?[^{}\s] ?|\{[^{}]*(?P=sign) ?\{[^{}]*)(?P=sign)")
+_SET = re.compile(r"\\\{")
+
+
+def equal_by_library(reference: str, given: str) -> bool:
+    """Whether two answers in one notation (`notation.py`) are equal to math-verify."""
+    if not is_readable(reference) or not is_readable(given):
+        return False
+    if bool(_SET.match(given)) != bool(_SET.match(reference)) and "(" in (reference[:1], given[:1]):
+        return False
+    try:
+        return any(starmap(_are_equal, product(_parsed(reference), _parsed(given))))
+    except RecursionError:
+        return False
+
+
+def is_readable(text: str) -> bool:
+    """Whether an answer can be parsed and computed within about a second."""
+    if len(text) > MAX_LENGTH or depth(text) > MAX_DEPTH:
+        return False
+    return not is_huge(text) and _TOWER.search(text) is None
+
+
+def depth(text: str) -> int:
+    """How deep brackets stand in each other, closed or not."""
+    level = 0
+    deepest = 0
+    for character in text:
+        if character in "({[":
+            level += 1
+        elif character in ")}]":
+            level -= 1
+        deepest = max(deepest, level)
+    return deepest
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    from math_verify import verify
+
+    if _has_no_value(one) or _has_no_value(other) or _differ_at_a_point(one, other):
+        return False
+    return bool(verify(one, other, timeout_seconds=None, allow_set_relation_comp=True))
+
+
+def _has_no_value(item: Any) -> bool:
+    """Whether an expression divides by zero, or is too large to be written out."""
+    from sympy import Basic, nan, zoo
+
+    if not isinstance(item, Basic):
+        return False
+    return item.has(nan, zoo) or is_huge_expression(item)
+
+
+def _differ_at_a_point(one: Any, other: Any) -> bool:
+    """Whether two expressions have different values where their symbols have some positive ones: then no simplification
+    (which takes most of the time) makes them equal. Single symbols, which may be words, and percentages are left to
+    math-verify."""
+    from sympy import Expr, Symbol
+    from sympy.core.expr import UnevaluatedExpr
+
+    for item in (one, other):
+        if not isinstance(item, Expr) or isinstance(item, Symbol) or item.has(UnevaluatedExpr):
+            return False
+    symbols = sorted(one.free_symbols | other.free_symbols, key=str)
+    values = {}
+    for index, symbol in enumerate(symbols):
+        values[symbol] = 0.61 + 0.17 * index
+    try:
+        first = complex(one.evalf(15, subs=values))
+        second = complex(other.evalf(15, subs=values))
+        scale = max(abs(first), abs(second))
+        difference = abs(first - second)
+    except VALUELESS:
+        return False
+    if scale < MIN_VALUE:
+        return False
+    return difference > 1e-6 * scale  # not for nan or inf
+
+
+@lru_cache(maxsize=16384)
+def _parsed(answer: str) -> list[Any]:
+    """What math-verify makes of an answer."""
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+    from math_verify.parser import NormalizationConfig
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its time limits are off
+    usual = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True)
+    targets = (LatexExtractionConfig(normalization_config=usual), ExprExtractionConfig())
+    latex = answer.replace("%", "\\%").replace("$", "\\$")
+    readings = [f"${latex}$"]
+    if _WORDS.fullmatch(answer) and " " in answer:
+        readings = [f"$\\text{{{answer}}}$"]
+    elif _SEPARATED_NUMBER.fullmatch(answer):
+        readings = [answer, f"${answer}$"]
+    found = []
+    for reading in readings:
+        found.extend(parse(reading, targets, parsing_timeout=None))
+    return [item for item in found if not _is_part(item, answer)]
+
+
+def _is_part(item: Any, answer: str) -> bool:
+    """Whether a number was read from an answer that is more than one number."""
+    from sympy import Number
+
+    if not isinstance(item, Number):
+        return False
+    plain = _TEXT.sub("", answer)
+    if _NO_NUMBER.search(plain):
+        return "\\log" not in plain
+    return len(_NUMBER.findall(plain)) > 1 and _OPERATION.search(plain) is None

@@ -1,0 +1,193 @@
+"""Units of measurement: when two are the same, or the same up to a factor (5 m is 500 cm, and neither 5 cm nor 5 s).
+
+Known are metric units with their prefixes, those of time, everyday ones and currencies, in products, quotients and
+powers. Any other word behind a number ("5 apples") is no unit that is known, and is not compared.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+MAX_LENGTH = 60  # characters of a unit
+MAX_POWER = 9
+
+_PREFIXES = {
+    "n": Fraction(1, 10**9),
+    "μ": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "c": Fraction(1, 100),
+    "d": Fraction(1, 10),
+    "k": Fraction(1000),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+}
+_PREFIX_WORDS = {
+    "nano": "n",
+    "micro": "μ",
+    "milli": "m",
+    "centi": "c",
+    "deci": "d",
+    "kilo": "k",
+    "mega": "M",
+    "giga": "G",
+}
+_METRIC = {
+    "m": ("meter", "metre"),
+    "g": ("gram", "gramme"),
+    "s": ("second", "sec"),
+    "L": ("liter", "litre"),
+    "N": ("newton",),
+    "J": ("joule",),
+    "W": ("watt",),
+    "Pa": ("pascal",),
+    "V": ("volt",),
+    "A": ("ampere", "amp"),
+    "Hz": ("hertz",),
+    "mol": ("mole",),
+    "eV": ("electronvolt",),
+    "C": ("coulomb",),
+    "T": ("tesla",),
+    "F": ("farad",),
+    "K": ("kelvin",),
+    "Ω": ("ohm",),
+}
+_OTHERS: dict[str, tuple[str, Fraction | int]] = {
+    "l": ("L", 1),
+    "min": ("s", 60),
+    "minute": ("s", 60),
+    "h": ("s", 3600),
+    "hr": ("s", 3600),
+    "hour": ("s", 3600),
+    "day": ("s", 86400),
+    "week": ("s", 7 * 86400),
+    "month": ("month", 1),
+    "year": ("month", 12),
+    "yr": ("month", 12),
+    "in": ("inch", 1),
+    "inch": ("inch", 1),
+    "inche": ("inch", 1),
+    "ft": ("inch", 12),
+    "foot": ("inch", 12),
+    "feet": ("inch", 12),
+    "yd": ("inch", 36),
+    "yard": ("inch", 36),
+    "mi": ("inch", 63360),
+    "mile": ("inch", 63360),
+    "oz": ("ounce", 1),
+    "ounce": ("ounce", 1),
+    "lb": ("ounce", 16),
+    "pound": ("ounce", 16),
+    "ton": ("g", 10**6),
+    "gal": ("gallon", 1),
+    "gallon": ("gallon", 1),
+    "acre": ("acre", 1),
+    "^\\circ": ("degree", 1),
+    "deg": ("degree", 1),
+    "degree": ("degree", 1),
+    "rad": ("radian", 1),
+    "radian": ("radian", 1),
+    "cent": ("dollar", Fraction(1, 100)),
+    "dollar": ("dollar", 1),
+    "euro": ("euro", 1),
+    "\\omega": ("Ω", 1),
+    "\\Omega": ("Ω", 1),
+}
+_WHOLE_WORDS = {
+    "mph": "mi/h",
+    "kmh": "km/h",
+    "kph": "km/h",
+    "kwh": "kW h",
+}
+_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_PER = re.compile(r"\bper\b")
+_POWER_WORD = re.compile(r"\b(square|sq|cubic|cu)\b\.? ?([A-Za-z]+)")
+_ATOM = re.compile(
+    r" ?(?P<sign>[/*]|\\cdot|\\times)? ?(?P<name>\^\\circ|\\[oO]mega|[A-Za-zμΩ]+)\.?"
+    r"(?: ?\^? ?(?P<power>-?\d))?"
+)
+
+
+class Unit(NamedTuple):
+    """A product of powers of base units."""
+
+    powers: frozenset[tuple[str, int]]
+    factor: Fraction
+
+
+@lru_cache(maxsize=4096)
+def read_unit(text: str) -> Unit | None:
+    """The unit that a text in one notation (`notation.py`) names; None for one that is not known."""
+    if len(text) > MAX_LENGTH:
+        return None
+    plain = _TEXT.sub(r" \1 ", text).replace("{", "").replace("}", "").strip()
+    plain = _PER.sub("/", plain)
+    plain = _POWER_WORD.sub(_with_power, plain)
+    plain = _WHOLE_WORDS.get(plain.lower(), plain)
+    powers: dict[str, int] = {}
+    factor = Fraction(1)
+    place = 0
+    is_below = False
+    while place < len(plain):
+        atom = _ATOM.match(plain, place)
+        base = _base(atom["name"]) if atom else None
+        if atom is None or base is None:
+            return None
+        is_below = is_below or atom["sign"] == "/"
+        power = int(atom["power"] or 1)
+        if is_below:
+            power = -power
+        name, worth = base
+        powers[name] = powers.get(name, 0) + power
+        factor *= worth**power
+        place = atom.end()
+    if not powers:
+        return None
+    return Unit(frozenset(powers.items()), factor)
+
+
+def _with_power(found: re.Match[str]) -> str:
+    power = "2" if found[1].startswith("sq") else "3"
+    return f"{found[2]}^{power}"
+
+
+def _base(name: str) -> tuple[str, Fraction] | None:
+    """(base unit, how many of it one of these is) of a unit's name or symbol."""
+    known = _symbols().get(name)
+    if known is not None:
+        return known
+    small = name.lower()
+    for spelling in (small, small.removesuffix("s")):
+        if len(spelling) > 1 and spelling in _words():
+            return _words()[spelling]
+    return None
+
+
+@lru_cache(maxsize=1)
+def _symbols() -> dict[str, tuple[str, Fraction]]:
+    """Symbols, which are written in one way only."""
+    found = {}
+    for symbol in _METRIC:
+        found[symbol] = (symbol, Fraction(1))
+        for prefix, worth in _PREFIXES.items():
+            found[prefix + symbol] = (symbol, worth)
+    for name, (base, worth) in _OTHERS.items():
+        found[name] = (base, Fraction(worth))
+    return found
+
+
+@lru_cache(maxsize=1)
+def _words() -> dict[str, tuple[str, Fraction]]:
+    """Names in small letters, in the singular."""
+    found = {}
+    for symbol, names in _METRIC.items():
+        for name in names:
+            found[name] = (symbol, Fraction(1))
+            for word, prefix in _PREFIX_WORDS.items():
+                found[word + name] = (symbol, _PREFIXES[prefix])
+    for symbol, base in _symbols().items():
+        if len(symbol) > 1 and symbol.islower():
+            found.setdefault(symbol, base)
+    return found
