@@ -1,11 +1,12 @@
 """What verifying costs: math answers through the pool, against the speed at which the CPU run generates them.
 
-    python bench/verifiers.py [--json FILE]
+    python bench/verifiers.py [--json FILE] [--old FOLDER]
 
 Answers are new in every repeat, so nothing is remembered from the one before; within a repeat a prompt's responses
 share answers, as samples of one prompt do. `--different` makes every answer another expression: the worst case, no
 verdict is ever used twice. The generation speed to stand up to is given by `--samples-per-s`. Also: workers (1 and 2),
-what hanging verifiers cost, what starting costs, math-verify called plainly in one process, and a fuzz of strings.
+what hanging verifiers cost, what starting costs, math-verify called plainly in one process, a fuzz of strings, and the
+speed of scoring itself beside another checkout's (`math_speed.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import ray
 
+from bench import math_speed
 from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.tasks.scoring.pool import VerifierPool
@@ -228,6 +230,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--samples-per-s", type=float, default=1100.0, help="what the CPU run generates")
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds, of a hanging verifier")
     parser.add_argument("--fuzz", type=int, default=10_000, help="strings")
+    parser.add_argument("--old", type=Path, help="folder of another checkout, to compare with")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     return parser.parse_args()
 
@@ -239,6 +242,7 @@ def main() -> None:
         "start": measure_start(),
         "fuzz": fuzz(options.fuzz),
         "library_samples_per_s": measure_library(options),
+        "speed": math_speed.compare(options.old, num=2000, repeats=5),
     }
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
     with tempfile.TemporaryDirectory() as scratch:
@@ -268,6 +272,7 @@ def main() -> None:
     print(f"  math-verify alone, one process       {result['library_samples_per_s']:8.0f} answers/s")
     print(f"  hanging: {json.dumps(result['hanging'])}")
     print(f"  start: {json.dumps(result['start'])}\n  fuzz: {json.dumps(result['fuzz'])}")
+    math_speed.print_comparison(result["speed"])
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
 

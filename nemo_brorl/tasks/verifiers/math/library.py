@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import product, starmap
 from typing import Any
 
+from nemo_brorl.tasks.verifiers.math.notation import depth
 from nemo_brorl.tasks.verifiers.math.size import is_huge, is_huge_expression
 
 MAX_LENGTH = 500  # characters
@@ -28,7 +29,7 @@ _NO_NUMBER = re.compile(
     r"[<>_?&]|\\(?:ge|le|ne|lt|gt|cup|cap|setminus|pm|mp|overline|sim|in|notin|to|mid|subset|parallel|perp|neg|lor|land|vee"
     r"|wedge|mathbin|quad)(?![A-Za-z])"
 )
-_OPERATION = re.compile(r"[-+*/^!]|\\[A-Za-z]+")
+_OPERATION = re.compile(r"[/!]|\\[dt]?(?:frac|binom)(?![A-Za-z])")
 # x^a^b^c, x^{a^{b^{c}}}, and so with indices: the grammar tries all ways to read them.
 _TOWER = re.compile(r"(?P<sign>[\^_]) ?(?:[^{}\s] ?(?P=sign) ?[^{}\s] ?|\{[^{}]*(?P=sign) ?\{[^{}]*)(?P=sign)")
 _SET = re.compile(r"\\\{")
@@ -51,19 +52,6 @@ def is_readable(text: str) -> bool:
     if len(text) > MAX_LENGTH or depth(text) > MAX_DEPTH:
         return False
     return not is_huge(text) and _TOWER.search(text) is None
-
-
-def depth(text: str) -> int:
-    """How deep brackets stand in each other, closed or not."""
-    level = 0
-    deepest = 0
-    for character in text:
-        if character in "({[":
-            level += 1
-        elif character in ")}]":
-            level -= 1
-        deepest = max(deepest, level)
-    return deepest
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -137,6 +125,8 @@ def _is_part(item: Any, answer: str) -> bool:
     if not isinstance(item, Number):
         return False
     plain = _TEXT.sub("", answer)
+    if any(map(_NUMBER.search, _TEXT.findall(answer))):
+        return True
     if _NO_NUMBER.search(plain):
         return "\\log" not in plain
     return len(_NUMBER.findall(plain)) > 1 and _OPERATION.search(plain) is None

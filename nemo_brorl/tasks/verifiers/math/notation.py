@@ -202,3 +202,16 @@ def _closes_at_the_end(text: str) -> bool:
         if level == 0:
             return place == len(text) - 1
     return False
+
+
+def depth(text: str) -> int:
+    """How deep brackets stand in each other, closed or not."""
+    level = 0
+    deepest = 0
+    for character in text:
+        if character in "({[":
+            level += 1
+        elif character in ")}]":
+            level -= 1
+        deepest = max(deepest, level)
+    return deepest

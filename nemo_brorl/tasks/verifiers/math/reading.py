@@ -12,11 +12,13 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from nemo_brorl.tasks.verifiers.math.notation import depth
 from nemo_brorl.tasks.verifiers.math.number import read_number
 from nemo_brorl.tasks.verifiers.math.units import Unit, read_unit
 from nemo_brorl.tasks.verifiers.math.value import Value, read_value
 
 MAX_LENGTH = 600  # characters
+MAX_DEPTH = 30  # of brackets
 MAX_ITEMS = 64
 
 
@@ -84,7 +86,7 @@ _CLOSING = ")]}"
 @lru_cache(maxsize=16384)
 def read(text: str) -> Reading | None:
     """What a text in one notation (`notation.py`) says; None where it needs a grammar."""
-    if not text or len(text) > MAX_LENGTH:
+    if not text or len(text) > MAX_LENGTH or depth(text) > MAX_DEPTH:
         return None
     plain = _APPROXIMATELY.sub("", text)
     return _read(_OTHERS.sub(",", plain))
@@ -205,11 +207,19 @@ def _listing(text: str, items: list[str]) -> Reading | None:
 
 
 def _brackets(text: str) -> str | None:
-    """The brackets around the whole; None where there are none."""
+    """The brackets around the whole; None where there are none, as in `(x+1)(x+2)`."""
     if text.startswith("\\{") and text.endswith("\\}"):
         return "{}"
     if len(text) < 2 or text[0] not in "([" or text[-1] not in ")]":
         return None
+    level = 0
+    for character in text[:-1]:
+        if character in _OPENING:
+            level += 1
+        elif character in _CLOSING:
+            level -= 1
+        if level == 0:
+            return None
     return text[0] + text[-1]
 
 

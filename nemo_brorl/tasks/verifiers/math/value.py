@@ -26,6 +26,7 @@ MAX_BITS = 4096  # of the exact result of a power
 MAX_POWER = 1000
 DIFFERENT = 1e-6  # relative difference of values, at least
 SAME = 1e-12  # relative difference of values computed in floating point, at most
+SMALLEST = 1e-290  # a floating-point value below it may be another number
 NOISE = 1e-12  # error of a floating-point value, relative to the largest number on the way to it
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d+)?|\.\d+)|(?P<command>\\[a-zA-Z]+)|(?P<sign>[-+*/^(){}])|(?P<letter>[a-zA-Z]))"
@@ -65,7 +66,9 @@ def compare(one: Value, other: Value, tolerance: float = 0.0) -> bool | None:
         return None
     if not math.isfinite(scale):
         return first == second
-    if not has_variables and difference <= tolerance * scale:
+    if scale < SMALLEST:
+        return None
+    if not has_variables and tolerance > 0 and difference <= tolerance * scale:
         return True
     noise = NOISE * max(one.largest, other.largest, scale)
     if difference > max(DIFFERENT * scale, 1e3 * noise):

@@ -1,0 +1,121 @@
+"""Different mathematical answers per CPU second, of this code and of another checkout, in one run.
+
+    python bench/math_speed.py [--old FOLDER] [--answers N] [--repeats N]
+
+Every pair of reference and answer is another one, so no verdict is used twice. `plain`: numbers, fractions, roots and
+intervals in a box, a third of them right; `stated`: the same behind "the answer is"; `symbolic`: polynomials, of which
+the right ones need sympy. Each measurement is a process of its own; old and new take turns. `bench/verifiers.py`
+prints it too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+ROOT = Path(__file__).resolve().parents[1]
+MEASURE = """
+import json, sys, time
+from nemo_brorl.tasks.verifiers.math import answer
+answer.load()
+pairs = json.load(open(sys.argv[1]))
+start = time.process_time()
+earned = 0.0
+for reference, response in pairs:
+    earned += answer.score({"answer": reference}, response)
+print(json.dumps([time.process_time() - start, earned / len(pairs)]))
+"""
+Pair = tuple[str, str]
+
+
+def plain_answer(kind: int, rng: Random) -> tuple[str, str, str]:
+    """(reference, the same otherwise written, another value)."""
+    a, b, c = rng.randint(2, 9999), rng.randint(2, 9999), rng.randint(101, 9999)
+    if kind == 0:
+        return f"{a * c}", f"{a * c:,}", f"{a * c + b}"
+    if kind == 1:
+        return f"\\frac{{{a}}}{{{c}}}", f"\\dfrac{{{2 * a}}}{{{2 * c}}}", f"\\frac{{{a + b}}}{{{c}}}"
+    if kind == 2:
+        return f"{a}\\sqrt{{{c}}}+{b}", f"{b}+\\sqrt{{{c}}}\\cdot {a}", f"{a + 1}\\sqrt{{{c}}}"
+    return f"({a}, {a + b}]", f"\\left({a}, {a + b}\\right]", f"[{a}, {a + b})"
+
+
+def symbolic_answer(rng: Random) -> tuple[str, str, str]:
+    """(reference, the same otherwise written, another value)."""
+    a, b = rng.randint(2, 9999), rng.randint(2, 9999)
+    return f"x^2+{a + b}x+{a * b}", f"(x+{a})(x+{b})", f"(x+{a})(x-{b})"
+
+
+def make_pairs(name: str, num: int) -> list[Pair]:
+    """References and responses."""
+    rng = Random(f"speed of {name}")
+    pairs = []
+    for number in range(num):
+        reference, same, other = symbolic_answer(rng) if name == "symbolic" else plain_answer(number % 4, rng)
+        given = same if number % 3 == 0 else other
+        statement = f"so the answer is ${given}$." if name == "stated" else f"so that it is \\boxed{{{given}}}."
+        pairs.append((reference, f"We add {number} and find $y={rng.randint(0, 999)}$, {statement}"))
+    return pairs
+
+
+def measure(pairs: Path, folder: Path) -> tuple[float, float]:
+    """CPU seconds for scoring the pairs with the package in a folder, and the mean reward."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", MEASURE, str(pairs)]
+    printed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
+    seconds, mean = json.loads(printed)
+    return seconds, mean
+
+
+def compare(old: Path | None, num: int, repeats: int) -> dict[str, dict[str, float]]:
+    """Medians by kind of answers: answers per CPU second, new and old, and their ratio."""
+    folders = {"new": ROOT}
+    if old is not None:
+        folders["old"] = old.resolve()
+    result = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, size in (("plain", num), ("stated", num), ("symbolic", max(num // 10, 1))):
+            path = Path(scratch) / f"{name}.json"
+            path.write_text(json.dumps(make_pairs(name, size)))
+            seconds: dict[str, list[float]] = {version: [] for version in folders}
+            means = {}
+            for _ in range(repeats):
+                for version, folder in folders.items():
+                    taken, means[version] = measure(path, folder)
+                    seconds[version].append(taken)
+            row = {version: size / statistics.median(taken) for version, taken in seconds.items()}
+            row.update({f"mean_reward_{version}": mean for version, mean in means.items()})
+            if old is not None:
+                row["ratio"] = row["new"] / row["old"]
+            result[name] = row
+    return result
+
+
+def print_comparison(result: dict[str, dict[str, float]]) -> None:
+    """A line for each kind of answers."""
+    print("different mathematical answers per CPU second, medians")
+    for name, row in result.items():
+        line = "  ".join(f"{key} {value:.3g}" for key, value in row.items())
+        print(f"  {name:10s} {line}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--old", type=Path, help="folder of another checkout")
+    parser.add_argument("--answers", type=int, default=2000)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args(arguments)
+    print_comparison(compare(options.old, options.answers, options.repeats))
+
+
+if __name__ == "__main__":
+    main()
