@@ -25,7 +25,6 @@ OPEN: dict[str, str] = {
     "unittest/": INSIDE,
     "doctest/": INSIDE,
     "computed assertions/": "values that a test computes from constants are computed in the program's process",
-    "math/9 ": "any text with a 0 equals a decimal that repeats",
     "format/boxed | second far behind": "a box far from the end is looked for as part of the last one only",
     "format/boxed | invisible": "a character without width counts as content",
     "format/answer | invisible": "a character without width counts as content",

@@ -173,8 +173,8 @@ def _symbols() -> dict[str, tuple[str, Fraction]]:
         found[symbol] = (symbol, Fraction(1))
         for prefix, worth in _PREFIXES.items():
             found[prefix + symbol] = (symbol, worth)
-    for name, (base, worth) in _OTHERS.items():
-        found[name] = (base, Fraction(worth))
+    for name, (base, number) in _OTHERS.items():
+        found[name] = (base, Fraction(number))
     return found
 
 
