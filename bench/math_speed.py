@@ -81,22 +81,26 @@ def compare(old: Path | None, num: int, repeats: int) -> dict[str, dict[str, flo
     if old is not None:
         folders["old"] = old.resolve()
     result = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, size in (("plain", num), ("stated", num), ("symbolic", max(num // 10, 1))):
-            path = Path(scratch) / f"{name}.json"
-            path.write_text(json.dumps(make_pairs(name, size)))
-            seconds: dict[str, list[float]] = {version: [] for version in folders}
-            means = {}
-            for _ in range(repeats):
-                for version, folder in folders.items():
-                    taken, means[version] = measure(path, folder)
-                    seconds[version].append(taken)
-            row = {version: size / statistics.median(taken) for version, taken in seconds.items()}
-            row.update({f"mean_reward_{version}": mean for version, mean in means.items()})
-            if old is not None:
-                row["ratio"] = row["new"] / row["old"]
-            result[name] = row
+    for name, size in (("plain", num), ("stated", num), ("symbolic", max(num // 10, 1))):
+        result[name] = compare_kind(name, size, folders, repeats)
     return result
+
+
+def compare_kind(name: str, num: int, folders: dict[str, Path], repeats: int) -> dict[str, float]:
+    """The same for one kind."""
+    seconds: dict[str, list[float]] = {version: [] for version in folders}
+    row = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "pairs.json"
+        path.write_text(json.dumps(make_pairs(name, num)))
+        for version in list(folders) * repeats:
+            taken, row[f"mean_reward_{version}"] = measure(path, folders[version])
+            seconds[version].append(taken)
+    for version, taken_by_repeat in seconds.items():
+        row[version] = num / statistics.median(taken_by_repeat)
+    if "old" in row:
+        row["ratio"] = row["new"] / row["old"]
+    return row
 
 
 def print_comparison(result: dict[str, dict[str, float]]) -> None:
