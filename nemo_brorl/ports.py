@@ -15,6 +15,7 @@ from nemo_brorl.types import (
     RolloutChunk,
     RolloutRequest,
     ScoredChunk,
+    StepRecord,
     StreamedBucket,
     TensorInfo,
     UpdatePlan,
@@ -244,3 +245,16 @@ class MetricSink(Protocol):
 
     def close(self) -> None:
         """Flush."""
+
+
+class RolloutStore(Protocol):
+    """Where the groups of every step are kept."""
+
+    def write(self, record: StepRecord) -> None:
+        """Begin to write a step, in place of one of this number. Never raises: what cannot be written is a warning."""
+
+    def flush(self) -> None:
+        """Return when what was begun is written, or will not be."""
+
+    def drop_after(self, step: int | None) -> None:
+        """Remove later steps, which a resumed run comes to again; all of them for a run that starts anew (None)."""

@@ -44,6 +44,7 @@ class Prompt:
     payload: Mapping[str, Any]  # JSON-able; only the verifier reads it
     domain: str = ""  # of the mixture it was drawn from; "" where there is none
     weight: float = 1.0  # prompts that it stands for, itself and those passed over (rollouts/prompt_pool.py)
+    messages: tuple[Mapping[str, str], ...] = ()  # each with role and content, of which the tokens were made
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,7 @@ class TrainBatch:
     rollouts: tuple[Int64, ...]  # per group the rollouts that are trained, ascending indices into N
     loss_scale: float = 1.0  # where batches vary in size
     min_reward_range: float | None = None  # of raw rewards in a group for which it was kept; None: all groups were
+    shaped: tuple[Float32, ...] = ()  # per group [N]: the rewards that the advantages were made of
 
 
 @dataclass(frozen=True)
@@ -275,6 +277,29 @@ class UpdateReport:
     seconds: Mapping[str, float]  # fetch, log_prob, update
     num_updates: int  # optimizer steps taken
     num_skipped: int  # mini-batches skipped for a non-finite loss or gradient
+
+
+@dataclass(frozen=True)
+class StoredGroup:
+    """A group of a step as the rollout store keeps it."""
+
+    scored: ScoredGroup
+    origin: str  # sampled in this step, carried from an earlier one, or completed: the tail of one that was cut
+    fate: str  # trained in this step, carried on, or why not
+    shaped: Float32 | None = None  # [N]; None where it was not trained, as are the next two
+    advantages: Float32 | None = None  # [N]
+    trained: Int64 | None = None  # rollouts that were trained
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What the rollout store keeps of a step: enough to learn from it again."""
+
+    step: int
+    version: int  # of the weights that the update produced
+    learning_rate: float
+    loss_scale: float
+    groups: tuple[StoredGroup, ...]  # those of the batch first, in its order
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ def make_train_batch(
         rollouts=tuple(trained),
         loss_scale=loss_scale,
         min_reward_range=min_reward_range,
+        shaped=tuple(of_group.shaped for of_group in rewards),
     )
 
 

@@ -33,7 +33,8 @@ from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.registry import configure, find, names_in
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
-from nemo_brorl.training.trainer import Parts
+from nemo_brorl.training.parts import Parts
+from nemo_brorl.training.store.store import make_store
 from nemo_brorl.types import Prompt
 
 log = get_logger(__name__)
@@ -187,6 +188,7 @@ def trainer_parts(
         sampler=sampler,
         evaluator=Evaluator(config, inputs.held_out, sampler),
         sink=sink,
+        store=make_store(run_folder, config.store, inputs.model_folder),
         checkpoints=Checkpoints(run_folder / "checkpoints", config.trainer.keep_checkpoints),
         console=console,
         decode=inputs.tokenizer.decode,

@@ -22,6 +22,7 @@ DRIVER_GIB = 1.5  # the driver with NeMo, Ray's own processes
 POLICY_RANK_GIB = 0.7
 ENGINE_GIB = 1.0
 REWARD_WORKER_GIB = 0.15
+STORE_WRITER_GIB = 0.15
 
 NUMBER_BYTES = {"fp32": 4, "bf16": 2}
 LAYERS_IN_BACKWARD = 1.6  # layers' worth of gradients and copies that live beside what a row keeps; measured
@@ -87,6 +88,7 @@ def cpu_memory(config: BroRLConfig, shape: ModelShape, tokens: float) -> CpuMemo
         others={
             "driver": DRIVER_GIB,
             "verifiers": config.rewards.num_workers * REWARD_WORKER_GIB,
+            "rollout store": STORE_WRITER_GIB if config.store.enabled else 0.0,
             "object store": min(store, OBJECT_STORE_GIB),
         },
         num_ranks=num_policy_ranks(config),

@@ -45,6 +45,7 @@ from nemo_brorl.config.sections.rollouts import (
     StageConfig,
     WavesConfig,
 )
+from nemo_brorl.config.sections.store import StoreConfig
 from nemo_brorl.config.sections.trainer import (
     ConvertConfig,
     ExpManagerConfig,
@@ -70,5 +71,6 @@ class BroRLConfig:
     rewards: RewardsConfig = section(RewardsConfig)
     evaluation: EvaluationConfig = section(EvaluationConfig)
     parity: ParityConfig = section(ParityConfig, may_change=True)
+    store: StoreConfig = section(StoreConfig, may_change=True)
     convert: ConvertConfig = section(ConvertConfig)
     sft: SftConfig = section(SftConfig, may_change=True)

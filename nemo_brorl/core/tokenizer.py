@@ -75,7 +75,7 @@ class ChatTokenizer:
         the messages with blank lines between them, a line break, after the model's own beginning-of-text token.
         """
         if self.chat_template is None:
-            messages = _conversation(question, system_prompt)
+            messages = conversation(question, system_prompt)
             text = "\n\n".join(message["content"] for message in messages)
             return self.backend.encode(f"{text}\n", add_special_tokens=True).ids
         return self.encode(self.render(question, system_prompt))
@@ -84,7 +84,7 @@ class ChatTokenizer:
         """The conversation as text. Raises ModelError when the template refuses it (some know no system role)."""
         import jinja2
 
-        messages = _conversation(question, system_prompt)
+        messages = conversation(question, system_prompt)
         try:
             return self._template.render(messages=messages, add_generation_prompt=True, **self.special_tokens)
         except jinja2.TemplateError as error:
@@ -115,7 +115,8 @@ class ChatTokenizer:
         return token_id
 
 
-def _conversation(question: str | Messages, system_prompt: str | None) -> list[dict[str, str]]:
+def conversation(question: str | Messages, system_prompt: str | None) -> list[dict[str, str]]:
+    """Messages of a question; a system prompt takes the place of theirs, and an empty one removes it."""
     if isinstance(question, str):
         question = [{"role": "user", "content": question}]
     messages = []

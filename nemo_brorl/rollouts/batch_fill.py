@@ -31,21 +31,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.cut_metrics import cut_metrics
 from nemo_brorl.rollouts.dynamic_sampling import judge
+from nemo_brorl.rollouts.filled_batch import FilledBatch, Withdrawn
 from nemo_brorl.rollouts.group_size.waves import make_allocation
 from nemo_brorl.rollouts.ledger import OpenGroup, check_version
 from nemo_brorl.rollouts.metrics import generation_metrics, group_metrics
 from nemo_brorl.rollouts.requests import fitting_chunk_size
 from nemo_brorl.rollouts.sampler import TURN_S
 from nemo_brorl.rollouts.schedule import Stage
-from nemo_brorl.types import ScoredGroup
 
 log = get_logger(__name__)
 
@@ -59,18 +59,6 @@ class Phase(Enum):
     FILLING = "filling"
     DRAINING = "draining"
     DONE = "done"
-
-
-@dataclass(frozen=True)
-class FilledBatch:
-    """Result of a step's sampling."""
-
-    batch: tuple[ScoredGroup, ...]  # to learn from, completed groups of earlier steps last
-    sampled: tuple[ScoredGroup, ...]  # every group that closed, informative or not
-    loss_scale: float  # of the batch, where batches vary in size
-    metrics: Mapping[str, float]
-    generate_s: float  # until the last rollout was sampled
-    reward_s: float  # after that, until the last one was scored
 
 
 class BatchFill:
@@ -95,6 +83,7 @@ class BatchFill:
         self.is_overdue = False  # the step's deadline has passed
         self.cuts_surplus = False  # the batch was full while groups were in flight
         self.cut_groups: list[OpenGroup] = []
+        self.withdrawn: list[Withdrawn] = []
         self.stats_before = sampler.generator.stats()
         self.stats_after = self.stats_before
         sampler.console.begin()
@@ -160,6 +149,7 @@ class BatchFill:
         return FilledBatch(
             batch=batch,
             sampled=tuple(sampled),
+            withdrawn=tuple(self.withdrawn),
             loss_scale=loss_scale,
             metrics=metrics,
             generate_s=generate_s,
@@ -262,6 +252,8 @@ class BatchFill:
 
     def _withdraw(self, group: OpenGroup, reason: str) -> None:
         self.stream.release(group.uid)
+        if group.parts and reason != "held":  # a later step has all of one that is held
+            self.withdrawn.append(Withdrawn(group.close(), reason))
         self.dynamic_sampling.withdraw(group.uid, reason, group.num_finished)
 
     def _drain_if_due(self) -> None:

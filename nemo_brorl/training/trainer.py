@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
-from nemo_brorl.algorithm.packing import plan_update
 from nemo_brorl.algorithm.reference_reset import ReferenceResets
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.derived import num_engines
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch
-from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import StarvationError, TrainingError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.metric_sinks import EventLog
-from nemo_brorl.evaluation import EvaluationResult, Evaluator
-from nemo_brorl.ports import Generator, MetricSink, Policy, PromptSource
-from nemo_brorl.rollouts.batch_fill import BatchFill, FilledBatch
+from nemo_brorl.evaluation import EvaluationResult
+from nemo_brorl.rollouts.batch_fill import BatchFill
 from nemo_brorl.rollouts.carry_over import CarryOver, SamplerState
-from nemo_brorl.rollouts.sampler import TURN_S, Sampler
+from nemo_brorl.rollouts.filled_batch import FilledBatch
+from nemo_brorl.rollouts.sampler import TURN_S
 from nemo_brorl.rollouts.schedule import RolloutSchedule
-from nemo_brorl.training.checkpoint import Checkpoints, CutStep, RunState, Saver, check_state_keys
+from nemo_brorl.training.checkpoint import CutStep, RunState, Saver, check_state_keys
 from nemo_brorl.training.device_handover import DeviceHandover
 from nemo_brorl.training.parity import alarms
+from nemo_brorl.training.parts import Parts
 from nemo_brorl.training.run_folder import write_samples
+from nemo_brorl.training.step_plan import plan_step
 from nemo_brorl.training.step_row import StepRow
+from nemo_brorl.training.store.record import step_record
 from nemo_brorl.training.tables import step_line
 from nemo_brorl.types import TrainBatch, UpdatePlan, UpdateReport
 
@@ -35,22 +32,6 @@ log = get_logger(__name__)
 OVERLAP_TURN_S = 0.1  # while the policy learns: how late the end of its update may be noticed
 
 STATE_KEYS = {"version", "prompts", "carry_over", "num_skipped", "best_pass_at_1", "history", "reference", "schedule"}
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What the loop works with, made by `wiring.py`."""
-
-    prompts: PromptSource
-    policy: Policy
-    generator: Generator
-    sampler: Sampler
-    evaluator: Evaluator
-    sink: MetricSink
-    checkpoints: Checkpoints
-    console: Console
-    decode: Callable[[Sequence[int]], str]
-    run_folder: Path
 
 
 class BroRLTrainer:
@@ -110,13 +91,15 @@ class BroRLTrainer:
         num_trained = sum(len(rollouts) for rollouts in batch.rollouts)
         self.parts.console.stage(f"update on {num_trained:,} rollouts")
         with self.handover.policy_turn(watch) as turn:
-            update = self.learn(self.plan(batch))
+            plan = self.plan(batch)
+            update = self.learn(plan)
             turn.made(update.version)
         self.step_number += 1
         self.version = update.version
         self.num_skipped += update.num_skipped
         num_samples = self.config.rollouts.save_samples
         write_samples(self.parts.run_folder, self.step_number, batch, num_samples, self.parts.decode)
+        self.parts.store.write(step_record(self.step_number, plan, filled, batch, self.config.dynamic_sampling))
         self.record(filled, update, watch)
 
     def record(self, filled: FilledBatch, update: UpdateReport, watch: Stopwatch) -> None:
@@ -170,17 +153,13 @@ class BroRLTrainer:
 
     def plan(self, batch: TrainBatch) -> UpdatePlan:
         """The update's layout for the policy's data-parallel ranks."""
-        config = self.config
-        return plan_update(
+        return plan_step(
             batch,
-            num_mini_batches=config.algorithm.num_mini_batches,
-            data_parallel_size=self.parts.policy.data_parallel_size,
-            token_budget=config.policy.tokens_per_micro_batch * config.policy.context_parallel_size,
-            shared_prompt=config.policy.shared_prompt,
+            self.config,
+            step=self.step_number + 1,
             version=self.version + 1,
             learning_rate=self.schedule.learning_rate(self.step_number + 1),
-            objective=config.algorithm.loss,
-            seed=config.trainer.seed * 1_000_003 + self.step_number,
+            data_parallel_size=self.parts.policy.data_parallel_size,
         )
 
     def after_step(self) -> None:
@@ -251,6 +230,7 @@ class BroRLTrainer:
         """Write a checkpoint of this step, of sampling as it stood `at` (None: as it stands); with `wait`, return once
         it is complete. Raises CheckpointError."""
         self.complete_fill()
+        self.parts.store.flush()
         sampling = at or self.carry_over.state()
         state = {
             "version": self.version,
@@ -278,7 +258,9 @@ class BroRLTrainer:
     def resume(self) -> bool:
         """Continue from the newest usable checkpoint; False when there is none."""
         run = self.parts.checkpoints.load_newest(self.parts.policy.load)
-        self.events.drop_after(run.step if run else None)
+        resume_step = run.step if run else None
+        self.events.drop_after(resume_step)
+        self.parts.store.drop_after(resume_step)
         if run is None:
             return False
         state = run.state

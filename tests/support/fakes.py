@@ -25,6 +25,7 @@ from nemo_brorl.types import (
     Sampling,
     ScoredChunk,
     ScoredGroup,
+    StepRecord,
     StreamedBucket,
     TensorInfo,
     UpdatePlan,
@@ -367,3 +368,21 @@ class ListSink:
 
     def close(self) -> None:
         pass
+
+
+class ListStore:
+    """Keeps records in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[StepRecord] = []
+        self.dropped_after: list[int | None] = []
+        self.num_flushes = 0
+
+    def write(self, record: StepRecord) -> None:
+        self.records.append(record)
+
+    def flush(self) -> None:
+        self.num_flushes += 1
+
+    def drop_after(self, step: int | None) -> None:
+        self.dropped_after.append(step)

@@ -10,8 +10,9 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation import Evaluator
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.checkpoint import Checkpoints
-from nemo_brorl.training.trainer import BroRLTrainer, Parts
-from tests.support.fakes import FakeGenerator, FakePolicy, FakePrompts, FakeVerifier, ListSink, make_prompt
+from nemo_brorl.training.parts import Parts
+from nemo_brorl.training.trainer import BroRLTrainer
+from tests.support.fakes import FakeGenerator, FakePolicy, FakePrompts, FakeVerifier, ListSink, ListStore, make_prompt
 
 
 def small_config(max_steps: int = 6) -> BroRLConfig:
@@ -33,6 +34,7 @@ def make_trainer(folder: Path, config: BroRLConfig, num_skipped: int = 0) -> Bro
         sampler=sampler,
         evaluator=Evaluator(config, [make_prompt(f"held_out/{index}") for index in range(3)], sampler),
         sink=ListSink(),
+        store=ListStore(),
         checkpoints=Checkpoints(folder / "checkpoints", config.trainer.keep_checkpoints),
         console=console,
         decode=lambda ids: " ".join(map(str, ids)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from nemo_brorl.config.schema import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
-from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
 from nemo_brorl.tasks.questions.mixture import Domain, Mixture
 from nemo_brorl.tasks.questions.questions import Source
 from nemo_brorl.types import Prompt
@@ -129,6 +129,7 @@ class PromptStream:
         place = f"{domain.name}/{index}" if domain.name else str(index)
         asked = question.messages or question.text
         token_ids = self.tokenizer.prompt_ids(asked, domain.system_prompt)
+        messages = conversation(asked, domain.system_prompt)
         return Prompt(
             uid=f"{self.split}/{place}",
             task=question.task,
@@ -136,4 +137,5 @@ class PromptStream:
             token_ids=tuple(token_ids),
             payload=question.payload,
             domain=domain.name,
+            messages=tuple(messages),
         )

@@ -1,0 +1,194 @@
+"""Steps of the rollout store, read back as the carriers that were written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.object_store import store
+from nemo_brorl.rollouts.ledger import close_group
+from nemo_brorl.tasks.scoring.repetition import response_keys
+from nemo_brorl.training.store.files import StoreFiles
+from nemo_brorl.training.store.tables import FORMAT, METADATA
+from nemo_brorl.types import (
+    ChunkArrays,
+    Prompt,
+    RolloutChunk,
+    RolloutRequest,
+    Sampling,
+    ScoredChunk,
+    ScoredGroup,
+    StepRecord,
+    StoredGroup,
+    Wave,
+)
+
+Columns = dict[str, np.ndarray]
+
+
+def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None) -> StepRecord:
+    """A stored step, of groups with these fates (None: of all). Tokens are in the object store again, where Ray is up;
+    one group at a time is in this process. Raises DataError when the step is not there or cannot be read."""
+    files = StoreFiles(run_folder)
+    try:
+        groups = pq.read_table(files.groups(step))
+        numbers = json.loads(groups.schema.metadata[METADATA])
+        if numbers["format"] != FORMAT:
+            raise DataError(f"{files.groups(step)} has format {numbers['format']}, this version reads {FORMAT}")
+        stored: list[StoredGroup] = []
+        with pq.ParquetFile(files.rollouts(step)) as rollouts:
+            for number, row in enumerate(groups.to_pylist()):
+                if fates is None or row["fate"] in fates:
+                    stored.append(_stored_group(row, rollouts.read_row_group(number)))
+    except FileNotFoundError as error:
+        raise DataError(_not_there(files, step)) from error
+    except (OSError, KeyError, TypeError, pa.ArrowException) as error:
+        raise DataError(f"step {step} in {files.folder} cannot be read: {error}") from error
+    return StepRecord(
+        step=step,
+        version=numbers["version"],
+        learning_rate=numbers["learning_rate"],
+        loss_scale=numbers["loss_scale"],
+        groups=tuple(stored),
+    )
+
+
+def stored_steps(run_folder: Path) -> list[int]:
+    """Steps that are stored, ascending. Raises DataError when there are none."""
+    files = StoreFiles(run_folder)
+    steps = files.steps()
+    if not steps:
+        raise DataError(
+            f"{files.folder} holds no steps: give the folder of a run that was trained with store.enabled=true"
+        )
+    return steps
+
+
+def _not_there(files: StoreFiles, step: int) -> str:
+    steps = files.steps()
+    there = f"steps {steps[0]} to {steps[-1]} are" if steps else "no step is"
+    return f"step {step} is not in {files.folder}; {there} (store.enabled, store.keep_steps, store.max_gib)"
+
+
+def _stored_group(row: Mapping[str, Any], table: pa.Table) -> StoredGroup:
+    columns = _columns(table)
+    scored = _scored_group(row, columns, table)
+    is_batch = row["fate"] == "trained"
+    return StoredGroup(
+        scored=scored,
+        origin=row["origin"],
+        fate=row["fate"],
+        shaped=columns["shaped_reward"] if is_batch else None,
+        advantages=columns["advantage"] if is_batch else None,
+        trained=np.flatnonzero(columns["is_trained"]) if is_batch else None,
+    )
+
+
+def _columns(table: pa.Table) -> Columns:
+    """Columns [N] of plain numbers."""
+    columns: Columns = {}
+    for name in table.column_names:
+        kind = table.schema.field(name).type
+        if not pa.types.is_nested(kind) and not pa.types.is_string(kind):
+            columns[name] = table[name].to_numpy()
+    return columns
+
+
+def _scored_group(row: Mapping[str, Any], columns: Columns, table: pa.Table) -> ScoredGroup:
+    prompt = Prompt(
+        uid=row["uid"],
+        task=row["task"],
+        verifier=row["verifier"],
+        token_ids=tuple(row["prompt_ids"]),
+        payload=json.loads(row["payload"]),
+        domain=row["domain"],
+        messages=tuple(row["messages"]),
+    )
+    sampling = Sampling(row["temperature"], row["top_p"], row["max_tokens"])
+    arrays = _arrays(table)
+    parts: list[ScoredChunk] = []
+    for rows in _rows_of_chunks(columns["chunk"]):
+        request = RolloutRequest(
+            prompt, int(columns["index"][rows.start]), rows.stop - rows.start, row["seed"], sampling
+        )
+        chunk = _chunk(request, columns, arrays, rows)
+        num_failed = row["num_failed"] if not parts else 0
+        parts.append(_scored_chunk(chunk, columns, rows, num_failed))
+    waves: list[Wave] = []
+    for wave in row["waves"]:
+        waves.append(Wave(**wave))
+    learn_from = row["learn_from"]
+    return replace(
+        close_group(prompt, parts),
+        waves=tuple(waves),
+        learn_from=None if learn_from is None else np.array(learn_from, np.int64),
+    )
+
+
+def _arrays(table: pa.Table) -> ChunkArrays:
+    """All responses of a group."""
+    token_ids = table["token_ids"].combine_chunks()
+    log_probs = table["log_probs"].combine_chunks()
+    offsets = token_ids.offsets.to_numpy().astype(np.int64)
+    return ChunkArrays(
+        token_ids=token_ids.flatten().to_numpy(),
+        log_probs=log_probs.flatten().to_numpy(),
+        offsets=offsets - offsets[0],
+    )
+
+
+def _rows_of_chunks(numbers: np.ndarray) -> Sequence[slice]:
+    """Rows of each chunk, from every row's number of its chunk."""
+    starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    bounds = [*starts.tolist(), len(numbers)]
+    return [slice(start, end) for start, end in pairwise(bounds)]
+
+
+def _chunk(
+    request: RolloutRequest,
+    columns: Columns,
+    arrays: ChunkArrays,
+    rows: slice,
+) -> RolloutChunk:
+    bounds = arrays.offsets[rows.start : rows.stop + 1]
+    tokens = slice(int(bounds[0]), int(bounds[-1]))
+    data = ChunkArrays(arrays.token_ids[tokens], arrays.log_probs[tokens], bounds - bounds[0])
+    return RolloutChunk(
+        request=request,
+        indices=columns["index"][rows],
+        lengths=columns["num_tokens"][rows],
+        is_stopped=columns["is_stopped"][rows],
+        version=int(columns["version"][rows.start]),
+        newest_version=int(columns["newest_version"][rows.start]),
+        engine=int(columns["engine"][rows.start]),
+        data=data,
+    )
+
+
+def _scored_chunk(
+    chunk: RolloutChunk,
+    columns: Columns,
+    rows: slice,
+    num_failed: int,
+) -> ScoredChunk:
+    data: ChunkArrays = chunk.data
+    log_probs: list[float] = []
+    for start, end in pairwise(data.offsets.tolist()):
+        log_probs.append(data.log_probs[start:end].sum())
+    return ScoredChunk(
+        chunk=replace(chunk, data=store(data)),
+        rewards=columns["reward"][rows],
+        num_failed=num_failed,
+        repetition=columns["repetition"][rows],
+        keys=response_keys(data),
+        log_probs=np.array(log_probs, np.float32),
+    )

@@ -1,0 +1,86 @@
+"""RolloutStore port over a Ray actor: the driver hands on records, which hold references, and never waits for a disk
+except before a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.config.schema import StoreConfig
+from nemo_brorl.core.logs import get_logger
+from nemo_brorl.generation.transport import EngineTransport, RayTransport, explain
+from nemo_brorl.training.store.files import StoreFiles
+from nemo_brorl.types import StepRecord
+
+MAX_PENDING = 2  # steps that are being written: what they hold stays in the object store
+FLUSH_S = 60.0  # a disk that is slower than that holds up no checkpoint
+MAX_RESTARTS = 3
+
+log = get_logger(__name__)
+
+
+class ParquetStore:
+    """The rollout store of a run folder."""
+
+    def __init__(
+        self,
+        run_folder: Path,
+        start_writer: Callable[[], Any] | None,
+        transport: EngineTransport | None = None,
+    ) -> None:
+        """`start_writer`: makes the actor, a `StoreWriter`; None: nothing is kept."""
+        self.files = StoreFiles(run_folder)
+        self.transport = transport or RayTransport()
+        self.writer = start_writer() if start_writer is not None else None
+        self.pending: dict[Any, int] = {}  # step by reference, oldest first
+
+    def write(self, record: StepRecord) -> None:
+        """See `ports.RolloutStore`. A step that comes while too many are being written is left out."""
+        if self.writer is None:
+            return
+        self._take(timeout_s=0.0)
+        if len(self.pending) >= MAX_PENDING:
+            log.warning("the rollouts of step %d are not stored: %d steps are still written", record.step, MAX_PENDING)
+            return
+        reference = self.writer.write.remote(record)
+        self.pending[reference] = record.step
+
+    def flush(self) -> None:
+        """See `ports.RolloutStore`; gives up after FLUSH_S seconds, with a warning."""
+        until = self.transport.now() + FLUSH_S
+        while self.pending and self.transport.now() < until:
+            self._take(until - self.transport.now())
+        for step in self.pending.values():
+            log.warning("the rollouts of step %d were not stored within %.0f s", step, FLUSH_S)
+
+    def drop_after(self, step: int | None) -> None:
+        """See `ports.RolloutStore`. Nothing is being written then."""
+        self.files.drop_after(step)
+
+    def _take(self, timeout_s: float) -> None:
+        """Steps that have been written; the first within `timeout_s` if there is none yet."""
+        finished = self.transport.wait(list(self.pending), timeout_s)
+        results = self.transport.results(finished, timeout_s=1.0)
+        for reference, result in zip(finished, results, strict=True):
+            step = self.pending.pop(reference)
+            if isinstance(result, Exception):
+                log.warning("the rollouts of step %d were not stored: %s", step, explain(result))
+            else:
+                log.debug("stored %s", result)
+
+
+def make_store(run_folder: Path, settings: StoreConfig, model_folder: Path) -> ParquetStore:
+    """The store that the settings ask for; Ray is up."""
+
+    def start() -> Any:
+        import ray
+
+        from nemo_brorl.training.store.writer import StoreWriter
+
+        actor: Any = ray.remote(num_cpus=0, max_restarts=MAX_RESTARTS)(StoreWriter)
+        writer = actor.remote(run_folder, settings, model_folder)
+        writer.be_nice.remote()
+        return writer
+
+    return ParquetStore(run_folder, start if settings.enabled else None)

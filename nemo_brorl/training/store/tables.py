@@ -1,0 +1,166 @@
+"""Tables of the rollout store: their columns (docs/store.md says what each means), and a group as rows of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nemo_brorl.types import ChunkArrays, StepRecord, StoredGroup
+
+FORMAT = 1  # of the files
+METADATA = b"brorl"  # key of the step's own numbers in the schema of its groups
+
+MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
+WAVE = pa.struct([("num_rollouts", pa.int32()), ("probability", pa.float64()), ("weight", pa.float64())])
+
+GROUP_SCHEMA = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("uid", pa.string()),
+        ("task", pa.string()),
+        ("domain", pa.string()),
+        ("origin", pa.string()),
+        ("fate", pa.string()),
+        ("num_rollouts", pa.int32()),
+        ("num_failed", pa.int32()),
+        ("mean_reward", pa.float32()),
+        ("version", pa.int32()),
+        ("newest_version", pa.int32()),
+        ("verifier", pa.string()),
+        ("payload", pa.string()),
+        ("messages", pa.list_(MESSAGE)),
+        ("prompt_ids", pa.list_(pa.int32())),
+        ("waves", pa.list_(WAVE)),
+        ("learn_from", pa.list_(pa.int64())),
+        ("seed", pa.int64()),
+        ("temperature", pa.float64()),
+        ("top_p", pa.float64()),
+        ("max_tokens", pa.int32()),
+    ]
+)
+ROLLOUT_SCHEMA = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("uid", pa.string()),
+        ("task", pa.string()),
+        ("fate", pa.string()),
+        ("place", pa.int32()),
+        ("index", pa.int32()),
+        ("chunk", pa.int32()),
+        ("engine", pa.int32()),
+        ("version", pa.int32()),
+        ("newest_version", pa.int32()),
+        ("num_tokens", pa.int32()),
+        ("is_stopped", pa.bool_()),
+        ("reward", pa.float32()),
+        ("shaped_reward", pa.float32()),
+        ("advantage", pa.float32()),
+        ("is_trained", pa.bool_()),
+        ("repetition", pa.float32()),
+        ("token_ids", pa.list_(pa.int32())),
+        ("log_probs", pa.list_(pa.float32())),
+        ("text", pa.string()),
+    ]
+)
+# Log-probs have no two values alike: their bytes are laid out by place, which halves time and size.
+ROLLOUT_OPTIONS: dict[str, Any] = {
+    "compression": "zstd",
+    "use_dictionary": ["uid", "task", "fate", "token_ids.list.element"],
+    "use_byte_stream_split": ["log_probs.list.element"],
+}
+
+
+def groups_table(record: StepRecord) -> pa.Table:
+    """A row for every group, [groups]; the step's own numbers are in the schema's metadata."""
+    rows = [_group_row(record.step, stored) for stored in record.groups]
+    numbers = {
+        "format": FORMAT,
+        "step": record.step,
+        "version": record.version,
+        "learning_rate": record.learning_rate,
+        "loss_scale": record.loss_scale,
+    }
+    schema = GROUP_SCHEMA.with_metadata({METADATA: json.dumps(numbers).encode()})
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def _group_row(step: int, stored: StoredGroup) -> dict[str, Any]:
+    scored = stored.scored
+    prompt = scored.prompt
+    group = scored.group
+    request = group.chunks[0].request
+    waves = []
+    for wave in scored.waves:
+        waves.append({"num_rollouts": wave.num_rollouts, "probability": wave.probability, "weight": wave.weight})
+    return {
+        "step": step,
+        "uid": prompt.uid,
+        "task": prompt.task,
+        "domain": prompt.domain,
+        "origin": stored.origin,
+        "fate": stored.fate,
+        "num_rollouts": group.num_rollouts,
+        "num_failed": scored.num_failed,
+        "mean_reward": float(scored.rewards.mean()),
+        "version": group.version,
+        "newest_version": group.newest_version,
+        "verifier": prompt.verifier,
+        "payload": json.dumps(dict(prompt.payload), ensure_ascii=False),
+        "messages": [dict(message) for message in prompt.messages],
+        "prompt_ids": list(prompt.token_ids),
+        "waves": waves,
+        "learn_from": None if scored.learn_from is None else scored.learn_from.tolist(),
+        "seed": request.seed,
+        "temperature": request.sampling.temperature,
+        "top_p": request.sampling.top_p,
+        "max_tokens": request.sampling.max_tokens,
+    }
+
+
+def rollouts_table(
+    step: int,
+    stored: StoredGroup,
+    arrays: Sequence[ChunkArrays],
+    texts: Sequence[str] | None,
+) -> pa.Table:
+    """A row for every rollout of a group, [N], from the arrays of its chunks; `texts` [N] or None."""
+    scored = stored.scored
+    chunks = scored.group.chunks
+    num = scored.group.num_rollouts
+    sizes = [len(chunk.lengths) for chunk in chunks]
+    lengths = scored.group.lengths
+    offsets = np.zeros(num + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    token_ids = np.concatenate([data.token_ids for data in arrays])
+    log_probs = np.concatenate([data.log_probs for data in arrays])
+    no_numbers = pa.nulls(num, pa.float32())
+    is_trained = np.zeros(num, bool)
+    if stored.trained is not None:
+        is_trained[stored.trained] = True
+    columns = {
+        "step": np.full(num, step, np.int32),
+        "uid": [scored.prompt.uid] * num,
+        "task": [scored.prompt.task] * num,
+        "fate": [stored.fate] * num,
+        "place": np.arange(num, dtype=np.int32),
+        "index": scored.indices,
+        "chunk": np.repeat(np.arange(len(chunks), dtype=np.int32), sizes),
+        "engine": np.repeat([chunk.engine for chunk in chunks], sizes),
+        "version": np.repeat([chunk.version for chunk in chunks], sizes),
+        "newest_version": np.repeat([chunk.newest_version for chunk in chunks], sizes),
+        "num_tokens": lengths,
+        "is_stopped": scored.group.is_stopped,
+        "reward": scored.rewards,
+        "shaped_reward": no_numbers if stored.shaped is None else stored.shaped,
+        "advantage": no_numbers if stored.advantages is None else stored.advantages,
+        "is_trained": is_trained,
+        "repetition": scored.repetition,
+        "token_ids": pa.ListArray.from_arrays(offsets, token_ids),
+        "log_probs": pa.ListArray.from_arrays(offsets, log_probs),
+        "text": pa.nulls(num, pa.string()) if texts is None else texts,
+    }
+    return pa.table(columns).cast(ROLLOUT_SCHEMA)

@@ -1,0 +1,156 @@
+"""What a stored step says, and that it comes back as it was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from nemo_brorl.config.schema import StoreConfig
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.training.store.files import StoreFiles
+from nemo_brorl.training.store.reader import read_step, stored_steps
+from nemo_brorl.training.store.tables import GROUP_SCHEMA, ROLLOUT_SCHEMA
+from nemo_brorl.training.store.writer import StoreWriter
+from nemo_brorl.types import RolloutChunk, ScoredGroup, StepRecord, StoredGroup, Wave
+from tests.support.fakes import SAMPLING, make_chunk, make_prompt, score_chunk
+from tests.support.source_tree import ROOT
+from tests.support.stored import group, record
+
+
+def written(folder: Path, kept: StepRecord, **settings: object) -> StepRecord:
+    """A step as it is read after it was written."""
+    StoreWriter(folder, StoreConfig(**settings), folder).write(kept)  # type: ignore[arg-type]
+    return read_step(folder, kept.step)
+
+
+def same_chunk(one: RolloutChunk, other: RolloutChunk) -> bool:
+    arrays = ("token_ids", "log_probs", "offsets")
+    is_same_data = all(np.array_equal(getattr(one.data, name), getattr(other.data, name)) for name in arrays)
+    is_same_place = np.array_equal(one.indices, other.indices) and np.array_equal(one.lengths, other.lengths)
+    versions = (one.version, one.newest_version, one.engine) == (other.version, other.newest_version, other.engine)
+    return is_same_data and is_same_place and versions and one.request == other.request
+
+
+def check_same(one: ScoredGroup, other: ScoredGroup) -> None:
+    assert one.prompt == other.prompt
+    assert one.waves == other.waves
+    np.testing.assert_array_equal(one.rewards, other.rewards)
+    np.testing.assert_array_equal(one.repetition, other.repetition)
+    assert len(one.group.chunks) == len(other.group.chunks)
+    assert all(map(same_chunk, one.group.chunks, other.group.chunks))
+
+
+def test_a_step_comes_back_as_it_was(tmp_path: Path) -> None:
+    before = record()
+    after = written(tmp_path, before)
+    assert (after.step, after.version, after.learning_rate, after.loss_scale) == (3, 3, 1e-3 / 3, 0.1)
+    for old, new in zip(before.groups, after.groups, strict=True):
+        assert (old.origin, old.fate) == (new.origin, new.fate)
+        check_same(old.scored, new.scored)
+    trained, dropped = after.groups
+    np.testing.assert_array_equal(trained.shaped, [0.0, 0.5, 0.25])
+    np.testing.assert_array_equal(trained.advantages, [-1.0, 1.0, 0.0])
+    np.testing.assert_array_equal(trained.trained, [0, 1])
+    assert dropped.advantages is None
+
+
+def test_chunks_waves_and_the_tail_of_a_cut_group_come_back(tmp_path: Path) -> None:
+    """Rollout 2 of five is missing: the first chunk has 0 and 1, the second 3 and 4, from another engine."""
+    prompt = make_prompt("train/9")
+    whole = group("train/9", [0.0, 1.0])
+    request = replace(whole.group.chunks[0].request, prompt=prompt, first_index=3)
+    late = replace(make_chunk(request, [4, 0], version=5), newest_version=6, engine=1)
+    first = replace(whole.group.chunks[0], request=replace(request, first_index=0))
+    scored = replace(
+        whole,
+        group=replace(whole.group, prompt=prompt, chunks=(first, late)),
+        rewards=np.array([0.0, 1.0, 1.0, 0.0], np.float32),
+        repetition=np.zeros(4, np.float32),
+        waves=(Wave(2, 1.0, 0.5), Wave(3, 0.25, -0.125)),
+        learn_from=np.array([2, 3]),
+    )
+    kept = StepRecord(7, 7, 1e-6, 1.0, (StoredGroup(scored, "completed", "carried"),))
+    loaded = written(tmp_path, kept).groups[0].scored
+    assert all(map(same_chunk, loaded.group.chunks, scored.group.chunks))
+    assert loaded.waves == scored.waves
+    np.testing.assert_array_equal(loaded.learn_from, [2, 3])
+    np.testing.assert_array_equal(loaded.indices, [0, 1, 3, 4])
+
+
+def test_a_step_made_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    written(tmp_path, record(3))
+    again = replace(record(3), groups=record(3).groups[:1])
+    assert len(written(tmp_path, again).groups) == 1
+    assert stored_steps(tmp_path) == [3]
+    assert pq.read_table(StoreFiles(tmp_path).rollouts(3)).num_rows == 3
+
+
+def test_the_tables_are_read_as_one_by_their_folder(tmp_path: Path) -> None:
+    for step in (1, 2):
+        written(tmp_path, record(step))
+    rollouts = ds.dataset(tmp_path / "store" / "rollouts").to_table()
+    assert rollouts.schema.equals(ROLLOUT_SCHEMA)
+    assert ds.dataset(tmp_path / "store" / "groups").to_table().schema.equals(GROUP_SCHEMA)
+    right = rollouts.filter(pc.greater(rollouts["reward"], 0.9))
+    assert right["uid"].to_pylist() == ["train/1", "train/2"]
+    assert right["token_ids"].to_pylist() == [[10, 11], [10, 11]]
+    assert right["advantage"].to_pylist() == [1.0, 1.0]
+    assert rollouts["advantage"].null_count == 4, "two rollouts of each dropped group"
+    assert rollouts["text"].null_count == 10
+
+
+def test_the_document_names_every_column() -> None:
+    text = (ROOT / "docs" / "store.md").read_text(encoding="utf-8")
+    missing = [name for name in (*GROUP_SCHEMA.names, *ROLLOUT_SCHEMA.names) if f"`{name}`" not in text]
+    assert missing == []
+
+
+def test_text_is_written_where_it_is_asked_for(tmp_path: Path) -> None:
+    words = {f"w{number}": number for number in range(100)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    written(tmp_path, record(3), text=True)
+    table = pq.read_table(StoreFiles(tmp_path).rollouts(3), columns=["text"])
+    assert table["text"].to_pylist()[:2] == ["w0", "w10 w11"]
+
+
+def test_a_step_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no steps.*store\.enabled"):
+        stored_steps(tmp_path)
+    written(tmp_path, record(3))
+    with pytest.raises(DataError, match=r"step 4 is not in .*; steps 3 to 3 are"):
+        read_step(tmp_path, 4)
+
+
+def test_a_damaged_file_is_one_message(tmp_path: Path) -> None:
+    written(tmp_path, record(3))
+    StoreFiles(tmp_path).rollouts(3).write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(DataError, match="step 3 in .* cannot be read"):
+        read_step(tmp_path, 3)
+
+
+def test_fates_choose_groups(tmp_path: Path) -> None:
+    written(tmp_path, record(3))
+    (stored,) = read_step(tmp_path, 3, fates=["all_wrong"]).groups
+    assert stored.scored.prompt.uid == "train/3b"
+
+
+def test_a_payload_of_any_text_comes_back(tmp_path: Path) -> None:
+    payload = {"answer": "½ \u202e\x1b[31m", "tests": [{"in": None}]}
+    request = replace(group("train/1", [1.0]).group.chunks[0].request, prompt=replace(make_prompt(), payload=payload))
+    scored = score_chunk(make_chunk(request, [1]), [1.0])
+    whole = replace(
+        group("train/1", [1.0]), group=replace(group("a", [1.0]).group, prompt=request.prompt, chunks=(scored.chunk,))
+    )
+    loaded = written(tmp_path, StepRecord(1, 1, 1e-6, 1.0, (StoredGroup(whole, "sampled", "all_correct"),)))
+    assert json.loads(json.dumps(payload)) == loaded.groups[0].scored.prompt.payload
+    assert loaded.groups[0].scored.group.chunks[0].request.sampling == SAMPLING
