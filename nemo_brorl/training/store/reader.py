@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -41,14 +41,8 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
     files = StoreFiles(run_folder)
     try:
         groups = pq.read_table(files.groups(step))
-        numbers = json.loads(groups.schema.metadata[METADATA])
-        if numbers["format"] != FORMAT:
-            raise DataError(f"{files.groups(step)} has format {numbers['format']}, this version reads {FORMAT}")
-        stored: list[StoredGroup] = []
-        with pq.ParquetFile(files.rollouts(step)) as rollouts:
-            for number, row in enumerate(groups.to_pylist()):
-                if fates is None or row["fate"] in fates:
-                    stored.append(_stored_group(row, rollouts.read_row_group(number)))
+        numbers = _numbers(groups)
+        stored = tuple(_stored_groups(groups, files.rollouts(step), fates))
     except FileNotFoundError as error:
         raise DataError(_not_there(files, step)) from error
     except (OSError, KeyError, TypeError, pa.ArrowException) as error:
@@ -58,8 +52,28 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
         version=numbers["version"],
         learning_rate=numbers["learning_rate"],
         loss_scale=numbers["loss_scale"],
-        groups=tuple(stored),
+        groups=stored,
     )
+
+
+def _numbers(groups: pa.Table) -> dict[str, Any]:
+    """The step's own numbers."""
+    numbers: dict[str, Any] = json.loads(groups.schema.metadata[METADATA])
+    if numbers["format"] != FORMAT:
+        raise DataError(f"a stored step has format {numbers['format']}, this version reads {FORMAT}")
+    return numbers
+
+
+def _stored_groups(
+    groups: pa.Table,
+    rollouts: Path,
+    fates: Collection[str] | None,
+) -> Iterator[StoredGroup]:
+    """Row group k of the rollouts is the group of row k."""
+    with pq.ParquetFile(rollouts) as file:
+        for number, row in enumerate(groups.to_pylist()):
+            if fates is None or row["fate"] in fates:
+                yield _stored_group(row, file.read_row_group(number))
 
 
 def stored_steps(run_folder: Path) -> list[int]:

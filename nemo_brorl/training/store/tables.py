@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -18,53 +19,53 @@ MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 WAVE = pa.struct([("num_rollouts", pa.int32()), ("probability", pa.float64()), ("weight", pa.float64())])
 
 GROUP_SCHEMA = pa.schema(
-    [
-        ("step", pa.int32()),
-        ("uid", pa.string()),
-        ("task", pa.string()),
-        ("domain", pa.string()),
-        ("origin", pa.string()),
-        ("fate", pa.string()),
-        ("num_rollouts", pa.int32()),
-        ("num_failed", pa.int32()),
-        ("mean_reward", pa.float32()),
-        ("version", pa.int32()),
-        ("newest_version", pa.int32()),
-        ("verifier", pa.string()),
-        ("payload", pa.string()),
-        ("messages", pa.list_(MESSAGE)),
-        ("prompt_ids", pa.list_(pa.int32())),
-        ("waves", pa.list_(WAVE)),
-        ("learn_from", pa.list_(pa.int64())),
-        ("seed", pa.int64()),
-        ("temperature", pa.float64()),
-        ("top_p", pa.float64()),
-        ("max_tokens", pa.int32()),
-    ]
+    {
+        "step": pa.int32(),
+        "uid": pa.string(),
+        "task": pa.string(),
+        "domain": pa.string(),
+        "origin": pa.string(),
+        "fate": pa.string(),
+        "num_rollouts": pa.int32(),
+        "num_failed": pa.int32(),
+        "mean_reward": pa.float32(),
+        "version": pa.int32(),
+        "newest_version": pa.int32(),
+        "verifier": pa.string(),
+        "payload": pa.string(),
+        "messages": pa.list_(MESSAGE),
+        "prompt_ids": pa.list_(pa.int32()),
+        "waves": pa.list_(WAVE),
+        "learn_from": pa.list_(pa.int64()),
+        "seed": pa.int64(),
+        "temperature": pa.float64(),
+        "top_p": pa.float64(),
+        "max_tokens": pa.int32(),
+    }
 )
 ROLLOUT_SCHEMA = pa.schema(
-    [
-        ("step", pa.int32()),
-        ("uid", pa.string()),
-        ("task", pa.string()),
-        ("fate", pa.string()),
-        ("place", pa.int32()),
-        ("index", pa.int32()),
-        ("chunk", pa.int32()),
-        ("engine", pa.int32()),
-        ("version", pa.int32()),
-        ("newest_version", pa.int32()),
-        ("num_tokens", pa.int32()),
-        ("is_stopped", pa.bool_()),
-        ("reward", pa.float32()),
-        ("shaped_reward", pa.float32()),
-        ("advantage", pa.float32()),
-        ("is_trained", pa.bool_()),
-        ("repetition", pa.float32()),
-        ("token_ids", pa.list_(pa.int32())),
-        ("log_probs", pa.list_(pa.float32())),
-        ("text", pa.string()),
-    ]
+    {
+        "step": pa.int32(),
+        "uid": pa.string(),
+        "task": pa.string(),
+        "fate": pa.string(),
+        "place": pa.int32(),
+        "index": pa.int32(),
+        "chunk": pa.int32(),
+        "engine": pa.int32(),
+        "version": pa.int32(),
+        "newest_version": pa.int32(),
+        "num_tokens": pa.int32(),
+        "is_stopped": pa.bool_(),
+        "reward": pa.float32(),
+        "shaped_reward": pa.float32(),
+        "advantage": pa.float32(),
+        "is_trained": pa.bool_(),
+        "repetition": pa.float32(),
+        "token_ids": pa.list_(pa.int32()),
+        "log_probs": pa.list_(pa.float32()),
+        "text": pa.string(),
+    }
 )
 # Log-probs have no two values alike: their bytes are laid out by place, which halves time and size.
 ROLLOUT_OPTIONS: dict[str, Any] = {
@@ -93,9 +94,7 @@ def _group_row(step: int, stored: StoredGroup) -> dict[str, Any]:
     prompt = scored.prompt
     group = scored.group
     request = group.chunks[0].request
-    waves = []
-    for wave in scored.waves:
-        waves.append({"num_rollouts": wave.num_rollouts, "probability": wave.probability, "weight": wave.weight})
+    waves = [asdict(wave) for wave in scored.waves]
     return {
         "step": step,
         "uid": prompt.uid,
@@ -142,13 +141,13 @@ def rollouts_table(
     if stored.trained is not None:
         is_trained[stored.trained] = True
     columns = {
-        "step": np.full(num, step, np.int32),
+        "step": np.full(num, step),
         "uid": [scored.prompt.uid] * num,
         "task": [scored.prompt.task] * num,
         "fate": [stored.fate] * num,
-        "place": np.arange(num, dtype=np.int32),
+        "place": np.arange(num),
         "index": scored.indices,
-        "chunk": np.repeat(np.arange(len(chunks), dtype=np.int32), sizes),
+        "chunk": np.repeat(np.arange(len(chunks)), sizes),
         "engine": np.repeat([chunk.engine for chunk in chunks], sizes),
         "version": np.repeat([chunk.version for chunk in chunks], sizes),
         "newest_version": np.repeat([chunk.newest_version for chunk in chunks], sizes),
