@@ -125,6 +125,7 @@ def _scored_group(row: Mapping[str, Any], columns: Columns, table: pa.Table) -> 
         token_ids=tuple(row["prompt_ids"]),
         payload=json.loads(row["payload"]),
         domain=row["domain"],
+        weight=row["weight"],
         messages=tuple(row["messages"]),
     )
     sampling = Sampling(row["temperature"], row["top_p"], row["max_tokens"])
