@@ -11,8 +11,8 @@ more is sampled for one update. Under `samples` a step samples a fixed number of
 ones, one at least; under `at_least` it goes on until it has `min_groups` of them. Batches then vary in size, and their
 loss is scaled by their share of the groups sampled (`share_of_step`): it is the mean over all of them, of which those
 that do not disagree have no gradient, and every informative group counts the same in whichever step it falls. With the
-mean over a batch of k groups instead, a step of few groups would move the weights as far as one of many: over steps
-the squared signal-to-noise is lower by 1 / (E[k] E[1/k]), a quarter where k is 2 on average.
+mean over a batch of k groups instead (`mean_over: batch`), a step of few groups would move the weights as far as one of
+many: over steps the squared signal-to-noise is lower by 1 / (E[k] E[1/k]), a quarter where k is 2 on average.
 
 Groups are admitted one by one as others close: there are always as many in flight as the running keep rate says are
 needed to fill the batch. With `order: prompt` a group is judged when all admitted before it have been, so that which
@@ -202,8 +202,8 @@ class DynamicSampling:
 
     def share_of_step(self, batch: Sequence[ScoredGroup]) -> float:
         """Size of a batch over the groups that a step samples, which its loss is to be scaled by; 1 where batches are
-        filled up. The rest of a group that was cut counts as its share of the group."""
-        if self._fills_up:
+        filled up, or with `mean_over: batch`. The rest of a group that was cut counts as its share of the group."""
+        if self._fills_up or self.config.mean_over == "batch":
             return 1.0
         num_groups = 0.0
         for group in batch:

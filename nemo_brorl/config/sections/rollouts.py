@@ -218,6 +218,12 @@ class DynamicSamplingConfig(Section):
         "many sampled; at_least: so many sampled, and min_groups informative",
         choices=("full", "samples", "at_least"),
     )
+    mean_over: str = setting(
+        "sampled",
+        "groups that a loss is the mean over where batches vary in size: sampled: all of the step; batch: those learnt "
+        "from",
+        choices=("sampled", "batch"),
+    )
     min_groups: int = setting(1, "informative groups that a step under fill=at_least samples on for", at_least=1)
     min_reward_range: float = setting(
         0.0, "difference of best and worst raw reward for a group to be informative; 0: any", within=(0, 1)

@@ -193,3 +193,27 @@ def test_an_export_can_be_trained_on_and_bf16_is_kept(
     own, theirs = learner.log_probs(prompts, responses), hf_log_probs(tmp_path / "hf", prompts, responses, 1.0)
     differences = np.abs(np.concatenate(own) - np.concatenate(theirs))
     assert differences.mean() < 0.05  # bf16 products against fp32
+
+
+def test_a_batch_of_half_the_size_has_half_the_gradient(new_learner: NewLearner, model_folder: Path) -> None:
+    plan = make_plan(num_mini_batches=1)
+    whole = new_learner(model_folder, make_config()).update(plan)
+    half = new_learner(model_folder, make_config()).update(replace(plan, loss_scale=0.5))
+    assert half.metrics["policy/grad_norm"] == pytest.approx(whole.metrics["policy/grad_norm"] / 2, rel=1e-5)
+    assert half.metrics["policy/loss"] == pytest.approx(whole.metrics["policy/loss"], rel=1e-5)
+
+
+def test_a_plan_with_a_rollout_several_times_is_learnt_from(new_learner: NewLearner, model_folder: Path) -> None:
+    plan = make_plan(num_mini_batches=1, micro_batches=1)
+    ((micro,),) = plan.mini_batches[0]
+    segments = tuple(replace(segment, rollouts=segment.rollouts * 2) for segment in micro.segments)
+    prompt_tokens = micro.num_tokens - micro.num_loss_tokens
+    twice = replace(
+        micro,
+        segments=segments,
+        num_tokens=prompt_tokens + 2 * micro.num_loss_tokens,
+        num_loss_tokens=2 * micro.num_loss_tokens,
+    )
+    once = new_learner(model_folder, make_config()).update(plan)
+    again = new_learner(model_folder, make_config()).update(replace(plan, mini_batches=(((twice,),),)))
+    assert again.metrics["policy/grad_norm"] == pytest.approx(once.metrics["policy/grad_norm"], rel=1e-5)

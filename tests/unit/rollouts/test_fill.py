@@ -216,3 +216,5 @@ def test_the_rest_of_a_cut_group_counts_as_its_share_of_the_group() -> None:
     sampling.begin_step(version=0, wanted=4)
     rest: ScoredGroup = replace(make_group([0, 1, 0, 1]), learn_from=np.array([3]))
     assert sampling.share_of_step([make_group([0, 1]), rest]) == 1.25 / 4
+    by_batch = DynamicSampling(DynamicSamplingConfig(fill="samples", mean_over="batch"))
+    assert by_batch.share_of_step([make_group([0, 1]), rest]) == 1.0
