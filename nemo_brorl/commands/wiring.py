@@ -20,6 +20,7 @@ from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation import Evaluator
 from nemo_brorl.evaluation.benchmarks import held_out_prompts
+from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.megatron_policy import MegatronPolicy
 from nemo_brorl.ports import MetricSink
@@ -70,6 +71,7 @@ class Actors:
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     """Load tokenizer and prompts. Raises ModelError, DataError, ConfigError for a verifier of the user's own, or
     ResourceError where programs are to be run and there is no sandbox."""
+    device.check(config)
     tokenizer = load_tokenizer(model_folder)
     index_folder = Path(config.exp_manager.explicit_log_dir) / INDEX_FOLDER
     source = make_source(config.data, "train", config.trainer.seed, index_folder)

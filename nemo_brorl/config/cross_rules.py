@@ -127,6 +127,14 @@ def older_rollouts_are_allowed(config: BroRLConfig) -> Iterator[str]:
             )
 
 
+def quantised_rollouts_are_corrected(config: BroRLConfig) -> Iterator[str]:
+    if config.generation.is_quantised and not config.algorithm.importance_correction.enabled:
+        yield (
+            "generation.engine_args quantises what samples (quantization, kv_cache_dtype), so rollouts are not of the "
+            "policy that learns from them: write algorithm.importance_correction.enabled=true"
+        )
+
+
 def waves_do_not_bias_the_gradient(config: BroRLConfig) -> Iterator[str]:
     if config.rollouts.allocation != "waves":
         return
@@ -246,6 +254,7 @@ CROSS_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     informative_groups_are_among_the_sampled,
     algorithm_fits_its_rollouts,
     older_rollouts_are_allowed,
+    quantised_rollouts_are_corrected,
     waves_do_not_bias_the_gradient,
     first_wave_fits,
     questions_are_there,

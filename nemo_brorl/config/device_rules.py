@@ -156,6 +156,16 @@ def kernels_exist(config: BroRLConfig) -> Iterator[str]:
             "policy.fp8_params=true keeps weights in FP8, which needs Hopper GPUs (trainer.gpus_per_node > 0); on CPU "
             "FP8 is emulated and weights stay as they are: write policy.fp8_params=false"
         )
+    if config.generation.is_quantised and not is_on_gpu:
+        yield (
+            "generation.engine_args quantises what samples (quantization, kv_cache_dtype), which needs GPUs: leave it "
+            "out on CPU"
+        )
+    if config.generation.engine_args.get("speculative_config") is not None and not is_on_gpu:
+        yield (
+            "generation.engine_args.speculative_config needs GPUs: with drafts, some log-probs of vLLM's CPU build are "
+            "not finite; leave it out on CPU"
+        )
     head_dim, rest = divmod(sft.hidden_size, sft.num_attention_heads)
     if rest == 0 and head_dim < MIN_CPU_HEAD_DIM and not is_on_gpu:
         yield (

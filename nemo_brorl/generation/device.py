@@ -20,6 +20,7 @@ from nemo_brorl.config.derived import engine_batch_tokens, num_gpus
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.logs import get_logger
+from nemo_brorl.generation.engine_arguments import check_engine_arguments
 
 logger = get_logger(__name__)
 
@@ -79,13 +80,14 @@ def is_on_cpu(config: BroRLConfig) -> bool:
 
 
 def check(config: BroRLConfig) -> None:
-    """Raise ConfigError for what the device cannot do."""
+    """Raise ConfigError for what the device, or the installed vLLM, cannot do."""
     degree = config.generation.tensor_parallel_size
     if is_on_cpu(config) and degree != 1:
         raise ConfigError(
             f"generation.tensor_parallel_size={degree} needs GPUs; on CPU (trainer.gpus_per_node=0) write 1 and use "
             "generation.num_engines"
         )
+    check_engine_arguments(config.generation.engine_args)
 
 
 def prepare_process(on_cpu: bool, worker_environment: Mapping[str, str] = _NOTHING, sleeps: bool = False) -> None:
@@ -176,6 +178,11 @@ def engine_settings(
         if generation.precision == "bf16":
             # Products of the output layer come in fp32, as the policy's: in bf16 a logit of 16 is rounded to an eighth.
             arguments["hf_overrides"] = {"head_dtype": "float32"}
+    further = dict(generation.engine_args)
+    overrides = {**arguments.get("hf_overrides", {}), **further.pop("hf_overrides", {})}
+    if overrides:
+        arguments["hf_overrides"] = overrides
+    arguments.update(further)
     return EngineSettings(
         index=index,
         model_folder=str(model_folder),

@@ -4,8 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from nemo_brorl.config.setting import Section, setting
+
+# Arguments of vLLM's EngineArgs that settings decide, or that this package cannot work without.
+SETTING_OF_ARGUMENT = {
+    "model": "policy.model",
+    "dtype": "generation.precision",
+    "max_model_len": "generation.max_model_len",
+    "max_num_seqs": "generation.max_num_seqs",
+    "max_num_batched_tokens": "generation.max_num_batched_tokens",
+    "block_size": "generation.block_size",
+    "enforce_eager": "generation.enforce_eager",
+    "tensor_parallel_size": "generation.tensor_parallel_size",
+    "gpu_memory_utilization": "generation.gpu_memory_utilization",
+    "enable_sleep_mode": "generation.sleep",
+    "distributed_executor_backend": "generation.placement",
+    "pipeline_parallel_size": "generation.tensor_parallel_size",
+    "data_parallel_size": "generation.num_engines",
+    "seed": "trainer.seed",
+}
+_FIXED_ARGUMENTS = ("enable_prefix_caching", "logprobs_mode", "worker_extension_cls", "disable_log_stats")
 
 
 @dataclass
@@ -51,6 +71,9 @@ class GenerationConfig(Section):
         32, "rollouts that end before an engine reports progress; it also does with every chunk it finishes", at_least=1
     )
     report_s: float = setting(5.0, "seconds between reports of a busy engine, whatever has ended", above=0)
+    engine_args: dict[str, Any] = setting(
+        {}, "further arguments of vLLM's EngineArgs, for example kv_cache_dtype=fp8 (docs/gpu.md)"
+    )
     timeout_s: float = setting(
         600.0, "seconds without progress, or of starting, after which an engine is replaced", above=0, may_change=True
     )
@@ -64,6 +87,11 @@ class GenerationConfig(Section):
     def violations(self) -> Iterator[str]:
         """Engines with devices of their own have nobody to make room for. On CPU sleeping frees nothing, but is
         allowed: the same calls are made and measured."""
+        for name in self.engine_args:
+            if name in SETTING_OF_ARGUMENT:
+                yield f"generation.engine_args.{name} is a setting of its own: write {SETTING_OF_ARGUMENT[name]}"
+            elif name in _FIXED_ARGUMENTS:
+                yield f"generation.engine_args.{name} cannot be chosen, engines rely on their own: leave it out"
         batch = self.max_num_batched_tokens
         if batch is not None and batch < self.max_num_seqs:
             yield (
@@ -80,3 +108,9 @@ class GenerationConfig(Section):
                 f"generation.max_residual_gib={self.max_residual_gib} limits what sleeping engines hold and "
                 "generation.sleep=off lets none sleep: write max_residual_gib=null, or sleep=discard"
             )
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether `engine_args` have engines compute, or keep keys and values, in fewer bits than weights have."""
+        cache = str(self.engine_args.get("kv_cache_dtype", "auto"))
+        return self.engine_args.get("quantization") is not None or cache.startswith("fp8")

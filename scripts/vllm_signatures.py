@@ -1,0 +1,115 @@
+"""Signatures of the vLLM that GPUs get, written to tests/data/vllm_signatures.json: fields of EngineArgs and
+SamplingParams, parameters of the methods that this package calls, and checksums of the files it reaches into.
+
+    pip download --no-deps vllm==VERSION -d FOLDER && unzip FOLDER/vllm-*.whl '*.py' -d SOURCES
+    python scripts/vllm_signatures.py SOURCES/vllm VERSION
+
+The wheel for CPUs is what tests run with; the one for GPUs cannot be imported without one, so it is read as text.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.generation.engine_arguments import fields_of
+
+ROOT = Path(__file__).resolve().parents[1]
+SIGNATURES = ROOT / "tests" / "data" / "vllm_signatures.json"
+
+CLASSES = {"EngineArgs": "engine/arg_utils.py", "SamplingParams": "sampling_params.py"}
+
+# Methods and functions that the package calls, as module: (class or "", name).
+CALLS: dict[str, tuple[tuple[str, str], ...]] = {
+    "v1/engine/llm_engine.py": (
+        ("LLMEngine", "from_engine_args"),
+        ("LLMEngine", "add_request"),
+        ("LLMEngine", "step"),
+        ("LLMEngine", "abort_request"),
+        ("LLMEngine", "reset_prefix_cache"),
+        ("LLMEngine", "sleep"),
+        ("LLMEngine", "wake_up"),
+        ("LLMEngine", "release_kv_cache_memory"),
+    ),
+    "v1/engine/output_processor.py": (("RequestState", "make_request_output"),),
+    "v1/core/sched/scheduler.py": (("Scheduler", "has_requests"), ("Scheduler", "_preempt_request")),
+    "v1/core/kv_cache_manager.py": (("KVCacheManager", "make_prefix_cache_stats"),),
+    "v1/executor/abstract.py": (("Executor", "collective_rpc"),),
+    "v1/worker/gpu_worker.py": (("Worker", "sleep"), ("Worker", "wake_up"), ("Worker", "determine_available_memory")),
+    "model_executor/model_loader/reload/layerwise.py": (
+        ("", "initialize_layerwise_reload"),
+        ("", "finalize_layerwise_reload"),
+    ),
+}
+
+# Files whose inside the package relies on: where both wheels have the same text, a test on CPU is a test of them.
+SAME_TEXT = (
+    "engine/arg_utils.py",
+    "sampling_params.py",
+    "v1/core/kv_cache_manager.py",
+    "v1/core/sched/async_scheduler.py",
+    "v1/core/sched/interface.py",
+    "v1/core/sched/scheduler.py",
+    "v1/engine/core.py",
+    "v1/engine/core_client.py",
+    "v1/engine/llm_engine.py",
+    "v1/engine/output_processor.py",
+    "v1/executor/uniproc_executor.py",
+    "model_executor/layers/logits_processor.py",
+    "model_executor/model_loader/reload/layerwise.py",
+)
+
+
+def signatures(package: Path, version: str) -> dict[str, Any]:
+    """What the JSON file holds, of a vLLM package's sources."""
+    classes = {}
+    for name, file in CLASSES.items():
+        source = (package / file).read_text(encoding="utf-8")
+        classes[name] = list(fields_of(source, name))
+    calls = {}
+    for file, functions in CALLS.items():
+        source = (package / file).read_text(encoding="utf-8")
+        for class_name, name in functions:
+            calls[f"{file}:{class_name}.{name}"] = _parameters(source, class_name, name)
+    checksums = {}
+    for file in SAME_TEXT:
+        content = (package / file).read_bytes()
+        checksums[file] = hashlib.sha256(content).hexdigest()
+    return {"version": version, "classes": classes, "calls": calls, "checksums": checksums}
+
+
+def _parameters(source: str, class_name: str, name: str) -> list[str]:
+    """Parameters of a function, those with a default as `name=`. Raises KeyError for one that is not there."""
+    body: list[ast.stmt] = ast.parse(source).body
+    if class_name:
+        classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == class_name]
+        body = classes[0].body
+    for node in reversed(body):  # behind overloads comes the one that is run
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return _names(node.args)
+    raise KeyError(f"{class_name}.{name}")
+
+
+def _names(arguments: ast.arguments) -> list[str]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    num_required = len(positional) - len(arguments.defaults)
+    names = []
+    for number, argument in enumerate(positional):
+        names.append(argument.arg if number < num_required else f"{argument.arg}=")
+    if arguments.vararg is not None:
+        names.append(f"*{arguments.vararg.arg}")
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        names.append(argument.arg if default is None else f"{argument.arg}=")
+    if arguments.kwarg is not None:
+        names.append(f"**{arguments.kwarg.arg}")
+    return names
+
+
+if __name__ == "__main__":
+    found = signatures(Path(sys.argv[1]), sys.argv[2])
+    SIGNATURES.parent.mkdir(exist_ok=True)
+    SIGNATURES.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")

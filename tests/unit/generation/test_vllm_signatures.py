@@ -1,0 +1,162 @@
+"""Arguments and calls of this package against the signatures of the vLLM that GPUs get (tests/data/, made by
+scripts/vllm_signatures.py), and `generation.engine_args` against the one that is installed.
+
+What this cannot show: what the arguments do, whether their values are accepted, and anything in compiled code.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_brorl.config.cross_rules import CROSS_RULES
+from nemo_brorl.config.device_rules import DEVICE_RULES
+from nemo_brorl.config.load import load_config
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.generation import device
+from nemo_brorl.generation.engine_arguments import check_engine_arguments, known_arguments
+from tests.support.source_tree import ROOT
+
+GPU_WHEEL = json.loads((ROOT / "tests/data/vllm_signatures.json").read_text())
+RECIPES = ("brorl_cpu", "brorl_1gpu", "brorl_8gpu", "brorl_64gpu", "brorl_7b", "brorl_32b", "brorl_qwen3_30b_a3b")
+
+# Calls as they are made: positional arguments beside self, then names.
+CALLS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "v1/engine/llm_engine.py:LLMEngine.from_engine_args": (1, ()),
+    "v1/engine/llm_engine.py:LLMEngine.add_request": (3, ()),
+    "v1/engine/llm_engine.py:LLMEngine.abort_request": (1, ("internal",)),
+    "v1/engine/llm_engine.py:LLMEngine.reset_prefix_cache": (0, ("reset_running_requests",)),
+    "v1/engine/llm_engine.py:LLMEngine.sleep": (1, ()),
+    "v1/engine/llm_engine.py:LLMEngine.wake_up": (1, ()),
+    "v1/engine/llm_engine.py:LLMEngine.release_kv_cache_memory": (0, ()),
+    "v1/engine/llm_engine.py:LLMEngine.step": (0, ()),
+    "v1/engine/output_processor.py:RequestState.make_request_output": (4, ()),
+    "v1/core/sched/scheduler.py:Scheduler.has_requests": (0, ()),
+    "v1/executor/abstract.py:Executor.collective_rpc": (1, ("args",)),
+    "model_executor/model_loader/reload/layerwise.py:.initialize_layerwise_reload": (1, ()),
+    "model_executor/model_loader/reload/layerwise.py:.finalize_layerwise_reload": (2, ()),
+}
+
+
+def signature_of(names: list[str]) -> inspect.Signature:
+    """Of the names as the file has them: `name=` has a default."""
+    parameters = []
+    for name in names:
+        if name.startswith("**"):
+            parameters.append(inspect.Parameter(name[2:], inspect.Parameter.VAR_KEYWORD))
+        elif name.startswith("*"):
+            parameters.append(inspect.Parameter(name[1:], inspect.Parameter.VAR_POSITIONAL))
+        else:
+            default = None if name.endswith("=") else inspect.Parameter.empty
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            parameters.append(inspect.Parameter(name.rstrip("="), kind, default=default))
+    return inspect.Signature(parameters)
+
+
+def test_the_signatures_are_of_the_version_that_gpus_get() -> None:
+    assert f"vllm=={GPU_WHEEL['version']}" in (ROOT / "requirements/gpu.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_engines_of_every_recipe_are_started_with_arguments_that_vllm_has(recipe: str) -> None:
+    first = device.engine_settings(load_config(recipe, []), Path("model"), 0)
+    second = device.with_cache(first, 2**30)
+    assert second.arguments.keys() <= set(GPU_WHEEL["classes"]["EngineArgs"])
+
+
+def test_rollouts_are_asked_for_with_parameters_that_vllm_has() -> None:
+    source = (ROOT / "nemo_brorl/generation/vllm_requests.py").read_text()
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    (call,) = [node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr == "_new_params"]
+    names = {keyword.arg for keyword in call.keywords}
+    assert {"seed", "flat_logprobs", "skip_clone"} < names
+    assert names <= set(GPU_WHEEL["classes"]["SamplingParams"])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_fit_their_functions(name: str) -> None:
+    num, keywords = CALLS[name]
+    parameters = GPU_WHEEL["calls"][name]
+    num_bound = 1 if parameters[:1] in (["self"], ["cls"]) else 0
+    signature_of(parameters).bind(*range(num + num_bound), **dict.fromkeys(keywords))
+
+
+@pytest.mark.parametrize("file", GPU_WHEEL["checksums"])
+def test_the_installed_vllm_has_the_same_text_where_the_package_relies_on_its_inside(file: str) -> None:
+    found = importlib.util.find_spec("vllm")
+    assert found is not None
+    content = (Path(str(found.origin)).parent / file).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == GPU_WHEEL["checksums"][file]
+
+
+def test_further_arguments_are_checked_by_name_against_the_installed_vllm() -> None:
+    assert set(known_arguments()) == set(GPU_WHEEL["classes"]["EngineArgs"])
+    check_engine_arguments({"kv_cache_memory_bytes": 2**30, "async_scheduling": False})
+    with pytest.raises(ConfigError, match=r"engine_args.kv_cache_dtyp is no argument .*: write kv_cache_dtype"):
+        check_engine_arguments({"kv_cache_dtyp": "fp8"})
+
+
+def quantised(config: BroRLConfig) -> list[str]:
+    """What the rules between sections say of quantised rollouts."""
+    said: list[str] = []
+    for rule in (*CROSS_RULES, *DEVICE_RULES):
+        said.extend(rule(config))
+    return [message for message in said if "quantises" in message]
+
+
+def with_arguments(**arguments: Any) -> BroRLConfig:
+    config = BroRLConfig()
+    config.trainer.gpus_per_node = 1
+    config.policy.model = "model"
+    config.generation.engine_args = arguments
+    return config
+
+
+def test_further_arguments_reach_the_engine_and_overrides_are_merged() -> None:
+    config = with_arguments(kv_cache_dtype="fp8", hf_overrides={"rope_theta": 1e6})
+    config.generation.precision = "bf16"
+    arguments = device.engine_settings(config, Path("model"), 0).arguments
+    assert arguments["kv_cache_dtype"] == "fp8"
+    assert arguments["hf_overrides"] == {"head_dtype": "float32", "rope_theta": 1e6}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"max_num_seqs": 8}, "engine_args.max_num_seqs is a setting of its own: write generation.max_num_seqs"),
+        ({"worker_extension_cls": "x"}, "engine_args.worker_extension_cls cannot be chosen"),
+    ],
+)
+def test_arguments_that_settings_decide_are_refused(arguments: dict[str, Any], said: str) -> None:
+    (message,) = with_arguments(**arguments).generation.violations()
+    assert said in message
+
+
+@pytest.mark.parametrize("arguments", [{"quantization": "fp8"}, {"kv_cache_dtype": "fp8_e4m3"}])
+def test_quantised_rollouts_need_gpus_and_the_importance_correction(arguments: dict[str, Any]) -> None:
+    config = with_arguments(**arguments)
+    config.algorithm.importance_correction.enabled = True
+    assert not quantised(config)
+    config.algorithm.importance_correction.enabled = False
+    (message,) = quantised(config)
+    assert "write algorithm.importance_correction.enabled=true" in message
+    config.trainer.gpus_per_node = 0
+    config.algorithm.importance_correction.enabled = True
+    (message,) = quantised(config)
+    assert "needs GPUs" in message
+
+
+def test_speculative_decoding_is_refused_on_cpu() -> None:
+    config = with_arguments(speculative_config={"method": "ngram", "num_speculative_tokens": 3})
+    assert not [said for rule in DEVICE_RULES for said in rule(config)]
+    config.trainer.gpus_per_node = 0
+    (message,) = [said for rule in DEVICE_RULES for said in rule(config)]
+    assert "some log-probs of vLLM's CPU build are not finite" in message
