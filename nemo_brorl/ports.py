@@ -11,6 +11,7 @@ from nemo_brorl.types import (
     EngineStats,
     Float32,
     Int32,
+    KeptCopy,
     Prompt,
     RolloutChunk,
     RolloutRequest,
@@ -170,8 +171,9 @@ class Policy(Protocol):
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
         """What these processes must join before the next `weight_stream`; None: nothing, or they have joined."""
 
-    def weight_stream(self) -> Iterator[StreamedBucket]:
-        """Buckets that cover the manifest in order. Raises WeightSyncError that names a rank that is late."""
+    def weight_stream(self) -> Iterator[StreamedBucket | KeptCopy]:
+        """Buckets that cover the manifest in order, each with the copy that is kept of it, or followed by it. Raises
+        WeightSyncError that names a rank that is late."""
 
     def begin_save(self, folder: Path) -> None:
         """Start to write weights, optimizer and reference as they are now into an empty folder; any parallel layout may

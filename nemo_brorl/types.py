@@ -339,8 +339,15 @@ class StreamedBucket:
     """One bucket of the weight stream, as references."""
 
     message: Any  # to a WeightBucket or BucketNotice: what engines get
-    copy: Any  # to a WeightBucket, for engines that are started later; None: not kept
+    copy: Any  # to a WeightBucket, for engines that are started later; None: not kept, or a KeptCopy follows
     num_bytes: int  # of its tensors
+
+
+@dataclass(frozen=True)
+class KeptCopy:
+    """Copy of the StreamedBucket before it: it is made while engines load that one."""
+
+    reference: Any  # to a WeightBucket
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Call:
 CALLS = (
     Call(("te.tar.xz.000", "nemo.tar.xz.000"), ("te", "nemo"), "ceilings,parity,throughput", 560, with_wheels=True),
     Call(("vllm.tar.xz.000",), ("vllm",), "gpu_tests", 330),
-    Call(("vllm.tar.xz.001",), ("vllm",), "generation,weight_ipc,sleep_cycles", 590),
+    Call(("vllm.tar.xz.001",), ("vllm",), "smoke,generation,weight_ipc,sleep_cycles", 590),
     Call((), (), "engine_tests,whole_loop,fp8_learning", 300, with_base=True),
 )
 

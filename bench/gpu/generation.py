@@ -56,7 +56,7 @@ def run_once(pool: VllmPool, maker: PromptMaker, sizes: Sizes, group_size: int, 
     return seconds, hits / max(1, queries)
 
 
-def compare(setting: Setting, pool: VllmPool, sizes: Sizes, samples: int, in_flight: int) -> None:
+def compare(setting: Setting, pool: VllmPool, sizes: Sizes, samples: int, in_flight: int, named: str) -> None:
     """Both sides in turns; the first round warms up."""
     shape = read_model_shape(setting.models / ("tiny" if setting.is_tiny else "1.5B_shape"))
     maker = PromptMaker(shape.vocab_size)
@@ -70,13 +70,16 @@ def compare(setting: Setting, pool: VllmPool, sizes: Sizes, samples: int, in_fli
         rates[size] = samples / seconds
         work = GenerationWork(samples // size, size, sizes.prompt, sizes.response, in_flight)
         floor = generation_seconds(shape, work, setting.ceilings)
-        setting.results.add(Row(f"N = {size}: {samples} samples", seconds, "s", floor=floor))
-        setting.results.add(Row(f"N = {size}: samples", rates[size], "samples/s", floor=samples / floor))
-        setting.results.add(Row(f"N = {size}: prefix-cache hits", statistics.mean(run[1] for run in runs[1:]), ""))
+        setting.results.add(Row(f"{named}N = {size}: {samples} samples", seconds, "s", floor=floor))
+        setting.results.add(Row(f"{named}N = {size}: samples", rates[size], "samples/s", floor=samples / floor))
+        setting.results.add(
+            Row(f"{named}N = {size}: prefix-cache hits", statistics.mean(run[1] for run in runs[1:]), "")
+        )
     small, large = sizes.group_sizes
-    setting.results.add(Row(f"N = {large} over N = {small}", rates[large] / rates[small], "×", at_least=GAIN))
+    setting.results.add(Row(f"{named}N = {large} over N = {small}", rates[large] / rates[small], "×", at_least=GAIN))
     setting.results.detail(
-        "seconds and hit rate of every run, the first not counted", {str(size): runs for size, runs in taken.items()}
+        f"{named}seconds and hit rate of every run, the first not counted",
+        {str(size): runs for size, runs in taken.items()},
     )
 
 
@@ -85,6 +88,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=1024, help="of one run")
     parser.add_argument("--in-flight", type=int, default=512, help="generation.max_num_seqs")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--batch-tokens",
+        type=int,
+        nargs="+",
+        default=[None],
+        help="generation.max_num_batched_tokens, one after another",
+    )
 
 
 def main() -> None:
@@ -96,9 +106,13 @@ def main() -> None:
     shape = TINY if setting.is_tiny else QWEN_1_5B
     folder = with_tokenizer(make_model(setting.models / ("tiny" if setting.is_tiny else "1.5B_shape"), shape))
     longest = sizes.prompt + sizes.response + 16
-    config = config_for(setting, SHARE, max_num_seqs=in_flight, max_model_len=longest)
-    with start(config, folder) as pair:
-        compare(setting, pair.pool, sizes, samples, in_flight)
+    for batch_tokens in setting.extra.batch_tokens:
+        config = config_for(
+            setting, SHARE, max_num_seqs=in_flight, max_model_len=longest, max_num_batched_tokens=batch_tokens
+        )
+        named = f"{batch_tokens:,} tokens a step, " if batch_tokens else ""
+        with setting.results.attempt(f"{named}generation"), start(config, folder) as pair:
+            compare(setting, pair.pool, sizes, samples, in_flight, named)
     setting.results.finish()
 
 

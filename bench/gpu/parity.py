@@ -12,7 +12,7 @@ Differences are mean |log p| ones in nats. On CPU, FP8 is emulated.
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,8 @@ def mean_abs(difference: np.ndarray) -> float:
     return float(np.abs(difference).mean())
 
 
-def compare(rank: OneRank, name: str, shape: Mapping[str, Any], tokens: Tokens, recipes: Sequence[str]) -> None:
-    """One model, all its rows."""
+def compare_bf16(rank: OneRank, name: str, shape: Mapping[str, Any], tokens: Tokens) -> None:
+    """One model in bf16 against Hugging Face."""
     setting = rank.setting
     folder = make_model(setting.models / name.replace(" ", "_"), shape)
     exact = hugging_face(folder, torch.float32, tokens, setting.device)
@@ -82,22 +82,32 @@ def compare(rank: OneRank, name: str, shape: Mapping[str, Any], tokens: Tokens, 
     setting.results.add(
         Row(f"{name}, bf16 to fp32", mean_abs(plain - exact), "nats", at_most=NOISE_FACTOR * noise, note=note)
     )
-    for recipe in recipes:
-        scores = megatron(rank, folder, config_for(setting, **RECIPES[recipe]), tokens)
-        note = f"largest {float(np.abs(scores - plain).max()):.1e}"
-        setting.results.add(Row(f"{name}, {recipe} to bf16", mean_abs(scores - plain), "nats", note=note))
+
+
+def compare_fp8(rank: OneRank, name: str, shape: Mapping[str, Any], tokens: Tokens) -> None:
+    """The same model in every FP8 recipe against its bf16."""
+    setting = rank.setting
+    folder = make_model(setting.models / name.replace(" ", "_"), shape)
+    plain = megatron(rank, folder, config_for(setting), tokens)
+    for recipe, policy in RECIPES.items():
+        with setting.results.attempt(f"{name}, {recipe} to bf16"):
+            scores = megatron(rank, folder, config_for(setting, **policy), tokens)
+            note = f"largest {float(np.abs(scores - plain).max()):.1e}"
+            setting.results.add(Row(f"{name}, {recipe} to bf16", mean_abs(scores - plain), "nats", note=note))
 
 
 def main() -> None:
-    """Small models first: they find what is wrong in seconds."""
+    """bf16 of all models before any FP8; small models first: they find what is wrong in seconds."""
     setting = open_setting("parity", __doc__)
-    length = (8, 24) if setting.is_tiny else (64, 192)
-    families = {"qwen2": TINY} if setting.is_tiny else FAMILIES
+    prompt, response = (8, 24) if setting.is_tiny else (64, 192)
+    models = {"qwen2": TINY} if setting.is_tiny else {**FAMILIES, "1.5B shape": QWEN_1_5B}
     with open_rank(setting) as rank:
-        for name, shape in families.items():
-            compare(rank, name, shape, draw_tokens(shape["vocab_size"], 4, *length), list(RECIPES))
-        if not setting.is_tiny:
-            compare(rank, "1.5B shape", QWEN_1_5B, draw_tokens(QWEN_1_5B["vocab_size"], 8, *length), list(RECIPES))
+        for compare in (compare_bf16, compare_fp8):
+            for name, shape in models.items():
+                num = 8 if shape is QWEN_1_5B else 4
+                tokens = draw_tokens(shape["vocab_size"], num, prompt, response)
+                with setting.results.attempt(f"{name}: {compare.__name__}"):
+                    compare(rank, name, shape, tokens)
     setting.results.finish()
 
 

@@ -4,7 +4,9 @@ has."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,7 @@ class Results:
         self.rows: list[Row] = []
         self.details: dict[str, Any] = {}
         self.is_whole = False
+        self.num_failed = 0
         self._write()
 
     def add(self, row: Row) -> None:
@@ -66,10 +69,22 @@ class Results:
         self.details[name] = value
         self._write()
 
+    @contextmanager
+    def attempt(self, what: str) -> Iterator[None]:
+        """What fails inside becomes a row without a value, and the part goes on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a row that fails costs itself alone
+            traceback.print_exc()
+            self.num_failed += 1
+            self.add(Row(what, None, note=f"failed: {type(error).__name__}: {error}"[:200]))
+
     def finish(self) -> None:
-        """The part has done all it does."""
+        """The part has done all it does. Raises SystemExit when something of it failed."""
         self.is_whole = True
         self._write()
+        if self.num_failed:
+            raise SystemExit(f"{self.part}: {self.num_failed} attempts failed")
 
     def _write(self) -> None:
         content = {"part": self.part, "tiny": self.is_tiny, "whole": self.is_whole,

@@ -39,25 +39,52 @@ class Part:
     name: str
     limit_s: float
     needs: tuple[str, ...] = ()  # modules that have to be there
+    label: str = ""  # name of its files, where the script is a part in two ways
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def stem(self) -> str:
+        """Name of its files."""
+        return self.label or self.name
 
     def command(self, results: Path, is_tiny: bool, python: str = sys.executable) -> list[str]:
         """To start it."""
-        return [python, "-m", f"bench.gpu.{self.name}", "--results", str(results), *(["--tiny"] if is_tiny else [])]
+        tiny = ["--tiny"] if is_tiny else []
+        start = [python, "-m", f"bench.gpu.{self.name}", "--label", self.stem, "--results", str(results)]
+        return [*start, *tiny, *self.arguments]
 
 
 TRAINER = ("megatron.core", "transformer_engine")
 ENGINE = ("vllm", "ray")
+BOTH = (*TRAINER, *ENGINE)
+LOOP = (*BOTH, "nemo", "reasoning_gym")
+
+# The first thirty minutes on a card, in this order: what decides most comes first, and each part's log says whether the
+# next is worth running.
+FIRST = (
+    Part("1", "smoke", 120, BOTH),
+    Part("2", "ceilings", 60),
+    Part("3", "attention", 240, TRAINER),
+    Part("4", "throughput", 180, TRAINER, "first_step", ("--rows", "bf16")),
+    Part("5", "weight_ipc", 300, BOTH, "first_engine", ("--heads", "--repeats", "2")),
+    Part("6", "whole_loop", 420, LOOP, "first_loop", ("--only-shape",)),
+    Part("7", "throughput", 120, TRAINER, "first_fp8", ("--rows", "tensorwise")),
+    Part("8", "generation", 300, ENGINE, "first_generation", ("--batch-tokens", "2048", "16384", "--repeats", "1")),
+)
+
+# All that is measured. The first eight fit into thirty minutes of a card.
 PARTS = (
-    Part("0", "ceilings", 90),
-    Part("a", "gpu_tests", 420, TRAINER),
-    Part("a", "engine_tests", 300, (*TRAINER, *ENGINE)),
+    Part("0", "smoke", 120, BOTH),
+    Part("0", "ceilings", 60),
     Part("b", "parity", 240, TRAINER),
     Part("c", "throughput", 300, TRAINER),
     Part("d", "generation", 240, ENGINE),
-    Part("e", "weight_ipc", 270, (*TRAINER, *ENGINE)),
-    Part("f", "sleep_cycles", 300, (*TRAINER, *ENGINE)),
-    Part("g", "whole_loop", 420, (*TRAINER, *ENGINE, "nemo", "reasoning_gym")),
-    Part("h", "fp8_learning", 540, (*TRAINER, *ENGINE, "nemo", "reasoning_gym")),
+    Part("e", "weight_ipc", 240, BOTH),
+    Part("f", "sleep_cycles", 240, BOTH),
+    Part("a", "gpu_tests", 360, TRAINER),
+    Part("a", "engine_tests", 300, BOTH),
+    Part("g", "whole_loop", 420, LOOP),
+    Part("h", "fp8_learning", 540, LOOP),
 )
 
 
@@ -74,7 +101,7 @@ def revision(part: Part) -> str:
     """Digest of what a part's figures hang on: the package, its configurations, what all parts share, and the part
     itself."""
     mine = Path(__file__).parent
-    parts = {other.name for other in PARTS}
+    parts = {other.name for other in (*PARTS, *FIRST)}
     files = [*(ROOT / "nemo_brorl").rglob("*.py"), *(ROOT / "conf").glob("*.yaml"), *mine.glob("*.py")]
     if part.letter == "a":
         files += (ROOT / "tests" / "gpu").glob("*.py")
@@ -85,28 +112,38 @@ def revision(part: Part) -> str:
     return digest.hexdigest()[:12]
 
 
-def chosen(only: str | None) -> list[Part]:
-    """Parts by name or letter, in their own order. Raises SystemExit for one that is not there."""
+def chosen(only: str | None, parts: Sequence[Part] = PARTS) -> list[Part]:
+    """Parts by file name or letter, in their own order. Raises SystemExit for one that is not there."""
     if only is None:
-        return list(PARTS)
+        return list(parts)
     wanted = set(only.split(","))
-    if unknown := wanted - {part.name for part in PARTS} - {part.letter for part in PARTS}:
-        names = ", ".join(f"{part.letter} or {part.name}" for part in PARTS)
+    if unknown := wanted - {part.stem for part in parts} - {part.letter for part in parts}:
+        names = ", ".join(f"{part.letter} or {part.stem}" for part in parts)
         raise SystemExit(f"--only {', '.join(sorted(unknown))} is no part of this bench: write some of {names}")
-    return [part for part in PARTS if wanted & {part.name, part.letter}]
+    return [part for part in parts if wanted & {part.stem, part.letter}]
 
 
 class Bench:
     """One call of run.sh."""
 
-    def __init__(self, results: Path, is_tiny: bool, minutes: float | None, pack: Path | None) -> None:
-        self.results, self.is_tiny, self.pack = results, is_tiny, pack
+    def __init__(
+        self,
+        results: Path,
+        is_tiny: bool,
+        minutes: float | None,
+        pack: Path | None,
+        parts: Sequence[Part] = PARTS,
+    ) -> None:
+        self.results = results
+        self.is_tiny = is_tiny
+        self.pack = pack
+        self.parts = parts
         self.ends_at = None if minutes is None else time.monotonic() + 60 * minutes
         results.mkdir(parents=True, exist_ok=True)
 
     def stem(self, part: Part) -> str:
         """Of the part's files."""
-        return f"{part.name}_tiny" if self.is_tiny else part.name
+        return f"{part.stem}_tiny" if self.is_tiny else part.stem
 
     def outcome(self, part: Part) -> Outcome | None:
         """Of the last time; None: never, or it cannot be read."""
@@ -130,7 +167,7 @@ class Bench:
             return self._end(part, f"lacks {', '.join(lacking)}", 0.0)
         if limit_s < LEAST_S:
             return self._end(part, "no time left", 0.0)
-        print(f"== {part.letter} {part.name}, at most {limit_s:.0f} s", flush=True)
+        print(f"== {part.letter} {part.stem}, at most {limit_s:.0f} s", flush=True)
         start, others = time.monotonic(), frozenset(descendants(os.getpid()))
         log = self.results / f"{self.stem(part)}.log"
         with log.open("wb") as output:
@@ -153,7 +190,7 @@ class Bench:
         outcome = Outcome(revision(part), status, seconds)
         if seconds or self.outcome(part) is None:  # what was not begun leaves older results as they are
             (self.results / f"{self.stem(part)}.outcome").write_text(json.dumps(vars(outcome)) + "\n")
-        print(f"== {part.letter} {part.name}: {status}, {seconds:.0f} s", flush=True)
+        print(f"== {part.letter} {part.stem}: {status}, {seconds:.0f} s", flush=True)
         if self.pack is not None:
             pack_results(self.results, self.pack)
         return outcome
@@ -161,13 +198,13 @@ class Bench:
     def table(self) -> list[str]:
         """Of all parts, those of earlier calls too."""
         blocks: list[tuple[str, Sequence[Row], bool]] = []
-        for part in PARTS:
+        for part in self.parts:
             outcome, content = self.outcome(part), read_results(self.results / f"{self.stem(part)}.json")
             rows: list[Row] = list(content["rows"]) if content else []
             if outcome is None or outcome.status != "done":
-                rows.append(Row(part.name, None, note="not run" if outcome is None else outcome.status))
+                rows.append(Row(part.stem, None, note="not run" if outcome is None else outcome.status))
             elif outcome.revision != revision(part):
-                rows.append(Row(part.name, None, note="the rows above are of other sources"))
+                rows.append(Row(part.stem, None, note="the rows above are of other sources"))
             blocks.append((part.letter, rows, self.is_tiny))
         return table(blocks)
 
@@ -232,6 +269,7 @@ def main() -> None:
         prog="bench/gpu/run.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", help="parts by letter or name, with commas between them")
+    parser.add_argument("--first", action="store_true", help="the first thirty minutes on a card, in their order")
     parser.add_argument("--again", action="store_true", help="also those that are done")
     parser.add_argument(
         "--tiny", action="store_true", help="small shapes on the CPU: proves the scripts, measures nothing"
@@ -241,13 +279,14 @@ def main() -> None:
     parser.add_argument("--pack", type=Path, help="write results and logs into this .tar.gz after every part")
     options = parser.parse_args()
     adopt_orphans()
-    bench = Bench(options.results.absolute(), options.tiny, options.minutes, options.pack)
-    parts = chosen(options.only)
+    all_parts = FIRST if options.first else PARTS
+    bench = Bench(options.results.absolute(), options.tiny, options.minutes, options.pack, all_parts)
+    parts = chosen(options.only, all_parts)
     for part in parts:
         if options.again or not bench.is_done(part):
             bench.run(part)
         else:
-            print(f"== {part.letter} {part.name}: done before with these sources", flush=True)
+            print(f"== {part.letter} {part.stem}: done before with these sources", flush=True)
     print("\n".join(bench.table()))
     raise SystemExit(not all(bench.is_done(part) for part in parts))
 

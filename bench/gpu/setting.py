@@ -67,12 +67,13 @@ def open_setting(
     parser.add_argument(
         "--tiny", action="store_true", help="small shapes on the CPU: proves the script, measures nothing"
     )
+    parser.add_argument("--label", default=part, help="name of the files, where a part is run in two ways")
     if add is not None:
         add(parser)
     options = parser.parse_args()
     if not options.tiny and not torch.cuda.is_available():
         raise SystemExit("torch sees no CUDA device here: write --tiny to run small shapes on the CPU")
-    name = f"{part}_tiny" if options.tiny else part
+    name = f"{options.label}_tiny" if options.tiny else options.label
     work = options.results / "work"
     work.mkdir(parents=True, exist_ok=True)
     results = Results(options.results / f"{name}.json", part, options.tiny)

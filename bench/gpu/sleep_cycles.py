@@ -45,7 +45,7 @@ def turns(setting: Setting, pair: Pair, cycles: int) -> tuple[list[float], list[
 
 def measure(setting: Setting, mode: str, engine_model: Path, policy_model: Path) -> None:
     """One sleep mode."""
-    config = config_for(setting, SHARE, sleep=mode, keep_published=False, weight_bucket_mib=256.0)
+    config = config_for(setting, SHARE, sleep=mode, keep_published=False, weight_bucket_mib=256.0, enforce_eager=True)
     config.policy.offload = "none" if setting.is_tiny else "all"
     with start(config, engine_model, policy_model) as pair:
         residual, whole, seconds = turns(setting, pair, setting.extra.cycles)
@@ -91,7 +91,8 @@ def main() -> None:
     policy_model = make_model(setting.models / name, shape)
     engine_model = with_tokenizer(make_model(setting.models / f"{name}_other", shape, seed=1))
     for mode in setting.extra.modes:
-        measure(setting, mode, engine_model, policy_model)
+        with setting.results.attempt(mode):
+            measure(setting, mode, engine_model, policy_model)
     setting.results.finish()
 
 

@@ -131,40 +131,48 @@ def measure_layouts(setting: Setting, rank: OneRank, folder: Any, sizes: Sizes) 
     """The three layouts in bf16."""
     seconds = {}
     for layout in ("shared", "packed", "padded"):
-        with rank.learner(folder, config_for(setting)) as learner:
+        with setting.results.attempt(layout), rank.learner(folder, config_for(setting)) as learner:
             rows, work = layout_rows(learner, layout, sizes)
             timed = timed_step(setting, learner, rows)
             add_rows(setting, layout, learner, work, timed)
             seconds[layout] = timed[0]
-    setting.results.add(Row("shared over packed", seconds["packed"] / seconds["shared"], "×", at_least=SHARED_GAIN))
-    setting.results.add(Row("shared over padded", seconds["padded"] / seconds["shared"], "×"))
+    if "shared" not in seconds:
+        return
+    for other, target in (("packed", SHARED_GAIN), ("padded", None)):
+        if other in seconds:
+            gain = seconds[other] / seconds["shared"]
+            setting.results.add(Row(f"shared over {other}", gain, "×", at_least=target))
 
 
-def measure_recipes(setting: Setting, rank: OneRank, folder: Any, sizes: Sizes) -> None:
-    """bf16 against the FP8 recipes."""
-    seconds: dict[str, float] = {}
-    profiles = {}
-    for name, policy in {"bf16": {}, **RECIPES}.items():
-        with rank.learner(folder, config_for(setting, **policy)) as learner:
-            rows, work = document_rows(learner, sizes)
-            learner.fp8_check.first_scales(rows[0])
-            timed = timed_step(setting, learner, rows)
-            add_rows(setting, name, learner, work, timed)
-            profiles[name] = top_kernels(setting, TrainingStep(learner, rows[:1]))
-            flops = training_flops(learner.state.shape, work)
-        seconds[name] = timed[0]
+def measure_recipe(setting: Setting, rank: OneRank, folder: Any, sizes: Sizes, name: str) -> tuple[float, list[str]]:
+    """Seconds of a step of documents, and what its kernels take."""
+    policy = RECIPES.get(name, {})
+    with rank.learner(folder, config_for(setting, **policy)) as learner:
+        rows, work = document_rows(learner, sizes)
+        learner.fp8_check.first_scales(rows[0])
+        timed = timed_step(setting, learner, rows)
+        add_rows(setting, name, learner, work, timed)
+        kernels = top_kernels(setting, TrainingStep(learner, rows[:1]))
         if name == "bf16":
-            fraction = flops / timed[0] / setting.ceilings.bf16_flops
+            fraction = training_flops(learner.state.shape, work) / timed[0] / setting.ceilings.bf16_flops
             setting.results.add(Row("bf16: fraction of the matrix rate", fraction, "", at_least=FRACTION))
-        else:
-            setting.results.add(Row(f"{name} over bf16", seconds["bf16"] / timed[0], "×"))
-    best = min(RECIPES, key=seconds.__getitem__)
+    return timed[0], kernels
+
+
+def compare_recipes(setting: Setting, seconds: dict[str, float], kernels: dict[str, list[str]]) -> None:
+    """FP8 against bf16, where both were measured."""
+    measured = [name for name in RECIPES if name in seconds]
+    if "bf16" not in seconds or not measured:
+        return
+    for name in measured:
+        setting.results.add(Row(f"{name} over bf16", seconds["bf16"] / seconds[name], "×"))
+    best = min(measured, key=seconds.__getitem__)
     gain = seconds["bf16"] / seconds[best]
     setting.results.add(Row("best recipe over bf16", gain, "×", at_least=FP8_GAIN, note=best))
     if setting.extra.profile or gain < FP8_GAIN:
-        setting.results.detail("kernels", {name: profiles[name] for name in ("bf16", best)})
+        setting.results.detail("kernels", {name: kernels[name] for name in ("bf16", best)})
         for name in ("bf16", best):
-            print(f"kernels of one micro-batch, {name}:", *profiles[name][:12], sep="\n  ", flush=True)
+            print(f"kernels of one micro-batch, {name}:", *kernels[name][:12], sep="\n  ", flush=True)
 
 
 def top_kernels(setting: Setting, step: TrainingStep) -> list[str]:
@@ -187,20 +195,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this part."""
     parser.add_argument("--micro-batch", type=int, help="tokens")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rows", nargs="+", choices=("bf16", "layouts", *RECIPES), help="only these")
     parser.add_argument("--profile", action="store_true", help="write down the kernels whatever the gain of FP8")
 
 
 def main() -> None:
-    """Recipes first: they hold two targets."""
+    """bf16 first, then the layouts, which hold a target, then FP8."""
     setting = open_setting("throughput", __doc__, add_arguments)
     sizes = TINY_SIZES if setting.is_tiny else SIZES
     if setting.extra.micro_batch:
         sizes = replace(sizes, micro_batch=setting.extra.micro_batch)
     shape = TINY if setting.is_tiny else QWEN_1_5B
     folder = make_model(setting.models / ("tiny" if setting.is_tiny else "1.5B_shape"), shape)
+    seconds: dict[str, float] = {}
+    kernels: dict[str, list[str]] = {}
     with open_rank(setting) as rank:
-        measure_recipes(setting, rank, folder, sizes)
-        measure_layouts(setting, rank, folder, sizes)
+        for name in ("bf16", "layouts", *RECIPES):
+            if setting.extra.rows and name not in setting.extra.rows:
+                continue
+            with setting.results.attempt(name):
+                if name == "layouts":
+                    measure_layouts(setting, rank, folder, sizes)
+                else:
+                    seconds[name], kernels[name] = measure_recipe(setting, rank, folder, sizes, name)
+    compare_recipes(setting, seconds, kernels)
     setting.results.finish()
 
 

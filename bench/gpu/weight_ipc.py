@@ -60,9 +60,19 @@ def measure(setting: Setting, engine_model: Path, policy_model: Path, keep: bool
     )
 
 
+def compare_heads(setting: Setting, folder: Path) -> None:
+    """Trainer and sampler on the same weights, with the engine's output layer in fp32 and in the weights' precision."""
+    for name, arguments in (("fp32", {}), ("bf16", {"hf_overrides": {"head_dtype": "model"}})):
+        config = config_for(setting, SHARE, enforce_eager=True, engine_args=arguments)
+        row = f"output layer in {name}: |Megatron − vLLM|"
+        with setting.results.attempt(row), start(config, folder, folder) as pair:
+            setting.results.add(Row(row, disagreement(pair), "nats", at_most=AGREE))
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this part."""
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--heads", action="store_true", help="no kept copy; then both precisions of the output layer")
     parser.add_argument("--bucket-mib", type=float, default=256.0, help="generation.weight_bucket_mib")
 
 
@@ -72,8 +82,11 @@ def main() -> None:
     shape, name = (TINY, "tiny") if setting.is_tiny else (QWEN_1_5B, "1.5B_shape")
     policy_model = make_model(setting.models / name, shape)
     engine_model = with_tokenizer(make_model(setting.models / f"{name}_other", shape, seed=1))
-    for keep in (False, True):
-        measure(setting, engine_model, policy_model, keep)
+    for keep in (False,) if setting.extra.heads else (False, True):
+        with setting.results.attempt("with a kept copy" if keep else "no copy kept"):
+            measure(setting, engine_model, policy_model, keep)
+    if setting.extra.heads:
+        compare_heads(setting, with_tokenizer(policy_model))
     setting.results.finish()
 
 

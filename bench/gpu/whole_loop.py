@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this part."""
     parser.add_argument("--base", type=Path, default=Path("runs/base_cpu"))
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--only-shape", action="store_true", help="the 0.5B shape alone")
 
 
 def main() -> None:
@@ -66,8 +67,11 @@ def main() -> None:
     if setting.is_tiny:
         train(setting, "tiny", character_model(setting, "tiny_characters", TINY), TINY_RUN, 1)
     else:
-        train(setting, "CPU task", warm_base(setting, setting.extra.base), (), steps)
-        train(setting, "0.5B shape", character_model(setting, "0.5B_characters", QWEN_0_5B), LARGER, steps)
+        if not setting.extra.only_shape:
+            with setting.results.attempt("CPU task"):
+                train(setting, "CPU task", warm_base(setting, setting.extra.base), (), steps)
+        with setting.results.attempt("0.5B shape"):
+            train(setting, "0.5B shape", character_model(setting, "0.5B_characters", QWEN_0_5B), LARGER, steps)
     setting.results.finish()
 
 

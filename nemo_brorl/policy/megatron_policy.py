@@ -24,7 +24,7 @@ from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.policy.rank_progress import POLL_GROUP, ProgressPoll
 from nemo_brorl.policy.weights.weight_source import SLICE_S, Calls, WeightSource
 from nemo_brorl.policy.worker import LearnerMethod, PolicyWorker
-from nemo_brorl.types import Float32, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
+from nemo_brorl.types import Float32, KeptCopy, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
 
 _CPUS_PER_RANK = 0.1  # ranks and engines take turns, so Ray must not keep them apart
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -160,7 +160,7 @@ class MegatronPolicy:
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink | None:
         return self.weights.open_link(receivers)
 
-    def weight_stream(self) -> Iterator[StreamedBucket]:
+    def weight_stream(self) -> Iterator[StreamedBucket | KeptCopy]:
         self.poll = ProgressPoll(dict(enumerate(self.ranks)))
         with self.heartbeat.stage("policy weight_stream", self.stalled):
             for bucket in self.weights.stream(self._ask):

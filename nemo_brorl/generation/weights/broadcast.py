@@ -11,7 +11,7 @@ from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
 from nemo_brorl.generation.engine_handle import EngineHandle
 from nemo_brorl.generation.transport import EngineTransport, explain
 from nemo_brorl.generation.weights.incoming import LoadReport
-from nemo_brorl.types import StreamedBucket, TensorInfo, WeightLink
+from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
 
 _GRACE_S = 2.0  # for other engines to answer once one has failed: the first to fail is often not the one to blame
 
@@ -63,7 +63,7 @@ class WeightBroadcast:
 
     def send(self, buckets: Iterable[Any]) -> tuple[Any, ...]:
         """Forward the stream (of StreamedBucket, or references alone, which are then their own copies) and return the
-        copies.
+        copies, those that follow their bucket as KeptCopy included.
 
         One bucket is loading while the next is taken from the stream.
         """
@@ -71,6 +71,9 @@ class WeightBroadcast:
         loading: dict[int, Any] = {}
         try:
             for bucket in buckets:
+                if isinstance(bucket, KeptCopy):
+                    copies[-1] = bucket.reference
+                    continue
                 streamed = bucket
                 if not isinstance(bucket, StreamedBucket):
                     streamed = StreamedBucket(message=bucket, copy=bucket, num_bytes=0)

@@ -4,12 +4,14 @@ once.
 Megatron's fully reshardable format is kept (its own code loads it), but not its way there: 0.16.1 fills zeroed buffers
 with the shards, gathers these on every data-parallel rank into further zeroed buffers, joins and copies them again,
 some six passes over the memory while training waits. Here a shard that is a whole parameter is copied once; others are
-gathered bucket by bucket and copied only on the rank that writes them.
+gathered bucket by bucket and copied only on the rank that writes them. All data-parallel ranks write, each its part of
+the parameters; Megatron leaves it all to the first one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -48,11 +50,14 @@ def _sharded_state(
     model_entries, _ = extract_sharded_tensors_and_factories(model_state)
     sharded = {entry.data: entry for entry in nested_values(model_entries)}
     state: dict[int, dict[str, Any]] = {}
+    sizes = [param.numel() for buffer in part.buffers for param in buffer.param_index_map]
+    writers = iter(spread(sizes, part.data_parallel_group.size()))
     for number, buffer in enumerate(part.buffers):
+        for param in buffer.param_index_map:
+            sharded[param] = _written_by(sharded[param], next(writers), part.data_parallel_group.size())
         whole: dict[tuple[Tensor, str], Tensor] = {}
         for param, key, flat in _flat_states(part, number):
-            is_writer = is_main_replica(sharded[param].replica_id)
-            if is_writer:
+            if is_main_replica(sharded[param].replica_id):
                 whole[param, key] = _on_host(flat).view(param.shape)
             else:
                 whole[param, key] = _nothing(flat).expand(param.shape)
@@ -63,6 +68,25 @@ def _sharded_state(
             state[len(state)] = entries
     wait_for_copies()
     return state
+
+
+def spread(sizes: Sequence[int], num_ranks: int) -> list[int]:
+    """Which rank writes each tensor: the one that has the least to write so far."""
+    loads = [(0, rank) for rank in range(num_ranks)]
+    writers = []
+    for size in sizes:
+        load, rank = loads[0]
+        writers.append(rank)
+        heapq.heapreplace(loads, (load + size, rank))
+    return writers
+
+
+def _written_by(sharded: Any, writer: int, num_ranks: int) -> Any:
+    """A parameter's entry whose main replica is on data-parallel rank `writer`. Megatron numbers replicas by pipeline,
+    tensor and data rank, and has the one with zeros write."""
+    pipeline, tensor, data = sharded.replica_id
+    turned = (data - writer) % num_ranks
+    return replace(sharded, replica_id=(pipeline, tensor, turned))
 
 
 def _flat_states(part: Any, number: int) -> Iterator[tuple[Tensor, str, Tensor]]:

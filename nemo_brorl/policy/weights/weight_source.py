@@ -13,7 +13,7 @@ from nemo_brorl.config.derived import weight_transport
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import WeightSyncError
 from nemo_brorl.policy.weights.bucket_plan import bucket_bytes, bucket_sizes
-from nemo_brorl.types import StreamedBucket, TensorInfo, WeightLink
+from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
 
 # Of rank 0's stream: it makes the next message only when the one before is taken, so few buckets are alive at once.
 _MESSAGES_AHEAD = 1
@@ -56,7 +56,7 @@ class WeightSource:
         self._joining = (receivers, joined)
         return link
 
-    def stream(self, ask: Ask) -> Iterator[StreamedBucket]:
+    def stream(self, ask: Ask) -> Iterator[StreamedBucket | KeptCopy]:
         """`ask` is called while ranks take their time. Raises WeightSyncError that names the rank that is late; a
         rank's own error as it is."""
         self._finish_joining()
@@ -65,7 +65,7 @@ class WeightSource:
         sizes = bucket_sizes(self.manifest(), self._limit)
         streams = WeightStreams(self._ranks, len(sizes), self._timeout_s, self._wait, ask)
         for num_bytes in sizes:
-            yield self._next_bucket(streams, num_bytes)
+            yield from self._next_bucket(streams, num_bytes)
         streams.finish()
         self._receivers = receivers
 
@@ -82,17 +82,20 @@ class WeightSource:
         (result,) = self._wait([(0, reference)], method)
         return result
 
-    def _next_bucket(self, streams: WeightStreams, num_bytes: int) -> StreamedBucket:
-        """The next message and, where copies are kept, what an engine that starts later gets instead."""
+    def _next_bucket(self, streams: WeightStreams, num_bytes: int) -> Iterator[StreamedBucket | KeptCopy]:
+        """The next message and, where copies are kept, what an engine that starts later gets instead. A message with
+        the bytes is its own copy; others are copied while engines load what they announced."""
         if not self._with_copies:
             message = streams.next_message(is_last_of_bucket=True)
-            return StreamedBucket(message, None, num_bytes)
-        if self.transport == "object_store":  # the message has the bytes: it is its own copy
+            yield StreamedBucket(message, None, num_bytes)
+        elif self.transport == "object_store":
             message = streams.next_message(is_last_of_bucket=True)
-            return StreamedBucket(message, message, num_bytes)
-        copy = streams.next_message()
-        message = streams.next_message(is_last_of_bucket=True)
-        return StreamedBucket(message, copy, num_bytes)
+            yield StreamedBucket(message, message, num_bytes)
+        else:
+            message = streams.next_message()
+            yield StreamedBucket(message, None, num_bytes)
+            copy = streams.next_message(is_last_of_bucket=True)
+            yield KeptCopy(copy)
 
 
 class WeightStreams:

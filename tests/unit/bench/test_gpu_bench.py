@@ -76,9 +76,34 @@ def test_a_sources_digest_is_of_the_part_itself_and_what_parts_share() -> None:
     one, other = (run.revision(part) for part in run.PARTS[:2])
     assert one != other
     assert one == run.revision(run.PARTS[0])
-    assert [part.letter for part in run.chosen("c,gpu_tests")] == ["a", "c"]
+    assert [part.letter for part in run.chosen("c,gpu_tests")] == ["c", "a"]
     with pytest.raises(SystemExit, match="--only nothing is no part"):
         run.chosen("nothing,c")
+
+
+def test_the_first_parts_fit_into_thirty_minutes_and_keep_files_of_their_own() -> None:
+    assert sum(part.limit_s for part in run.FIRST) <= 30 * 60
+    assert run.FIRST[0].name == run.PARTS[0].name == "smoke"
+    stems = [part.stem for part in run.FIRST]
+    assert len(set(stems)) == len(stems)
+    assert [part.stem for part in run.chosen("first_fp8,1", run.FIRST)] == ["smoke", "first_fp8"]
+    command = run.chosen("first_step", run.FIRST)[0].command(Path("out"), is_tiny=True, python="python")
+    assert command[:5] == ["python", "-m", "bench.gpu.throughput", "--label", "first_step"]
+    assert command[-3:] == ["--tiny", "--rows", "bf16"]
+
+
+def test_a_row_that_fails_costs_itself_alone_and_the_part_ends_with_an_error(tmp_path: Path) -> None:
+    results = Results(tmp_path / "a.json", "a", is_tiny=False)
+    with results.attempt("first"):
+        raise ValueError("no kernel")
+    with results.attempt("second"):
+        results.add(Row("second", 1.0, "s"))
+    with pytest.raises(SystemExit, match="a: 1 attempts failed"):
+        results.finish()
+    content = read_results(tmp_path / "a.json")
+    assert content is not None and content["whole"]
+    assert [(row.what, row.value) for row in content["rows"]] == [("first", None), ("second", 1.0)]
+    assert content["rows"][0].note == "failed: ValueError: no kernel"
 
 
 def test_a_target_is_met_by_a_measured_value_only(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from ray.exceptions import RayTaskError
 
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
 from nemo_brorl.generation.weights.broadcast import WeightBroadcast
 from nemo_brorl.generation.weights.receivers import WeightReceivers
+from nemo_brorl.types import KeptCopy, StreamedBucket
 from tests.support.fake_engines import FakeEngines
 
 
@@ -79,3 +82,17 @@ def test_an_engine_that_dies_while_loading_is_replaced_by_one_that_loads_the_who
     assert receivers.names() == ("engine 0", "engine 1 (number 2)")
     assert engines.actor(1).calls[0].args == ((), 4, "one", "two")
     assert [handle.version for handle in engines.handles] == [4, 4]
+
+
+def test_a_copy_is_made_while_engines_load_what_it_is_of() -> None:
+    engines = FakeEngines(1)
+    num_loading: list[int] = []  # buckets that engines have been given when a copy is asked for
+
+    def stream() -> Iterator[StreamedBucket | KeptCopy]:
+        for name in ("one", "two"):
+            yield StreamedBucket(name, None, 4)
+            num_loading.append(sum(call.method == "receive_weights" for call in engines.actor(0).calls))
+            yield KeptCopy(f"copy of {name}")
+
+    assert broadcast_to(engines).send(stream()) == ("copy of one", "copy of two")
+    assert num_loading == [1, 2]

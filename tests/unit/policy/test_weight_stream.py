@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from nemo_brorl.policy.weights.hf_folder import write_hf_folder
-from nemo_brorl.policy.weights.weight_stream import buckets
-from nemo_brorl.types import TensorInfo
+from nemo_brorl.policy.weights.weight_stream import WeightSender, buckets
+from nemo_brorl.types import BucketNotice, TensorInfo, WeightBucket
 
 TENSORS = [("a", torch.arange(4.0)), ("b", torch.ones(2, 3)), ("c", torch.zeros(10)), ("d", torch.full((1,), 2.0))]
 
@@ -34,6 +34,30 @@ def test_bfloat16_travels_as_its_bytes() -> None:
     (bucket,) = buckets([("a", torch.tensor([1.0, -2.0], dtype=torch.bfloat16))], limit=100)
     assert bucket.tensors == (TensorInfo("a", (2,), "bfloat16"),)
     assert bucket.data.view(np.uint16).tolist() == [0x3F80, 0xC000]
+
+
+class FakeGroup:
+    """Counts broadcasts."""
+
+    num_sent = 0
+
+    def broadcast(self, flat: torch.Tensor) -> None:
+        self.num_sent += 1
+
+
+def test_a_broadcast_bucket_is_copied_once_it_is_sent() -> None:
+    sender = WeightSender("collective", is_first_rank=True, with_copies=True)
+    group = FakeGroup()
+    sender.group = group  # type: ignore[assignment]
+    sent = [(type(message), group.num_sent) for message in sender.stream(TENSORS, limit=40)]
+    assert sent == [
+        (BucketNotice, 0),
+        (WeightBucket, 1),
+        (BucketNotice, 1),
+        (WeightBucket, 2),
+        (BucketNotice, 2),
+        (WeightBucket, 3),
+    ]
 
 
 def test_a_large_model_is_written_in_shards_with_an_index(tmp_path: Path) -> None:

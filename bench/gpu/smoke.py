@@ -1,0 +1,87 @@
+"""What a minute tells: whether the rest is worth running.
+
+    python -m bench.gpu.smoke [--tiny] [--results FOLDER]
+
+A small model of random weights. One rank of the policy (NCCL, Transformer Engine's layers, the packed attention, the
+compiled kernels of log-probs): log-probs and one optimizer step at two row lengths by every way of attention, against
+the block-by-block one. Then an engine without CUDA graphs beside the policy: sleep, new weights, awake, sample, and
+both roles' log-probs of the same tokens. On CPU one way of attention, and engines that keep their memory asleep.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bench.gpu.attention import backends, document, one_step
+from bench.gpu.colocated import config_for as pair_config
+from bench.gpu.colocated import disagreement, start
+from bench.gpu.one_rank import OneRank, config_for, open_rank
+from bench.gpu.record import Row
+from bench.gpu.setting import Setting, open_setting
+from bench.gpu.shapes import FAMILIES, TINY, make_model, with_tokenizer
+from nemo_brorl.core.clock import Stopwatch
+from nemo_brorl.training.device_handover import DeviceHandover
+
+LENGTHS, TINY_LENGTHS = (1024, 4096), (64, 96)
+SHARE = 0.2  # of the GPU for the engine
+AGREE = 0.05  # nats, in bf16
+
+
+def log_probs_by(rank: OneRank, folder: Path, attention: str, length: int) -> np.ndarray:
+    """Of one document, after a training step that must leave no number that is not finite."""
+    config = config_for(rank.setting, attention=attention, tokens_per_micro_batch=length)
+    with rank.learner(folder, config) as learner:
+        tokens = document(length, learner.state.shape.vocab_size)
+        found = learner.log_probs([tokens[:1].tolist()], [tokens[1:].tolist()])
+        one_step(learner, length)()
+    return np.concatenate(found)
+
+
+def check_policy(rank: OneRank, folder: Path) -> None:
+    """Every way of attention against the slow one."""
+    setting = rank.setting
+    for length in TINY_LENGTHS if setting.is_tiny else LENGTHS:
+        exact = log_probs_by(rank, folder, "sdpa", length)
+        for attention in backends(setting):
+            row = f"{attention}, {length:,} tokens: from block by block"
+            with setting.results.attempt(row):
+                difference = np.abs(log_probs_by(rank, folder, attention, length) - exact).mean()
+                setting.results.add(Row(row, float(difference), "nats", at_most=AGREE))
+
+
+def check_turn(setting: Setting, engine_model: Path, policy_model: Path) -> None:
+    """A turn of the policy: the engine has other weights before."""
+    config = pair_config(setting, SHARE, sleep="discard", keep_published=False, enforce_eager=True)
+    with start(config, engine_model, policy_model) as pair:
+        assert pair.policy is not None
+        before = disagreement(pair)
+        handover = DeviceHandover(pair.policy, pair.pool)
+        with handover.policy_turn(Stopwatch()) as turn:
+            turn.made(1)
+        pair.policy.onload()
+        after = disagreement(pair)
+    note = f"before {before:.3f}"
+    setting.results.add(Row("slept, loaded, awake: |Megatron − vLLM|", after, "nats", at_most=AGREE, note=note))
+
+
+def main() -> None:
+    """The policy alone, then both."""
+    setting = open_setting("smoke", __doc__)
+    shape = TINY if setting.is_tiny else FAMILIES["qwen2"]
+    name = "tiny" if setting.is_tiny else "qwen2"
+    folder = make_model(setting.models / name, shape)
+    with setting.results.attempt("one policy rank"), open_rank(setting) as rank:
+        check_policy(rank, folder)
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    engine_model = with_tokenizer(make_model(setting.models / f"{name}_other", shape, seed=1))
+    with setting.results.attempt("one turn"):
+        check_turn(setting, engine_model, folder)
+    setting.results.finish()
+
+
+if __name__ == "__main__":
+    main()
