@@ -28,7 +28,6 @@ fi
 
 # --- CUDA, Transformer Engine
 unset PYTORCH_CUDA_ALLOC_CONF    # expandable segments are several times slower to share by CUDA IPC, as new weights are
-export CUDA_DEVICE_MAX_CONNECTIONS=1           # Megatron needs kernels in the order of their launch to overlap tensor parallelism
 export NVTE_DEBUG="${NVTE_DEBUG:-0}"           # 1 with NVTE_DEBUG_LEVEL=2 tells which attention kernel Transformer Engine takes
 
 # --- vLLM and compilers
@@ -39,8 +38,9 @@ export TRITON_CACHE_DIR="$scratch_cache/triton" TORCHINDUCTOR_CACHE_DIR="$scratc
 export TOKENIZERS_PARALLELISM=false # tokenizers fork into threads in every worker, and warn about it
 
 # --- Slurm
-# The job's own numbers of tasks would be taken by every srun of the job, which says itself how many it wants.
-unset SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK
+# The job's own numbers of tasks would be taken by every srun of the job, which says itself how many it wants; SLURM_EXACT
+# would leave each step one core of its node and no GPU.
+unset SLURM_EXACT SLURM_NTASKS SLURM_NPROCS SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE SLURM_CPUS_PER_TASK
 export SLURM_EXPORT_ENV=ALL      # after `sbatch --export=…`, srun would hand on those variables only, and none of the above
 
 if [[ -n ${BRORL_ENVIRONMENT:-} ]]; then

@@ -32,7 +32,6 @@ _CLOSE_TIMEOUT_S = 30.0
 _DEATH_TIMEOUT_S = 5.0  # to learn which rank is gone once one call has failed
 _log = get_logger(__name__)
 
-
 TokenLists = Sequence[Sequence[int]]
 
 
@@ -274,7 +273,8 @@ def _environment(config: BroRLConfig, model_folder: Path) -> dict[str, str]:
     variables = {
         "OMP_NUM_THREADS": str(config.policy.num_threads),
         "PYTHONDONTWRITEBYTECODE": "",  # without byte code, imports take several times as long
-        "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron asks for it under tensor parallelism
+        # Megatron asks for it under tensor parallelism; engines do not want it
+        "CUDA_DEVICE_MAX_CONNECTIONS": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
     }
     if weight_transport(config) == "cuda_ipc":
         for name in _ALLOCATOR:

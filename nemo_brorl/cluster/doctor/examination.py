@@ -23,6 +23,7 @@ def examine_node(
     checks += versions.check_packages(config)
     if num_gpus(config) > 0:
         checks += gpus.check_gpus(config)
+        checks.append(machine.check_compiler())
     checks.append(machine.check_memory(config, shape))
     checks += machine.check_disks(config, shape)
     checks += machine.check_limits(config)

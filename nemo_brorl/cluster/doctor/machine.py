@@ -9,6 +9,7 @@ import resource
 import shutil
 import socket
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -37,6 +38,18 @@ def check_python() -> Check:
     if sys.version_info[:2] in PYTHONS:
         return Check("python", OK, found)
     return Check("python", FAIL, found, "use Python 3.11 or 3.12: scripts/install.sh makes an environment")
+
+
+def check_compiler() -> Check:
+    """Check that kernels can be compiled here: Triton and Inductor build their launchers in C on every node that runs
+    them."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    if compiler is None:
+        return Check("compiler", FAIL, "none", "install gcc on every node, or name a compiler in CC")
+    if not header.exists():
+        return Check("compiler", FAIL, f"{compiler}, no {header}", "install Python's headers (package python3-dev)")
+    return Check("compiler", OK, str(compiler))
 
 
 def check_nodes(config: BroRLConfig, num_nodes: int) -> Iterator[Check]:

@@ -43,9 +43,12 @@ class WeightGroup:
         else:
             gloo = dist.ProcessGroupGloo._Options()
             gloo._timeout = timeout
-            device = dist.ProcessGroupGloo.create_device(hostname=_own_address(link))
-            gloo._devices = [device]
+            gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(link))]
             self._group = dist.ProcessGroupGloo(meeting, rank, link.world_size, gloo)
+        # Connections are made by the first collective, over many nodes in more time than a bucket may take.
+        device = "cuda" if link.backend == "nccl" else "cpu"
+        first = torch.zeros(1, dtype=torch.uint8, device=device)
+        self.broadcast(first)
 
     def broadcast(self, flat: Tensor) -> None:
         """Fill `flat`, of the same size everywhere, with rank 0's bytes; returns when they are there. Raises

@@ -10,8 +10,7 @@ the parameters; Megatron leaves it all to the first one.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -50,11 +49,12 @@ def _sharded_state(
     model_entries, _ = extract_sharded_tensors_and_factories(model_state)
     sharded = {entry.data: entry for entry in nested_values(model_entries)}
     state: dict[int, dict[str, Any]] = {}
-    sizes = [param.numel() for buffer in part.buffers for param in buffer.param_index_map]
-    writers = iter(spread(sizes, part.data_parallel_group.size()))
+    num_ranks = part.data_parallel_group.size()
+    loads = [0] * num_ranks
     for number, buffer in enumerate(part.buffers):
         for param in buffer.param_index_map:
-            sharded[param] = _written_by(sharded[param], next(writers), part.data_parallel_group.size())
+            writer = least_loaded(loads, param.numel())
+            sharded[param] = _written_by(sharded[param], writer, num_ranks)
         whole: dict[tuple[Tensor, str], Tensor] = {}
         for param, key, flat in _flat_states(part, number):
             if is_main_replica(sharded[param].replica_id):
@@ -70,15 +70,11 @@ def _sharded_state(
     return state
 
 
-def spread(sizes: Sequence[int], num_ranks: int) -> list[int]:
-    """Which rank writes each tensor: the one that has the least to write so far."""
-    loads = [(0, rank) for rank in range(num_ranks)]
-    writers = []
-    for size in sizes:
-        load, rank = loads[0]
-        writers.append(rank)
-        heapq.heapreplace(loads, (load + size, rank))
-    return writers
+def least_loaded(loads: list[int], size: int) -> int:
+    """The rank that has the least to write so far, which now has `size` more; all ranks come to the same one."""
+    rank = loads.index(min(loads))
+    loads[rank] += size
+    return rank
 
 
 def _written_by(sharded: Any, writer: int, num_ranks: int) -> Any:

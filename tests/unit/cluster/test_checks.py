@@ -282,3 +282,16 @@ def test_nodes_that_say_the_same_share_a_row_and_the_worst_stands_first() -> Non
     ]
     assert table_rows(reports[:1]) == [["disk", "ok", "0 GiB"]]
     assert advices(reports) == ["disk: empty it"]
+
+
+def test_a_node_that_cannot_compile_kernels_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setenv("CC", "/usr/bin/cc")
+    assert machine.check_compiler().status == FAIL, "no Python.h"
+    (tmp_path / "Python.h").touch()
+    assert machine.check_compiler().status == OK
+    monkeypatch.delenv("CC")
+    monkeypatch.setattr(machine.shutil, "which", lambda name: None)
+    assert machine.check_compiler() == Check(
+        "compiler", FAIL, "none", "install gcc on every node, or name a compiler in CC"
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.policy.state.optimizer_state import _written_by, spread
+from nemo_brorl.policy.state.optimizer_state import _written_by, least_loaded
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,9 @@ from nemo_brorl.policy.state.optimizer_state import _written_by, spread
 def test_each_tensor_is_written_by_the_rank_with_the_least_to_write(
     sizes: list[int], num_ranks: int, expected: list[int]
 ) -> None:
-    assert spread(sizes, num_ranks) == expected
+    loads = [0] * num_ranks
+    assert [least_loaded(loads, size) for size in sizes] == expected
+    assert sum(loads) == sum(sizes)
 
 
 @dataclass(frozen=True)
