@@ -69,14 +69,14 @@ def main() -> None:
     setting = open_setting("attention", __doc__, add_arguments)
     shape = TINY if setting.is_tiny else QWEN_1_5B | {"num_hidden_layers": LAYERS}
     folder = make_model(setting.models / ("tiny" if setting.is_tiny else f"1.5B_{LAYERS}_layers"), shape)
+    lengths = TINY_LENGTHS if setting.is_tiny else LENGTHS
+    cases = [(attention, length) for length in lengths for attention in backends(setting)]
+    if not setting.is_tiny:
+        cases.insert(0, ("sdpa", LENGTHS[0]))
     with open_rank(setting) as rank:
-        for length in TINY_LENGTHS if setting.is_tiny else LENGTHS:
-            ways = backends(setting)
-            if length == LENGTHS[0]:
-                ways.append("sdpa")
-            for attention in ways:
-                with setting.results.attempt(f"{attention}, {length:,} tokens"):
-                    measure(rank, folder, attention, length)
+        for attention, length in cases:
+            with setting.results.attempt(f"{attention}, {length:,} tokens"):
+                measure(rank, folder, attention, length)
     setting.results.finish()
 
 

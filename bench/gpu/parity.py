@@ -101,13 +101,14 @@ def main() -> None:
     setting = open_setting("parity", __doc__)
     prompt, response = (8, 24) if setting.is_tiny else (64, 192)
     models = {"qwen2": TINY} if setting.is_tiny else {**FAMILIES, "1.5B shape": QWEN_1_5B}
+    cases = [(compare, name) for compare in (compare_bf16, compare_fp8) for name in models]
     with open_rank(setting) as rank:
-        for compare in (compare_bf16, compare_fp8):
-            for name, shape in models.items():
-                num = 8 if shape is QWEN_1_5B else 4
-                tokens = draw_tokens(shape["vocab_size"], num, prompt, response)
-                with setting.results.attempt(f"{name}: {compare.__name__}"):
-                    compare(rank, name, shape, tokens)
+        for compare, name in cases:
+            shape = models[name]
+            num = 8 if shape is QWEN_1_5B else 4
+            tokens = draw_tokens(shape["vocab_size"], num, prompt, response)
+            with setting.results.attempt(f"{name}: {compare.__name__}"):
+                compare(rank, name, shape, tokens)
     setting.results.finish()
 
 

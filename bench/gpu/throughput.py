@@ -32,6 +32,7 @@ from bench.gpu.shapes import QWEN_1_5B, TINY, make_model
 
 FP8_GAIN, SHARED_GAIN, FRACTION = 1.25, 3.0, 0.45  # targets
 TOP_KERNELS = 25
+ROWS = ("bf16", "layouts", *RECIPES)
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of this part."""
     parser.add_argument("--micro-batch", type=int, help="tokens")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rows", nargs="+", choices=("bf16", "layouts", *RECIPES), help="only these")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, help="only these")
     parser.add_argument("--profile", action="store_true", help="write down the kernels whatever the gain of FP8")
 
 
@@ -209,15 +210,16 @@ def main() -> None:
     folder = make_model(setting.models / ("tiny" if setting.is_tiny else "1.5B_shape"), shape)
     seconds: dict[str, float] = {}
     kernels: dict[str, list[str]] = {}
+    wanted = setting.extra.rows or ROWS
     with open_rank(setting) as rank:
-        for name in ("bf16", "layouts", *RECIPES):
-            if setting.extra.rows and name not in setting.extra.rows:
-                continue
+        if "bf16" in wanted:
+            with setting.results.attempt("bf16"):
+                seconds["bf16"], kernels["bf16"] = measure_recipe(setting, rank, folder, sizes, "bf16")
+        if "layouts" in wanted:
+            measure_layouts(setting, rank, folder, sizes)
+        for name in [name for name in RECIPES if name in wanted]:
             with setting.results.attempt(name):
-                if name == "layouts":
-                    measure_layouts(setting, rank, folder, sizes)
-                else:
-                    seconds[name], kernels[name] = measure_recipe(setting, rank, folder, sizes, name)
+                seconds[name], kernels[name] = measure_recipe(setting, rank, folder, sizes, name)
     compare_recipes(setting, seconds, kernels)
     setting.results.finish()
 

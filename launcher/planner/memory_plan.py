@@ -123,6 +123,16 @@ def log_prob_bytes(
     return tiles + gradient + hidden
 
 
+def bucket_gib(config: BroRLConfig, shape: ModelShape) -> float:
+    """GiB of buckets that are alive while weights travel. vLLM puts a mixture's layer together when it has all of its
+    experts, and holds their buckets until then."""
+    size = 4 * config.generation.weight_bucket_mib / 1024
+    if shape.moe is not None:
+        numbers = 3 * shape.moe.num_experts * shape.moe.ffn_size * shape.hidden_size
+        size += NUMBER_BYTES[config.policy.precision] * numbers / GIB
+    return size
+
+
 def num_communicators(cut: Cut) -> int:
     """NCCL communicators of a policy rank: the world's and one for each way of cutting that is used."""
     used = (cut.tensor, cut.pipeline, cut.context, cut.expert, cut.data)
@@ -223,7 +233,7 @@ def _policy_terms(
     if stage == cut.pipeline - 1:
         log_probs = log_prob_bytes(config, shape, cut, tokens) / GIB
     contexts = POLICY_CONTEXT + COMMUNICATOR * num_communicators(cut)
-    buckets = 4 * config.generation.weight_bucket_mib / 1024
+    buckets = bucket_gib(config, shape)
     parameters = f"{held.parameters.total / 1e6:,.0f} M parameters in {config.policy.precision}"
 
     def moments(size: float, is_away: bool) -> dict[str, float]:
