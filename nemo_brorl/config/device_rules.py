@@ -145,8 +145,13 @@ def kernels_exist(config: BroRLConfig) -> Iterator[str]:
     if size % unit:
         fitting = max(unit, size // unit * unit)
         yield f"generation.block_size={size} must be a multiple of {unit} on {device}: write {fitting}"
-    if policy.attention == "flex" and not is_on_gpu:
-        yield "policy.attention=flex needs GPUs (FlexAttention has no backward pass on CPU): on CPU write auto or sdpa"
+    if policy.attention in ("flash", "flex") and not is_on_gpu:
+        yield f"policy.attention={policy.attention} needs GPUs (its kernels are for them): on CPU write auto or sdpa"
+    if policy.attention == "flash" and policy.precision != "bf16":
+        yield (
+            f"policy.attention=flash takes bf16 and policy.precision={policy.precision}: write policy.precision=bf16, "
+            "or policy.attention=flex"
+        )
     if policy.fp8 is not None and is_on_gpu and policy.precision != "bf16":
         yield (
             f"policy.fp8={policy.fp8} trains on top of bf16: write policy.precision=bf16 in place of {policy.precision}"

@@ -28,7 +28,7 @@ def make_row(prompt_length: int, lengths: list[int]) -> Any:
         ]
         return PackedSegment(np.ones(prompt, np.int32), tuple(made))
 
-    settings = RowSettings(torch.device("cuda"), ROW_MULTIPLE, with_sight=True)
+    settings = RowSettings(torch.device("cuda"), ROW_MULTIPLE, attention="flex")
     return build_row([segment(prompt_length, lengths), segment(11, [17])], 1.0, settings)
 
 

@@ -58,7 +58,11 @@ class PolicyConfig(Section):
         1024, "tokens whose logits are computed together, some columns of the vocabulary at a time", at_least=1
     )
     shared_prompt: bool = setting(True, "compute a prompt once for the responses of its group in a micro-batch")
-    attention: str = setting("auto", "attention kernel; flex: GPU", choices=("auto", "sdpa", "flex"))
+    attention: str = setting(
+        "auto",
+        "attention kernel; flash: bf16 on GPU; flex: GPU; auto: the first that takes the model",
+        choices=("auto", "flash", "flex", "sdpa"),
+    )
     recompute: str | None = setting(
         None,
         "activations computed anew in the backward pass; selective: those inside MLPs and experts",

@@ -2,8 +2,9 @@
 
 `row_layout` says which tokens see which. Backends, chosen by `policy.attention`:
 
-    sdpa   block by block: on CPU around the flash kernel (`cpu.attention`), elsewhere `attention_sdpa`
+    flash  flash kernels for sequences of many lengths, bf16 on GPU (`attention_flash`)
     flex   one FlexAttention kernel with a block mask, on GPU (`attention_flex`)
+    sdpa   block by block: on CPU around the flash kernel (`cpu.attention`), elsewhere `attention_sdpa`
 
 Under context parallelism every stretch of a cut block is padded to 2·ranks pieces of equal length; rank r holds pieces
 r and 2·ranks − 1 − r, so that all ranks have the same share of causal work (`row_builder`). Only keys and values of cut
@@ -21,11 +22,31 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.policy.cpu.attention import attend_on_cpu
+from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.policy.model.attention_flash import attend_with_flash
 from nemo_brorl.policy.model.attention_flex import attend_with_flex
 from nemo_brorl.policy.model.attention_sdpa import attend_by_blocks
 from nemo_brorl.policy.model.rotary import rotate
 from nemo_brorl.policy.rows.row_layout import Context, Packing
+
+_BACKENDS = {"flash": attend_with_flash, "flex": attend_with_flex, "sdpa": attend_by_blocks}
+_LARGEST_FLASH_HEAD = 256
+
+
+def choose_attention(policy: PolicyConfig, layout: ParallelLayout, shape: ModelShape) -> tuple[str, str]:
+    """The backend of `policy.attention`, and why it is that one."""
+    if policy.attention != "auto":
+        return policy.attention, "policy.attention says so"
+    if not layout.on_gpu:
+        return "sdpa", "the policy is on CPU"
+    if policy.precision != "bf16":
+        return "flex", f"flash kernels take bf16 and policy.precision is {policy.precision}"
+    if shape.head_size % 8 or shape.head_size > _LARGEST_FLASH_HEAD:
+        return "flex", f"flash kernels take heads of multiples of 8 up to 256 and the model's have {shape.head_size}"
+    return "flash", "the policy is in bf16 on GPUs"
 
 
 class PackedAttention(torch.nn.Module):
@@ -66,12 +87,9 @@ class PackedAttention(torch.nn.Module):
         context = None
         if self.context_group is not None:
             context = gather_context(key, value, packing, self.context_group)
-        if packing.sight is not None:
-            attend = attend_with_flex
-        elif query.device.type == "cpu":
+        attend = _BACKENDS[packing.attention]
+        if attend is attend_by_blocks and query.device.type == "cpu":
             attend = attend_on_cpu
-        else:
-            attend = attend_by_blocks
         output = attend(query, key, value, context, packing, self.scale)
         return output.flatten(1)[:, None]
 

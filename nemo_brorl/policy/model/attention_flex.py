@@ -16,18 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from nemo_brorl.config.schema import PolicyConfig
-from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.rows.row_layout import Context, Packing, Sight
 
 ROW_MULTIPLE = 256  # tokens: two of FlexAttention's blocks, because a row of a single one is compiled apart
-
-
-def uses_flex(policy: PolicyConfig, layout: ParallelLayout) -> bool:
-    """Whether rows are attended to with FlexAttention: `auto` is flex on GPU."""
-    return policy.attention == "flex" or (policy.attention == "auto" and layout.on_gpu)
-
-
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 

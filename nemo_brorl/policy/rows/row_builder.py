@@ -225,7 +225,8 @@ class _Draft:
             temperature=temperature,
             num_cut=self.num_cut,
             context_order=self._context_order() if self.num_cut else None,
-            sight=self._sight() if self.settings.with_sight else None,
+            attention=self.settings.attention,
+            sight=self._sight() if self.settings.attention == "flex" else None,
         )
         return Row(
             token_ids=token_ids[None],

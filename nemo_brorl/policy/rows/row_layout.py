@@ -28,7 +28,7 @@ class RowSettings:
     multiple: int = 1  # the number of tokens is one of it
     context_rank: int = 0
     context_size: int = 1
-    with_sight: bool = False  # for backends that take a mask
+    attention: str = "sdpa"  # a backend of `attention`
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ class Packing(PackedSeqParams):
     num_cut: int = 0  # the row's first tokens, which belong to stretches that are cut over the context-parallel ranks
     # [C] int64, for each context row its place in the ranks' cut tokens, end to end
     context_order: Tensor | None = None
+    attention: str = "sdpa"  # the backend, as in `RowSettings`
     sight: Sight | None = None  # None: the backend follows the blocks
     rotation: Tensor | None = field(default=None, repr=False)  # the model's table, set by `rotary.PackedRotary`
     caches: dict[Any, Any] = field(

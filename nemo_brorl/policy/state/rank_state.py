@@ -14,9 +14,12 @@ from megatron.core.optimizer import MegatronOptimizer
 from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.logs import get_logger
 from nemo_brorl.policy.device import Device
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE, uses_flex
+from nemo_brorl.policy.model.attention import choose_attention
+from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
+from nemo_brorl.policy.model.flash_kernel import use_newest_kernel
 from nemo_brorl.policy.model.model import PolicyModel, build_model
 from nemo_brorl.policy.numerics.precision import row_multiple
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Row
@@ -25,6 +28,8 @@ from nemo_brorl.policy.rows.row_layout import RowSettings
 from nemo_brorl.policy.state.optimizer import build_optimizer, wrap_model
 from nemo_brorl.policy.state.reference import ReferenceWeights
 from nemo_brorl.policy.weights.hf_weights import load_hf
+
+_log = get_logger(__name__)
 
 
 @dataclass
@@ -70,7 +75,7 @@ def build_rank_state(
     chunks = wrap_model(models)
     optimizer = build_optimizer(chunks, config.policy.optim)
     reference = ReferenceWeights(models) if config.algorithm.kl.coefficient > 0 else None
-    row_settings = _row_settings(config, layout, device)
+    row_settings = _row_settings(config, layout, device, shape)
     return RankState(
         config,
         layout,
@@ -88,10 +93,14 @@ def _row_settings(
     config: BroRLConfig,
     layout: ParallelLayout,
     device: Device,
+    shape: ModelShape,
 ) -> RowSettings:
-    has_mask = uses_flex(config.policy, layout)
+    attention, reason = choose_attention(config.policy, layout, shape)
+    _log.info("attention by %s: %s", attention, reason)
+    if attention == "flash":
+        _log.info("its kernels are of %s", use_newest_kernel())
     multiple = row_multiple(config.policy, layout)
-    if has_mask:
+    if attention == "flex":
         multiple = math.lcm(multiple, ROW_MULTIPLE)
     context_rank = parallel_state.get_context_parallel_rank()
-    return RowSettings(device.torch_device, multiple, context_rank, layout.context, with_sight=has_mask)
+    return RowSettings(device.torch_device, multiple, context_rank, layout.context, attention)

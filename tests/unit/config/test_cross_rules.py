@@ -88,7 +88,8 @@ WRONG = [
     ),
     ([*ON_GPUS, "generation.weight_transport=collective"], "refuses two processes on one GPU"),
     (["generation.weight_bucket_mib=0"], "generation.weight_bucket_mib=0.0 is out of range: write a number above 0"),
-    (["policy.attention=flex"], "policy.attention=flex needs GPUs (FlexAttention has no backward pass on CPU)"),
+    (["policy.attention=flex"], "policy.attention=flex needs GPUs"),
+    (["policy.attention=flash"], "policy.attention=flash needs GPUs"),
     (
         ["policy.context_parallel_size=2", "policy.tokens_per_micro_batch=90"],
         "on each of 2 context-parallel ranks cannot hold",

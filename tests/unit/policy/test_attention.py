@@ -4,18 +4,24 @@ ranks."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from nemo_brorl.policy.cpu.attention import attend_on_cpu
+from nemo_brorl.policy.model import attention_flash
+from nemo_brorl.policy.model.attention_flash import attend_with_flash
 from nemo_brorl.policy.model.attention_flex import attend_with_flex, mask_mod
 from nemo_brorl.policy.model.attention_sdpa import attend_by_blocks
+from nemo_brorl.policy.model.flash_kernel import FlashKernel, Sequences
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
 from nemo_brorl.policy.rows.row_builder import build_row
 from nemo_brorl.policy.rows.row_layout import RowSettings
+from tests.support.attention_kernel import PlainKernel
 
 CPU = torch.device("cpu")
 PROMPTS = (7, 5, 3, 4)
@@ -61,7 +67,7 @@ def sees(query: Token, key: Token) -> bool:
 def rows_of(context_size: int) -> list[Row]:
     segments, _ = make_segments()
     return [
-        build_row(segments, 1.0, RowSettings(CPU, 4, rank, context_size, with_sight=True))
+        build_row(segments, 1.0, RowSettings(CPU, 4, rank, context_size, attention="flex"))
         for rank in range(context_size)
     ]
 
@@ -126,8 +132,13 @@ def attend(backend: object, context_size: int, parts: tuple[Tensor, Tensor, Tens
     return output[1:]
 
 
+def flash(*arguments: Any) -> Tensor:
+    """The algebra of the GPU's flash backend around a kernel in plain torch."""
+    return attend_with_flash(*arguments, kernel=PlainKernel())
+
+
 @pytest.mark.parametrize("context_size", [1, 2, 3])
-@pytest.mark.parametrize("backend", [attend_on_cpu, attend_by_blocks], ids=["cpu", "sdpa"])
+@pytest.mark.parametrize("backend", [attend_on_cpu, attend_by_blocks, flash], ids=["cpu", "sdpa", "flash"])
 def test_outputs_and_gradients_are_those_of_the_dense_softmax(backend: object, context_size: int) -> None:
     parts, expected_parts = (tuple(part.requires_grad_() for part in heads()) for _ in range(2))
     output, expected = attend(backend, context_size, parts), reference(*expected_parts)[1:]
@@ -154,3 +165,63 @@ def test_bf16_goes_through_fp32_on_cpu() -> None:
     assert output.dtype == torch.bfloat16
     expected = reference(*(part.float() for part in parts))[1:]
     torch.testing.assert_close(output.float(), expected, atol=0, rtol=2**-8)  # rounded once, at the end
+
+
+def random_row(generator: np.random.Generator) -> Row:
+    """Some prompts with up to six responses each, one of which makes a document, padded to a multiple of eight."""
+    segments = []
+    for number in range(int(generator.integers(1, 4))):
+        prompt = np.ones(generator.integers(1, 20), np.int32)
+        lengths = generator.choice([1, 3, 3, 9, 14], size=generator.integers(1, 7))
+        responses = tuple(
+            Response(number, index, np.ones(length, np.int32), np.zeros(length, np.float32), 0.0, True)
+            for index, length in enumerate(lengths)
+        )
+        segments.append(PackedSegment(prompt, responses))
+    return build_row(segments, 1.0, RowSettings(CPU, 8))
+
+
+def outputs_and_gradients(backend: Any, row: Row, parts: list[Tensor], grad: Tensor) -> list[Tensor]:
+    leaves = [part.clone().requires_grad_() for part in parts]
+    output = backend(*leaves, None, row.packing, 0.3)
+    return [output, *torch.autograd.grad(output, leaves, grad)]
+
+
+@pytest.mark.parametrize("num_kv", [1, 2, 6], ids="{} key-value heads of 6".format)
+def test_flash_is_sdpa_over_random_packings(num_kv: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries of a prompt are cut into sequences of at most five here, in place of 4,096."""
+    monkeypatch.setattr(attention_flash, "_QUERIES", 5)
+    for seed in range(30):
+        row = random_row(np.random.default_rng(seed))
+        torch.manual_seed(seed)
+        num_tokens = row.token_ids.size(1)
+        parts = [torch.randn(num_tokens, num, HEAD_SIZE) for num in (6, num_kv, num_kv)]
+        grad = torch.randn_like(parts[0])
+        found = outputs_and_gradients(flash, row, parts, grad)
+        for mine, expected in zip(found, outputs_and_gradients(attend_by_blocks, row, parts, grad), strict=True):
+            torch.testing.assert_close(mine, expected, atol=5e-6, rtol=1e-5)
+
+
+def test_responses_of_many_lengths_are_two_calls_and_no_score_is_computed_twice() -> None:
+    """A prompt of 7 with responses of 1 to 5 tokens: 5 · 8 / 2 causal ones of the prompt, and so on; 15 · 7 on it."""
+    tokens = [np.ones(length, np.int32) for length in range(1, 6)]
+    responses = tuple(Response(0, i, ids, np.zeros(len(ids), np.float32), 0.0, True) for i, ids in enumerate(tokens))
+    row = build_row([PackedSegment(np.ones(7, np.int32), responses)], 1.0, RowSettings(CPU))
+    kernel = PlainKernel()
+    heads_of = [torch.randn(22, num, HEAD_SIZE) for num in (NUM_HEADS, NUM_KV, NUM_KV)]
+    attend_with_flash(*heads_of, None, row.packing, 0.3, kernel=kernel)
+    assert kernel.num_calls == 2
+    assert kernel.num_scores == 7 * 7 + (1 + 4 + 9 + 16 + 25) + 15 * 7
+
+
+def test_torch_takes_the_arguments_of_the_flash_kernel() -> None:
+    """On fake CUDA tensors: names, types and shapes, not numbers."""
+    with FakeTensorMode():
+        query, key, value = (torch.empty(8, num, 64, device="cuda", dtype=torch.bfloat16) for num in (6, 2, 2))
+        fake_ends = torch.empty(3, device="cuda", dtype=torch.int32)
+        sequences = Sequences(fake_ends, fake_ends, 5, 5, is_causal=True)
+        output, log_sums = FlashKernel().forward(query, key, value, sequences, 0.1)
+        grads = FlashKernel().backward(output, query, key, value, output, log_sums, sequences, 0.1)
+    assert (output.shape, log_sums.shape, log_sums.dtype) == (query.shape, (6, 8), torch.float32)
+    assert [grad.shape for grad in grads] == [query.shape, key.shape, value.shape]
+    assert output.device.type == "cuda"

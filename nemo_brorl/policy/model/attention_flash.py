@@ -1,0 +1,251 @@
+"""Attention over a packed row by flash kernels for sequences of many lengths, forward and backward by hand.
+
+The first call is causal: every stretch of the row attends to itself. What stretches see besides (their prompt, under
+context parallelism their own past) is a further call that is not causal, in which some rows of queries and a span of
+keys are a sequence. Softmax over several sets of keys is the merge of the softmaxes over each set (the log-sum-exps say
+with what weights; Milakov and Gimelshein, arXiv 1805.02867), and flash attention's backward of one set only needs the
+merged output and log-sum-exp. No mask is built, and a row of plain documents is one call.
+
+Legend: T tokens of the row, R queries and C keys of a call, n sequences, H heads, K key-value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nemo_brorl.policy.model.compiled import compiled
+from nemo_brorl.policy.model.flash_kernel import FlashKernel, Kernel, Sequences
+from nemo_brorl.policy.rows.row_layout import Block, Context, Packing, Span
+
+# Queries of one sequence. The backward kernel gives a block of keys to one program, which walks over all of their
+# queries: the few blocks of a prompt that all responses see would keep a few of the GPU's processors busy.
+_QUERIES = 4096
+_FLASH = FlashKernel()
+
+
+def attend_with_flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    context: Context | None,
+    packing: Packing,
+    scale: float,
+    kernel: Kernel = _FLASH,
+) -> Tensor:
+    """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None where it is the row itself; [T,
+    H, D]."""
+    if "flash" not in packing.caches:
+        packing.caches["flash"] = _plan(packing.blocks, query.device)
+    plan = packing.caches["flash"]
+    seen_key, seen_value = (None, None) if context is None else context
+    return _Attention.apply(
+        query,
+        key,
+        value,
+        seen_key,
+        seen_value,
+        plan,
+        scale,
+        kernel,
+    )
+
+
+class _Pair(NamedTuple):
+    """Rows of queries, and rows of the context that all of them see."""
+
+    rows: slice
+    keys: slice
+
+
+class _Look(NamedTuple):
+    """One call on keys of the context."""
+
+    runs: tuple[slice, ...]  # rows of the queries
+    spans: tuple[slice, ...]  # rows of the context, one of each sequence
+    sequences: Sequences
+
+
+class _Plan(NamedTuple):
+    """The calls for a row."""
+
+    own: Sequences
+    looks: tuple[_Look, ...]
+
+
+def _plan(blocks: Sequence[Block], device: torch.device) -> _Plan:
+    lengths: list[int] = []
+    for block in blocks:
+        lengths += [block.length] * block.num
+    own = _sequences(lengths, lengths, device, is_causal=True)
+    looks = []
+    num_looks = max(len(block.sees) for block in blocks)
+    for number in range(num_looks):  # a query is in one sequence of a call
+        pairs = list(_pairs(blocks, number))
+        runs = _joined([pair.rows for pair in pairs])
+        spans = tuple(pair.keys for pair in pairs)
+        query_lengths = [_length(pair.rows) for pair in pairs]
+        key_lengths = [_length(pair.keys) for pair in pairs]
+        sequences = _sequences(query_lengths, key_lengths, device, is_causal=False)
+        looks.append(_Look(runs, spans, sequences))
+    return _Plan(own, tuple(looks))
+
+
+def _length(rows: slice) -> int:
+    return rows.stop - rows.start
+
+
+def _sequences(
+    query_lengths: Sequence[int],
+    key_lengths: Sequence[int],
+    device: torch.device,
+    is_causal: bool,
+) -> Sequences:
+    return Sequences(
+        _ends(query_lengths, device),
+        _ends(key_lengths, device),
+        max(query_lengths),
+        max(key_lengths),
+        is_causal,
+    )
+
+
+def _ends(lengths: Sequence[int], device: torch.device) -> Tensor:
+    ends = torch.tensor([0, *lengths]).cumsum(0)
+    return ends.to(device, torch.int32)
+
+
+def _pairs(blocks: Sequence[Block], number: int) -> Iterator[_Pair]:
+    """What the blocks see as their span of this number, neighbours that see the same in one, cut into sequences."""
+    pairs: list[_Pair] = []
+    start = 0
+    for block in blocks:
+        end = start + block.num_tokens
+        if number < len(block.sees):
+            for pair in _pairs_of_block(start, block, block.sees[number]):
+                if pairs and pairs[-1].keys == pair.keys and pairs[-1].rows.stop == pair.rows.start:
+                    before = pairs.pop()
+                    pair = _Pair(slice(before.rows.start, pair.rows.stop), pair.keys)
+                pairs.append(pair)
+        start = end
+    for rows, keys in pairs:
+        for first in range(rows.start, rows.stop, _QUERIES):
+            last = min(first + _QUERIES, rows.stop)
+            yield _Pair(slice(first, last), keys)
+
+
+def _pairs_of_block(start: int, block: Block, span: Span) -> Iterator[_Pair]:
+    """A block that begins at row `start`: all of its rows with one span, or each stretch with its own."""
+    if span.stride == 0:
+        yield _Pair(slice(start, start + block.num_tokens), slice(span.start, span.start + span.length))
+        return
+    for stretch in range(block.num):
+        first = start + stretch * block.length
+        first_key = span.start + stretch * span.stride
+        yield _Pair(slice(first, first + block.length), slice(first_key, first_key + span.length))
+
+
+def _joined(parts: Sequence[slice]) -> tuple[slice, ...]:
+    """Rows that go on where those before ended in one."""
+    runs: list[slice] = []
+    for part in parts:
+        if runs and runs[-1].stop == part.start:
+            part = slice(runs.pop().start, part.stop)
+        runs.append(part)
+    return tuple(runs)
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        seen_key: Tensor | None,
+        seen_value: Tensor | None,
+        plan: _Plan,
+        scale: float,
+        kernel: Kernel,
+    ) -> Tensor:
+        output, log_sums = kernel.forward(query, key, value, plan.own, scale)
+        context = (key, value) if seen_key is None or seen_value is None else (seen_key, seen_value)
+        for look in plan.looks:
+            queries = _rows(query, look.runs)
+            keys, values = [_rows(part, look.spans) for part in context]
+            part, part_sums = kernel.forward(queries, keys, values, look.sequences, scale)
+            _merge(output, log_sums, part, part_sums, look.runs)
+        ctx.save_for_backward(query, key, value, seen_key, seen_value, output, log_sums)
+        ctx.settings = (plan, scale, kernel)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, seen_key, seen_value, output, log_sums = ctx.saved_tensors
+        plan, scale, kernel = ctx.settings
+        grad = grad.contiguous()
+        query_grad, *own_grads = kernel.backward(grad, query, key, value, output, log_sums, plan.own, scale)
+        is_own = seen_key is None
+        context = (key, value) if is_own else (seen_key, seen_value)
+        # in float32: the keys of a prompt have a gradient from every sequence that sees them
+        totals = [part.float() for part in own_grads] if is_own else [_zeros(part) for part in context]
+        for look in plan.looks:
+            keys, values = [_rows(part, look.spans) for part in context]
+            of_queries = [_rows(part, look.runs) for part in (grad, query, output)]
+            sums = torch.cat([log_sums[:, rows] for rows in look.runs], dim=1)
+            grads, queries, outputs = of_queries
+            parts = kernel.backward(grads, queries, keys, values, outputs, sums, look.sequences, scale)
+            _add_rows(query_grad, parts[0], look.runs)
+            for total, part in zip(totals, parts[1:], strict=True):
+                _add_rows(total, part, look.spans)
+        context_grads = [total.to(query.dtype) for total in totals]
+        if is_own:
+            return (query_grad, *context_grads, None, None, None, None, None)
+        return (query_grad, *own_grads, *context_grads, None, None, None)
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return torch.zeros_like(like, dtype=torch.float32)
+
+
+def _rows(tensor: Tensor, parts: Sequence[slice]) -> Tensor:
+    """Parts of a tensor's rows, end to end; one part is no copy."""
+    if len(parts) == 1:
+        return tensor[parts[0]]
+    return torch.cat([tensor[part] for part in parts])
+
+
+def _add_rows(total: Tensor, rows: Tensor, parts: Sequence[slice]) -> None:
+    """Add what lies end to end to the parts that it belongs to."""
+    sizes = [_length(part) for part in parts]
+    for part, mine in zip(parts, rows.split(sizes), strict=True):
+        total[part] += mine
+
+
+def _merge(
+    output: Tensor,
+    log_sums: Tensor,
+    part: Tensor,
+    part_sums: Tensor,
+    runs: Sequence[slice],
+) -> None:
+    """Add the attention of some queries over more keys, in place."""
+    sizes = [_length(rows) for rows in runs]
+    merge = compiled(merged) if output.is_cuda else merged
+    for rows, more, more_sums in zip(runs, part.split(sizes), part_sums.split(sizes, dim=1), strict=True):
+        output[rows], log_sums[:, rows] = merge(output[rows], log_sums[:, rows], more, more_sums)
+
+
+def merged(
+    output: Tensor,
+    log_sums: Tensor,
+    part: Tensor,
+    part_sums: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Output [R, H, D] and log-sum-exps [H, R] over the keys of both."""
+    weight = (part_sums - log_sums).sigmoid().T[..., None]
+    total = output.float().lerp(part.float(), weight)
+    return total.to(output.dtype), torch.logaddexp(log_sums, part_sums)
