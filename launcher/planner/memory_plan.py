@@ -36,8 +36,7 @@ CUDA_GRAPHS = 1.0  # of an engine, beyond its share, unless generation.enforce_e
 SLEEP_RESIDUAL = 0.5  # of a sleeping engine, beside its context and graphs
 FRAGMENTATION = 0.05  # of activations and log-probs, that the allocator cannot use
 
-_TILE_LOGITS = 1 << 24  # of policy/model/log_probs.py on a GPU
-_TILE_COPIES = 3  # logits, their gradient, and one of them in bf16 beside fp32
+_TILE_LOGITS = 1 << 27  # of policy/model/log_probs.py on a GPU
 NUMBER_BYTES = {"fp32": 4, "bf16": 2}
 
 
@@ -112,13 +111,13 @@ def log_prob_bytes(
     cut: Cut,
     tokens: float,
 ) -> float:
-    """Bytes of log-probs: tiles of logits, the output layer's gradient in fp32 and in the precision, and gathered
-    hidden states with their gradient."""
+    """Bytes of log-probs: a tile of logits in fp32 and its gradient in the precision, a place for the output layer's
+    gradient (what is in it lies in the gradient buffer), and gathered hidden states with their gradient."""
     number = NUMBER_BYTES[config.policy.precision]
     rows = shape.padded_vocab_size(cut.tensor) // cut.tensor
     chunk = config.policy.log_prob_chunk_tokens
-    tiles = _TILE_COPIES * 4 * min(_TILE_LOGITS, chunk * rows)
-    gradient = (4 + number) * rows * shape.hidden_size
+    tiles = (4 + number) * min(_TILE_LOGITS, chunk * rows)
+    gradient = number * rows * shape.hidden_size
     hidden = 3 * number * tokens * shape.hidden_size
     return tiles + gradient + hidden
 

@@ -9,13 +9,14 @@ Legend: T tokens of the row, S keys (context, then row), H heads, K key-value he
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from nemo_brorl.policy.model.compiled import compiled
 from nemo_brorl.policy.rows.row_layout import Context, Packing, Sight
 
 ROW_MULTIPLE = 256  # tokens: two of FlexAttention's blocks, because a row of a single one is compiled apart
@@ -36,15 +37,8 @@ def attend_with_flex(
         value = torch.cat([context[1], value])
     is_grouped = query.size(1) != key.size(1)
     mask = block_mask(packing, query.device)
-    attend = _compiled(flex_attention, query.device.type)
-    output = attend(
-        _batched(query),
-        _batched(key),
-        _batched(value),
-        block_mask=mask,
-        scale=scale,
-        enable_gqa=is_grouped,
-    )
+    attend = _compiled(flex_attention, query.device, scale=scale, enable_gqa=is_grouped)
+    output = attend(_batched(query), _batched(key), _batched(value), block_mask=mask)
     return output[0].transpose(0, 1)
 
 
@@ -58,7 +52,7 @@ def block_mask(packing: Packing, device: torch.device) -> BlockMask:
     if "flex" not in packing.caches:
         sight = packing.sight
         assert sight is not None, "the row was built for FlexAttention"
-        create = _compiled(create_block_mask, device.type)
+        create = _compiled(create_block_mask, device)
         num_queries = len(sight.query_stretch)
         num_keys = len(sight.key_stretch)
         sees = mask_mod(sight)
@@ -88,10 +82,9 @@ def mask_mod(sight: Sight) -> MaskMod:
     return sees
 
 
-@cache
-def _compiled(function: Any, device_type: str) -> Any:
+def _compiled(function: Any, device: torch.device, **constants: Any) -> Any:
     """Compiled on GPU, where the mask would else be written down for all pairs of tokens; as it is on CPU, for tests of
     the mask."""
-    if device_type == "cpu":
-        return function
-    return torch.compile(function, dynamic=True)
+    if device.type == "cpu":
+        return partial(function, **constants)
+    return compiled(function, **constants)

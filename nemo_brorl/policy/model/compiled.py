@@ -6,16 +6,18 @@ tokens. So that is an error here, as is a part of a function that cannot be comp
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 
 
 @cache
-def compiled(function: Any) -> Any:
-    """A function compiled once for inputs of all sizes."""
-    return torch.compile(function, dynamic=True, fullgraph=True)
+def compiled(function: Any, **constants: Any) -> Any:
+    """A function compiled once for inputs of all sizes, with some arguments fixed: a number that could change would be
+    one more input of the kernel."""
+    fixed = partial(function, **constants) if constants else function
+    return torch.compile(fixed, dynamic=True, fullgraph=True)
 
 
 def fail_rather_than_run_uncompiled() -> None:
