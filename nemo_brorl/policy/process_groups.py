@@ -59,6 +59,8 @@ def open_groups(
         context_parallel_size=layout.context,
         expert_model_parallel_size=layout.expert,
         expert_tensor_parallel_size=layout.expert_tensor,
+        # for the optimizer's checkpoints in host memory, which are not used; Gloo wants a host name that resolves
+        create_gloo_process_groups=False,
     )
     model_parallel_cuda_manual_seed(seed)
 

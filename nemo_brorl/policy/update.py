@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -34,22 +34,30 @@ RowLogProbs = list[Tensor | None]  # [n] per row of a mini-batch
 
 @dataclass
 class _TokenSums:
-    """Sums over tokens; divided by their number at the end."""
+    """Sums over tokens; divided by their number at the end. Until then they stay on the device: reading one waits for
+    all that the GPU was told to do before."""
 
     num_tokens: int = 0
-    values: Metrics = field(default_factory=dict)
-    largest: float = 0.0
+    values: dict[str, Any] = field(default_factory=dict)
+    largest: Any = 0.0
 
-    def add(self, values: dict[str, Any], num_tokens: int) -> None:
+    def add(self, values: Mapping[str, Any], num_tokens: int) -> None:
         self.num_tokens += num_tokens
         for name, value in values.items():
-            self.values[name] = self.values.get(name, 0.0) + float(value)
+            if isinstance(value, Tensor):
+                value = value.detach().double()
+            self.values[name] = self.values.get(name, 0.0) + value
+
+    def on_host(self) -> _TokenSums:
+        """The same as numbers."""
+        values = {name: float(value) for name, value in self.values.items()}
+        return _TokenSums(self.num_tokens, values, float(self.largest))
 
     def over_data_ranks(self) -> _TokenSums:
         """Summed in the order of the data-parallel ranks, so that repeats are bit-identical. Collective."""
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         merged = _TokenSums()
-        for sums in _of_all_ranks(self, group):
+        for sums in _of_all_ranks(self.on_host(), group):
             merged.add(sums.values, sums.num_tokens)
             merged.largest = max(merged.largest, sums.largest)
         return merged
@@ -195,16 +203,17 @@ class Update:
             "policy/collision_probability": old.collisions.double().sum(),
         }
         self.scores.add(undecided, row.num_loss_tokens)
+        if row.num_loss_tokens == 0:
+            return
         difference = (old.log_probs - row.sampled_log_probs).abs()
-        mismatch = difference[row.is_fresh]
-        drift = difference[~row.is_fresh]
+        mismatch = torch.where(row.is_fresh, difference, 0.0)
+        drift = torch.where(row.is_fresh, 0.0, difference)
         total_mismatch = mismatch.double().sum()
-        self.mismatch.add({"policy/log_prob_mismatch": total_mismatch}, len(mismatch))
-        if len(mismatch):
-            largest = float(mismatch.max())
-            self.mismatch.largest = max(self.mismatch.largest, largest)
+        self.mismatch.add({"policy/log_prob_mismatch": total_mismatch}, row.num_fresh_tokens)
+        self.mismatch.largest = torch.maximum(mismatch.max(), torch.as_tensor(self.mismatch.largest))
         total_drift = drift.double().sum()
-        self.drift.add({"policy/log_prob_drift_of_carried": total_drift}, len(drift))
+        num_carried = row.num_loss_tokens - row.num_fresh_tokens
+        self.drift.add({"policy/log_prob_drift_of_carried": total_drift}, num_carried)
 
     def _learn(
         self,
@@ -219,8 +228,8 @@ class Update:
         loss = self._loss(index, old, reference)
         values = train_rows(state.chunks, rows, loss)
         PROGRESS.step("optimizer")
-        losses = [float(row_values["policy/loss"]) for row_values in values]
-        is_finite = all(map(math.isfinite, losses))
+        losses = [row_values["policy/loss"] for row_values in values]
+        is_finite = not losses or math.isfinite(torch.stack(losses).sum())
         optim = state.config.policy.optim
         norm = guarded_step(state.optimizer, self.plan.learning_rate, optim, is_finite, state.device)
         if norm is not None:

@@ -33,7 +33,12 @@ from nemo_brorl.policy.model.attention import PackedAttention
 from nemo_brorl.policy.model.log_probs import token_scores, vocab_slice
 from nemo_brorl.policy.model.moe import BalancedRouter, moe_settings, prepare_experts
 from nemo_brorl.policy.model.rotary import PackedRotary, inverse_frequencies
-from nemo_brorl.policy.numerics.precision import follow_forwards, precision_settings, with_fp8_emulated
+from nemo_brorl.policy.numerics.precision import (
+    follow_forwards,
+    precision_settings,
+    sum_gradients_in_buffers,
+    with_fp8_emulated,
+)
 from nemo_brorl.policy.rows.row_layout import Packing
 
 _RECOMPUTE: dict[str | None, dict[str, Any]] = {
@@ -231,4 +236,5 @@ def _build_chunk(
         rope=shape.rope,
     )
     follow_forwards(model)
+    sum_gradients_in_buffers(model)
     return model.cuda() if layout.on_gpu else model

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from megatron.core.transformer.moe.router import TopKRouter
 from torch import Tensor
 
@@ -16,11 +17,19 @@ from nemo_brorl.policy.layout import ParallelLayout
 
 
 class BalancedRouter(TopKRouter):
-    """Megatron's router, whose balancing loss weighs the same however its tokens are spread over ranks.
+    """Megatron's router, but its logits are those of the sampler, and its balancing loss weighs the same however its
+    tokens are spread over ranks.
+
+    transformers and vLLM multiply in the format of the weights and then take the softmax in float32. Logits of bf16
+    weights rounded otherwise would send tokens to other experts where two are close: a step is 0.03 between 4 and 8.
 
     The loss of one rank is its part of a sum over `reduce_group`. Megatron 0.16.1 multiplies it by the tokens of the
     rank alone where gradients are later divided by all tokens, so sequence parallelism over two ranks would halve it.
     """
+
+    def gating(self, input: Tensor) -> Tensor:
+        """Logits [..., experts] float32 of hidden states [..., h]."""
+        return F.linear(input, self.weight, self.bias).float()
 
     def attach_and_log_load_balancing_loss(
         self,
@@ -67,7 +76,7 @@ def moe_settings(
         "moe_layer_freq": layer_frequency,
         "moe_router_topk": moe.experts_per_token,
         "moe_router_pre_softmax": not moe.is_renormalised,
-        "moe_router_dtype": "fp32",  # choosing between close experts in bf16 would differ from the sampler's choice
+        "moe_router_dtype": "fp32",  # of probabilities; logits are `BalancedRouter`'s
         "moe_router_load_balancing_type": "aux_loss" if has_aux_loss else "none",
         "moe_aux_loss_coeff": config.aux_loss_coefficient,
         "moe_grouped_gemm": layout.on_gpu,

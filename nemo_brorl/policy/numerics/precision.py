@@ -58,6 +58,15 @@ def precision_settings(config: PolicyConfig, on_gpu: bool) -> dict[str, Any]:
     }
 
 
+def sum_gradients_in_buffers(model: torch.nn.Module) -> None:
+    """Have Transformer Engine's linears add the weight gradient of every micro-batch to the fp32 buffer as it is
+    computed, not rounded to bf16 before. Megatron's setting for all layers cannot be used: it wants Apex for the output
+    layer, which `log_probs` takes care of."""
+    for module in model.modules():
+        if hasattr(module, "fuse_wgrad_accumulation"):
+            module.fuse_wgrad_accumulation = True
+
+
 def row_multiple(config: PolicyConfig, layout: ParallelLayout) -> int:
     """What the tokens of a row are padded to a multiple of, so that every sequence-parallel rank has an equal and, in
     FP8, allowed number of them. The same on CPU, where tiles then lie as on GPUs."""

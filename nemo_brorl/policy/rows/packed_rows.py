@@ -58,6 +58,12 @@ class Row:
         """Of each response."""
         return [response.is_measured for response in self.responses]
 
+    @property
+    def num_fresh_tokens(self) -> int:
+        """Known on the host, where `is_fresh` may be on a GPU."""
+        is_fresh = np.array([response.is_fresh for response in self.responses], np.bool_)
+        return int(is_fresh[self.response_index].sum())
+
 
 class GroupArrays:
     """The responses of one group, cut out of its chunks."""

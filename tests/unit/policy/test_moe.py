@@ -121,3 +121,26 @@ def test_a_frozen_router_is_exported_as_it_was_while_experts_learn(
     assert not torch.equal(
         before["model.layers.0.mlp.experts.0.down_proj.weight"], after["model.layers.0.mlp.experts.0.down_proj.weight"]
     )
+
+
+def test_logits_of_a_bf16_router_are_rounded_as_the_samplers(
+    moe_folder: Path, new_learner: Callable[[Path, BroRLConfig], Any]
+) -> None:
+    """transformers' own router on the same hidden states: the same numbers, and the same experts."""
+    model = AutoModelForCausalLM.from_pretrained(moe_folder, dtype=torch.bfloat16)
+    gate = model.model.layers[0].mlp.gate
+    state = new_learner(moe_folder, make_config(precision="bf16")).state
+    router = state.models[0].decoder.layers[0].mlp.router
+    hidden = torch.randn(500, gate.weight.size(1), generator=torch.Generator().manual_seed(0)).bfloat16()
+    with torch.no_grad():
+        logits = router.gating(hidden)
+        expected = torch.nn.functional.linear(hidden, gate.weight)
+        _, _, theirs = gate(hidden)
+    assert logits.dtype == torch.float32
+    assert torch.equal(logits, expected.float())
+    with torch.no_grad():
+        _, routes = router(hidden[:, None])
+    chosen = torch.zeros_like(routes).scatter(1, theirs, True)
+    is_clear = logits.sort(1, descending=True).values.diff(dim=1)[:, gate.top_k - 1] < 0
+    assert torch.equal(routes[is_clear], chosen[is_clear])
+    assert is_clear.sum() > 400

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.numerics.precision import fill, plain, precision_settings, row_multiple
+from nemo_brorl.policy.numerics.precision import (
+    fill,
+    plain,
+    precision_settings,
+    row_multiple,
+    sum_gradients_in_buffers,
+)
 from tests.support.model_factory import make_config
 
 
@@ -63,3 +71,20 @@ def test_the_first_values_of_an_fp8_parameter_are_kept_for_the_master_weights() 
     )  # as Transformer Engine's parameters have it
     fill(param, torch.tensor([1.0, 2.0]))
     assert param.get_high_precision_init_val().tolist() == plain(param).tolist() == [1.0, 2.0]
+
+
+def test_gradients_are_summed_in_buffers_by_the_modules_that_can() -> None:
+    """Transformer Engine's linears have the switch, others do not get one."""
+    engines, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    engines.fuse_wgrad_accumulation = False
+    sum_gradients_in_buffers(torch.nn.Sequential(engines, other))
+    assert engines.fuse_wgrad_accumulation is True
+    assert not hasattr(other, "fuse_wgrad_accumulation")
+
+
+def test_no_gloo_groups_are_made_beside_those_of_the_device(device: Any) -> None:
+    """Gloo asks for the address of the host's name, which containers often cannot resolve."""
+    from megatron.core import parallel_state
+
+    assert parallel_state._DATA_PARALLEL_GROUP_GLOO is None
+    assert parallel_state._DATA_PARALLEL_GROUP_WITH_CP_GLOO is None
