@@ -139,7 +139,7 @@ class _TokenScores(torch.autograd.Function):
 def _already_added(weight: Tensor) -> Tensor:
     """What autograd is given for a weight whose gradient is in its buffer. Megatron leaves it out, but where the weight
     is the embedding too, whose gradient autograd adds to it."""
-    weight.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+    weight.grad_added_to_main_grad = True
     if getattr(weight, "zero_out_wgrad", False):
         return torch.zeros_like(weight)
     return torch.empty_like(weight)
