@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor
 
@@ -24,49 +21,11 @@ from nemo_brorl.policy.rank_progress import PROGRESS
 from nemo_brorl.policy.rows.packed_rows import Row, fetch_groups, segments_of
 from nemo_brorl.policy.state.optimizer import guarded_step
 from nemo_brorl.policy.state.rank_state import RankState
+from nemo_brorl.policy.token_sums import Metrics, TokenSums, of_all_ranks
 from nemo_brorl.types import MicroBatch, UpdatePlan, UpdateReport
 
-Counted = TypeVar("Counted")
-Metrics = dict[str, float]
 MiniBatches = Sequence[Sequence[Row]]
 RowLogProbs = list[Tensor | None]  # [n] per row of a mini-batch
-
-
-@dataclass
-class _TokenSums:
-    """Sums over tokens; divided by their number at the end. Until then they stay on the device: reading one waits for
-    all that the GPU was told to do before."""
-
-    num_tokens: int = 0
-    values: dict[str, Any] = field(default_factory=dict)
-    largest: Any = 0.0
-
-    def add(self, values: Mapping[str, Any], num_tokens: int) -> None:
-        self.num_tokens += num_tokens
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                value = value.detach().double()
-            self.values[name] = self.values.get(name, 0.0) + value
-
-    def on_host(self) -> _TokenSums:
-        """The same as numbers."""
-        values = {name: float(value) for name, value in self.values.items()}
-        return _TokenSums(self.num_tokens, values, float(self.largest))
-
-    def over_data_ranks(self) -> _TokenSums:
-        """Summed in the order of the data-parallel ranks, so that repeats are bit-identical. Collective."""
-        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-        merged = _TokenSums()
-        for sums in _of_all_ranks(self.on_host(), group):
-            merged.add(sums.values, sums.num_tokens)
-            merged.largest = max(merged.largest, sums.largest)
-        return merged
-
-    def means(self) -> Metrics:
-        """Means over tokens; empty without tokens."""
-        if self.num_tokens == 0:
-            return {}
-        return {name: value / self.num_tokens for name, value in self.values.items()}
 
 
 class Update:
@@ -82,10 +41,10 @@ class Update:
         self.plan = plan
         self.is_supervised = plan.objective in SUPERVISED
         self.seconds = {"fetch": 0.0, "log_prob": 0.0, "update": 0.0}
-        self.losses = _TokenSums()
-        self.scores = _TokenSums()
-        self.mismatch = _TokenSums()
-        self.drift = _TokenSums()
+        self.losses = TokenSums()
+        self.scores = TokenSums()
+        self.mismatch = TokenSums()
+        self.drift = TokenSums()
         self.fp8_mismatch: Metrics = {}
         self.gain = MeasuredGain()
 
@@ -127,7 +86,7 @@ class Update:
     def _gain_over_data_ranks(self) -> MeasuredGain:
         """Context-parallel ranks have all counted the same responses, so one of them speaks for all."""
         merged = MeasuredGain()
-        for gain in _of_all_ranks(self.gain, parallel_state.get_data_parallel_group()):
+        for gain in of_all_ranks(self.gain, parallel_state.get_data_parallel_group()):
             merged.merge(gain)
         return merged
 
@@ -300,10 +259,3 @@ def _token_batch(
 def _no_log_probs(mini_batches: MiniBatches) -> list[RowLogProbs]:
     """None for every row."""
     return [[None] * len(rows) for rows in mini_batches]
-
-
-def _of_all_ranks(mine: Counted, group: dist.ProcessGroup) -> list[Counted]:
-    """What every rank of a group has counted, in their order. Collective."""
-    gathered = [mine] * group.size()
-    dist.all_gather_object(gathered, mine, group=group)
-    return gathered

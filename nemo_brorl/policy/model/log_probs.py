@@ -23,6 +23,7 @@ from torch import Tensor
 
 from nemo_brorl.policy.model import fused_tiles
 from nemo_brorl.policy.model.compiled import compiled
+from nemo_brorl.policy.model.products import add_product, product
 
 # c * w: 4 MiB for a core's cache; on a GPU 512 MiB, ten tiles for a chunk of 8,192 tokens, each of a few launches
 _TILE_LOGITS = {"cpu": 1 << 20, "cuda": 1 << 27}
@@ -125,11 +126,11 @@ class _TokenScores(torch.autograd.Function):
             gradient = _ChunkGradient(targets[rows], chunk_grad, chunk_state)
             total = torch.zeros_like(hidden[rows], dtype=torch.float32)
             for columns in _tiles(len(total), vocab, hidden.device):
-                products = _product(hidden[rows], weight[columns].T)
+                products = product(hidden[rows], weight[columns].T)
                 first = vocab.first + columns.start
                 share = gradient.of_products(products, temperature, first, hidden.dtype)
-                _add_product(total, share, weight[columns])
-                _add_product(grad_weight[columns], share.T, hidden[rows])
+                add_product(total, share, weight[columns])
+                add_product(grad_weight[columns], share.T, hidden[rows])
             grad_hidden[rows] = total.to(hidden.dtype)
         if ctx.main_grad is None:
             return grad_hidden, grad_weight.to(weight.dtype), None, None, None, None
@@ -216,25 +217,6 @@ def _find(targets: Tensor, first: int, num: int) -> tuple[Tensor, Tensor]:
     return is_here, column.clamp(0, num - 1)
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right in float32, of factors in one format."""
-    if left.dtype == torch.float32:
-        return left @ right
-    if left.is_cuda:
-        return torch.mm(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()
-
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total += left @ right in float32, of factors in one format."""
-    if left.dtype == torch.float32:
-        total.addmm_(left, right)
-    elif left.is_cuda:
-        torch.addmm(total, left, right, out_dtype=torch.float32, out=total)
-    else:
-        total.addmm_(left.float(), right.float())
-
-
 def _sums(
     hidden: Tensor,
     weight: Tensor,
@@ -249,7 +231,7 @@ def _sums(
     largest = torch.full_like(target, _LOWEST)  # of no logits at all: any finite number keeps the sums at zero
     sums = target.new_zeros(3, num)
     for columns in _tiles(num, vocab, hidden.device):
-        products = _product(hidden, weight[columns].T)
+        products = product(hidden, weight[columns].T)
         first = vocab.first + columns.start
         if products.is_cuda:
             add_tile = compiled(fused_tiles.add_tile, temperature=temperature)
