@@ -123,18 +123,22 @@ def _pairs(blocks: Sequence[Block], number: int) -> Iterator[_Pair]:
     pairs: list[_Pair] = []
     start = 0
     for block in blocks:
-        end = start + block.num_tokens
         if number < len(block.sees):
             for pair in _pairs_of_block(start, block, block.sees[number]):
-                if pairs and pairs[-1].keys == pair.keys and pairs[-1].rows.stop == pair.rows.start:
-                    before = pairs.pop()
-                    pair = _Pair(slice(before.rows.start, pair.rows.stop), pair.keys)
-                pairs.append(pair)
-        start = end
+                _append(pairs, pair)
+        start += block.num_tokens
     for rows, keys in pairs:
         for first in range(rows.start, rows.stop, _QUERIES):
             last = min(first + _QUERIES, rows.stop)
             yield _Pair(slice(first, last), keys)
+
+
+def _append(pairs: list[_Pair], pair: _Pair) -> None:
+    """Add a pair, to the last one if that sees the same and ends where it begins."""
+    if pairs and pairs[-1].keys == pair.keys and pairs[-1].rows.stop == pair.rows.start:
+        before = pairs.pop()
+        pair = _Pair(slice(before.rows.start, pair.rows.stop), pair.keys)
+    pairs.append(pair)
 
 
 def _pairs_of_block(start: int, block: Block, span: Span) -> Iterator[_Pair]:
