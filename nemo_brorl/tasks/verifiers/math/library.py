@@ -29,7 +29,7 @@ _NO_NUMBER = re.compile(
     r"[<>_?&]|\\(?:ge|le|ne|lt|gt|cup|cap|setminus|pm|mp|overline|sim|in|notin|to|mid|subset|parallel|perp|neg|lor|land|vee"
     r"|wedge|mathbin|quad)(?![A-Za-z])"
 )
-_OPERATION = re.compile(r"[/!]|\\[dt]?(?:frac|binom)(?![A-Za-z])")
+_OPERATION = re.compile(r"[/!:]|\\[dt]?(?:frac|binom)(?![A-Za-z])")
 # x^a^b^c, x^{a^{b^{c}}}, and so with indices: the grammar tries all ways to read them.
 _TOWER = re.compile(r"(?P<sign>[\^_]) ?(?:[^{}\s] ?(?P=sign) ?[^{}\s] ?|\{[^{}]*(?P=sign) ?\{[^{}]*)(?P=sign)")
 _SET = re.compile(r"\\\{")

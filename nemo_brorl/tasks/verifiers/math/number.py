@@ -18,7 +18,7 @@ MAX_EXPONENT_DIGITS = 3  # of a power of ten
 ROUNDED = Fraction(1, 10**6)  # relative difference of a number and its rounding, at most
 CUT_OFF = Fraction(1, 10**9)  # relative difference of a number and what it is cut off from
 
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+|\d+)"
+_DIGITS = r"(?:[1-9]\d{0,2}(?:,\d{3})+|[1-9]\d{0,2}(?: \d{3})+|\d+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
 _EXPONENT = rf"\{{? ?\(?(?P<exponent>[-+]?\d{{1,{MAX_EXPONENT_DIGITS}}})\)? ?\}}?"
 _TIMES_TEN = r" ?(?:\\times|\\cdot|\*|x|X) ?10 ?(?:\^|\*\*) ?"

@@ -77,6 +77,7 @@ _UNIT_START = re.compile(r" ?(?:\\text ?\{|\^ ?\{? ?\\circ|(?<=[\d}) ])[A-Za-zμ
 _UNKNOWN_UNIT = re.compile(r"[A-Za-z]{2,}(?:[ -][A-Za-z]{2,})*")
 _FUNCTIONS = frozenset(("sin", "cos", "tan", "log", "ln", "sqrt", "exp", "pi", "mod", "to", "or", "and", "not"))
 _AMBIGUOUS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
+_DECIMAL_COMMA = re.compile(r"-?\d+,\d+")  # or two answers
 _INFINITE = {"\\infty": math.inf, "+\\infty": math.inf, "-\\infty": -math.inf}
 _UNION = re.compile(r"\\cup(?![A-Za-z])")
 _OPENING = "([{"
@@ -201,7 +202,8 @@ def _listing(text: str, items: list[str]) -> Reading | None:
     number = _quantity(text)
     if number is not None:
         return number
-    if _AMBIGUOUS_COMMA.search(text):
+    is_nested = ";" in text and "," in text  # pairs, maybe
+    if is_nested or _AMBIGUOUS_COMMA.search(text) or _DECIMAL_COMMA.fullmatch(text):
         return None
     return _group("", items)
 

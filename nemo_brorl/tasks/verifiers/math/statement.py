@@ -50,6 +50,10 @@ _COUNTED = re.compile(r"[-+]?[^A-Za-z=]*\d[^A-Za-z=]*[A-Za-z][A-Za-z '/^{}²³]*
 _COMMAND = re.compile(r"\\(?:text|textbf|mathrm|operatorname|begin|end|mbox) ?\{[^{}]*\}|\\[A-Za-z]+")
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _FUNCTIONS = frozenset(("sin", "cos", "tan", "log", "ln", "sqrt", "pi", "max", "min", "mod", "or", "and", "base"))
+_SENTENCE = re.compile(  # the value of x is …
+    r"[A-Za-z]{2,}\b[^\n]{0,200}?\b(?:is|are|equals)\b[ \t]*:?[ \t]*"
+    r"(?=[^\n]*(?:\d|\$|\\\())"
+)
 _DENIAL = re.compile(r"\bnot\b", re.IGNORECASE)
 
 
@@ -95,6 +99,9 @@ def _words(text: str) -> list[str]:
 
 def _first_in(statement: str) -> str | None:
     """What stands first behind "answer is"."""
+    sentence = _SENTENCE.match(statement)
+    if sentence:
+        statement = statement[sentence.end() :]
     formula = _FORMULA.search(statement)
     line, _, _ = statement.partition("\n")
     for run in _RUN.finditer(line):

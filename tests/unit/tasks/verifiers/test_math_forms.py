@@ -7,6 +7,11 @@ import pytest
 from nemo_brorl.tasks.verifiers.math.answer import score
 
 RIGHT = [
+    ("1000.99", "\\boxed{1000,99}"),
+    ("0.111", "\\boxed{0,111}"),
+    ("7:32", "\\boxed{S:T=7:32}"),
+    ("34", "Final Answer: The largest $n$ is 34."),
+    ("120", "So it is $5\\times6\\times4=120$. Final Answer: The volume of $ABC$ is 120. I hope it is correct."),
     ("5", "<answer>**5**</answer>"),
     ("5", "\\boxed{5.}"),
     ("1/3", "\\boxed{0.\\overline{3}}"),
