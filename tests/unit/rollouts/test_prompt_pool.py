@@ -62,7 +62,7 @@ def test_the_weighted_estimate_is_the_gradient_of_all_prompts() -> None:
     prompts = CircledPrompts()
     pool = PromptPool(PoolConfig(enabled=True), prompts, beliefs, seed=3)
     pool.begin_step(16)
-    asked = pool.take(12_000)
+    asked = pool.take(4_000)
     total = prompts.position
     right = random.binomial(16, [rates[number_of(prompt)] for prompt in asked])
     weights = np.array([prompt.weight for prompt in asked])
@@ -71,12 +71,38 @@ def test_the_weighted_estimate_is_the_gradient_of_all_prompts() -> None:
     error = np.sqrt((estimates**2).sum()) / total
     assert estimates.sum() / total == pytest.approx(gradient, abs=4 * error)
     unweighted = (estimates / weights).mean()
-    assert abs(unweighted - gradient) > 10 * error
+    assert abs(unweighted - gradient) > 6 * error
     assert len(asked) / total == pytest.approx(0.55, abs=0.03)
     assert pool.metrics() == {
-        "rollouts/prompts_passed_over": total - 12_000,
+        "rollouts/prompts_passed_over": total - 4_000,
         "rollouts/prompt_weight_max": weights.max(),
     }
+
+
+@pytest.mark.parametrize(
+    ("shape", "num", "expected"),
+    [((0.56, 0.13), 16, 1.5), ((0.56, 0.13), 512, 1.37), ((0.3, 0.9), 16, 1.2), ((0.1, 0.1), 16, 1.76)],
+)
+def test_at_equal_samples_the_squared_signal_to_noise_is_higher(
+    shape: tuple[float, float], num: int, expected: float
+) -> None:
+    """Every prompt was seen once, with N rollouts. Noise of an estimate as in `algorithm/theory/advice.py`, score noise
+    30; its mean over all prompts has the variance E[T / q] per prompt passed, which costs N E[q] samples."""
+    random, num_prompts = np.random.default_rng(0), 1500
+    rates = random.beta(*shape, num_prompts)
+    beliefs = SuccessPosterior(PosteriorConfig())
+    prompts = [replace(make_prompt(), token_ids=(number,)) for number in range(num_prompts)]
+    for prompt, rate in zip(prompts, rates, strict=True):
+        successes = int(random.binomial(num, rate))
+        beliefs.observe(prompt, successes, num)
+        beliefs.observe_first(prompt, successes, num, 10.0)
+    pool = PromptPool(PoolConfig(enabled=True), FakePrompts(), beliefs, seed=0)
+    pool.begin_step(num)
+    asked = np.array([pool.probability(prompt) for prompt in prompts])
+    q = rates * (1 - rates)
+    moments = ((num - 2) * (num - 3) * q**2 + (num - 1) * q) / (num * (num - 1)) + 30 * q / (num - 1)
+    gain = moments.mean() / ((moments / asked).mean() * asked.mean())
+    assert gain == pytest.approx(expected, rel=0.07)
 
 
 def test_a_group_counts_by_the_weight_of_its_prompt() -> None:
