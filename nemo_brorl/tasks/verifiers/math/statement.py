@@ -19,8 +19,9 @@ _MARK = re.compile(
     re.IGNORECASE,
 )
 _FORMULA = re.compile(
-    r"(?<!\\)\$\$(?P<display>[^$]+)\$\$|(?<!\\)\$(?P<inline>[^$\n]+)\$"
-    r"|\\\((?P<round>(?:[^\\]|\\(?![()]))+)\\\)|\\\[(?P<square>(?:[^\\]|\\(?![\[\]]))+)\\\]"
+    r"(?<!\\)\$\$(?P<display>(?:[^$\\]|\\.)+)\$\$|(?<!\\)\$(?P<inline>(?:[^$\n\\]|\\.)+)\$"
+    r"|\\\((?P<round>(?:[^\\]|\\(?![()]))+)\\\)|\\\[(?P<square>(?:[^\\]|\\(?![\[\]]))+)\\\]",
+    re.DOTALL,
 )
 _BETWEEN = re.compile(r"\s*(?:,|;|,?\s*(?:and|or))\s*")
 _BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])|`")
@@ -48,7 +49,7 @@ _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
 _ONLY_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[.!]?")
 _COUNTED = re.compile(r"[-+]?[^A-Za-z=]*\d[^A-Za-z=]*[A-Za-z][A-Za-z '/^{}²³]*\d?\}?\.?")  # 5 apples, 12.5 m/s^2
 _COMMAND = re.compile(r"\\(?:text|textbf|mathrm|operatorname|begin|end|mbox) ?\{[^{}]*\}|\\[A-Za-z]+")
-_WORD = re.compile(r"[A-Za-z]{2,}")
+_WORD = re.compile(r"(?<![A-Za-z\d{])[A-Za-z]{2,}(?![A-Za-z}^_])")  # not 3qr, not {CD}
 _FUNCTIONS = frozenset(("sin", "cos", "tan", "log", "ln", "sqrt", "pi", "max", "min", "mod", "or", "and", "base"))
 _SENTENCE = re.compile(  # the value of x is …
     r"[A-Za-z]{2,}\b[^\n]{0,200}?\b(?:is|are|equals)\b[ \t]*:?[ \t]*"

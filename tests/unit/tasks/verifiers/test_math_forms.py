@@ -7,6 +7,9 @@ import pytest
 from nemo_brorl.tasks.verifiers.math.answer import score
 
 RIGHT = [
+    ("\\overline{CD}", "<answer>\\overline{CD}</answer>"),
+    ("3qr + 6q - 15r -30", "<answer>3qr + 6q - 15r -30</answer>"),
+    ("\\$18.90", "Therefore, the answer is $\\$18.90$."),
     ("1000.99", "\\boxed{1000,99}"),
     ("0.111", "\\boxed{0,111}"),
     ("7:32", "\\boxed{S:T=7:32}"),
