@@ -9,7 +9,9 @@ import pytest
 
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.types import ScoredGroup
+from nemo_brorl.rollouts.batch_fill import BatchFill
+from nemo_brorl.types import RolloutChunk, ScoredChunk, ScoredGroup
+from tests.support.fakes import FakeVerifier, score_chunk
 from tests.support.loop import fake, make_trainer, small_config
 
 
@@ -79,3 +81,45 @@ def test_a_group_whose_last_wave_misses_the_deadline_closes_on_the_waves_before_
     for group in filled.sampled:
         assert [wave.num_rollouts for wave in group.waves] == [4]
         assert len(group.rewards) == 4
+
+
+class RandomVerifier(FakeVerifier):
+    """Every rollout of every prompt is right with the same probability."""
+
+    rate = 0.3
+
+    def scored(self, chunk: RolloutChunk) -> ScoredChunk:
+        random = np.random.default_rng(chunk.request.seed + chunk.request.first_index)
+        rewards = random.random(len(chunk.indices)) < self.rate
+        return score_chunk(chunk, rewards.tolist())
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5])
+def test_a_deadline_takes_no_weight_from_prompts_worth_extending(tmp_path: Path, rate: float) -> None:
+    """All later waves miss the deadline. The mean of the groups' estimates of p (1 − p) is that number."""
+    num_groups = 1500
+    config = config_of_waves()
+    config.rollouts.prompts_per_step = num_groups
+    config.rollouts.chunk_size = 8
+    config.dynamic_sampling.enabled = False
+    trainer = make_trainer(tmp_path, config)
+    trainer.parts.generator.held_from = 4  # type: ignore[attr-defined]
+    trainer.parts.sampler.chunk_size = 8
+    verifier = RandomVerifier()
+    verifier.rate = rate
+    trainer.parts.sampler.verifier = verifier
+    fill = BatchFill(trainer.carry_over, trainer.schedule.stage, version=0)
+    for _ in range(2):  # first waves are sampled, then scored and extended
+        fill.advance(0.0)
+    config.rollouts.step_deadline_s = 1e-9
+    fill.complete()
+    filled = fill.finish()
+    assert filled.metrics["dynamic_sampling/lost_wave"] > num_groups / 10
+    assert len(filled.sampled) == num_groups
+    estimates = []
+    for group in filled.sampled:
+        (wave,) = group.waves
+        right = float(group.rewards.sum())
+        estimates.append(wave.weight * right * (4 - right) / (4 * 3))
+    error = np.std(estimates) / np.sqrt(num_groups)
+    assert np.mean(estimates) == pytest.approx(rate * (1 - rate), abs=4 * error)
