@@ -167,13 +167,16 @@ def engine_plan(
     tensor = generation.tensor_parallel_size
     parameters = rank_parameters(shape, Cut(tensor=tensor), 0)
     weights = number * parameters.total / GIB
+    if generation.engine_args.get("quantization") == "fp8":
+        weights -= (number - 1) * parameters.linear / GIB
     rows = shape.padded_vocab_size(tensor)  # logits are gathered
     ffn = shape.ffn_size if shape.moe is None else shape.moe.experts_per_token * shape.moe.ffn_size
     batch = (engine_batch_tokens(config) or 0) * number * (4 * shape.hidden_size + 3 * ffn / tensor)
     logits = 2 * 4 * generation.max_num_seqs * rows
     working = (batch + logits) / GIB
     share = generation.gpu_memory_utilization * hardware.memory_gib
-    token = key_value_bytes(shape, number) / min(tensor, shape.num_key_value_heads)
+    cache_number = 1 if str(generation.engine_args.get("kv_cache_dtype")).startswith("fp8") else number
+    token = key_value_bytes(shape, cache_number) / min(tensor, shape.num_key_value_heads)
     cache = share - weights - working
     sharers = min(work.num_per_prompt, config.rollouts.chunk_size)  # rollouts with one copy of their prompt, at least
     live = work.response_tokens * (1 + work.response_spread**2) / 2 + work.prompt_tokens / sharers

@@ -15,6 +15,7 @@ from nemo_brorl.launcher.planner.plan import Plan, make_plan
 
 SMALL = SHAPES["qwen2.5-1.5b"]
 NUM_SMALL = 1_543_714_304
+LAYER_MATRICES = 1536 * (1536 + 2 * 256) + 1536 * 1536 + 3 * 1536 * 8960  # numbers in the matrices of a layer
 GPU_RECIPES = (
     "brorl_64gpu",
     "brorl_7b",
@@ -110,6 +111,15 @@ def test_memory_that_torch_keeps_is_counted_where_the_policy_does_not_give_it_ba
     freed = sum(part.at("update") for part in awake.terms if part.name in ("activations", "log-probs", "fragmentation"))
     assert kept == pytest.approx(freed)
     assert kept > 30
+
+
+def test_quantised_engines_hold_more_tokens() -> None:
+    plain = planned("brorl_64gpu").engine
+    small = planned("brorl_64gpu", "+generation.engine_args.kv_cache_dtype=fp8").engine
+    assert small.token_bytes == plain.token_bytes / 2
+    assert small.cache_gib == plain.cache_gib
+    lean = planned("brorl_64gpu", "+generation.engine_args.quantization=fp8").engine
+    assert plain.weights_gib - lean.weights_gib == pytest.approx(28 * LAYER_MATRICES / GIB)
 
 
 def test_offload_makes_room_for_engines_but_not_at_the_start() -> None:
