@@ -15,7 +15,8 @@ from random import Random
 
 from tests.attacks import claims, program_moves
 from tests.attacks.cases import FORM, PROGRAM, Case
-from tests.attacks.code_cases import LAYOUTS, code_cases, gated_cases
+from tests.attacks.code_cases import code_cases, gated_cases
+from tests.attacks.layouts import LAYOUTS
 from tests.attacks.task_cases import FAMILY as TASKS
 from tests.attacks.task_cases import task_case, task_names
 from tests.attacks.text_cases import text_cases

@@ -35,7 +35,7 @@ LAYOUTS = (
 )
 TEXT_SECONDS = 5.0
 CODE_SECONDS = 20.0
-TEST_SECONDS = 1.0
+TEST_SECONDS = 2.0
 OVERDUE = "has not ended after"  # how the pool begins to say that a deadline has come
 
 

@@ -16,19 +16,8 @@ NUM_ATTACKS = 300
 BATCH = 20
 # How the line of an attack begins that still succeeds -> why. Such attacks are not drawn here, and what is kept of them
 # is expected to fail.
-INSIDE = "expected values and comparisons of this layout are still in the program's process"
 OPEN: dict[str, str] = {
-    "HumanEval+/": INSIDE,
-    "MBPP+/": INSIDE,
-    "loop over cases/": INSIDE,
-    "all over cases/": INSIDE,
-    "unittest/": INSIDE,
-    "doctest/": INSIDE,
-    "computed assertions/": "values that a test computes from constants are computed in the program's process",
-    "format/boxed | second far behind": "a box far from the end is looked for as part of the last one only",
-    "format/boxed | invisible": "a character without width counts as content",
-    "format/answer | invisible": "a character without width counts as content",
-    "format/think_answer | invisible": "a character without width counts as content",
+    "reference/": "what is expected is computed from arguments that the program has changed",
 }
 
 

@@ -22,7 +22,7 @@ from tests.attacks.generator import (
 )
 from tests.attacks.trial import Arena, is_refused
 
-NUM_DRAWN = 4_000
+NUM_DRAWN = 8_000
 
 
 @pytest.fixture(scope="module")

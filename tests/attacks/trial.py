@@ -89,6 +89,9 @@ class Arena:
         if found:
             self.start_again()
             found = self._told_apart(found, attack, case, honest)
+        if any(_may_be_late(violation) for violation in found):
+            found = [violation for violation in found if not _may_be_late(violation)]
+            found += filter(_may_be_late, self._found(attack, case, honest))
         return found
 
     def honest(self, case: Case) -> Honest:
@@ -220,6 +223,11 @@ def report(attack: Attack, violations: Sequence[Violation]) -> str:
 
 def _shown(payload: Mapping[str, Any]) -> str:
     return str(dict(payload))[:2000]
+
+
+def _may_be_late(violation: Violation) -> bool:
+    """Whether it can be that a busy machine has let an honest program wait: then it counts when it comes again."""
+    return violation.kind == CHANGED and "earns 0.0, alone 1.0" in violation.what
 
 
 def _honest_texts(case: Case) -> dict[str, str]:

@@ -9,6 +9,7 @@ one test and one program after another; what it has of a program is plain data.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import sys
@@ -124,7 +125,7 @@ def _run(
     sys.modules["__main__"] = module
     sys.argv = ["tests.py"]
     unittest.main = lambda *_, **__: None  # type: ignore[assignment]
-    _refuse_empty_arrays()
+    _refuse_empty_arrays(script["source"])
     reached: list[None] = []
     namespace = vars(module)
     namespace[MARK] = lambda: reached.append(None)
@@ -185,28 +186,42 @@ def _test_functions(namespace: dict[str, Any]) -> Iterator[Callable[[], object]]
                 yield getattr(value(), method)
 
 
-def _refuse_empty_arrays() -> None:
-    """NumPy finds that no numbers at all are close to one number: not here."""
+def _refuse_empty_arrays(source: str) -> None:
+    """NumPy finds that no numbers at all are close to one number, and equal to it: not here. `source` is the script's,
+    for which its functions for tests are loaded if it uses them."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return
     for name in ("allclose", "isclose"):
-        setattr(
-            numpy,
-            name,
-            _if_both_or_none_empty(numpy, getattr(numpy, name)),
-        )
+        _let_check_sizes(numpy, name, numpy)
+    if "testing" not in source:
+        return
+    testing = importlib.import_module("numpy.testing")
+    for name in dir(testing):
+        if name.startswith("assert_") and name.endswith(("equal", "close", "less")):
+            _let_check_sizes(testing, name, numpy)
 
 
-def _if_both_or_none_empty(numpy: types.ModuleType, is_close: Callable[..., Any]) -> Callable[..., Any]:
-    def check(got: Any, expected: Any, *arguments: Any, **options: Any) -> Any:
-        if (numpy.asarray(got).size == 0) != (numpy.asarray(expected).size == 0):
+def _let_check_sizes(module: types.ModuleType, name: str, numpy: types.ModuleType) -> None:
+    """Have a function of NumPy that compares two arrays fail where one of them is empty and the other not."""
+    compare = getattr(module, name)
+
+    def check(
+        got: Any,
+        expected: Any,
+        *arguments: Any,
+        **options: Any,
+    ) -> Any:
+        is_empty = [numpy.asarray(value).size == 0 for value in (got, expected)]
+        if is_empty[0] == is_empty[1]:
+            return compare(
+                got,
+                expected,
+                *arguments,
+                **options,
+            )
+        if module is numpy:
             return False
-        return is_close(
-            got,
-            expected,
-            *arguments,
-            **options,
-        )
+        raise AssertionError("one of them is empty, and the other not")
 
-    return check
+    setattr(module, name, check)

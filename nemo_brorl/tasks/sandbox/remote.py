@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nemo_brorl.tasks.sandbox.peer import Peer, is_library_error
@@ -22,6 +22,7 @@ PLAIN = (str, bytes, list, tuple, set, dict, int, float, complex)
 # Names of double underscores that may be read: the others are how libraries look into an object.
 READABLE = ("__name__", "__qualname__", "__doc__", "__dict__", "__annotations__", "__defaults__")
 ARRAY_METHODS = ("equals", "all", "any", "array_equal", "allclose")
+NEXT = "next"  # the operation that may end an iteration
 # Exceptions of these would tell whoever runs a test what to make of it.
 CONTROL_MODULES = ("unittest", "doctest")
 
@@ -37,11 +38,31 @@ class JudgeEnd(Peer):
 
     def names(self, names: list[str]) -> dict[str, Any]:
         """What the program calls by these names, as far as it does."""
-        found: dict[str, Any] = dict(self.call("names", names, {}))
-        for name, value in found.items():
+        answer: dict[str, Any] = dict(self.call("names", names, {}))
+        found: dict[str, Any] = {}
+        for name in names:  # and no others, whatever the program says
+            if name not in answer:
+                continue
+            value = answer[name]
+            found[name] = value
             if isinstance(value, Remote):
                 object.__setattr__(value, "_remote_is_class", name[:1].isupper())
         return found
+
+    def call(
+        self,
+        function: int | str,
+        arguments: Sequence[Any],
+        options: Mapping[str, Any],
+    ) -> Any:
+        """As `Peer.call`. Where the test did not ask for the next item, the end of an iteration is an error: in a `map`
+        of the test it would pass for the end of its cases."""
+        try:
+            return super().call(function, arguments, options)
+        except (StopIteration, StopAsyncIteration) as error:
+            if function == NEXT:
+                raise
+            raise RuntimeError("the program raised StopIteration") from error
 
     def keep(self, value: Any) -> dict[str, Any]:
         if isinstance(value, Remote):
@@ -145,7 +166,7 @@ class Remote:
         return iterator if isinstance(iterator, Remote) else iter(iterator)
 
     def __next__(self) -> Any:
-        return _ask(self, "next")
+        return _ask(self, NEXT)
 
     def __instancecheck__(self, value: Any) -> bool:
         return bool(_ask_about(self, "isinstance", value))
