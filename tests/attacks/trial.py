@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.attacks.cases import Case
+from tests.attacks.cases import PROGRAM, Case
 from tests.attacks.generator import Attack, find_case, response, spy_response
 from tests.attacks.scoring import OVERDUE, WatchedPool, check_payload
 from tests.support.hostile_host import Host, descendants
@@ -89,7 +89,7 @@ class Arena:
         if found:
             self.start_again()
             found = self._told_apart(found, attack, case, honest)
-        if any(_may_be_late(violation) for violation in found):
+        if case.material == PROGRAM and any(_may_be_late(violation) for violation in found):
             found = [violation for violation in found if not _may_be_late(violation)]
             found += filter(_may_be_late, self._found(attack, case, honest))
         return found
@@ -227,7 +227,7 @@ def _shown(payload: Mapping[str, Any]) -> str:
 
 def _may_be_late(violation: Violation) -> bool:
     """Whether it can be that a busy machine has let an honest program wait: then it counts when it comes again."""
-    return violation.kind == CHANGED and "earns 0.0, alone 1.0" in violation.what
+    return violation.kind == CHANGED and " one at " in violation.what
 
 
 def _honest_texts(case: Case) -> dict[str, str]:
