@@ -40,12 +40,11 @@ _PIECES = (
     r"(?<![A-Za-z'’])[A-Za-z](?![A-Za-z'’])",
 )
 _RUN = re.compile(f"(?:{'|'.join(_PIECES)})+")  # an expression, or several
-_TRIM_START = re.compile(r"^(?:[\s*/^=<>,:)\]}%!]|(?:or|and|to)\b|[aAI](?= ))+")
+_TRIM_START = re.compile(r"^(?:[\s*/^=,:)\]}%!]|[-=]>|(?:or|and|to)\b|[aAI](?= ))+")
 _TRIM_END = re.compile(r"(?:[\s*/^=<>,:(\[{+\-_]|\b(?:and|to)|(?<= )[aAI])+$")
 _OTHER = re.compile(r"\bor\s*$")
 _UNIT = re.compile(r"\s?[A-Za-z]+(?:\^?\{?-?\d\}?)?(?: ?(?:/|per) ?[A-Za-z]+(?:\^?\{?-?\d\}?)?)?")
 _SENTENCE_END = re.compile(r"[.;!?](?:\s|$)|,\s|\n")
-_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*")
 _ONLY_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[.!]?")
 _COUNTED = re.compile(r"[-+]?[^A-Za-z=]*\d[^A-Za-z=]*[A-Za-z][A-Za-z '/^{}²³]*\d?\}?\.?")  # 5 apples, 12.5 m/s^2
 _COMMAND = re.compile(r"\\(?:text|textbf|mathrm|operatorname|begin|end|mbox) ?\{[^{}]*\}|\\[A-Za-z]+")
@@ -55,6 +54,7 @@ _SENTENCE = re.compile(  # the value of x is …
     r"[A-Za-z]{2,}\b[^\n]{0,200}?\b(?:is|are|equals)\b[ \t]*:?[ \t]*"
     r"(?=[^\n]*(?:\d|\$|\\\())"
 )
+_DOUBT = re.compile(r"[^.\n]*\b(?:maybe|perhaps|possibly)\b[^.\n]*\d")  # 5, maybe 6
 _DENIAL = re.compile(r"\bnot\b", re.IGNORECASE)
 
 
@@ -111,13 +111,11 @@ def _first_in(statement: str) -> str | None:
         found = _trimmed(line, run)
         is_first = not line[: run.start()].strip()
         if found and (is_first or any(map(str.isdigit, found))):
-            return None if _DENIAL.search(line[: run.start()]) else found
+            is_doubted = _DENIAL.search(line[: run.start()]) or _DOUBT.match(line[run.end() :])
+            return None if is_doubted else found
     if formula:
         return _group(statement, formula)
-    words = _WORDS.match(line)
-    if words is None or _SENTENCE_END.split(line)[0] not in words[0].strip():
-        return _SENTENCE_END.split(line)[0].strip() or None
-    return _SENTENCE_END.split(words[0])[0].strip()
+    return _SENTENCE_END.split(line)[0].strip() or None
 
 
 def _last_in(text: str) -> str | None:
@@ -171,21 +169,22 @@ def _trimmed(text: str, run: re.Match[str]) -> str | None:
 
 
 def _unit_at(text: str, place: int) -> str:
+    """The unit that stands at a place, with a blank before it; empty where there is none."""
     unit = _UNIT.match(text, place)
-    if unit is None or read_unit(unit[0].strip()) is None:
+    if unit is None:
         return ""
-    return " " + unit[0].strip()
+    name = unit[0].strip()
+    is_unit = name != "in" and read_unit(name) is not None  # 5 in all
+    return f" {name}" if is_unit else ""
 
 
 def _balanced(text: str) -> str:
     """Without a bracket at an end whose other half is missing."""
     plain = text.strip()
-    for opening, closing in ("()", "[]"):
-        others = "[]" if opening == "(" else "()"
-        if plain.count(opening) + plain.count(others[0]) == plain.count(closing) + plain.count(others[1]):
-            continue
-        if plain.endswith(closing) and plain.count(closing) > plain.count(opening):
-            plain = plain[:-1].strip()
-        elif plain.startswith(opening) and plain.count(opening) > plain.count(closing):
-            plain = plain[1:].strip()
+    num_opened = plain.count("(") + plain.count("[")
+    num_closed = plain.count(")") + plain.count("]")
+    if num_closed > num_opened and plain[-1] in ")]":
+        return plain[:-1].strip()
+    if num_opened > num_closed and plain[0] in "([":
+        return plain[1:].strip()
     return plain

@@ -106,7 +106,7 @@ _PER = re.compile(r"\bper\b")
 _POWER_WORD = re.compile(r"\b(square|sq|cubic|cu)\b\.? ?([A-Za-z]+)")
 _ATOM = re.compile(
     r" ?(?P<sign>[/*]|\\cdot|\\times)? ?(?P<name>\^\\circ|\\[oO]mega|[A-Za-zμΩ]+)\.?"
-    r"(?: ?\^? ?(?P<power>-?\d))?"
+    r"(?: ?\^ ?(?P<power>-?\d)|(?P<digit>-?\d))?"
 )
 
 
@@ -136,7 +136,7 @@ def read_unit(text: str) -> Unit | None:
         if atom is None or base is None:
             return None
         is_below = is_below or atom["sign"] == "/"
-        power = int(atom["power"] or 1)
+        power = int(atom["power"] or atom["digit"] or 1)
         if is_below:
             power = -power
         name, worth = base
