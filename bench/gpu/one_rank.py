@@ -47,13 +47,14 @@ class OneRank:
         for one card."""
         from nemo_brorl.policy.layout import layout_of
         from nemo_brorl.policy.learner import Learner
+        from nemo_brorl.policy.model.compiled import forget_compiled
 
         made = Learner(config, layout_of(config), folder, self.device)
         try:
             yield made
         finally:
             vars(made).clear()
-            torch._dynamo.reset()  # variants of other models count against the limit of recompilations
+            forget_compiled()  # variants of other models count against the limit of recompilations
             gc.collect()
             if torch.cuda.is_initialized():
                 torch.cuda.empty_cache()

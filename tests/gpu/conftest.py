@@ -44,8 +44,10 @@ def new_gpu_learner(gpu_device: Any) -> Callable[[Path, BroRLConfig], Any]:
     """A function that makes the Learner of a model folder and a config on the GPU."""
     from nemo_brorl.policy.layout import layout_of
     from nemo_brorl.policy.learner import Learner
+    from nemo_brorl.policy.model.compiled import forget_compiled
 
     def new(folder: Path, config: BroRLConfig) -> Learner:
+        forget_compiled()  # variants of other models count against the limit of recompilations
         config.trainer.gpus_per_node = 1
         return Learner(config, layout_of(config), folder, gpu_device)
 

@@ -1,5 +1,5 @@
-"""FlexAttention against the block loop on the GPU, forward and backward, for rows of several lengths. megatron is
-imported late, as CPU tests of the same run prepare it for the CPU."""
+"""FlexAttention and flash kernels against the block loop on the GPU, forward and backward, for rows of several lengths.
+megatron is imported late, as CPU tests of the same run prepare it for the CPU."""
 
 from __future__ import annotations
 
@@ -57,6 +57,20 @@ def test_flex_equals_the_block_loop(dtype: torch.dtype, tolerance: float) -> Non
             strict=True,
         ):
             assert (mine - expected).abs().max() <= tolerance * expected.abs().max(), shape
+
+
+def test_flash_equals_the_block_loop() -> None:
+    from nemo_brorl.policy.model.attention_flash import attend_with_flash
+    from nemo_brorl.policy.model.attention_sdpa import attend_by_blocks
+
+    for shape in SHAPES:
+        row = make_row(*shape)
+        for mine, expected in zip(
+            outputs_and_gradients(attend_with_flash, row, torch.bfloat16),
+            outputs_and_gradients(attend_by_blocks, row, torch.bfloat16),
+            strict=True,
+        ):
+            assert (mine - expected).abs().max() <= 3e-2 * expected.abs().max(), shape
 
 
 def test_flex_of_a_shared_prompt_is_the_cpu_path(gpu_device: Any) -> None:

@@ -16,34 +16,16 @@ import torch
 import torch.nn.functional as F
 
 from tests.support.model_factory import make_config, make_model
+from tests.support.te_families import FAMILIES
 
 pytestmark = pytest.mark.gpu
 
-SIZES = {
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 256,
-}
-FAMILIES: dict[str, dict[str, Any]] = {
-    "qwen2 tied": {"architecture": "qwen2"},
-    "qwen2": {"architecture": "qwen2", "tie_word_embeddings": False},
-    "qwen3": {"architecture": "qwen3", "head_dim": 32},
-    "llama": {"architecture": "llama", "tie_word_embeddings": False},
-    "mixture, grouped products": {
-        "architecture": "qwen3_moe",
-        "head_dim": 32,
-        "moe_intermediate_size": 64,
-        "tie_word_embeddings": False,
-    },
-}
 PROMPT, RESPONSES = [3, 1, 4, 1, 5], [[9, 2, 6], [5, 3, 5, 8, 9, 7], [9]]
 
 
 def family_folder(folder: Path, family: str) -> Path:
     sizes = dict(FAMILIES[family])
-    return make_model(folder, sizes.pop("architecture"), **(SIZES | sizes))
+    return make_model(folder, sizes.pop("architecture"), **sizes)
 
 
 def hugging_face(folder: Path) -> Any:
