@@ -17,6 +17,9 @@ COMMANDS = {
     "evaluate": ("nemo_brorl.commands.evaluate", "pass@1, pass@k, majority@k on benchmarks"),
     "sft": ("nemo_brorl.commands.sft", "warm up a small base model on generated demonstrations"),
     "convert": ("nemo_brorl.commands.convert", "the weights of a training checkpoint as a Hugging Face folder"),
+    "replay": ("nemo_brorl.commands.replay", "learn again from stored rollouts, with other settings or none"),
+    "rescore": ("nemo_brorl.commands.rescore", "score stored responses again, by another verifier"),
+    "export-sft": ("nemo_brorl.commands.export_sft", "the best stored responses as chat JSONL"),
     "plan": ("nemo_brorl.launcher.planner.command", "does a run fit, how long does a step take, what would be better"),
     "doctor": ("nemo_brorl.commands.doctor", "is everything there that a run needs?"),
     "render": (

@@ -199,19 +199,35 @@ def trainer_parts(
 
 
 @contextlib.contextmanager
-def policy_alone(config: BroRLConfig) -> Iterator[MegatronPolicy]:
-    """The policy without engines, verifiers and reference: for its weights."""
-    kl = replace(config.algorithm.kl, coefficient=0.0)
-    algorithm = replace(config.algorithm, kl=kl)
-    without_reference = replace(config, algorithm=algorithm)
+def policy_alone(config: BroRLConfig, with_reference: bool = False) -> Iterator[MegatronPolicy]:
+    """The policy without engines and verifiers; without its reference too where it is wanted for its weights."""
+    if not with_reference:
+        kl = replace(config.algorithm.kl, coefficient=0.0)
+        algorithm = replace(config.algorithm, kl=kl)
+        config = replace(config, algorithm=algorithm)
     with contextlib.ExitStack() as stack:
         stack.enter_context(RayCluster(config.trainer))
         places = places_of(config)
         stack.callback(places.close)
-        policy = MegatronPolicy(without_reference, resolve_model(config), places=places)
+        policy = MegatronPolicy(config, resolve_model(config), places=places)
         stack.callback(policy.close)
         policy.wait_ready()
         yield policy
+
+
+@contextlib.contextmanager
+def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tuple[VerifierPool, ChatTokenizer]]:
+    """The scoring pool of this machine with these verifiers, and the model's tokenizer."""
+    model_folder = resolve_model(config)
+    tokenizer = load_tokenizer(model_folder)
+    prepare_sandbox(config, verifiers)
+    one_machine = replace(config.trainer, num_nodes=1, gpus_per_node=0)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(RayCluster(one_machine))
+        pool = VerifierPool(config.rewards, model_folder, verifiers)
+        stack.callback(pool.close)
+        pool.wait_ready()
+        yield pool, tokenizer
 
 
 def resolve_model(config: BroRLConfig) -> Path:

@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from nemo_brorl.config import messages
 from nemo_brorl.config.cross_rules import check_rules
 from nemo_brorl.config.reference import help_text, settings
+from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 
@@ -73,6 +74,14 @@ def load_config(
     config = to_config(compose_config(config_name, overrides, config_path))
     check_rules(config)
     return config
+
+
+def load_run_config(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
+    """The settings that a run was begun with, and overrides over them. Raises ConfigError."""
+    name = RECORD.removesuffix(".yaml")
+    if not (run_folder / RECORD).is_file():
+        raise ConfigError(f"{run_folder} is no run folder, it has no {RECORD}: write one that `brorl train` made")
+    return load_config(name, overrides, run_folder)
 
 
 class HydraArguments(NamedTuple):

@@ -38,7 +38,7 @@ from enum import Enum
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.cut_metrics import cut_metrics
-from nemo_brorl.rollouts.dynamic_sampling import judge
+from nemo_brorl.rollouts.dynamic_sampling import POSTPONED, judge
 from nemo_brorl.rollouts.filled_batch import FilledBatch, Withdrawn
 from nemo_brorl.rollouts.group_size.waves import make_allocation
 from nemo_brorl.rollouts.ledger import OpenGroup, check_version
@@ -252,7 +252,7 @@ class BatchFill:
 
     def _withdraw(self, group: OpenGroup, reason: str) -> None:
         self.stream.release(group.uid)
-        if group.parts and reason != "held":  # a later step has all of one that is held
+        if group.parts and reason not in POSTPONED:  # of these a later step has all
             self.withdrawn.append(Withdrawn(group.close(), reason))
         self.dynamic_sampling.withdraw(group.uid, reason, group.num_finished)
 

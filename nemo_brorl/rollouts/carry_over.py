@@ -270,4 +270,5 @@ def _prompt(record: Mapping[str, Any]) -> Prompt:
     """A prompt from JSON, where a tuple has become a list."""
     fields = dict(record)
     fields["token_ids"] = tuple(record["token_ids"])
+    fields["messages"] = tuple(record["messages"])
     return Prompt(**fields)

@@ -128,7 +128,7 @@ class Checkpoints:
 
     def complete(self) -> list[Path]:
         """Checkpoint folders whose marker fits their files, newest first; the others are named in a warning."""
-        folders = sorted(self.folder.glob("step_*[0-9]"), key=_step_of, reverse=True)
+        folders = sorted(self.folder.glob("step_*[0-9]"), key=step_of, reverse=True)
         return [folder for folder in folders if _is_complete(folder)]
 
     def load_newest(self, read_policy: Callable[[Path], None]) -> RunState | None:
@@ -259,7 +259,8 @@ def check_state_keys(state: Mapping[str, Any], wanted: Collection[str]) -> None:
         )
 
 
-def _step_of(folder: Path) -> int:
+def step_of(folder: Path) -> int:
+    """Step of a checkpoint's folder."""
     return int(folder.name.removeprefix("step_"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -53,6 +55,9 @@ VOLATILE = (
     "sync/seconds",
     "sync/gib_per_s",
 )
+
+
+VOLATILE_COLUMNS = {"groups": [], "rollouts": ["engine"]}  # which engine was free
 
 
 def line(command: str, folder: Path, *overrides: str) -> list[str]:
@@ -122,6 +127,9 @@ def test_a_run_on_another_number_of_engines_killed_in_step_four_and_resumed_equa
     for step in (1, 2, 3, 4):
         name = f"rollouts/step_{step}.jsonl"
         assert (folder / name).read_text() == (whole[0] / name).read_text()
+    for table in ("groups", "rollouts"):
+        one, other = (pq.read_table(path / "store" / table) for path in (folder, whole[0]))
+        assert one.drop_columns(VOLATILE_COLUMNS[table]).equals(other.drop_columns(VOLATILE_COLUMNS[table]))
 
 
 def test_a_corrupt_checkpoint_falls_back_to_the_one_before_and_says_so_and_interrupting_saves_and_leaves_no_process(
@@ -182,6 +190,33 @@ def test_evaluation_reports_a_checkpoint_through_a_folder_that_is_made_once(whol
     assert f"step_4 was converted before: {converted}" in again
     assert "8 of 8 prompts were answered before" in again
     assert (folder / "evaluation.json").read_bytes() == first
+
+
+def test_a_stored_step_learnt_again_is_the_same_update_bit_for_bit(whole: tuple[Path, str], tmp_path: Path) -> None:
+    """From the checkpoint of step 2, through step 3 and the reset of the reference after it."""
+    folder = whole[0]
+    output = run("replay", str(folder), "--step", "4", "--export", str(tmp_path / "hf")).output
+    assert "bit-identical" in output
+    assert "differ" not in output
+    trained, replayed = (load_file(path / "model.safetensors") for path in (folder / "hf", tmp_path / "hf"))
+    assert all(torch.equal(trained[name], replayed[name]) for name in trained)
+
+
+def test_stored_steps_are_learnt_with_another_loss_and_are_said_to_be_off_policy(whole: tuple[Path, str]) -> None:
+    output = run("replay", str(whole[0]), "--step", "3", "--through", "4", "--set", "algorithm.loss=gspo").output
+    assert "steps from 4 on are off-policy" in output
+    assert "gradient norm" in output
+    assert "bit-identical" not in output
+
+
+def test_stored_responses_score_as_before_and_make_chat_lines(whole: tuple[Path, str], tmp_path: Path) -> None:
+    folder = whole[0]
+    (overall,) = re.findall(r"^all .*", run("rescore", str(folder)).output, re.MULTILINE)
+    assert overall.split()[2] == "0.0%"
+    run("export-sft", str(folder), "--output", str(tmp_path / "sft.jsonl"))
+    lines = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
+    assert all(line["messages"][-1]["role"] == "assistant" and line["reward"] == 1.0 for line in lines)
+    assert len({line["uid"] for line in lines}) == len(lines) > 0
 
 
 def test_a_checkpoint_converts_to_the_weights_that_training_exported(whole: tuple[Path, str], tmp_path: Path) -> None:

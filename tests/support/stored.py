@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from nemo_brorl.config.schema import StoreConfig
+from nemo_brorl.training.store.writer import StoreWriter
 from nemo_brorl.types import ScoredGroup, StepRecord, StoredGroup
 from tests.support.fakes import make_group
 
@@ -35,3 +38,19 @@ def record(step: int = 3) -> StepRecord:
     )
     dropped = StoredGroup(group(f"train/{step}b", [0.0, 0.0]), "sampled", "all_wrong")
     return StepRecord(step, version=step, learning_rate=1e-3 / 3, loss_scale=0.1, groups=(trained, dropped))
+
+
+class DirectStore:
+    """The rollout store without an actor."""
+
+    def __init__(self, folder: Path) -> None:
+        self.writer = StoreWriter(folder, StoreConfig(), folder)
+
+    def write(self, kept: StepRecord) -> None:
+        self.writer.write(kept)
+
+    def flush(self) -> None:
+        pass
+
+    def drop_after(self, step: int | None) -> None:
+        self.writer.files.drop_after(step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,14 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.object_store import store
+from nemo_brorl.core.errors import ConfigError, DataError
+from nemo_brorl.core.object_store import fetch_all, store
 from nemo_brorl.rollouts.ledger import close_group
 from nemo_brorl.tasks.scoring.repetition import response_keys
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.tables import FORMAT, METADATA
 from nemo_brorl.types import (
     ChunkArrays,
+    Float32,
+    Int32,
     Prompt,
     RolloutChunk,
     RolloutRequest,
@@ -85,6 +87,39 @@ def stored_steps(run_folder: Path) -> list[int]:
             f"{files.folder} holds no steps: give the folder of a run that was trained with store.enabled=true"
         )
     return steps
+
+
+def chosen_steps(run_folder: Path, text: str | None) -> list[int]:
+    """The stored steps that `K` or `K-J` names; None: all. Raises DataError when none is stored, ConfigError for
+    anything else."""
+    stored = stored_steps(run_folder)
+    if text is None:
+        return stored
+    first, separator, last = text.partition("-")
+    if not first.isdigit() or (separator and not last.isdigit()):
+        raise ConfigError(f"--steps {text}: write K or K-J")
+    wanted = range(int(first), int(last or first) + 1)
+    steps = [step for step in stored if step in wanted]
+    if not steps:
+        raise DataError(f"none of --steps {text} is stored; steps {stored[0]} to {stored[-1]} are")
+    return steps
+
+
+def sampled_groups(run_folder: Path, steps: Iterable[int]) -> Iterator[tuple[int, ScoredGroup]]:
+    """Groups that were sampled in these steps, with their step: each group once. Raises as `read_step`."""
+    for step in steps:
+        for stored in read_step(run_folder, step).groups:
+            if stored.origin == "sampled":
+                yield step, stored.scored
+
+
+def responses_of(scored: ScoredGroup) -> list[tuple[Int32, Float32]]:
+    """Token ids and log-probs [T] of every rollout of a group, [N]."""
+    responses: list[tuple[Int32, Float32]] = []
+    for data in fetch_all([chunk.data for chunk in scored.group.chunks]):
+        for start, end in pairwise(data.offsets.tolist()):
+            responses.append((data.token_ids[start:end], data.log_probs[start:end]))
+    return responses
 
 
 def _not_there(files: StoreFiles, step: int) -> str:

@@ -19,7 +19,7 @@ A_TREE = re.compile(r"`((?:nemo_brorl|launcher|bench|tests|scripts|slurm|conf)/[
 A_PAGE = re.compile(r"(?<![\w./-])docs/\w+\.md")
 A_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 A_MODULE = re.compile(r"python -m ((?:bench|nemo_brorl)(?:\.\w+)+)")
-A_COMMAND = re.compile(r"(?:`|^ *|&& )brorl ([a-z]+)", re.MULTILINE)
+A_COMMAND = re.compile(r"(?:`|^ *|&& )brorl ([a-z-]+)", re.MULTILINE)
 OF_A_USER = ("my_", "conf/site/NAME", "unpack.py")  # examples, and what `bench.gpu.carry` packs
 
 

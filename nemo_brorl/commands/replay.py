@@ -1,0 +1,191 @@
+"""`brorl replay RUN --step K [--through J] [--set KEY=VALUE ...]` learns again from stored rollouts, without engines:
+the same update bit for bit, or what other settings would have made of it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.algorithm.check import check_functions
+from nemo_brorl.config.load import load_run_config
+from nemo_brorl.config.memory import check_memory
+from nemo_brorl.config.model_rules import check_model_rules
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.logs import setup_logging
+from nemo_brorl.ports import Policy
+from nemo_brorl.training.export import empty
+from nemo_brorl.training.store.replay import Replay, Start, differences, find_start, recorded_row
+from nemo_brorl.types import UpdateReport
+
+DIFFERS = 1  # exit code
+SHOWN = {
+    "loss": "policy/loss",
+    "gradient norm": "policy/grad_norm",
+    "KL to the policy before (nats)": "policy/approximate_kl",
+    "KL to the reference (nats)": "policy/kl_to_reference",
+    "clip share": "policy/clip_fraction",
+    "measured gain": "mass_balance/measured_gain",
+    "its standard error": "mass_balance/measured_gain_error",
+    "entropy before (nats)": "policy/entropy",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for."""
+
+    run_folder: Path
+    first: int
+    last: int
+    export: Path | None
+    overrides: tuple[str, ...]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code: 0 done, 1 nothing was changed and the update is another one, 2 a mistake in the input."""
+    asked = parse(argv)
+    setup_logging()
+    return replay(asked, Console())
+
+
+def parse(argv: Sequence[str]) -> Asked:
+    """The command line. Exits with 2 for a wrong option."""
+    parser = argparse.ArgumentParser(prog="brorl replay", description=__doc__)
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("--step", type=int, required=True, help="step that is learnt again, counted from 1")
+    parser.add_argument(
+        "--through", type=int, help="last step; under other settings the steps after the first are off-policy"
+    )
+    parser.add_argument("--export", type=Path, help="folder for the weights afterwards, Hugging Face format")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="another setting; also without --set"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    options = parser.parse_intermixed_args(argv)
+    last = options.through or options.step
+    if not 1 <= options.step <= last:
+        parser.error(f"--step {options.step} --through {last}: write a step from 1, and one that is not before it")
+    return Asked(options.run, options.step, last, options.export, (*options.set, *options.overrides))
+
+
+def replay(asked: Asked, console: Console) -> int:
+    """Learn the steps again and show what came of each. Raises ConfigError, DataError, CheckpointError."""
+    recorded = load_run_config(asked.run_folder)
+    config = load_run_config(asked.run_folder, asked.overrides)
+    check_model_rules(config)
+    check_functions(config)
+    if asked.export is not None:
+        empty(asked.export, "--export")
+    start = find_start(asked.run_folder, asked.first, asked.last)
+    check_memory(config)
+    console.line(_introduction(asked, start))
+    begin = time.monotonic()
+    reports = learn(asked, start, recorded, config)
+    num_different = show(asked, reports, console)
+    console.line(f"{time.monotonic() - begin:.0f} s in all")
+    return DIFFERS if num_different and not asked.overrides else 0
+
+
+def learn(
+    asked: Asked,
+    start: Start,
+    recorded: BroRLConfig,
+    config: BroRLConfig,
+) -> list[UpdateReport]:
+    """Reports of the steps asked for. Steps between the checkpoint and the first are learnt as the run did."""
+    unchanged = Replay(asked.run_folder, recorded, recorded)
+    changed = Replay(asked.run_folder, recorded, config)
+    with tempfile.TemporaryDirectory(prefix="brorl_replay_") as scratch:
+        if asked.overrides and start.step + 1 < asked.first:
+            start = catch_up(unchanged, start, asked.first, Path(scratch))
+        with policy_of(config, start) as policy:
+            for step in range(start.step + 1, asked.first):
+                unchanged.learn(policy, step)
+            reports: list[UpdateReport] = []
+            for step in range(asked.first, asked.last + 1):
+                lag = step - asked.first if asked.overrides else 0
+                reports.append(changed.learn(policy, step, lag))
+            if asked.export is not None:
+                policy.export(asked.export.absolute())
+    return reports
+
+
+def catch_up(
+    unchanged: Replay,
+    start: Start,
+    first: int,
+    scratch: Path,
+) -> Start:
+    """The weights before step `first`, learnt as the run did, as a checkpoint in `scratch`."""
+    folder = scratch / "policy"
+    folder.mkdir()
+    with policy_of(unchanged.config, start) as policy:
+        for step in range(start.step + 1, first):
+            unchanged.learn(policy, step)
+        policy.begin_save(folder)
+        policy.finish_save(wait=True)
+    return Start(first - 1, scratch)
+
+
+@contextlib.contextmanager
+def policy_of(config: BroRLConfig, start: Start) -> Iterator[Policy]:
+    """The policy alone, with the weights of `start`."""
+    from nemo_brorl.commands.wiring import policy_alone  # Ray, Megatron: only for settings that hold
+
+    with policy_alone(config, with_reference=True) as policy:
+        if start.checkpoint is not None:
+            policy.load(start.checkpoint / "policy")
+        yield policy
+
+
+def show(asked: Asked, reports: Sequence[UpdateReport], console: Console) -> int:
+    """A table for every step. Returns how many numbers are not those of the run."""
+    num_different = 0
+    for step, report in enumerate(reports, start=asked.first):
+        row = recorded_row(asked.run_folder, step)
+        console.line()
+        console.table([f"step {step}", "run", "replay"], table_rows(row, report))
+        different = differences(row, report)
+        num_different += len(different)
+        if different and not asked.overrides:
+            console.line(f"{len(different)} of {len(report.metrics)} numbers differ: {', '.join(different)}")
+        elif not different:
+            console.line(f"bit-identical: all {len(report.metrics)} numbers of the update are those of the run")
+    return num_different
+
+
+def table_rows(row: Mapping[str, Any], report: UpdateReport) -> list[list[str]]:
+    """Numbers of the run and of the replay, those that either has."""
+    rows: list[list[str]] = []
+    for title, name in SHOWN.items():
+        was = row.get(name)
+        now = report.metrics.get(name)
+        if was is not None or now is not None:
+            rows.append([title, _number(was), _number(now)])
+    return rows
+
+
+def _number(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.6g}"
+
+
+def _introduction(asked: Asked, start: Start) -> str:
+    where = f"the checkpoint of step {start.step}" if start.checkpoint else "the model that the run began with"
+    steps = f"step {asked.first}" if asked.first == asked.last else f"steps {asked.first} to {asked.last}"
+    text = f"{steps} of {asked.run_folder}, from {where}, "
+    if not asked.overrides:
+        return text + "as the run learnt"
+    text += "with " + " ".join(asked.overrides)
+    if asked.last > asked.first:
+        text += f"; steps from {asked.first + 1} on are off-policy: their rollouts were drawn by the run's weights"
+    return text
