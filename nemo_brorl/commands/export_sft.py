@@ -37,10 +37,8 @@ def main(argv: Sequence[str]) -> int:
     if options.best < 1:
         parser.error(f"--best {options.best}: write 1 or more")
     setup_logging()
-    from nemo_brorl.commands.wiring import resolve_model
-
     steps = chosen_steps(options.run, options.steps)
-    tokenizer = load_tokenizer(resolve_model(load_run_config(options.run)))
+    tokenizer = tokenizer_of(options.run)
     output = options.output or options.run / "sft.jsonl"
     num_lines = 0
     with replacing(output) as aside, aside.open("w", encoding="utf-8") as file:
@@ -50,6 +48,13 @@ def main(argv: Sequence[str]) -> int:
                 num_lines += 1
     Console().line(f"{num_lines:,} responses of {len(steps):,} steps in {output}")
     return 0
+
+
+def tokenizer_of(run_folder: Path) -> ChatTokenizer:
+    """The tokenizer of the model that a run began with. Raises ConfigError, ModelError."""
+    from nemo_brorl.commands.wiring import resolve_model
+
+    return load_tokenizer(resolve_model(load_run_config(run_folder)))
 
 
 def best_lines(
