@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from nemo_brorl.tasks.sandbox.confine import DEVICES
+from nemo_brorl.tasks.sandbox.confine import DEVICES, SHARED
 from nemo_brorl.tasks.sandbox.limits import NAMESPACES
 
 PROGRAM = "bwrap"
@@ -38,5 +38,6 @@ def wrapped(
             options += ["--ro-bind", path, path]
     for device in DEVICES:
         options += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    options += ["--symlink", scratch, SHARED]
     options += ["--size", str(scratch_bytes), "--tmpfs", scratch, "--remount-ro", "/", "--chdir", "/"]
     return [*options, "--", *command]

@@ -34,6 +34,11 @@ def end_all(pid: int, confinement: Confinement, processes: int) -> int:
 def in_a_copy(work: Callable[[], bool | None]) -> bool:
     """Whether `work` says yes, done in a fork of this process: the names of a program's files stay out of the memory
     that the next program is a copy of."""
+    return says_yes(start_copy(work))
+
+
+def start_copy(work: Callable[[], bool | None]) -> int:
+    """Process id of a fork of this process that does `work`."""
     copy = os.fork()
     if copy == 0:
         code = BROKEN
@@ -41,6 +46,11 @@ def in_a_copy(work: Callable[[], bool | None]) -> bool:
             code = NO if work() is False else YES
         finally:
             os._exit(code)
+    return copy
+
+
+def says_yes(copy: int) -> bool:
+    """Whether `work` says yes in that fork, once it has ended."""
     _, status = os.waitpid(copy, 0)
     if os.waitstatus_to_exitcode(status) not in (YES, NO):
         raise OSError("the scratch folder cannot be counted or cleared")

@@ -30,6 +30,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 # that programs may read.
 SCRATCH = "/tmp"
 OTHER_SCRATCH = "/scratch"
+SHARED = "/dev/shm"  # leads to the scratch folder: multiprocessing has its locks there
 SERVER_ID, PROGRAM_ID = 0, 1000  # users inside a namespace with two of them
 NO_USERS = 77  # exit code
 MAX_REQUEST = 1024  # bytes
@@ -84,7 +85,8 @@ def enter_namespaces(settings: dict[str, Any]) -> tuple[Layers, int]:
         layers = replace(layers, mount=_try(make_root))
     for name, flag in NAMESPACES.items():
         if name not in without:
-            layers = replace(layers, **{name: _try(partial(linux.unshare, flag))})
+            entered: dict[str, Any] = {name: _try(partial(linux.unshare, flag))}
+            layers = replace(layers, **entered)
     if not layers.user:
         return replace(layers, own_uid=can_be_others and "own_uid" not in without), users.program
     return replace(layers, own_uid=can_be_others), PROGRAM_ID
@@ -119,6 +121,7 @@ def _new_root(folder: str, readable: Sequence[str], scratch: str) -> None:
     for device in DEVICES:
         _bind(f"/dev/{device}", f"{folder}/dev/{device}", linux.MOUNT_ATTR_NOSUID)
     os.makedirs(folder + scratch, exist_ok=True)
+    os.symlink(scratch, folder + SHARED)
     linux.restrict_mount(folder, linux.MOUNT_ATTR_RDONLY | linux.MOUNT_ATTR_NOSUID)
     linux.pivot_root(folder)
 

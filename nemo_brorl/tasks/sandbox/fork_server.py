@@ -47,8 +47,9 @@ def main(arguments: list[str]) -> None:
         processes = os.open("/proc", os.O_RDONLY | os.O_CLOEXEC)
     if settings["bubblewrap"]:
         is_first = os.getpid() == 1
-        spaces = dict.fromkeys(NAMESPACES, True)
-        layers = Layers(**spaces | {"pid": is_first}, bubblewrap=True)
+        spaces: dict[str, Any] = dict.fromkeys(NAMESPACES, True)
+        spaces["pid"] = is_first
+        layers = Layers(**spaces, bubblewrap=True)
         user = os.getuid()
     else:
         layers, user = confine.enter_namespaces(settings)
@@ -99,22 +100,52 @@ def run(
 
 def _wait_for_the_end(pid: int, owner: socket.socket, confinement: Confinement) -> None:
     """Return when a program has ended or must end: the owner says so, or is gone, or the program's files, where no
-    mount limits them, are too large together."""
-    scratch_bytes = confinement.limits["scratch_mib"] * MIB
-    look_after_ms = None if confinement.has_own_scratch else LOOK_S * 1000
+    mount limits them, are too large together. They are counted while the program runs, which can make that take long:
+    nobody waits for it."""
     process = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(process, select.POLLIN)
     poll.register(owner, select.POLLIN)
+    count = None if confinement.has_own_scratch else _Count(confinement)
     while True:
-        ready = dict(poll.poll(look_after_ms))
+        ready = dict(poll.poll(None if count is None else LOOK_S * 1000))
         if owner.fileno() in ready:
             owner.recv(MAX_MESSAGE)
-        if ready:
+        if ready or (count is not None and count.is_above_limit()):
             break
-        if not cleanup.in_a_copy(lambda: cleanup.is_within(confinement.scratch, scratch_bytes)):
-            break
+    if count is not None:
+        count.close()
     os.close(process)
+
+
+class _Count:
+    """Counts of the files in the scratch folder, one after the other, each in a process of its own."""
+
+    def __init__(self, confinement: Confinement) -> None:
+        self._scratch = confinement.scratch
+        self._limit = confinement.limits["scratch_mib"] * MIB
+        self._begin()
+
+    def is_above_limit(self) -> bool:
+        """Whether a count has ended, and has found too much. Begins the next one."""
+        poll = select.poll()
+        poll.register(self._file, select.POLLIN)
+        if not poll.poll(0):
+            return False
+        os.close(self._file)
+        is_within = cleanup.says_yes(self._copy)
+        self._begin()
+        return not is_within
+
+    def close(self) -> None:
+        """End the count."""
+        os.close(self._file)
+        os.kill(self._copy, signal.SIGKILL)
+        os.waitpid(self._copy, 0)
+
+    def _begin(self) -> None:
+        self._copy = cleanup.start_copy(lambda: cleanup.is_within(self._scratch, self._limit))
+        self._file = os.pidfd_open(self._copy)
 
 
 def _be_expendable() -> None:
@@ -153,13 +184,16 @@ def _confinement(layers: Layers, user: int, settings: dict[str, Any]) -> Confine
         rules = landlock.ruleset(settings["readable"], [scratch, "/dev/null"], interface)
     code = None
     if "seccomp" not in without and program_process.can_filter():
-        code = seccomp.build(guard_signals=not layers.pid, guard_files=layers.shows_own_files)
+        code = seccomp.build(
+            guard_signals=not layers.pid,
+            guard_files=layers.shows_own_files,
+            guard_folders=not layers.mount,
+        )
     layers = replace(
         layers,
         landlock=interface,
         seccomp=code is not None,
         no_new_privs=True,
-        process_limit=layers.own_uid or not settings["is_root"],
     )
     null = os.open("/dev/null", os.O_RDWR)
     return Confinement(layers, user, scratch, rules, code, settings["limits"], null)

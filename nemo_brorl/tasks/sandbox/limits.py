@@ -24,6 +24,17 @@ class Limits:
     open_files: int = 64
 
 
+# What a program must not be able to do.
+GAPS = {
+    "files": "read and write this machine's files (needs a mount namespace or Landlock)",
+    "attributes": "change rights and times of files (needs a mount namespace, a user of its own or seccomp)",
+    "network": "use the network (needs a network namespace or seccomp)",
+    "signals": "stop other processes (needs a pid namespace, a user of its own or seccomp)",
+    "look": "look into other processes (needs a pid namespace, a user of its own or seccomp)",
+    "memory": "use memory without end, in memory files and namespaces of its own (needs seccomp)",
+    "processes": "start processes without end (needs a user that is not root)",
+    "rights": "gain rights by set-uid programs (needs no_new_privs)",
+}
 NAMESPACES = ("user", "mount", "pid", "net", "ipc", "uts")
 
 
@@ -42,8 +53,7 @@ class Layers:
     seccomp: bool = False
     no_new_privs: bool = False
     bubblewrap: bool = False
-    # the kernel's limit of processes acts: it does not on root, who runs programs as nobody else
-    process_limit: bool = False
+    reached: tuple[str, ...] = ()  # of GAPS, by a program that tried
 
     @property
     def shows_own_files(self) -> bool:
@@ -52,20 +62,7 @@ class Layers:
 
     def gaps(self) -> list[str]:
         """What a program could do that it must not; empty for a sandbox."""
-        found = []
-        if not self.mount and not self.landlock:
-            found.append("read and write this machine's files (needs a mount namespace or Landlock)")
-        if not self.net and not self.seccomp:
-            found.append("use the network (needs a network namespace or seccomp)")
-        if not self.pid and not self.own_uid and not self.seccomp:
-            found.append("stop other processes (needs a pid namespace, a user of its own or seccomp)")
-        if not self.seccomp:
-            found.append("use memory without end, in memory files and namespaces of its own (needs seccomp)")
-        if not self.process_limit:
-            found.append("start processes without end (needs a user that is not root)")
-        if not self.no_new_privs:
-            found.append("gain rights by set-uid programs (needs no_new_privs)")
-        return found
+        return [meaning for name, meaning in GAPS.items() if name in self.reached]
 
     def __str__(self) -> str:
         """As in `sandbox: user+mount+pid+net+ipc+uts namespaces, own uid, no_new_privs, seccomp, rlimits`."""

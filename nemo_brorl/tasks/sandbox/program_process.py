@@ -104,7 +104,12 @@ def _confine(confinement: Confinement, seconds: float) -> None:
 def _filter_calls(confinement: Confinement) -> None:
     code = confinement.filter
     if code is not None and not confinement.layers.pid:  # others are in sight: it names the one that may be signalled
-        code = seccomp.build(True, os.getpid(), confinement.layers.shows_own_files)
+        code = seccomp.build(
+            guard_signals=True,
+            pid=os.getpid(),
+            guard_files=confinement.layers.shows_own_files,
+            guard_folders=not confinement.layers.mount,
+        )
     if code is not None:
         seccomp.install(code)
 

@@ -10,20 +10,19 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.tasks.sandbox import bubblewrap
+from nemo_brorl.tasks.sandbox import bubblewrap, trial
 from nemo_brorl.tasks.sandbox.confine import NO_USERS, readable_paths, scratch_beside
+from nemo_brorl.tasks.sandbox.folders import HeldFolder
 from nemo_brorl.tasks.sandbox.limits import (
     FAILED,
     FINISHED,
@@ -101,6 +100,8 @@ class Sandbox:
     program could do what it must not, with the list of it, unless `is_bare_allowed`; and when the fork server does not
     start.
     """
+
+    layers: Layers  # what holds programs
 
     def __init__(
         self,
@@ -210,7 +211,7 @@ class Sandbox:
         self._process.kill()  # and the kernel takes along process 1 of the pid namespace, and with it all others
         self._process.wait()
         self._control.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     @contextmanager
     def _pipes(self) -> Iterator[tuple[OutputPipe, OutputPipe]]:
@@ -232,7 +233,9 @@ class Sandbox:
         self.num_lost += 1
         log.warning("a sandbox was lost with its program (%s); a new one takes its place", error)
         self.close()
-        self._start()
+        reached = self.layers.reached
+        self._start_once(self._started_without, self.layers.bubblewrap)
+        self.layers = replace(self.layers, reached=reached)
 
     def _receive_status(self) -> int:
         """Wait status of the program, once nothing of it is alive. Raises OSError or EOFError when the fork server is
@@ -251,6 +254,7 @@ class Sandbox:
             except SandboxError as error:
                 log.warning("bubblewrap does not work on this machine (%s); going on without it", error)
             else:
+                self._try()
                 if not self.layers.gaps():
                     return
                 self.close()
@@ -258,17 +262,34 @@ class Sandbox:
             self._start_once(self.without)
         except _UsersRefusedError:
             self._start_once((*self.without, "user"))
+        self._try()
+
+    def _try(self) -> None:
+        """Have a program try what it must not do. Raises SandboxError when it does not come to its end."""
+
+        def run(source: str, stdin: str) -> str:
+            limits = self.limits
+            self.limits = replace(limits, seconds=max(limits.seconds, trial.LIMIT_S))
+            try:
+                return self.run(Job(source, stdin=stdin)).printed
+            finally:
+                self.limits = limits
+
+        try:
+            reached = trial.reached(run, self.limits.processes)
+        except (ValueError, OSError) as error:
+            self.close()
+            raise SandboxError(f"no program runs in the sandbox: {error}") from error
+        self.layers = replace(self.layers, reached=reached)
 
     def _start_once(self, without: Sequence[str], is_wrapped: bool = False) -> None:
-        self._folder = tempfile.mkdtemp(prefix="brorl-sandbox-")
-        os.chmod(self._folder, 0o711)  # programs of another user reach the scratch folder, by its name alone
-        for name in ("root", "scratch"):
-            os.mkdir(os.path.join(self._folder, name))
+        self._started_without = without
+        self._folder = HeldFolder()
         readable = readable_paths((*self.readable, PACKAGE) if is_wrapped else self.readable)
         mounted_scratch = scratch_beside(readable)
         settings = {
-            "folder": os.path.join(self._folder, "root"),
-            "scratch": os.path.join(self._folder, "scratch"),
+            "folder": os.path.join(self._folder.path, "root"),
+            "scratch": os.path.join(self._folder.path, "scratch"),
             "mounted_scratch": mounted_scratch,
             "readable": readable,
             "preload": [*USEFUL.split(), *self.preload],
@@ -276,7 +297,6 @@ class Sandbox:
             "without": list(without),
             "limits": asdict(self.limits),
             "bubblewrap": is_wrapped,
-            "is_root": os.getuid() == 0,
         }
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-s", "-P", "-m", FORK_SERVER, str(theirs.fileno()), json.dumps(settings)]
@@ -293,7 +313,7 @@ class Sandbox:
             )
         self.layers = self._receive_layers()
         if self.layers.mount:  # its root is elsewhere by now, and so a kill -9 of this process leaves nothing behind
-            shutil.rmtree(self._folder)
+            self._folder.remove()
 
     def _receive_layers(self) -> Layers:
         """What holds programs, as a fork server says first. Raises SandboxError when it does not start."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
+from collections.abc import Mapping
 
 from nemo_brorl.tasks.sandbox import linux
 
@@ -130,6 +131,15 @@ ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "removexattrat": (466, 466),
     "file_setattr": (469, 469),
 }
+# For where the files of a program are counted: such entries by the thousand take long to count and to remove.
+FOLDERS: dict[str, tuple[int | None, int | None]] = {
+    "mkdir": (83, None),
+    "mkdirat": (258, 34),
+    "symlink": (88, None),
+    "symlinkat": (266, 36),
+    "mknod": (133, None),
+    "mknodat": (259, 33),
+}
 CLONE, CLONE3 = (56, 220), 435
 CLONE_THREAD = 0x00010000  # a thread of this process, and no new one
 # Other calls that start a process or another program.
@@ -155,11 +165,12 @@ def build(
     pid: int = 0,
     guard_files: bool = False,
     guard_starts: bool = False,
+    guard_folders: bool = False,
 ) -> bytes | None:
     """The filter's instructions, None for an architecture that it does not know. With `guard_signals`, for a sandbox
     whose programs can see other processes, a process may signal only `pid`, itself; with `guard_files`, for one whose
     programs can see files of their user, it may not change what Landlock does not keep; with `guard_starts` it starts
-    neither a process nor another program."""
+    neither a process nor another program; with `guard_folders` it makes nothing but files."""
     if linux.machine() not in _ARCHITECTURE:
         return None
     column, architecture = _ARCHITECTURE[linux.machine()]
@@ -171,23 +182,35 @@ def build(
     code += _refuse(CLONE3, errno.ENOSYS)
     code += _inspect(CLONE[column], _step(_ANY_BIT, NEW_NAMESPACES, 0, 1))
     code += _inspect(PRLIMIT[column], _step(_EQUAL, 0, 1, 0))  # a process may limit itself
-    refused = [call[column] for call in (*REFUSED.values(), SOCKET)]
-    if guard_files:
-        refused += [call[column] for call in ATTRIBUTES.values()]
+    groups: list[tuple[Mapping[str, tuple[int | None, int | None]], bool]] = [
+        (REFUSED, True),
+        (ATTRIBUTES, guard_files),
+        (FOLDERS, guard_folders),
+        (SIGNALS, guard_signals),
+        (STARTS, guard_starts),
+    ]
+    refused: list[int | None] = [SOCKET[column]]
+    for calls, is_refused in groups:
+        if is_refused:
+            refused += [call[column] for call in calls.values()]
     if guard_signals:
-        refused += [call[column] for call in SIGNALS.values()]
-        code += _inspect(TGKILL[column], _step(_EQUAL, pid, 1, 0))
-        for operation in FCNTL_SIGNALS:
-            code += _inspect(FCNTL[column], _step(_EQUAL, operation, 0, 1), argument=1)
-        for operation in IOCTL_SIGNALS:
-            code += _inspect(IOCTL[column], _step(_EQUAL, operation, 0, 1), argument=1)
+        code += _signals_to_others(column, pid)
     if guard_starts:
-        refused += [call[column] for call in STARTS.values()]
         code += _inspect(CLONE[column], _step(_ANY_BIT, CLONE_THREAD, 1, 0))
     for number in refused:
         if number is not None:
             code += _refuse(number)
     return b"".join([*code, _step(_RETURN, _ALLOW)])
+
+
+def _signals_to_others(column: int, pid: int) -> list[bytes]:
+    """Refuse what names a process to signal, other than this one."""
+    code = _inspect(TGKILL[column], _step(_EQUAL, pid, 1, 0))
+    for operation in FCNTL_SIGNALS:
+        code += _inspect(FCNTL[column], _step(_EQUAL, operation, 0, 1), argument=1)
+    for operation in IOCTL_SIGNALS:
+        code += _inspect(IOCTL[column], _step(_EQUAL, operation, 0, 1), argument=1)
+    return code
 
 
 def install(code: bytes) -> None:

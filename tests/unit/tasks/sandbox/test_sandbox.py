@@ -8,10 +8,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from nemo_brorl.tasks.sandbox.limits import FAILED, FINISHED, KILLED, LOST, TIMED_OUT, TOO_MUCH_OUTPUT, Layers, Limits
+from nemo_brorl.tasks.sandbox.folders import PREFIX, HeldFolder, remove_left
+from nemo_brorl.tasks.sandbox.limits import (
+    FAILED,
+    FINISHED,
+    GAPS,
+    KILLED,
+    LOST,
+    TIMED_OUT,
+    TOO_MUCH_OUTPUT,
+    Layers,
+    Limits,
+)
 from nemo_brorl.tasks.sandbox.sandbox import Job, Run, Sandbox, SandboxError
 from nemo_brorl.tasks.sandbox.values import decode
 from tests.support.hostile_host import descendants
@@ -156,8 +168,7 @@ def test_without_seccomp_memory_is_not_limited_and_that_is_refused() -> None:
     "fill",
     [
         "for i in range(400): open(f'f{i}', 'wb').write(bytes(1 << 20))",
-        "import os\nfor i in range(10**5): os.makedirs(f'd{i}')",
-        "import os\nwhile True:\n    os.mkdir('d')\n    os.chdir('d')\n    open('f', 'wb').write(bytes(1 << 19))",
+        "for i in range(10**7): open(f'f{i}', 'w').close()",
     ],
 )
 def test_without_a_mount_namespace_files_are_counted_together(fill: str) -> None:
@@ -169,6 +180,50 @@ def test_without_a_mount_namespace_files_are_counted_together(fill: str) -> None
         run(sandbox, "import os\nprint(os.listdir(), open('f', 'wb').write(bytes(1 << 20)))").printed == "[] 1048576\n"
     )
     sandbox.close()
+
+
+@pytest.mark.parametrize("entry", ["os.mkdir('d')", "os.symlink('a', 'b')", "os.mkfifo('p')"])
+def test_without_a_mount_namespace_programs_make_files_and_nothing_else(entry: str) -> None:
+    with Sandbox(LIMITS, without=(*NAMESPACES, "bubblewrap")) as sandbox:
+        assert run(sandbox, f"import os\n{entry}").ending == FAILED
+        assert run(sandbox, "open('f', 'w').close()").ending == FINISHED
+
+
+def test_folders_that_killed_owners_have_left_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    held = HeldFolder()
+    left = tmp_path / f"{PREFIX}left"
+    closed = left / "scratch" / "closed"
+    closed.mkdir(parents=True)
+    (closed / "file").touch()
+    closed.chmod(0)
+    new = tmp_path / f"{PREFIX}new"
+    new.mkdir()
+    for path in (held.path, left):
+        os.utime(path, (1, 1))
+    remove_left()
+    assert sorted(os.listdir(tmp_path)) == sorted([os.path.basename(held.path), new.name])
+    held.remove()
+    assert os.listdir(tmp_path) == [new.name]
+
+
+@pytest.mark.parametrize(
+    ("without", "names"),
+    [
+        ((), set()),
+        (("seccomp",), {"memory"}),
+        ((*NAMESPACES, "landlock"), {"files"}),
+        ((*NAMESPACES, "seccomp"), {"memory", "network"}),
+        ((*NAMESPACES, "own_uid", "landlock", "seccomp"), {"files", "network", "signals", "memory"}),
+    ],
+)
+def test_what_is_open_is_found_by_trying(without: tuple[str, ...], names: set[str]) -> None:
+    with Sandbox(LIMITS, without=(*without, "bubblewrap"), is_bare_allowed=True) as sandbox:
+        found = set(sandbox.layers.reached)
+        assert (
+            found - {"processes", "attributes", "look"} == names
+        )  # which depend on the user and the kernel's settings
+        assert sandbox.layers.gaps() == [meaning for name, meaning in GAPS.items() if name in found]
 
 
 def test_no_sandbox_is_refused_and_says_what_it_would_let_through() -> None:
@@ -187,7 +242,7 @@ def test_no_sandbox_works_when_it_is_asked_for(caplog: pytest.LogCaptureFixture)
 
 
 def test_layers_are_named() -> None:
-    layers = Layers(user=True, mount=True, pid=True, net=True, no_new_privs=True, seccomp=True, process_limit=True)
+    layers = Layers(user=True, mount=True, pid=True, net=True, no_new_privs=True, seccomp=True)
     assert str(layers) == "sandbox: user+mount+pid+net namespaces, no_new_privs, seccomp, rlimits"
     assert layers.gaps() == []
-    assert len(Layers().gaps()) == 6
+    assert Layers(reached=("files",)).gaps() == [GAPS["files"]]

@@ -24,6 +24,14 @@ PRINTS = {"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}
 CALLS = {"inputs": [[1, 2], [3, 4]], "outputs": [3, [7]], "fn_name": "add"}
 ADD = "def add(a, b): return a + b"
 ASSERTS = {"asserts": ["assert add(1, 2) == 3", "assert add(0.1, 0.2) == 0.3", "assert add('a', 'b') == 'ab'"]}
+# Reports a value that it does not make: integers of one hash, of which a set takes seconds.
+FORGE = """
+import json, os
+COLLIDING = [{'int': hex(number * (2**61 - 1))} for number in range(30000)]
+def forge(value):
+    os.write(3, (json.dumps(['value', value, 0]) + chr(10)).encode())
+    os._exit(0)
+"""
 HUMAN_EVAL = {
     "script": "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate([], [1]) == [1]\n",
     "entry_point": "add",
@@ -84,6 +92,48 @@ def test_all_or_nothing_stops_at_the_first_failure() -> None:
 def test_tests_may_be_text_and_a_setup_comes_first() -> None:
     payload = {"tests": json.dumps(["assert area(1) == 3"]), "setup": "import math"}
     assert code.score(payload, block("def area(r): return math.floor(math.pi * r * r)")) == 1.0
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        "{10**5000: 1}",
+        "[10**5000, 10**5001]",
+        "10**5000",
+        "forge({'set': COLLIDING})",
+        "forge({'dict': [[number, 1] for number in COLLIDING]})",
+        "range(10**9)",
+        "object()",
+    ],
+)
+@pytest.mark.parametrize("compare", code.COMPARISONS)
+def test_what_cannot_be_compared_is_wrong_and_no_failure(returned: str, compare: str) -> None:
+    tests = {"inputs": [[1]], "outputs": [[1.5]], "fn_name": "f"}
+    assert code.score({"tests": tests, "compare": compare}, block(f"{FORGE}\ndef f(x): return {returned}")) == 0.0
+
+
+def test_setup_is_the_judges_as_well() -> None:
+    payload = {
+        "tests": {"script": "def check(candidate):\n    assert twice(candidate(2)) == 6", "entry_point": "f"},
+        "setup": "def twice(x): return 2 * x\ndef f(x): pass",
+    }
+    assert code.score(payload, block("def f(x): return twice(x) - 1")) == 1.0
+    assert code.score(payload, block("def twice(x): return 6\ndef f(x): return 0")) == 0.0
+
+
+def test_a_program_that_dies_takes_no_test_of_others_along() -> None:
+    tests = ["assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 3"]
+    program = "import os\ndef f(x): return x if x != 2 else os._exit(0)"
+    for isolation in code.ISOLATIONS:
+        assert code.score({"tests": tests, "isolation": isolation}, block(program)) == pytest.approx(2 / 3)
+
+
+def test_one_judge_serves_many_programs_and_another_test_another_one() -> None:
+    right = block("def f(x): return x")
+    wrong = block("import os\nos.write(5, b'x' * 10)\ndef f(x): return -x")
+    for number in range(40):
+        payload = {"tests": [f"assert f({number // 20 + 1}) == {number // 20 + 1}"]}
+        assert code.score(payload, wrong if number % 3 else right) == (0.0 if number % 3 else 1.0)
 
 
 def test_the_pool_scores_programs_in_its_children() -> None:

@@ -1,0 +1,112 @@
+"""Program that tries what programs must not do, and prints the names of what it could (`limits.GAPS`). It runs in a
+sandbox when that starts, reads from standard input what to try it on, and imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+NEW_USER = 0x10000000  # CLONE_NEWUSER
+GET_NO_NEW_PRIVS = 39  # of prctl
+ATTACH = 16  # of ptrace
+
+
+def works(attempt: Callable[[], object]) -> bool:
+    """Whether an attempt is not refused."""
+    try:
+        attempt()
+    except (OSError, ValueError, AttributeError):
+        return False
+    return True
+
+
+def checked(result: int) -> None:
+    """Raise OSError for what a C function returns where it is refused."""
+    if result < 0:
+        raise OSError(ctypes.get_errno())
+
+
+def use(path: str, mode: str) -> None:
+    """Open a file."""
+    with open(path, mode, encoding="utf-8"):
+        return
+
+
+def connect(family: int, address: object) -> None:
+    """Reach a socket that listens."""
+    with socket.socket(family) as client:
+        client.settimeout(1)
+        client.connect(address)  # type: ignore[arg-type]
+
+
+def send() -> None:
+    """Send a datagram, whoever may be there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.sendto(b"x", ("127.0.0.1", 9))
+
+
+def signal_by_pipe(pid: int) -> None:
+    """Have the kernel send a signal when a pipe becomes ready."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(reader, fcntl.F_SETOWN, pid)
+    fcntl.fcntl(reader, 10, signal.SIGKILL)  # F_SETSIG
+    fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC)
+    os.write(writer, b"x")
+
+
+def num_processes(most: int) -> int:
+    """How many processes can be started, up to `most`."""
+    reader, writer = os.pipe()
+    for number in range(most):
+        try:
+            pid = os.fork()
+        except OSError:
+            return number
+        if pid == 0:
+            os.close(writer)
+            os.read(reader, 1)  # until the one that started it ends
+            os._exit(0)
+    return most
+
+
+def main() -> None:
+    """Try all, those that may end this process last."""
+    targets = json.load(sys.stdin)
+    file = targets["file"]
+    process = targets["process"]
+    most = targets["processes"]
+    attempts: list[tuple[str, Callable[[], object]]] = [
+        ("files", lambda: use(file, "r")),
+        ("files", lambda: use(file, "a")),
+        ("attributes", lambda: os.chmod(file, 0o600)),
+        ("attributes", lambda: os.utime(file, (1, 1))),
+        ("network", lambda: connect(socket.AF_INET, ("127.0.0.1", targets["port"]))),
+        ("network", lambda: connect(socket.AF_UNIX, targets["socket"])),
+        ("network", send),
+        ("memory", lambda: os.memfd_create("x")),
+        ("memory", lambda: checked(LIBC.unshare(NEW_USER))),
+        ("processes", lambda: checked(num_processes(most + 1) - most - 1)),
+        ("rights", lambda: checked(-LIBC.prctl(GET_NO_NEW_PRIVS, 0, 0, 0, 0))),
+    ]
+    is_own = process == os.getpid()  # in a namespace of its own another process may have that number
+    if not is_own:
+        attempts.append(("look", lambda: checked(LIBC.ptrace(ATTACH, process, 0, 0))))
+    found = {name for name, attempt in attempts if works(attempt)}
+    print(json.dumps(sorted(found)), flush=True)
+    if is_own:
+        return
+    works(lambda: signal_by_pipe(process))
+    works(lambda: LIBC.sigqueue(process, signal.SIGKILL, None))
+    works(lambda: os.kill(process, signal.SIGKILL))
+
+
+if __name__ == "__main__":
+    main()
