@@ -216,6 +216,8 @@ def _is_plain_method(name: str) -> bool:
 def _named(path: str) -> Any:
     """A class that both ends have: a plain type, or an exception of the standard library."""
     module, _, name = path.rpartition(".")
+    if module not in sys.modules:
+        return Exception
     found = getattr(sys.modules[module], name)
     is_class = isinstance(found, type) and found.__module__ == module
     if is_class and module == builtins.__name__:

@@ -82,10 +82,18 @@ for _ in range(50):
 os._exit(0)
 """,
     "forged answer of names": """
-import os, time
+import os
 os.write(5, b'["value", [], [], ""]\\n["value", {"name": "builtins.object"}, [], ""]\\n')
-time.sleep(0.2)
-os._exit(0)
+while os.read(4, 65536): pass
+""",
+    "forged names": """
+import json, os
+function = {"mine": [0, "function"]}
+names = [*NAMES, "set", "sorted", "abs", "len", "isinstance", "all", "any", "__builtins__", "np", "math"]
+os.write(5, (json.dumps(["value", [[name, function] for name in names], [], ""]) + chr(10)).encode())
+for _ in range(20):
+    os.write(5, b'["value", true, [], ""]\\n')
+while os.read(4, 65536): pass
 """,
     "exit": "import os\nfor name in NAMES: globals()[name] = lambda *a, **k: os._exit(0)",
     "system exit": "import sys\nfor name in NAMES: globals()[name] = lambda *a, **k: sys.exit(0)",

@@ -1,0 +1,92 @@
+"""Programs scored per second by the verifier `code`, this checkout's against another one's, side by side in one run.
+
+    nice python bench/programs.py [--against FOLDER] [--programs 40] [--repeats 5]
+
+FOLDER is a checkout of another revision (`git worktree add FOLDER REVISION`). Kinds: `print` reads and prints, `call`
+calls a function once, `assertions` are three, `script` is a `check(candidate)` of seven, `pairs` one with 1,000 inputs
+and results (EvalPlus); each of right programs. The two sides take turns, each in a process of its own that scores a
+program first; figures are medians of the repeats, in milliseconds for a program, and the ratio of the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[1]
+RESPONSE = "```python\ndef f(x):\n    return x * x\n```"
+PRINTS = "```python\nprint(sum(map(int, input().split())))\n```"
+SEVEN = "def check(candidate):\n" + "".join(f"    assert candidate({i}) == {i * i}\n" for i in range(7))
+PAIRS = f"""
+def check(candidate):
+    inputs = {[[i] for i in range(1000)]}
+    results = {[i * i for i in range(1000)]}
+    for arguments, result in zip(inputs, results):
+        assert candidate(*arguments) == result
+"""
+KINDS: dict[str, tuple[dict[str, object], str]] = {
+    "print": ({"inputs": ["3 4"], "outputs": ["7"]}, PRINTS),
+    "call": ({"inputs": [[3]], "outputs": [9], "fn_name": "f"}, RESPONSE),
+    "assertions": ({"asserts": [f"assert f({i}) == {i * i}" for i in range(3)]}, RESPONSE),
+    "script": ({"script": SEVEN, "entry_point": "f"}, RESPONSE),
+    "pairs": ({"script": PAIRS, "entry_point": "f"}, RESPONSE),
+}
+SIDE = """
+import json, sys, time
+from nemo_brorl.tasks.verifiers.code import code
+tests, response, num = json.load(sys.stdin)
+def score():
+    assert code.score({"tests": tests}, response) == 1.0
+score()
+start = time.perf_counter()
+for _ in range(num):
+    score()
+print((time.perf_counter() - start) / num)
+code.close()
+"""
+
+
+def seconds(folder: Path, kind: str, num: int) -> float:
+    """Seconds for a program on one side."""
+    tests, response = KINDS[kind]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    given = json.dumps([tests, response, num])
+    command = [sys.executable, "-c", SIDE]
+    done = subprocess.run(
+        command,
+        input=given,
+        env=environment,
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return float(done.stdout)
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", type=Path, help="a checkout of another revision")
+    parser.add_argument("--programs", type=int, default=40, help="of each repeat")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    sides = [HERE] if options.against is None else [options.against.resolve(), HERE]
+    for kind in KINDS:
+        found: dict[Path, list[float]] = {side: [] for side in sides}
+        for _ in range(options.repeats):
+            for side in sides:
+                found[side].append(1000 * seconds(side, kind, options.programs))
+        medians = [statistics.median(found[side]) for side in sides]
+        figures = " against ".join(f"{median:.2f} ms" for median in reversed(medians))
+        ratio = f", {medians[-1] / medians[0]:.2f} times" if options.against is not None else ""
+        print(f"{kind:10} {figures}{ratio}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
