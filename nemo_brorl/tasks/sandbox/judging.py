@@ -59,14 +59,10 @@ class Judge:
     ) -> list[list[Any]]:
         """What the judge reports of a program and these scripts, each within the limits and all within `seconds`: less
         than one for each where the program or the time did not last."""
-        sandbox = self._sandbox_for(test)
-        if self._process is None:
-            self._process = _begin(
-                sandbox,
-                test,
-                seconds,
-            )
-        process = self._process
+        try:
+            process = self._process_for(test, seconds)
+        except OSError:  # the sandbox for judges is lost, and replaced
+            return []
         number = len(process.channels) - 1
         ends = process.channels.pop()
         with open(os.devnull, "wb") as nowhere:
@@ -82,6 +78,8 @@ class Judge:
                     seconds,
                     [*outputs, *ends],
                 )
+            except OSError:  # the one for programs, likewise
+                return []
             finally:
                 _close(ends)
         try:
@@ -127,6 +125,17 @@ class Judge:
             return reports[:-1]
         self._end_process()
         return reports
+
+    def _process_for(self, test: ScriptedTest, seconds: float) -> _Process:
+        """A judge of this test that has pipes left. Raises OSError."""
+        sandbox = self._sandbox_for(test)
+        if self._process is None:
+            self._process = _begin(
+                sandbox,
+                test,
+                seconds,
+            )
+        return self._process
 
     def _sandbox_for(self, test: ScriptedTest) -> Sandbox:
         """The sandbox for judges, which has imported the test's modules as far as there are such: another one if need

@@ -136,7 +136,7 @@ class Peer(ABC):
             result = call(*arguments, **options)
             answer = [
                 "value",
-                self._result_data(result, arguments),
+                self.result_data(call, result, arguments),
                 self._changes(arguments, before),
             ]
             line = json.dumps([*answer, self.take_printed()])
@@ -149,8 +149,8 @@ class Peer(ABC):
     def _state(self, argument: Any) -> Any:
         return self.data(argument) if type(argument) in MUTABLE else None
 
-    def _result_data(self, result: Any, arguments: list[Any]) -> Any:
-        """A result that is one of the arguments says which."""
+    def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
+        """What a call returns; a result that is one of the arguments says which."""
         for place, argument in enumerate(arguments):
             if result is argument and type(argument) in MUTABLE:
                 return {"argument": place}

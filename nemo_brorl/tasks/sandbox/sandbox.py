@@ -147,7 +147,7 @@ class Sandbox:
         started_at = time.monotonic()
         with self._pipes() as (printed, reported):
             try:
-                self.start(job, total, [printed.their_file, reported.their_file])
+                self._send(job, total, [printed.their_file, reported.their_file])
                 printed.close_theirs()
                 reported.close_theirs()
                 ending = self.follow(printed, reported, total, num_parts)
@@ -169,8 +169,15 @@ class Sandbox:
         )
 
     def start(self, job: Job, seconds: float, files: Sequence[int]) -> None:
-        """Have the fork server start a job with the files of this run: what it prints to, reports to, and talks to
-        others by; `run` or `stop` sees to its end. Raises OSError when the fork server is lost."""
+        """Start a job with these files: what it prints to, reports to, and talks to others by. `stop` sees to its end.
+        Raises OSError when the fork server is lost, and replaces it."""
+        try:
+            self._send(job, seconds, files)
+        except OSError as error:
+            self._replace(error)
+            raise
+
+    def _send(self, job: Job, seconds: float, files: Sequence[int]) -> None:
         job_file = os.memfd_create("job")
         try:
             with open(job_file, "wb", closefd=False) as writer:

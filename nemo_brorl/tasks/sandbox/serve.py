@@ -78,6 +78,12 @@ class ProgramEnd(Peer):
                 return self._object(*content)
         raise KeyError(kind)
 
+    def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
+        """As elsewhere; but what a class with methods makes stays here, though it were a list."""
+        if isinstance(call, type) and type(result) is call and _has_methods(call):
+            return {"mine": [self.place_of(result), call.__name__]}
+        return super().result_data(call, result, arguments)
+
     def take_printed(self) -> str:
         text = self._printed.getvalue()
         if text:
@@ -118,6 +124,13 @@ class _JudgesFunction:
             arguments,
             options,
         )
+
+
+def _has_methods(kind: type) -> bool:
+    """Whether a class of the program has functions of its own that are not private."""
+    if kind.__module__ in sys.stdlib_module_names:
+        return False
+    return any(inspect.isfunction(value) for name, value in vars(kind).items() if not name.startswith("_"))
 
 
 def _named(path: str) -> Any:

@@ -100,7 +100,8 @@ def main() -> None:
     if not is_own:
         attempts.append(("look", lambda: checked(LIBC.ptrace(ATTACH, process, 0, 0))))
     found = {name for name, attempt in attempts if works(attempt)}
-    print(json.dumps(sorted(found)), flush=True)
+    sys.stdout.write(json.dumps(sorted(found)))
+    sys.stdout.flush()
     if is_own:
         return
     works(lambda: signal_by_pipe(process))

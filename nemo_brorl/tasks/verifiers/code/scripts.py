@@ -254,12 +254,13 @@ def _names_of_program(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(Names that the program has, those that are its own in any case.) Python's own names are not among them, unless
     there are no others: then the one that the script calls is what it tests."""
+    called = {call.func.id for call in _calls(tree)} & free
     names = {name for name in free if not _is_known(name)}
+    names |= {name for name in called if _is_module(name)}  # which nobody calls
     if entry_point:
         return tuple(sorted(names | {entry_point})), (entry_point,)
     if names:
         return tuple(sorted(names)), ()
-    called = {call.func.id for call in _calls(tree)} & free
     if not called:
         raise ValueError("it uses nothing of the program")
     if len(called) > 1:
@@ -269,6 +270,10 @@ def _names_of_program(
 
 def _is_known(name: str) -> bool:
     return hasattr(builtins, name) or _import_of(name) is not None
+
+
+def _is_module(name: str) -> bool:
+    return not hasattr(builtins, name) and _import_of(name) == f"import {name}"
 
 
 def _import_of(name: str) -> str | None:

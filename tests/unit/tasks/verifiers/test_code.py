@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +136,18 @@ def test_one_judge_serves_many_programs_and_another_test_another_one() -> None:
     for number in range(40):
         payload = {"tests": [f"assert f({number // 20 + 1}) == {number // 20 + 1}"]}
         assert code.score(payload, wrong if number % 3 else right) == (0.0 if number % 3 else 1.0)
+
+
+def test_sandboxes_that_are_lost_cost_the_test_and_are_replaced() -> None:
+    payload = {"tests": ["assert f(1) == 1", "assert f(2) == 2"]}
+    right = block("def f(x): return x")
+    assert code.score(payload, right) == 1.0
+    runner = code._runners[os.getpid()]
+    for sandbox in (runner.sandbox, runner.judge._sandbox):
+        assert sandbox is not None
+        os.kill(sandbox.process_id, signal.SIGKILL)
+        assert code.score(payload, right) < 1.0
+        assert code.score(payload, right) == 1.0
 
 
 def test_the_pool_scores_programs_in_its_children() -> None:
