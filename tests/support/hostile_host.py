@@ -7,8 +7,10 @@ import hashlib
 import os
 import re
 import secrets
+import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -102,6 +104,14 @@ def descendants(pid: int) -> list[int]:
     for one in found:
         found.extend(children.get(one, []))
     return found
+
+
+def kill_with_descendants(pid: int) -> None:
+    """SIGKILL for a process, and a wait for the end of those below it, which go with it."""
+    below = descendants(pid)
+    os.kill(pid, signal.SIGKILL)
+    while any(os.path.exists(f"/proc/{process}") for process in below):
+        time.sleep(0.01)
 
 
 def _parents(name: str) -> Iterator[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -26,7 +25,7 @@ from nemo_brorl.tasks.sandbox.limits import (
 )
 from nemo_brorl.tasks.sandbox.sandbox import Job, Run, Sandbox, SandboxError
 from nemo_brorl.tasks.sandbox.values import decode
-from tests.support.hostile_host import descendants
+from tests.support.hostile_host import descendants, kill_with_descendants
 
 LIMITS = Limits(seconds=30, memory_mib=128, scratch_mib=2, file_mib=1, output_kib=16)
 NAMESPACES = ("user", "mount", "pid", "net", "ipc", "uts")
@@ -118,7 +117,7 @@ def test_the_process_limit_acts(sandbox: Sandbox) -> None:
 
 def test_a_fork_server_that_is_lost_is_replaced() -> None:
     sandbox = Sandbox(LIMITS)
-    os.kill(sandbox.process_id, signal.SIGKILL)
+    kill_with_descendants(sandbox.process_id)
     assert run(sandbox, "print(1)").ending == LOST
     assert run(sandbox, "print(1)").ending == FINISHED and sandbox.num_lost == 1
     sandbox.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.code.blocks import extract_program
 from nemo_brorl.tasks.verifiers.code.tests import Rules, same_text, same_value
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from tests.support.hostile_host import kill_with_descendants
 
 MARK = 307  # MiB
 SUM = "print(sum(map(int, input().split())))"
@@ -145,7 +145,7 @@ def test_sandboxes_that_are_lost_cost_the_test_and_are_replaced() -> None:
     runner = code._runners[os.getpid()]
     for sandbox in (runner.sandbox, runner.judge._sandbox):
         assert sandbox is not None
-        os.kill(sandbox.process_id, signal.SIGKILL)
+        kill_with_descendants(sandbox.process_id)
         assert code.score(payload, right) < 1.0
         assert code.score(payload, right) == 1.0
 
