@@ -64,10 +64,11 @@ def read_script(source: str, entry_point: str = "") -> Script:
         if entry_point and "check" in _functions(tree):
             tree.body.append(ast.parse(f"check({entry_point})").body[0])
         text = ast.unparse(tree)
-        free = _free_names(text)
+        read, bound = _names(text)
+        free = (read | _names_in_sessions(tree)) - bound
         if not marks.num_marks:
             raise ValueError("it asserts nothing")
-        if _asserts_in_vain(tree, text):
+        if _asserts_in_vain(tree, read):
             raise ValueError("it never calls the function that asserts: name what is to be tested in entry_point")
     except RecursionError as error:
         raise ValueError("it nests too deeply") from error
@@ -147,15 +148,25 @@ def _parsed(source: str) -> ast.Module:
     except SyntaxError as error:
         if not source.lstrip().startswith(PROMPT):
             raise ValueError(f"it does not compile: {error}") from error
-    examples = doctest.DocTestParser().get_examples(source)
-    names = sorted(_free_names("".join(example.source for example in examples)) - {MARK})
-    given = ", ".join(f"{name!r}: {name}" for name in names if not hasattr(builtins, name))
     lines = [
         "import doctest",
-        f"session = doctest.DocTestParser().get_doctest({source!r}, {{{given}}}, 'session', None, 0)",
+        f"session = doctest.DocTestParser().get_doctest({source!r}, globals(), 'session', None, 0)",
         "assert doctest.DocTestRunner(verbose=False).run(session).failed == 0",
     ]
     return ast.parse("\n".join(lines))
+
+
+def _names_in_sessions(tree: ast.Module) -> set[str]:
+    """Names that interactive sessions in a script's texts read and do not define."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if not isinstance(text, str) or PROMPT not in text:
+            continue
+        examples = doctest.DocTestParser().get_examples(text)
+        read, bound = _names("".join(example.source for example in examples))
+        found |= read - bound
+    return found
 
 
 def _is_assertion(node: ast.expr) -> bool:
@@ -183,7 +194,8 @@ def _check(tree: ast.Module, marks: _Marks) -> None:
         raise ValueError(f"it imports {min(wrong)}, with which a judge would run, or look into, the program")
     for call in _calls(tree):
         is_constant = bool(call.args) and isinstance(call.args[0], ast.Constant)
-        if call.func.id in REFUSED_CALLS and not is_constant:
+        is_session = call.func.id == "globals" and "doctest" in marks.modules
+        if call.func.id in REFUSED_CALLS and not is_constant and not is_session:
             raise ValueError(f"it calls {call.func.id}, which could run what the program returns")
 
 
@@ -204,9 +216,8 @@ def _functions(tree: ast.Module) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-def _asserts_in_vain(tree: ast.Module, text: str) -> bool:
+def _asserts_in_vain(tree: ast.Module, used: set[str]) -> bool:
     """Whether all assertions are in functions that nothing names, and that no runner of tests would call."""
-    used = _names(text, is_bound=True)
     for node in tree.body:
         is_called = not isinstance(node, ast.FunctionDef) or node.name.startswith("test") or node.name in used
         marks = [name for name in ast.walk(node) if isinstance(name, ast.Name) and name.id == MARK]
@@ -215,21 +226,11 @@ def _asserts_in_vain(tree: ast.Module, text: str) -> bool:
     return True
 
 
-def _free_names(source: str) -> set[str]:
-    """Names that a script reads and does not define."""
-    return _names(source, is_bound=False) - {MARK}
-
-
-def _names(source: str, is_bound: bool) -> set[str]:
-    """Names of a script's outermost scope that are read anywhere in it: those that it defines, or those that it does
-    not."""
-    top = symtable.symtable(
-        source,
-        "tests.py",
-        "exec",
-    )
-    bound: set[str] = set()
-    read: set[str] = set()
+def _names(source: str) -> tuple[set[str], set[str]]:
+    """Names of a script's outermost scope: (those that are read anywhere in it, those that it defines)."""
+    top = symtable.symtable(source, "tests.py", "exec")
+    read = {MARK}
+    bound = {MARK}
     for symbol in top.get_symbols():
         if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace():
             bound.add(symbol.get_name())
@@ -244,7 +245,7 @@ def _names(source: str, is_bound: bool) -> set[str]:
                 read.add(symbol.get_name())
             if symbol.is_declared_global() and symbol.is_assigned():
                 bound.add(symbol.get_name())
-    return read & bound if is_bound else read - bound
+    return read, bound
 
 
 def _names_of_program(
