@@ -13,7 +13,6 @@ from torch import Tensor
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.process_memory import trim_heap
 from nemo_brorl.policy.cpu import megatron
-from nemo_brorl.policy.model.compiled import fail_rather_than_run_uncompiled
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,6 @@ def open_device(on_gpu: bool, num_threads: int) -> Device:
                 "the policy was given GPUs, but torch sees none here: set trainer.gpus_per_node=0 to run on CPU"
             )
         torch.cuda.set_device(0)
-        fail_rather_than_run_uncompiled()
         return Device(torch.device("cuda", 0), "nccl")
     megatron.install()
     torch.set_num_threads(num_threads)

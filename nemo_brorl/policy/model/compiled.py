@@ -1,7 +1,8 @@
 """torch.compile as the policy uses it: for any number of tokens, as a whole, and never quietly uncompiled.
 
 What torch has compiled for too many kinds of input it runs as it stands, which for attention writes down every pair of
-tokens. So that is an error here, as is a part of a function that cannot be compiled.
+tokens. With `fullgraph` that is an error, as is a part of a function that cannot be compiled; torch's switch for the
+whole process would also end runs in which one of Megatron's small functions does better uncompiled.
 """
 
 from __future__ import annotations
@@ -18,11 +19,6 @@ def compiled(function: Any, **constants: Any) -> Any:
     one more input of the kernel."""
     fixed = partial(function, **constants) if constants else function
     return torch.compile(fixed, dynamic=True, fullgraph=True)
-
-
-def fail_rather_than_run_uncompiled() -> None:
-    """For the whole process, before anything is compiled."""
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
 def forget_compiled() -> None:
