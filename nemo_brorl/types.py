@@ -115,6 +115,26 @@ class RolloutChunk:
 
 
 @dataclass(frozen=True)
+class PaidAnswer:
+    """An answer that earned a reward."""
+
+    answer: str  # as its verifier reads it, shortened
+    num: int  # responses that earned with it
+    is_reference: bool  # it is the prompt's own answer
+
+
+@dataclass(frozen=True)
+class RewardEvidence:
+    """What may speak against rewards, found where responses are read. Small: no response but one example is in it."""
+
+    num_without_answer: int  # responses that earned although their verifier reads no answer in them
+    num_late: int  # responses whose verifier was ended at its deadline
+    num_raised: int  # responses whose verifier raised, or ended its process
+    paid: tuple[PaidAnswer, ...] = ()  # the most frequent ones
+    example: str = ""  # beginning of a response that one of these numbers counts
+
+
+@dataclass(frozen=True)
 class ScoredChunk:
     """A chunk with its raw rewards."""
 
@@ -126,6 +146,7 @@ class ScoredChunk:
     log_probs: Float32  # [n] of the whole responses under the distribution they were drawn from
     # [n] in one spelling, None where there is none; None: not asked for, or not known
     answers: tuple[str | None, ...] | None = None
+    evidence: RewardEvidence | None = None  # None: not looked for
 
 
 @dataclass(frozen=True)
@@ -192,6 +213,7 @@ class ScoredGroup:
     waves: tuple[Wave, ...] = ()  # none: all rollouts were asked for at once
     learn_from: Int64 | None = None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
     answers: tuple[str | None, ...] | None = None  # [N], as in ScoredChunk
+    evidence: tuple[RewardEvidence, ...] = ()  # of its chunks, where it was looked for
 
     @property
     def prompt(self) -> Prompt:

@@ -31,6 +31,7 @@ from nemo_brorl.config.sections.rewards import (
     CosineLengthConfig,
     OwnVerifierConfig,
     RewardsConfig,
+    RewardWatchConfig,
     ShapingConfig,
 )
 from nemo_brorl.config.sections.rollouts import (

@@ -110,3 +110,8 @@ class StopRequest:
         if self.grace_s is not None:
             self.save_by = time.monotonic() + self.grace_s / 2
         log.warning("SIGUSR1: saving soon, to go on later")
+
+
+def is_due(step: int, interval: int) -> bool:
+    """Whether something that happens every `interval` steps (0: never) happens after `step`."""
+    return interval > 0 and step % interval == 0

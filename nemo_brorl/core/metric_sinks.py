@@ -67,6 +67,22 @@ class EventLog:
         _drop_after(self.path, step)
 
 
+class AlarmLog:
+    """Log of alarms and what they were seen on, one object with its step a line; no file before the first one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, step: int, alarm: Mapping[str, Any]) -> None:
+        """Append an alarm."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **alarm}) + "\n")
+
+    def drop_after(self, step: int | None) -> None:
+        """Remove alarms of later steps, as `EventLog.drop_after`."""
+        _drop_after(self.path, step)
+
+
 class LoggerSink:
     """A logger made by exp_manager (TensorBoard, W&B)."""
 

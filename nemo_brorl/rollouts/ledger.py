@@ -221,6 +221,7 @@ def close_group(prompt: Prompt, parts: Iterable[ScoredChunk]) -> ScoredGroup:
         repetition=repetition,
         mass=sampled_mass(keys, log_probs, rewards),
         answers=_joined_answers(ordered),
+        evidence=tuple(part.evidence for part in ordered if part.evidence is not None),
     )
 
 

@@ -6,7 +6,7 @@ from nemo_brorl.algorithm.reference_reset import ReferenceResets
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.derived import num_engines
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch
+from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
 from nemo_brorl.core.errors import StarvationError, TrainingError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.metric_sinks import EventLog
@@ -20,6 +20,7 @@ from nemo_brorl.training.checkpoint import CutStep, RunState, Saver, check_state
 from nemo_brorl.training.device_handover import DeviceHandover
 from nemo_brorl.training.parity import alarms
 from nemo_brorl.training.parts import Parts
+from nemo_brorl.training.reward_alarms import RewardAlarms
 from nemo_brorl.training.run_folder import write_samples
 from nemo_brorl.training.step_plan import plan_step
 from nemo_brorl.training.step_row import StepRow
@@ -30,8 +31,8 @@ from nemo_brorl.types import TrainBatch, UpdatePlan, UpdateReport
 log = get_logger(__name__)
 
 OVERLAP_TURN_S = 0.1  # while the policy learns: how late the end of its update may be noticed
-
-STATE_KEYS = {"version", "prompts", "carry_over", "num_skipped", "best_pass_at_1", "history", "reference", "schedule"}
+OWNERS = ("reference", "schedule", "reward_watch")
+STATE_KEYS = {"version", "prompts", "carry_over", "num_skipped", "best_pass_at_1", "history", *OWNERS}
 
 
 class BroRLTrainer:
@@ -51,6 +52,7 @@ class BroRLTrainer:
         self.schedule = RolloutSchedule(config)
         self.saver = Saver(parts.checkpoints, parts.policy, in_background=config.trainer.async_save)
         self.events = EventLog(parts.run_folder / "events.jsonl")
+        self.reward_alarms = RewardAlarms(config.rewards.watch, parts.run_folder)
         self.carry_over = CarryOver(
             config.rollouts, config.dynamic_sampling, num_engines(config), parts.prompts, parts.sampler
         )
@@ -107,6 +109,7 @@ class BroRLTrainer:
         counts = {"policy/num_updates": float(update.num_updates), "policy/num_skipped": float(self.num_skipped)}
         self.row.add(counts, self.schedule.metrics(self.step_number), filled.metrics, update.metrics)
         self.row.add(self.parts.prompts.metrics(), self.handover.metrics())
+        self.row.add(self.reward_alarms.observe(self.step_number, filled.sampled))
         self.row.add_seconds(watch.seconds)
         self.row.add_seconds(update.seconds)
         self.parts.console.line(step_line(self.step_number, self.config.trainer.max_steps, self.row.metrics))
@@ -241,6 +244,7 @@ class BroRLTrainer:
             "history": self.history,
             "reference": self.resets.state_dict(),
             "schedule": self.schedule.state_dict(),
+            "reward_watch": self.reward_alarms.state_dict(),
         }
         with self.handover.policy_turn(Stopwatch()):
             self.saver.save(RunState(self.step_number, state, sampling.groups), wait)
@@ -258,9 +262,14 @@ class BroRLTrainer:
     def resume(self) -> bool:
         """Continue from the newest usable checkpoint; False when there is none."""
         run = self.parts.checkpoints.load_newest(self.parts.policy.load)
+<<<<<<< HEAD
         resume_step = run.step if run else None
         self.events.drop_after(resume_step)
         self.parts.store.drop_after(resume_step)
+=======
+        self.events.drop_after(run.step if run else None)
+        self.reward_alarms.resume(run.step if run else None, run.state.get("reward_watch") if run else None)
+>>>>>>> 1ea757f (A watch for reward hacking: rewards without answers, one answer for many prompts, sudden rises, failing verifiers)
         if run is None:
             return False
         state = run.state
@@ -275,8 +284,3 @@ class BroRLTrainer:
         sampling = SamplerState(state["prompts"], state["carry_over"], run.groups)
         self.carry_over.load_state(sampling, self.parts.checkpoints.load_cut_step(run.step))
         return True
-
-
-def is_due(step: int, interval: int) -> bool:
-    """Whether something that happens every `interval` steps (0: never) happens after `step`."""
-    return interval > 0 and step % interval == 0

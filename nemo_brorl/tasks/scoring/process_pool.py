@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Pipe, wait
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemo_brorl.core.errors import BroRLError, ResourceError
 from nemo_brorl.core.logs import get_logger
@@ -31,8 +31,16 @@ log = get_logger(__name__)
 MAX_ASIDE = 16
 MIN_LOOK_S = 0.02  # between two looks at a child
 BATCH = 32  # texts a child is given at once
+LATE = "has not ended after"  # begins the reason of a deadline
 MAX_LOGGED = 20  # failures written to the log in full
 IDLE_S = 5.0  # both sides look up this often even when nothing happens
+
+
+class Verdicts(NamedTuple):
+    """What became of texts."""
+
+    scores: list[float | None]  # None: the verifier failed
+    reasons: dict[int, str]  # by index, of those
 
 
 class ProcessPool:
@@ -55,10 +63,16 @@ class ProcessPool:
     def score(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> list[float | None]:
         """Score of each text, None where the verifier failed. Raises ConfigError when the verifier cannot be loaded,
         ResourceError when no process can be started for it."""
-        job = Job(verifier, dict(payload), texts, self.deadlines.seconds(verifier, payload))
+        return self.judge(verifier, payload, texts).scores
+
+    def judge(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> Verdicts:
+        """The same, with why verifiers failed."""
+        seconds = self.deadlines.seconds(verifier, payload)
+        job = Job(verifier, dict(payload), texts, seconds)
         job.waiting.extend(range(len(texts)))
         self._wait_for(job)
-        return [job.scores[index] for index in range(len(texts))]
+        scores = [job.scores[index] for index in range(len(texts))]
+        return Verdicts(scores, job.reasons)
 
     def load(self, verifier: str) -> None:
         """Import a verifier and its libraries before the first text needs them. Raises as `score`."""
@@ -207,7 +221,7 @@ class ProcessPool:
             assert child.job is not None, "a busy child has a job"
             taken = child.time_taken()
             if taken >= child.job.timeout_s:
-                self._end_with_its_text(child, f"has not ended after {child.job.timeout_s:g} s")
+                self._end_with_its_text(child, f"{LATE} {child.job.timeout_s:g} s")
                 continue
             is_front = child is self._children.front
             may_be_set_aside = is_front and len(self._children.aside) < MAX_ASIDE
@@ -256,6 +270,7 @@ class ProcessPool:
         self.num_failures += 1
         if self.num_failures <= MAX_LOGGED:
             log.warning("verifier %s: %s, on %r; the response scores 0", job.verifier, reason, job.texts[index][:200])
+        job.reasons[index] = reason
         job.settle(index, None)
 
     def _fail_everything(self, error: BroRLError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -10,12 +11,13 @@ import numpy as np
 
 from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.tasks.scoring.evidence import evidence_of
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.registry import answer_reader, configure
-from nemo_brorl.types import ChunkArrays, Float32, UInt64
+from nemo_brorl.types import ChunkArrays, Float32, RewardEvidence, UInt64
 
 LIGHTEST = "exact_match"  # loads nothing: shows that processes can be started
 
@@ -29,6 +31,7 @@ class ResponseScores(NamedTuple):
     keys: UInt64
     log_probs: Float32
     answers: tuple[str | None, ...] | None = None
+    evidence: RewardEvidence | None = None
 
 
 class VerifierWorker:
@@ -62,9 +65,10 @@ class VerifierWorker:
         for start, end in pairwise(data.offsets.tolist()):
             texts.append(self.tokenizer.decode(data.token_ids[start:end].tolist()))
             log_probs.append(data.log_probs[start:end].sum())
-        different = list(dict.fromkeys(texts))
-        different_scores = self.process_pool.score(verifier, payload, different)
-        score_of = dict(zip(different, different_scores, strict=True))
+        counts = Counter(texts)
+        different = list(counts)
+        verdicts = self.process_pool.judge(verifier, payload, different)
+        score_of = dict(zip(different, verdicts.scores, strict=True))
         scores = [score_of[text] for text in texts]
         return ResponseScores(
             rewards=np.array([score or 0.0 for score in scores], np.float32),
@@ -73,6 +77,7 @@ class VerifierWorker:
             keys=response_keys(data),
             log_probs=np.array(log_probs, np.float32),
             answers=self._answers(verifier, payload, texts),
+            evidence=evidence_of(verifier, payload, different, verdicts, counts),
         )
 
     def wait_ready(self) -> None:

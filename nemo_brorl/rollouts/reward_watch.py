@@ -1,0 +1,183 @@
+"""Watch for reward hacking over a run: signs that a policy earns without solving what it is asked.
+
+Workers leave evidence with each chunk (`tasks/scoring/evidence.py`); this adds it up over a step's groups. Four alarms:
+
+    no_answer    a response earned although its verifier reads no answer in it
+    same_answer  one answer earned on several prompts of a task whose own answer it is not: where it is, as in a task of
+                 yes and no, its frequency explains the reward
+    rise         mean reward of a verifier's responses is far above its recent steps: a robust z-score, the distance
+                 from their median over 1.4826 times their median absolute deviation
+    failures     verifiers failed on several prompts: they raised, or were ended at their deadline
+
+An alarm changes nothing but its metric; its first examples are kept in `reward_watch.jsonl` of the run folder.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nemo_brorl.config.schema import RewardWatchConfig
+from nemo_brorl.types import ScoredGroup
+
+KINDS = ("no_answer", "same_answer", "rise", "failures")
+HISTORY = 32  # steps
+MIN_HISTORY = 8
+NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
+MIN_SPREAD = 0.03  # of a mean reward: what is steadier than this is taken as this
+MIN_FAILING = 3  # prompts
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One sign, with an example."""
+
+    kind: str  # of KINDS
+    where: str  # task or verifier
+    text: str  # for a person
+    prompt: str = ""  # uid of a prompt it was seen on
+    example: str = ""  # of a response
+
+
+class RewardWatch:
+    """Looks at the groups of each step."""
+
+    def __init__(self, config: RewardWatchConfig) -> None:
+        self.config = config
+        self.history: dict[str, list[float]] = {}  # mean reward of each step, by verifier
+        self.num_kept: Counter[str] = Counter()  # examples, by kind
+
+    def observe(self, groups: Sequence[ScoredGroup]) -> tuple[dict[str, float], list[Alarm]]:
+        """Metrics and alarms of a step's groups."""
+        if not self.config.enabled or not groups:
+            return {}, []
+        without_answer = self._without_answer(groups)
+        same_answer, num_same = self._same_answer(groups)
+        rises, highest = self._rises(groups)
+        failures, num_failing, num_late = self._failures(groups)
+        found = [*without_answer, *same_answer, *rises, *failures]
+        num_without = 0
+        for group in groups:
+            num_without += sum(item.num_without_answer for item in group.evidence)
+        metrics = {
+            "reward_watch/alarms": float(len(found)),
+            "reward_watch/without_answer": float(num_without),
+            "reward_watch/same_answer_prompts": float(num_same),
+            "reward_watch/highest_rise": highest,
+            "reward_watch/failing_prompts": float(num_failing),
+            "reward_watch/late": float(num_late),
+        }
+        return metrics, found
+
+    def to_keep(self, alarms: Sequence[Alarm]) -> list[Alarm]:
+        """Those whose examples are to be written: the first `max_examples` of a kind in a run."""
+        kept = []
+        for alarm in alarms:
+            if self.num_kept[alarm.kind] < self.config.max_examples:
+                self.num_kept[alarm.kind] += 1
+                kept.append(alarm)
+        return kept
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {"history": self.history, "num_kept": dict(self.num_kept)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state_dict`."""
+        self.history = {verifier: list(means) for verifier, means in state["history"].items()}
+        self.num_kept = Counter(state["num_kept"])
+
+    def _without_answer(self, groups: Sequence[ScoredGroup]) -> list[Alarm]:
+        found = []
+        for group in groups:
+            num = 0
+            example = ""
+            for item in group.evidence:
+                num += item.num_without_answer
+                if item.num_without_answer:
+                    example = item.example
+            if num:
+                text = f"{num} responses earned without an answer"
+                found.append(Alarm("no_answer", group.prompt.task, text, group.prompt.uid, example))
+        return found
+
+    def _same_answer(self, groups: Sequence[ScoredGroup]) -> tuple[list[Alarm], int]:
+        """Alarms, and on how many prompts the most common answer earned that is none of theirs."""
+        prompts: dict[tuple[str, str], set[str]] = {}
+        for group in groups:
+            for item in group.evidence:
+                for paid in item.paid:
+                    if not paid.is_reference:
+                        key = (group.prompt.task, paid.answer)
+                        prompts.setdefault(key, set()).add(group.prompt.uid)
+        found = []
+        most = 0
+        for (task, answer), uids in prompts.items():
+            most = max(most, len(uids))
+            if len(uids) >= self.config.same_answer_prompts:
+                text = f"the answer {answer!r} earned on {len(uids)} prompts whose answer it is not"
+                found.append(Alarm("same_answer", task, text, min(uids), answer))
+        return found, most
+
+    def _rises(self, groups: Sequence[ScoredGroup]) -> tuple[list[Alarm], float]:
+        """Alarms, and the highest z-score; 0 while there is too little history."""
+        rewards: dict[str, list[Any]] = {}
+        for group in groups:
+            rewards.setdefault(group.prompt.verifier, []).append(group.rewards)
+        found = []
+        highest = 0.0
+        for verifier, of_groups in rewards.items():
+            mean = float(np.concatenate(of_groups).mean())
+            earlier = self.history.setdefault(verifier, [])
+            if len(earlier) >= MIN_HISTORY:
+                score = robust_z(mean, earlier)
+                highest = max(highest, score)
+                if score >= self.config.rise:
+                    usual = statistics.median(earlier)
+                    text = f"the mean reward rose from {usual:.3f} to {mean:.3f}, a z-score of {score:.1f}"
+                    found.append(Alarm("rise", verifier, text))
+            earlier.append(mean)
+            del earlier[:-HISTORY]
+        return found, highest
+
+    def _failures(self, groups: Sequence[ScoredGroup]) -> tuple[list[Alarm], int, int]:
+        """Alarms, prompts with a failed verifier, and responses that were late."""
+        failing: dict[str, list[ScoredGroup]] = {}
+        num_late = 0
+        for group in groups:
+            num_late += sum(item.num_late for item in group.evidence)
+            if group.num_failed:
+                failing.setdefault(group.prompt.verifier, []).append(group)
+        found = []
+        for verifier, own in failing.items():
+            if len(own) >= MIN_FAILING:
+                worst = max(own, key=_num_failed)
+                num = sum(map(_num_failed, own))
+                text = f"it failed on {num} responses to {len(own)} prompts"
+                found.append(Alarm("failures", verifier, text, worst.prompt.uid, _example(worst)))
+        return found, sum(map(len, failing.values())), num_late
+
+
+def robust_z(value: float, earlier: Sequence[float]) -> float:
+    """Distance of a value from the median of earlier ones, in robust standard deviations of at least MIN_SPREAD."""
+    median = statistics.median(earlier)
+    deviations = [abs(one - median) for one in earlier]
+    spread = max(NORMAL * statistics.median(deviations), MIN_SPREAD)
+    return (value - median) / spread
+
+
+def _num_failed(group: ScoredGroup) -> int:
+    return group.num_failed
+
+
+def _example(group: ScoredGroup) -> str:
+    """Of a response that a verifier failed on."""
+    for item in group.evidence:
+        if item.num_late or item.num_raised:
+            return item.example
+    return ""
