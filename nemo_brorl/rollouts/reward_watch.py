@@ -110,11 +110,9 @@ class RewardWatch:
         """Alarms, and on how many prompts the most common answer earned that is none of theirs."""
         prompts: dict[tuple[str, str], set[str]] = {}
         for group in groups:
-            for item in group.evidence:
-                for paid in item.paid:
-                    if not paid.is_reference:
-                        key = (group.prompt.task, paid.answer)
-                        prompts.setdefault(key, set()).add(group.prompt.uid)
+            for answer in _answers_beside_the_reference(group):
+                key = (group.prompt.task, answer)
+                prompts.setdefault(key, set()).add(group.prompt.uid)
         found = []
         most = 0
         for (task, answer), uids in prompts.items():
@@ -169,6 +167,14 @@ def robust_z(value: float, earlier: Sequence[float]) -> float:
     deviations = [abs(one - median) for one in earlier]
     spread = max(NORMAL * statistics.median(deviations), MIN_SPREAD)
     return (value - median) / spread
+
+
+def _answers_beside_the_reference(group: ScoredGroup) -> set[str]:
+    """Those that earned and are not the prompt's own."""
+    found: set[str] = set()
+    for item in group.evidence:
+        found.update(paid.answer for paid in item.paid if not paid.is_reference)
+    return found
 
 
 def _num_failed(group: ScoredGroup) -> int:
