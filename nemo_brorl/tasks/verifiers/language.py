@@ -30,6 +30,12 @@ def is_in_language(text: str, code: str) -> bool:
     return float(probability) >= UNLIKELY * float(highest)
 
 
+def is_likeliest(text: str, code: str) -> bool:
+    """Whether a text is more likely in the language `code` than in any other: a word or two often are not."""
+    language, _ = _identifier().classify(text.lower())
+    return bool(language == code)
+
+
 @lru_cache(maxsize=1)
 def _identifier() -> Any:
     from py3langid.langid import MODEL_FILE, LanguageIdentifier

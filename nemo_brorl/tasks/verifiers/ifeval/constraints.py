@@ -10,39 +10,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from nemo_brorl.tasks.verifiers.language import is_in_language
-from nemo_brorl.tasks.verifiers.payload import is_list, is_number
+from nemo_brorl.tasks.verifiers.ifeval.texts import sentences_of
+from nemo_brorl.tasks.verifiers.language import is_in_language, is_likeliest
 
 RELATIONS = ("at least", "less than")
-CONSTRAINED_RESPONSES = ("my answer is yes.", "my answer is no.", "my answer is maybe.")
-_SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]*_]*(?=\s|$)|[。！？]")
-_ABBREVIATION = re.compile(
-    r"(?:\b(?:mr|mrs|ms|dr|prof|sr|jr|st|vs|etc|e\.g|i\.e|a\.m|p\.m|inc|ltd|co|no|fig|approx|dept|est|u\.s|u\.k)|(?:^|\s)[A-Za-z])\.$",
-    re.IGNORECASE,
-)
+CONSTRAINED_RESPONSES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
 def count_sentences(text: str) -> int:
-    """Sentences of a text: they end in . ! ? but not in an abbreviation or an initial; a rest without an end is one
-    too."""
-    sentences = []
-    start = 0
-    length = len(text.rstrip())
-    for mark in _SENTENCE_END.finditer(text):
-        end = mark.end()
-        sentence = text[start:end]
-        if end < length and _ABBREVIATION.search(sentence):
-            continue
-        sentences.append(sentence)
-        start = end
-    sentences.append(text[start:])
-    return sum(map(_has_words, sentences))
-
-
-def _has_words(sentence: str) -> bool:
-    return any(map(str.isalnum, sentence))
+    """Sentences of a text, a rest without an end too."""
+    return len(sentences_of(text))
 
 
 def count_words(text: str) -> int:
@@ -151,7 +129,7 @@ def postscript(text: str, postscript_marker: str) -> bool:
         pattern = r"p\.\s?s\."
     elif re.fullmatch(r"p\.\s?p\.\s?s\.?", marker):
         pattern = r"p\.\s?p\.\s?s"
-    found = re.search(rf"(?:^|\s){pattern}", text.lower())
+    found = re.search(rf"(?<![a-z0-9]){pattern}", text.lower())
     return found is not None
 
 
@@ -161,8 +139,7 @@ def number_bullet_lists(text: str, num_bullets: int) -> bool:
 
 
 def constrained_response(text: str) -> bool:
-    lower = text.lower()
-    return any(option in lower for option in CONSTRAINED_RESPONSES)
+    return any(option in text for option in CONSTRAINED_RESPONSES)
 
 
 def number_highlighted_sections(text: str, num_highlights: int) -> bool:
@@ -224,11 +201,11 @@ def capital_word_frequency(text: str, capital_frequency: int, capital_relation: 
 
 
 def english_capital(text: str) -> bool:
-    return text.isupper() and is_in_language(text, "en")
+    return text.isupper() and is_likeliest(text, "en")
 
 
 def english_lowercase(text: str) -> bool:
-    return text.islower() and is_in_language(text, "en")
+    return text.islower() and is_likeliest(text, "en")
 
 
 def no_comma(text: str) -> bool:
@@ -273,24 +250,3 @@ CONSTRAINTS: dict[str, Callable[..., bool]] = {
     "punctuation:no_comma": no_comma,
     "startend:quotation": quotation,
 }
-
-# What an argument must be; those not named here are texts.
-NUMBERS = ("frequency", "let_frequency", "capital_frequency", "nth_paragraph")  # and those that begin with num_
-LISTS = ("keywords", "forbidden_words")
-
-
-def wrong_argument(name: str, value: Any) -> str | None:
-    """What is wrong with the value of an argument; None: nothing."""
-    if name.endswith("relation"):
-        is_right = value in RELATIONS
-        wanted = " or ".join(RELATIONS)
-    elif name.startswith("num_") or name in NUMBERS:
-        is_right = is_number(value) and value >= 0
-        wanted = "a number from 0"
-    elif name in LISTS:
-        is_right = is_list(value) and all(isinstance(item, str) for item in value)
-        wanted = "a list of texts"
-    else:
-        is_right = isinstance(value, str) and len(value) > 0
-        wanted = "a text"
-    return None if is_right else f"write {wanted}"

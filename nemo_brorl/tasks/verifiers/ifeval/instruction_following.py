@@ -1,8 +1,9 @@
-"""Which of a prompt's verifiable instructions a response follows: IFEval's rows, scored strictly (`constraints.py`).
+"""Which of a prompt's verifiable instructions a response follows: rows of IFEval and IFBench (`instructions.py`).
 
 `payload["instruction_id_list"]` names the instructions and `payload["kwargs"]` has one object of arguments for each, as
 in the public data; arguments that are null count as left out. They apply to the response without its thinking. An empty
-one follows none.
+one follows none. `judging: loose` takes an instruction as followed when one of eight versions of the response follows
+it, as the benchmarks' loose accuracy does: without its first line, its last, both or none, with stars and without.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from typing import Any
 
 from nemo_brorl.tasks.verifiers import language
 from nemo_brorl.tasks.verifiers.answer import without_thinking
-from nemo_brorl.tasks.verifiers.ifeval.constraints import CONSTRAINTS, wrong_argument
-from nemo_brorl.tasks.verifiers.payload import Payload, check_choice, is_list
+from nemo_brorl.tasks.verifiers.ifeval.instructions import INSTRUCTIONS, REFUSED, wrong_argument
+from nemo_brorl.tasks.verifiers.payload import Payload, check_choice, is_blank, is_list
 
 Arguments = Mapping[str, Any]
+JUDGINGS = ("strict", "loose")
 SCORINGS = ("fraction", "all")  # share of instructions that are followed (ProRL's reward); 1 when all are, else 0
 
 
 def check(payload: Payload) -> Iterator[str]:
     """What is wrong with a payload."""
     yield from check_choice(payload, "scoring", SCORINGS)
+    yield from check_choice(payload, "judging", JUDGINGS)
     names: Any = payload.get("instruction_id_list")
     arguments: Any = payload.get("kwargs")
     if not is_list(names):
@@ -39,17 +42,32 @@ def check(payload: Payload) -> Iterator[str]:
 def score(payload: Payload, response: str) -> float:
     """Share of the instructions that the response follows, or with `scoring: all` whether it follows every one."""
     text = without_thinking(response)
-    if not text.strip():
+    if is_blank(text):
         return 0.0
+    texts = [text]
+    if payload.get("judging", JUDGINGS[0]) == "loose":
+        texts = versions(text)
     followed = []
     names = payload["instruction_id_list"]
     arguments = payload["kwargs"]
     for name, given in zip(names, arguments, strict=True):
-        is_followed = CONSTRAINTS[name]
-        followed.append(is_followed(text, **_given(given)))
+        is_followed = INSTRUCTIONS[name]
+        own_arguments = _given(given)
+        followed.append(any(is_followed(version, **own_arguments) for version in texts))
     if payload.get("scoring", SCORINGS[0]) == "all":
         return float(all(followed))
     return sum(followed) / len(followed)
+
+
+def versions(text: str) -> list[str]:
+    """The eight versions of a response that loose judging looks at, without the empty ones."""
+    lines = text.split("\n")
+    found = [text]
+    for cut in (lines[1:], lines[:-1], lines[1:-1]):
+        found.append("\n".join(cut).strip())
+    for version in list(found):
+        found.append(version.replace("*", ""))
+    return [version for version in found if not is_blank(version)]
 
 
 def load() -> None:
@@ -58,17 +76,25 @@ def load() -> None:
 
 
 def _given(arguments: Arguments | None) -> dict[str, Any]:
-    if arguments is None:
-        return {}
-    return {name: value for name, value in arguments.items() if value is not None}
+    """Arguments that are not null; whole numbers as such, which tables of several types have as 3.0."""
+    found: dict[str, Any] = {}
+    for name, value in (arguments or {}).items():
+        if value is None:
+            continue
+        is_whole = isinstance(value, float) and value.is_integer()
+        found[name] = int(value) if is_whole else value
+    return found
 
 
 def _wrong_instruction(name: str, arguments: Arguments | None) -> Iterator[str]:
-    if name not in CONSTRAINTS:
-        yield f"unknown instruction {name!r}; the known ones are {', '.join(CONSTRAINTS)}"
+    if name in REFUSED:
+        yield f"instruction {name!r} cannot be judged here: {REFUSED[name]}; leave its rows out (data.max_bad_rows)"
+        return
+    if name not in INSTRUCTIONS:
+        yield f"unknown instruction {name!r}; the known ones are {', '.join(INSTRUCTIONS)}"
         return
     given = _given(arguments)
-    signature = inspect.signature(CONSTRAINTS[name])
+    signature = inspect.signature(INSTRUCTIONS[name])
     _, *wanted = signature.parameters  # behind the response
     if set(given) != set(wanted):
         yield f"{name} takes {', '.join(wanted) or 'no arguments'} and was given {', '.join(given) or 'none'}"

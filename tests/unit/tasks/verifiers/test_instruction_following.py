@@ -8,7 +8,7 @@ import pytest
 
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.tasks.verifiers.ifeval.constraints import CONSTRAINTS, count_sentences
-from nemo_brorl.tasks.verifiers.ifeval.instruction_following import score
+from nemo_brorl.tasks.verifiers.ifeval.instruction_following import score, versions
 from nemo_brorl.tasks.verifiers.registry import check_payload
 
 GERMAN = "Das ist ein kurzer Satz, und er ist auf Deutsch geschrieben."
@@ -59,8 +59,8 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     (
         "detectable_content:postscript",
         {"postscript_marker": "P.S."},
-        ["Bye.\nP.S. me", "p. s. me"],
-        ["Bye.", "PS me", "lamps.s"],
+        ["Bye.\nP.S. me", "p. s. me", "**P.S.** me", "(P.S. me)", "P.P.S. me"],
+        ["Bye.", "PS me", "lamps.s", "p.s me"],
     ),
     ("detectable_content:postscript", {"postscript_marker": "P.P.S"}, ["P.P.S more", "p. p. s. more"], ["P.S. more"]),
     (
@@ -73,7 +73,7 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         "detectable_format:constrained_response",
         {},
         ["My answer is yes.", "So: My answer is maybe."],
-        ["My answer is yes", "yes"],
+        ["My answer is yes", "yes", "MY ANSWER IS YES.", "my answer is no."],
     ),
     (
         "detectable_format:number_highlighted_sections",
@@ -119,8 +119,8 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         ["an Ox"],
         ["an OX"],
     ),
-    ("change_case:english_capital", {}, [ENGLISH.upper()], [ENGLISH, GERMAN.upper()]),
-    ("change_case:english_lowercase", {}, [ENGLISH.lower()], [ENGLISH, GERMAN.lower()]),
+    ("change_case:english_capital", {}, [ENGLISH.upper(), "I THINK SO."], [ENGLISH, GERMAN.upper(), "OK"]),
+    ("change_case:english_lowercase", {}, [ENGLISH.lower()], [ENGLISH, GERMAN.lower(), "ok"]),
     ("punctuation:no_comma", {}, ["one; two"], ["one, two"]),
     ("startend:quotation", {}, ['"yes"', ' "a "b" c"\n'], ["yes", '"yes', '"']),
 ]
@@ -163,6 +163,18 @@ def test_the_score_is_the_share_of_instructions_or_all_of_them() -> None:
     assert [score(payload(*both, scoring="all"), text) for text in ("yes", "no", "yes, yes")] == [1.0, 0.0, 0.0]
 
 
+def test_loose_judging_looks_at_eight_versions() -> None:
+    assert versions("a*\nb\nc") == ["a*\nb\nc", "b\nc", "a*\nb", "b", "a\nb\nc", "b\nc", "a\nb", "b"]
+    assert versions("*a*") == ["*a*", "a"]
+    no_comma = ("punctuation:no_comma", {})
+    quoted = ("startend:quotation", {})
+    response = 'Sure, here it is:\n"one two"'
+    assert [score(payload(item), response) for item in (no_comma, quoted)] == [0.0, 0.0]
+    assert [score(payload(item, judging="loose"), response) for item in (no_comma, quoted)] == [1.0, 1.0]
+    assert score(payload(quoted, judging="loose"), '**"one"**') == 1.0
+    assert score(payload(quoted, judging="loose"), "one") == 0.0
+
+
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [
@@ -192,6 +204,8 @@ def test_sentences_are_counted(text: str, sentences: int) -> None:
             "write at least or less than",
         ),
         (payload(("detectable_format:title", {}), scoring="some"), "choose fraction, all"),
+        (payload(("detectable_format:title", {}), judging="lax"), "choose strict, loose"),
+        (payload(("words:start_verb", {})), "cannot be judged here: it needs a tagger.*data.max_bad_rows"),
     ],
 )
 def test_a_payload_that_cannot_be_scored_is_refused(wrong: dict[str, Any], message: str) -> None:
