@@ -129,10 +129,10 @@ def no_bullets_bullets(text: str) -> bool:
 
 
 def title_case(text: str) -> bool:
-    """Every word has one capital, its first letter; small words may be small."""
+    """Every word begins with its one capital, or is all capitals; small words may be small."""
     words = [word for word in words_of(text) if word[0].isalpha()]
     small = ("a", "an", "the", "and", "but", "or", "nor", "of", "in", "on", "at", "to", "for", "by", "with", "as")
-    return bool(words) and all(word.istitle() or _is_capital(word) or word in small for word in words)
+    return bool(words) and all(word.isupper() or _is_capital(word) or word in small for word in words)
 
 
 def output_template(text: str) -> bool:
