@@ -262,14 +262,10 @@ class BroRLTrainer:
     def resume(self) -> bool:
         """Continue from the newest usable checkpoint; False when there is none."""
         run = self.parts.checkpoints.load_newest(self.parts.policy.load)
-<<<<<<< HEAD
         resume_step = run.step if run else None
         self.events.drop_after(resume_step)
         self.parts.store.drop_after(resume_step)
-=======
-        self.events.drop_after(run.step if run else None)
-        self.reward_alarms.resume(run.step if run else None, run.state.get("reward_watch") if run else None)
->>>>>>> 1ea757f (A watch for reward hacking: rewards without answers, one answer for many prompts, sudden rises, failing verifiers)
+        self.reward_alarms.resume(resume_step, run.state.get("reward_watch") if run else None)
         if run is None:
             return False
         state = run.state
