@@ -18,7 +18,7 @@ from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.multiple_choice import right_letter
 from nemo_brorl.tasks.verifiers.payload import Payload, accepted_answers
-from nemo_brorl.tasks.verifiers.registry import answer_reader
+from nemo_brorl.tasks.verifiers.registry import answer_reader, is_open
 
 CONSTANTS = (
     "",
@@ -78,13 +78,20 @@ def paid_constants(
     `ProcessPool.score`."""
     found = []
     for questions in tasks:
-        answered = [question for question in questions if answer_reader(question.verifier, question.payload)]
+        answered = [question for question in questions if _can_be_tried(question)]
         if not answered:
             continue
         best = max(_pays(answered, pool), key=_excess)
         if _excess(best) > max_reward:
             found.append(best)
     return found
+
+
+def _can_be_tried(question: Question) -> bool:
+    """Whether its verifier knows of answers, and needs neither a sandbox nor what a user's own may reach."""
+    verifier = question.verifier
+    has_answers = answer_reader(verifier, question.payload) is not None
+    return has_answers and not is_open(verifier, question.payload)
 
 
 def _excess(paid: Paid) -> float:

@@ -14,6 +14,7 @@ from nemo_brorl.tasks.questions.questions import Question
 from nemo_brorl.tasks.scoring.constant_answers import CONSTANTS, check_constants, is_reference, paid_constants
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from tests.support.bad_verifiers import MISBEHAVE
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,8 @@ def test_a_task_of_yes_and_no_is_not(pool: ProcessPool) -> None:
 
 def test_what_has_no_answer_is_passed_over(pool: ProcessPool) -> None:
     any_text = question("instruction_following", instruction_id_list=["punctuation:no_comma"], kwargs=[{}])
-    assert paid_constants([[any_text], []], pool, max_reward=0.0) == []
+    own = question("composite", answer="1", parts=[{"verifier": MISBEHAVE}, {"verifier": "exact_match"}])
+    assert paid_constants([[any_text], [], [own]], pool, max_reward=0.0) == []
 
 
 def test_a_reference_is_a_text_or_an_options_letter() -> None:
