@@ -18,12 +18,11 @@ from typing import Any
 
 from nemo_brorl.config.schema import TaskConfig
 from nemo_brorl.tasks.questions.reasoning_gym import ReasoningGymSource
-from nemo_brorl.tasks.scoring.child_process import Isolation, Job
+from nemo_brorl.tasks.scoring.child_process import Isolation, Job, cpu_time
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 
 TASKS = ("chain_sum", "countdown", "word_ladder", "mini_sudoku", "propositional_logic")
-SIZES = (16, 64, 512)
 NUM_GROUPS = 40
 
 
@@ -49,18 +48,19 @@ def score_groups(payloads: Sequence[dict[str, Any]], size: int, is_shared: bool)
             texts = [f"<answer>{payload['answer']}{number}</answer>" for number in range(size)]
             pool.score("reasoning_gym", payload, texts)
         seconds = time.perf_counter() - start
+        unfinished_cpu_s = sum(map(cpu_time, pool.child_pids()))  # of children that end with the fork server
     finally:
         pool.close()
         Job.isolation = isolation  # type: ignore[method-assign]
-    return seconds, children_cpu_s() - cpu_before
+    return seconds, children_cpu_s() - cpu_before + unfinished_cpu_s
 
 
-def measure(repeats: int) -> dict[str, Any]:
+def measure(repeats: int, sizes: Sequence[int]) -> dict[str, Any]:
     """Medians by size of the group."""
     source = ReasoningGymSource([TaskConfig(name) for name in TASKS], 0.1, "train", seed=1)
     payloads = [dict(source.question(index).payload) for index in range(NUM_GROUPS)]
     result: dict[str, Any] = {}
-    for size in SIZES:
+    for size in sizes:
         shared, own = [], []
         for _ in range(repeats):
             shared.append(score_groups(payloads, size, is_shared=True))
@@ -71,6 +71,7 @@ def measure(repeats: int) -> dict[str, Any]:
             "ratio": own_s / shared_s,
             "extra_ms_a_group": 1000 * (own_s - shared_s) / NUM_GROUPS,
             "ms_a_group": 1000 * own_s / NUM_GROUPS,
+            "cpu_ratio": own_cpu / shared_cpu,
             "extra_cpu_ms_a_group": 1000 * (own_cpu - shared_cpu) / NUM_GROUPS,
         }
     return result
@@ -80,7 +81,9 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    print(json.dumps(measure(parser.parse_args().repeats), indent=1))
+    parser.add_argument("--sizes", type=int, nargs="*", default=[16, 64, 512])
+    options = parser.parse_args()
+    print(json.dumps(measure(options.repeats, options.sizes), indent=1))
 
 
 if __name__ == "__main__":
