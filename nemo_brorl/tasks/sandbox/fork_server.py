@@ -12,6 +12,7 @@ the other end of the socket does.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -41,6 +42,9 @@ def main(arguments: list[str]) -> None:
     _be_expendable()
     for module in settings["preload"]:
         importlib.import_module(module)
+    for module in settings["wanted"]:
+        with contextlib.suppress(Exception):  # who uses it will hear of it
+            importlib.import_module(module)
     sys.path[:] = [path for path in sys.path if path and path != settings["source"]]
     processes = -1
     if os.path.isdir("/proc"):  # it is there, unless bubblewrap is around us

@@ -6,7 +6,6 @@ is replaced when another test comes, when its pipes are used up, and when it has
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from collections.abc import Sequence
@@ -138,18 +137,18 @@ class Judge:
         return self._process
 
     def _sandbox_for(self, test: ScriptedTest) -> Sandbox:
-        """The sandbox for judges, which has imported the test's modules as far as there are such: another one if need
-        be, which has all the old ones, too."""
+        """The sandbox for judges, which has imported the test's modules as far as they can be: another one if need be,
+        which has all the old ones, too."""
         process = self._process
         if process is not None and (process.test != test or not process.channels):
             self._end_process()
-        wanted = {module for module in test.modules if importlib.util.find_spec(module) is not None}
+        wanted = set(test.modules)
         if self._sandbox is not None:
-            if wanted <= set(self._sandbox.preload):
+            if wanted <= set(self._sandbox.wanted):
                 return self._sandbox
-            wanted.update(self._sandbox.preload)
+            wanted.update(self._sandbox.wanted)
             self.close()
-        self._sandbox = self._programs.beside([*MODULES, *sorted(wanted.difference(MODULES))])
+        self._sandbox = self._programs.beside(MODULES, sorted(wanted))
         return self._sandbox
 
     def _end_process(self) -> None:

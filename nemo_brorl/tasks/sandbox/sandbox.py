@@ -96,7 +96,8 @@ class Sandbox:
     manager.
 
     bubblewrap makes the namespaces where it is installed and works, else this package does. `without` names layers
-    (fields of `Layers`) to do without, for kernels that have a bad one and for tests. Raises SandboxError when a
+    (fields of `Layers`) to do without, for kernels that have a bad one and for tests. `preload` are modules that must
+    be there for programs, `wanted` those that need not. Raises SandboxError when a
     program could do what it must not, with the list of it, unless `is_bare_allowed`; and when the fork server does not
     start.
     """
@@ -110,12 +111,14 @@ class Sandbox:
         preload: Sequence[str] = (),
         without: Sequence[str] = (),
         is_bare_allowed: bool = False,
+        wanted: Sequence[str] = (),
     ) -> None:
         self.limits = limits or Limits()
         self.readable = tuple(readable)
         self.preload = tuple(preload)
         self.without = tuple(without)
         self.is_bare_allowed = is_bare_allowed
+        self.wanted = tuple(wanted)
         self.num_lost = 0
         self._start()
         log.info("%s", self.layers)
@@ -134,10 +137,17 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def beside(self, preload: Sequence[str]) -> Sandbox:
+    def beside(self, preload: Sequence[str], wanted: Sequence[str]) -> Sandbox:
         """Another sandbox like this one, which imports these modules, too."""
         modules = [*self.preload, *preload]
-        return Sandbox(self.limits, self.readable, modules, self.without, self.is_bare_allowed)
+        return Sandbox(
+            self.limits,
+            self.readable,
+            modules,
+            self.without,
+            self.is_bare_allowed,
+            wanted,
+        )
 
     def run(self, job: Job, seconds: float | None = None) -> Run:
         """Run a job: each part within the limits, all of it within `seconds`. A lost fork server is replaced, and the
@@ -300,6 +310,7 @@ class Sandbox:
             "mounted_scratch": mounted_scratch,
             "readable": readable,
             "preload": [*USEFUL.split(), *self.preload],
+            "wanted": list(self.wanted),
             "source": SOURCE,
             "without": list(without),
             "limits": asdict(self.limits),

@@ -18,7 +18,7 @@ from nemo_brorl.tasks.sandbox.limits import MARK
 NUM_KEPT = 64  # scripts that a process remembers
 PROMPT = ">>> "  # of a script that is an interactive session
 # Modules by which test scripts import the program.
-PROGRAM_MODULES = ("solution", "main", "program")
+PROGRAM_MODULES = ("solution", "main", "program", "__main__")
 # Names that scripts use without importing them, where the program was to import them.
 SHORT_NAMES = {"np": "import numpy as np", "numpy": "import numpy"}
 STANDARD_NAMES = {

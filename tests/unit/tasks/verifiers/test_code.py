@@ -150,6 +150,11 @@ def test_sandboxes_that_are_lost_cost_the_test_and_are_replaced() -> None:
         assert code.score(payload, right) == 1.0
 
 
+def test_a_module_that_a_script_cannot_import_costs_its_own_tests_alone() -> None:
+    tests = ["import no_such_module\nassert f(1) == 1", "assert f(2) == 2", "from __main__ import f\nassert f(2) == 2"]
+    assert code.score({"tests": tests}, block("def f(x): return x")) == pytest.approx(2 / 3)
+
+
 def test_the_pool_scores_programs_in_its_children() -> None:
     pool = ProcessPool(Deadlines(60))
     try:
