@@ -1,4 +1,6 @@
-# make train         install (once), make a small base model (once), train it, print what changed, evaluate the best weights
+# make train         install (once), train the base that comes with the repository, print what changed, and evaluate base and best weights
+#                    on questions that the run has not seen
+# make base          make that base anew, from nothing
 # make test          unit and end-to-end tests and 300 attacks, two files at a time, then those on a GPU where there is one; the 20 slowest are listed
 # make check         unit tests and linters: what a change needs before it is committed
 # make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
@@ -8,7 +10,7 @@
 # CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack,
 # WORKERS=4 runs that many test files at a time.
 
-CONFIG ?= brorl_cpu
+CONFIG ?= sums_cpu
 ARGS ?=
 KIND ?= cpu
 WORKERS ?= 2
@@ -17,15 +19,18 @@ PYTHON := .venv/bin/python
 # Without compiled modules every actor would compile all of its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The small model stands in for one that cannot be downloaded; not needed where ARGS or a GPU recipe names a model.
-WARM_UP := $(if $(findstring policy.model=,$(ARGS))$(findstring gpu,$(CONFIG)),,yes)
+# These recipes train a small model that stands in for one that cannot be downloaded, unless ARGS names another.
+WARM_UP := $(if $(findstring policy.model=,$(ARGS)),,$(filter brorl_cpu prorl_n16_cpu,$(CONFIG)))
+
+# Questions that are reported on: held out, and not those that validation has chosen the best weights by.
+REPORTED := evaluation.first_prompt=256 evaluation.num_prompts=512 evaluation.samples_per_prompt=16
 
 # Tests of one file share fixtures and go to one worker, the longest file first (tests/conftest.py). A worker starts Ray of its own.
 PYTEST := OMP_NUM_THREADS=1 $(PYTHON) -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STYLE := tests/test_architecture.py tests/test_style.py
 
-.PHONY: help env train test check test-cluster attacks lint bench docs clean
+.PHONY: help env train base test check test-cluster attacks lint bench docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|WORKERS\)/s/^# //p' Makefile
@@ -36,7 +41,12 @@ env:
 train: env
 	$(if $(WARM_UP),$(PYTHON) -m nemo_brorl sft --config-name $(CONFIG) $(ARGS))
 	$(PYTHON) -m nemo_brorl train --config-name $(CONFIG) $(ARGS)
-	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf' evaluation.samples_per_prompt=16
+	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(REPORTED) $(ARGS) 'evaluation.output=$${exp_manager.explicit_log_dir}/before'
+	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(REPORTED) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf' \
+		'evaluation.compare_with=$${exp_manager.explicit_log_dir}/before/evaluation.json'
+
+base: env
+	$(PYTHON) -m nemo_brorl sft --config-name $(CONFIG) $(ARGS)
 
 test: env
 	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end tests/unit tests/attacks $(STYLE) $(ARGS)

@@ -21,6 +21,7 @@ from nemo_brorl.training.warm_up.demonstrations import Demonstrations, tokenizer
 from nemo_brorl.training.warm_up.initial_model import write_initial_model
 from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
 from nemo_brorl.training.warm_up.trainer import WarmUpResult, finish, is_cached, warm_up
+from nemo_brorl.training.warm_up.worked_sums import Habits
 
 TOKENIZER_QUESTIONS = 4000  # that the small tokenizer learns its merges from
 DEMONSTRATION_SEED_OFFSET = 1000  # other questions than those that training begins with
@@ -65,11 +66,13 @@ def warm_up_model(
         sampler = wiring.make_sampler(config, actors, console)
         evaluator = Evaluator(config, inputs.held_out, sampler)
         source = make_source(config.data, "train", config.trainer.seed + DEMONSTRATION_SEED_OFFSET)
+        habits = Habits(config.sft.dropped_carry_rate, config.sft.slip_rate) if config.sft.worked_sums else None
         demonstrations = Demonstrations(
             source,
             inputs.tokenizer,
             config.data.system_prompt,
             config.sft.tagged_fraction,
+            habits,
         )
         outcome = warm_up(config, demonstrations, policy, actors.generator, evaluator, console)
         return finish(config, policy, outcome), outcome

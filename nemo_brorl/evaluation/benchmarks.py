@@ -90,13 +90,19 @@ def read_benchmarks(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Bench
 
 
 def held_out_prompts(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Prompt]:
-    """The held-out prompts of `data`, those of validation too. Raises DataError when there are none."""
+    """The held-out prompts of `data` from `evaluation.first_prompt` on, those of validation too. Raises DataError when
+    there are none."""
+    settings = config.evaluation
     source = make_source(config.data, "held_out", EVALUATION_SEED)
     stream = PromptStream(source, tokenizer, config.data, split="held_out")
-    prompts = stream.take(config.evaluation.num_prompts)
-    if not prompts:
-        raise DataError("there are no held-out prompts: raise data.held_out_fraction or give more data")
-    return prompts
+    prompts = stream.take(settings.first_prompt + settings.num_prompts)
+    chosen = prompts[settings.first_prompt :]
+    if not chosen:
+        raise DataError(
+            f"there are {len(prompts)} held-out prompts and none from evaluation.first_prompt={settings.first_prompt} "
+            "on: raise data.held_out_fraction, give more data, or write a smaller evaluation.first_prompt"
+        )
+    return chosen
 
 
 def _held_out(config: BroRLConfig, tokenizer: ChatTokenizer) -> Benchmark:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 PASS_AT_1 = "validation/pass_at_1"
+CURVE_WIDTH = 60  # characters of a bar that stands for 100 %
 STAGES = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
 
 
@@ -22,6 +23,16 @@ def change_rows(before: Mapping[str, float], after: Mapping[str, float]) -> list
         points = 100 * (after[name] - before[name])
         constant = after[name.replace("pass_at_1", "constant_answer")]
         rows.append([title, f"{before[name]:.1%}", f"{after[name]:.1%}", f"{points:+.1f} points", f"{constant:.1%}"])
+    return rows
+
+
+def curve_rows(validations: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Step, pass@1 and a bar as long as pass@1, for every validation of a run."""
+    rows: list[list[str]] = []
+    for row in validations:
+        found = row[PASS_AT_1]
+        bar = "█" * round(CURVE_WIDTH * found)
+        rows.append([str(row["step"]), f"{found:.1%}", bar])
     return rows
 
 

@@ -55,6 +55,9 @@ class EvaluationConfig(Section):
     """Validation and evaluation on held-out prompts or benchmarks (docs/evaluation.md)."""
 
     num_prompts: int = setting(256, "held-out prompts", at_least=1)
+    first_prompt: int = setting(
+        0, "held-out prompts before this one are left out: what is tuned on is not what is reported on", at_least=0
+    )
     samples_per_prompt: int = setting(8, "responses of each prompt", at_least=1)
     temperature: float = setting(1.0, "0: the likeliest token", at_least=0)
     top_p: float = setting(1.0, "share of the probability mass that tokens are drawn from", above=0, at_most=1)

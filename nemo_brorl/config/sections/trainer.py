@@ -108,6 +108,11 @@ class SftConfig(Section):
     tagged_fraction: float = setting(
         1.0, "share of demonstrations that write the answer in tags; the rest write it bare", within=(0, 1)
     )
+    worked_sums: bool = setting(False, "demonstrations of chain_sum write every step before the answer")
+    dropped_carry_rate: float = setting(
+        0.0, "chance that a worked sum forgets a carry or a borrowed ten", within=(0, 1)
+    )
+    slip_rate: float = setting(0.0, "chance that a step of a worked sum is off by one", within=(0, 1))
     batch_size: int = setting(32, "demonstrations per optimizer step", at_least=1)
     lr: float = setting(2e-3, "learning rate at the start", above=0)
     max_steps: int = setting(1000, "optimizer steps; the learning rate falls to a tenth by then", at_least=1)

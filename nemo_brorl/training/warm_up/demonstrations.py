@@ -14,6 +14,9 @@ from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.tasks.questions.sources import Question, Source
 from nemo_brorl.training.warm_up.tokenizer import ANSWER_TAGS
+from nemo_brorl.training.warm_up.worked_sums import Habits, work_out
+
+SUMS = "chain_sum"  # Reasoning Gym's task whose steps can be written
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class Demonstrations:
     """Demonstration i is a function of the source's seed and i. Give it a train source: then no held-out question is
     used.
 
-    `tagged_fraction` of them are `<answer>ANSWER</answer>`, the others bare.
+    `tagged_fraction` of them are `<answer>ANSWER</answer>`, the others bare. With `habits` the sums of `chain_sum` are
+    worked out step by step, with the errors of a pupil who has these habits.
     """
 
     def __init__(
@@ -38,17 +42,25 @@ class Demonstrations:
         tokenizer: ChatTokenizer,
         system_prompt: str | None,
         tagged_fraction: float,
+        habits: Habits | None = None,
     ) -> None:
         self.source = source
         self.tokenizer = tokenizer
         self.system_prompt = system_prompt
         self.tagged_fraction = tagged_fraction
+        self.habits = habits
 
     def demonstration(self, index: int) -> Demonstration:
         """Raises DataError when the question has no single written answer to learn from."""
         question = self.source.question(index)
-        style = Random(f"style {index}").random()
-        text = response_text(question, is_tagged=style < self.tagged_fraction)
+        random = Random(f"style {index}")
+        is_tagged = random.random() < self.tagged_fraction
+        if self.habits and question.task == SUMS:
+            expression = question.payload["metadata"]["expression"]
+            worked = work_out(expression, self.habits, random)
+            text = worked.steps + written(worked.result, is_tagged)
+        else:
+            text = response_text(question, is_tagged)
         prompt_ids = self.tokenizer.prompt_ids(question.text, self.system_prompt)
         response_ids = self.tokenizer.encode(text)
         return Demonstration(
@@ -71,6 +83,11 @@ def response_text(question: Question, is_tagged: bool) -> str:
             f"task {question.task} generates questions without a written answer; leave it out of the warm-up's "
             "data.tasks"
         )
+    return written(answer, is_tagged)
+
+
+def written(answer: object, is_tagged: bool) -> str:
+    """An answer in tags, or bare."""
     if not is_tagged:
         return str(answer)
     opening, closing = ANSWER_TAGS

@@ -1,7 +1,8 @@
 """A small tokenizer for a model made from nothing: byte-level BPE over the tasks' own text.
 
-Every digit is a token of its own, so that numbers of any length are spelled the same way. `<answer>` and `</answer>`
-are single tokens but not special ones: decoding keeps them, the verifier looks for them.
+Text is split into words as Qwen2 splits it, because that is how `AutoTokenizer` reads the tokenizer of a Qwen2 model,
+whatever its files say. So every digit is a token of its own, and numbers of any length are spelled the same way.
+`<answer>` and `</answer>` are single tokens but not special ones: decoding keeps them, the verifier looks for them.
 """
 
 from __future__ import annotations
@@ -19,9 +20,6 @@ SPECIAL_TOKENS = (END_OF_TEXT, IM_START, IM_END)
 ANSWER_TAGS = ("<answer>", "</answer>")
 BYTES = 256
 
-# A digit; a word with its leading space; punctuation with the spaces around it (" - " is one token); white space.
-WORD_PATTERN = r"\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+ ?|\s+"
-
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -34,22 +32,19 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     The same texts give the same tokenizer. Raises ConfigError when `vocab_size` has no room for the bytes and the named
     tokens.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
     smallest = BYTES + len(SPECIAL_TOKENS) + len(ANSWER_TAGS)
     if vocab_size < smallest:
         raise ConfigError(
             f"sft.vocab_size={vocab_size} is too small for a byte-level tokenizer; write {smallest} or more"
         )
+    qwen2 = Qwen2Tokenizer().backend_tokenizer
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(WORD_PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.normalizer = qwen2.normalizer
+    tokenizer.pre_tokenizer = qwen2.pre_tokenizer
+    tokenizer.decoder = qwen2.decoder
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(ANSWER_TAGS),
         special_tokens=list(SPECIAL_TOKENS),

@@ -12,7 +12,7 @@ import pytest
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.evaluation.benchmarks import Benchmark, read_benchmarks
+from nemo_brorl.evaluation.benchmarks import Benchmark, held_out_prompts, read_benchmarks
 from nemo_brorl.tasks.verifiers.registry import find
 from tests.support.tiny_model import make_tokenizer
 
@@ -134,6 +134,14 @@ def test_without_benchmarks_the_held_out_prompts_are_asked(tokenizer: ChatTokeni
     (found,) = read_benchmarks(config, tokenizer)
     assert (found.name, len(found.prompts), found.num_samples) == ("held_out", 6, config.evaluation.samples_per_prompt)
     assert found.prompts[0].uid == "held_out/0"
+
+
+def test_prompts_for_reporting_follow_those_for_tuning(tokenizer: ChatTokenizer) -> None:
+    room = ["data.max_prompt_tokens=400", "generation.max_model_len=2048"]
+    both = load_config("brorl_cpu", [*room, "evaluation.num_prompts=6"])
+    reported = load_config("brorl_cpu", [*room, "evaluation.num_prompts=2", "evaluation.first_prompt=4"])
+    all_prompts = held_out_prompts(both, tokenizer)
+    assert held_out_prompts(reported, tokenizer) == all_prompts[4:]
 
 
 def test_questions_are_told_apart_from_how_a_tokenizer_reads_them(tokenizer: ChatTokenizer, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from nemo_brorl.tasks.questions.sources import Question, ReasoningGymSource, is_
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS
 from nemo_brorl.training.warm_up.demonstrations import Demonstrations, response_text, tokenizer_texts
 from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
+from nemo_brorl.training.warm_up.worked_sums import Habits
 
 TASKS = [
     TaskConfig(name="chain_sum", config={"max_terms": 2, "max_digits": 2}),
@@ -69,3 +70,21 @@ def test_the_share_of_tagged_answers_is_as_set_and_the_rest_are_bare(
     assert all(text in (answer, f"<answer>{answer}</answer>") for text, answer in zip(texts, answers, strict=True))
     share = sum(text.startswith("<answer>") for text in texts) / 400
     assert abs(share - 0.6) < 0.08  # three standard deviations are 0.073
+
+
+def test_a_careful_pupil_works_sums_out_and_other_tasks_as_before(
+    source: ReasoningGymSource, tokenizer: ChatTokenizer
+) -> None:
+    demonstrations = Demonstrations(source, tokenizer, None, tagged_fraction=1.0, habits=Habits(0.0, 0.0))
+    num_sums = 0
+    for index, demonstration in enumerate(demonstrations.batch(0, 60)):
+        question = source.question(index)
+        text = tokenizer.decode(demonstration.response_ids)
+        answer = question.payload["answer"]
+        if question.task == "chain_sum":
+            num_sums += 1
+            expression = question.payload["metadata"]["expression"].replace(" ", "")
+            assert text == f"{expression}={answer}<answer>{answer}</answer>"  # of two terms
+        else:
+            assert text == f"<answer>{answer}</answer>"
+    assert num_sums > 10

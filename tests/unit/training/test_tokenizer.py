@@ -116,3 +116,14 @@ def test_without_a_template_the_prompt_is_plain_text(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").unlink()
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.decode(tokenizer.prompt_ids("1 + 1", "Be brief.")) == "Be brief.\n\n1 + 1\n"
+
+
+def test_transformers_reads_it_as_a_qwen2_tokenizer_to_the_same_tokens(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    built = build_tokenizer(TEXTS, 320)
+    built.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2"}))
+    read = AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("4 - 1 - 7 =\n", "It's 780, 461.", " two  spaces\n", "<answer>-6</answer>"):
+        assert read.encode(text) == built.encode(text)
