@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from nemo_brorl.config.schema import CodeConfig, RewardsConfig
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
@@ -19,6 +20,7 @@ from nemo_brorl.tasks.verifiers.code.blocks import extract_program
 from nemo_brorl.tasks.verifiers.code.tests import Rules, same_text, same_value
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from tests.support.hostile_host import kill_with_descendants
+from tests.support.source_tree import ROOT
 
 MARK = 307  # MiB
 SUM = "print(sum(map(int, input().split())))"
@@ -148,6 +150,15 @@ def test_sandboxes_that_are_lost_cost_the_test_and_are_replaced() -> None:
         kill_with_descendants(sandbox.process_id)
         assert code.score(payload, right) < 1.0
         assert code.score(payload, right) == 1.0
+
+
+def test_starter_code_of_live_code_bench_has_the_names_that_it_uses() -> None:
+    recipe = yaml.safe_load((ROOT / "conf" / "evaluation.yaml").read_text(encoding="utf-8"))
+    benchmarks = {benchmark["name"]: benchmark for benchmark in recipe["evaluation"]["benchmarks"]}
+    options = benchmarks["livecodebench"]["verifier_options"]
+    payload = {"inputs": ["[3, 1, 2]\n2"], "outputs": ["3"], "fn_name": "largest", **options}
+    starter = "class Solution:\n    def largest(self, a: List[int], k: Optional[int] = None) -> int:\n"
+    assert code.score(payload, block(f"{starter}        return nlargest(1, a)[0] if k else -inf")) == 1.0
 
 
 def test_a_module_that_a_script_cannot_import_costs_its_own_tests_alone() -> None:
