@@ -21,7 +21,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.metric_sinks import JsonlSink, LoggerSink, MetricFan, read_metrics
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.training.run_folder import claim_run_folder
-from nemo_brorl.training.tables import change_rows, curve_rows, sampling_line, time_rows
+from nemo_brorl.training.tables import change_rows, curve_lines, sampling_line, time_rows
 from nemo_brorl.training.trainer import BroRLTrainer
 
 
@@ -104,7 +104,9 @@ def print_summary(console: Console, run_folder: Path, seconds: float) -> None:
     if not validations:
         return
     console.line()
-    console.table(["step", "held-out pass@1", ""], curve_rows(validations))
+    console.line("held-out pass@1 by step")
+    for line in curve_lines(validations):
+        console.line(line)
     console.line()
     changes = change_rows(validations[0], validations[-1])
     console.table(["held-out pass@1", "before", "after", "change", "constant answer"], changes)

@@ -26,14 +26,14 @@ def change_rows(before: Mapping[str, float], after: Mapping[str, float]) -> list
     return rows
 
 
-def curve_rows(validations: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+def curve_lines(validations: Sequence[Mapping[str, Any]]) -> list[str]:
     """Step, pass@1 and a bar as long as pass@1, for every validation of a run."""
-    rows: list[list[str]] = []
+    lines: list[str] = []
     for row in validations:
         found = row[PASS_AT_1]
         bar = "█" * round(CURVE_WIDTH * found)
-        rows.append([str(row["step"]), f"{found:.1%}", bar])
-    return rows
+        lines.append(f"step {row['step']:>5}  {found:>6.1%}  {bar}")
+    return lines
 
 
 def time_rows(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:

@@ -8,7 +8,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, format_table
 from nemo_brorl.evaluation.validation import Evaluator, best_constant_answer, result_header, result_rows
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.training.tables import change_rows, curve_rows
+from nemo_brorl.training.tables import change_rows, curve_lines
 from tests.support.fakes import FakeGenerator, FakeVerifier, make_group, make_prompt
 
 
@@ -62,5 +62,5 @@ def test_result_tables_have_a_row_per_task_and_one_for_all() -> None:
 
 
 def test_a_curve_has_a_bar_of_60_characters_for_100_percent() -> None:
-    rows = curve_rows([{"step": 0, "validation/pass_at_1": 0.1}, {"step": 5, "validation/pass_at_1": 0.25}])
-    assert rows == [["0", "10.0%", "█" * 6], ["5", "25.0%", "█" * 15]]
+    lines = curve_lines([{"step": 0, "validation/pass_at_1": 0.1}, {"step": 5, "validation/pass_at_1": 0.25}])
+    assert lines == ["step     0   10.0%  " + "█" * 6, "step     5   25.0%  " + "█" * 15]
