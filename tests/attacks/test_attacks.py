@@ -16,9 +16,7 @@ NUM_ATTACKS = 300
 BATCH = 20
 # How the line of an attack begins that still succeeds -> why. Such attacks are not drawn here, and what is kept of them
 # is expected to fail.
-OPEN: dict[str, str] = {
-    "reference/": "what is expected is computed from arguments that the program has changed",
-}
+OPEN: dict[str, str] = {}
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ one test and one program after another; what it has of a program is plain data.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import json
@@ -18,18 +19,11 @@ import unittest
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from nemo_brorl.tasks.sandbox.limits import MARK
+from nemo_brorl.tasks.sandbox.limits import COPY, MARK
 from nemo_brorl.tasks.sandbox.remote import JudgeEnd
 
 MAX_ERROR = 300  # characters
-Report = Callable[
-    [
-        str,
-        Any,
-        int,
-    ],
-    None,
-]  # what, value, index
+Report = Callable[[str, Any, int], None]  # what, value, index
 
 
 def run(
@@ -44,22 +38,9 @@ def run(
     with open(channels[-1], encoding="ascii") as orders:
         for line in orders:
             program, parts = json.loads(line)
-            end = JudgeEnd(
-                channels[2 * program],
-                channels[2 * program + 1],
-                max_line,
-            )
-            judge(
-                job,
-                parts,
-                end,
-                report,
-            )
-            report(
-                "end",
-                None,
-                -1,
-            )
+            end = JudgeEnd(channels[2 * program], channels[2 * program + 1], max_line)
+            judge(job, parts, end, report)
+            report("end", None, -1)
 
 
 def judge(
@@ -71,25 +52,13 @@ def judge(
     """Run these scripts of a job, and report `["done", null, index]` where one holds of the program, else `["error",
     text, index]`. Ends without a report at the first that the program does not survive."""
     for index in parts:
-        problem = _problem(
-            job["parts"][index],
-            job["setup"],
-            end,
-        )
+        problem = _problem(job["parts"][index], job["setup"], end)
         if end.is_gone:
             return
         if problem is None:
-            report(
-                "done",
-                None,
-                index,
-            )
+            report("done", None, index)
         else:
-            report(
-                "error",
-                problem[:MAX_ERROR],
-                index,
-            )
+            report("error", problem[:MAX_ERROR], index)
 
 
 def _problem(
@@ -99,11 +68,7 @@ def _problem(
 ) -> str | None:
     """Why a script does not hold; None where it does."""
     try:
-        _run(
-            script,
-            setup,
-            end,
-        )
+        _run(script, setup, end)
     except SystemExit as error:
         is_of_script = "place" not in vars(error)  # and not of the program
         if is_of_script and error.code in (None, 0, False):
@@ -129,27 +94,12 @@ def _run(
     reached: list[None] = []
     namespace = vars(module)
     namespace[MARK] = lambda: reached.append(None)
-    exec(
-        compile(
-            setup,
-            "setup.py",
-            "exec",
-            dont_inherit=True,
-        ),
-        namespace,
-    )
+    namespace[COPY] = _copy_of
+    exec(compile(setup, "setup.py", "exec", dont_inherit=True), namespace)
     names = [name for name in script["names"] if name in script["tested"] or name not in namespace]
     namespace.update(end.names(names))
     try:
-        exec(
-            compile(
-                script["source"],
-                "tests.py",
-                "exec",
-                dont_inherit=True,
-            ),
-            namespace,
-        )
+        exec(compile(script["source"], "tests.py", "exec", dont_inherit=True), namespace)
     finally:
         _run_test_cases(namespace)
     if not reached:
@@ -157,6 +107,11 @@ def _run(
             test()
     if not reached:
         raise AssertionError("no assertion was reached")
+
+
+def _copy_of(value: Any) -> Any:
+    """A copy of a list or tuple of arguments, which a program may change; anything else as it is."""
+    return copy.deepcopy(value) if isinstance(value, list | tuple) else value
 
 
 def _run_test_cases(namespace: dict[str, Any]) -> None:
@@ -214,12 +169,7 @@ def _let_check_sizes(module: types.ModuleType, name: str, numpy: types.ModuleTyp
     ) -> Any:
         is_empty = [numpy.asarray(value).size == 0 for value in (got, expected)]
         if is_empty[0] == is_empty[1]:
-            return compare(
-                got,
-                expected,
-                *arguments,
-                **options,
-            )
+            return compare(got, expected, *arguments, **options)
         if module is numpy:
             return False
         raise AssertionError("one of them is empty, and the other not")

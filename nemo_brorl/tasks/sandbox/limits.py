@@ -9,6 +9,7 @@ MIB = 2**20
 MAX_MESSAGE = 4096  # bytes, between owner and fork server
 STOP = b"stop"  # the owner's word that a program must end now
 MARK = "__assertion__"  # name of the function that a test script calls before each assertion
+COPY = "__copy_of__"  # function that a test script's arguments behind a star go through
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,9 @@ class Remote:
             raise AttributeError(f"what a function returned is no plain data: it has no {name!r} here")
         return _ask(self, "getattr", name)
 
+    def __deepcopy__(self, memo: object) -> Remote:
+        return self
+
     def __setattr__(self, name: str, value: Any) -> None:
         _ask(self, "setattr", name, value)
 

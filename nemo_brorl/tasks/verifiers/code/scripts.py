@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from nemo_brorl.tasks.sandbox.limits import MARK
+from nemo_brorl.tasks.sandbox.limits import COPY, MARK
 
 NUM_KEPT = 64  # scripts that a process remembers
 PROMPT = ">>> "  # of a script that is an interactive session
@@ -73,19 +73,10 @@ def read_script(source: str, entry_point: str = "") -> Script:
     except RecursionError as error:
         raise ValueError("it nests too deeply") from error
     free |= marks.names
-    names, tested = _names_of_program(
-        tree,
-        free,
-        entry_point,
-    )
+    names, tested = _names_of_program(tree, free, entry_point)
     head = _imports(free - set(names))
     modules = marks.modules | {line.split()[1] for line in head}
-    return Script(
-        "\n".join([*head, text]),
-        names,
-        tested,
-        frozenset(modules),
-    )
+    return Script("\n".join([*head, text]), names, tested, frozenset(modules))
 
 
 def modules_of(source: str) -> frozenset[str]:
@@ -99,7 +90,11 @@ def modules_of(source: str) -> frozenset[str]:
 
 
 class _Marks(ast.NodeTransformer):
-    """Has each assertion say that it is reached, and finds what a script imports."""
+    """Has each assertion say that it is reached, and finds what a script imports.
+
+    A call whose value is used gets copies of what is behind a star: in `f(*x) == reference(*x)` the program would
+    otherwise change what is expected of it. A call that is a statement is there for what it changes.
+    """
 
     def __init__(self) -> None:
         self.num_marks = 0
@@ -107,10 +102,19 @@ class _Marks(ast.NodeTransformer):
         self.names: set[str] = set()  # imported from the program
 
     def visit_Assert(self, node: ast.Assert) -> Any:
+        self.generic_visit(node)
         return self._marked(node)
 
     def visit_Expr(self, node: ast.Expr) -> Any:
-        return self._marked(node) if _is_assertion(node.value) else self.generic_visit(node)
+        self.generic_visit(node.value)
+        return self._marked(node) if _is_assertion(node.value) else node
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        for argument in node.args:
+            if isinstance(argument, ast.Starred):
+                argument.value = ast.Call(ast.Name(COPY), [argument.value], [])
+        return node
 
     def visit_With(self, node: ast.With) -> Any:
         self.generic_visit(node)
@@ -131,14 +135,8 @@ class _Marks(ast.NodeTransformer):
 
     def _marked(self, node: ast.stmt) -> list[ast.stmt]:
         self.num_marks += 1
-        mark = ast.Expr(
-            ast.Call(
-                ast.Name(MARK),
-                [],
-                [],
-            )
-        )
-        return [mark, node]
+        mark = ast.Call(ast.Name(MARK), [], [])
+        return [ast.Expr(mark), node]
 
 
 def _parsed(source: str) -> ast.Module:
@@ -175,15 +173,7 @@ def _is_assertion(node: ast.expr) -> bool:
     if not isinstance(node, ast.Call):
         return False
     function = node.func
-    name = (
-        function.attr
-        if isinstance(function, ast.Attribute)
-        else getattr(
-            function,
-            "id",
-            "",
-        )
-    )
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
     return name.startswith("assert") or name == "raises"
 
 
@@ -229,8 +219,8 @@ def _asserts_in_vain(tree: ast.Module, used: set[str]) -> bool:
 def _names(source: str) -> tuple[set[str], set[str]]:
     """Names of a script's outermost scope: (those that are read anywhere in it, those that it defines)."""
     top = symtable.symtable(source, "tests.py", "exec")
-    read = {MARK}
-    bound = {MARK}
+    read = {MARK, COPY}
+    bound = {MARK, COPY}
     for symbol in top.get_symbols():
         if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace():
             bound.add(symbol.get_name())

@@ -78,3 +78,14 @@ def test_an_empty_array_is_no_number(function: str, nothing: str) -> None:
     payload = {"script": BY_NUMPY.format(function)}
     cheat = f"def double(number): return {nothing}"
     assert (score(payload, cheat), score(payload, RIGHT)) == (0.0, 1.0)
+
+
+def test_a_program_cannot_change_what_is_expected_of_it_through_arguments_behind_a_star() -> None:
+    script = "numbers = ([2, 1],)\nassert ordered(*numbers) == sorted(*numbers)"
+    empties = "def ordered(numbers):\n    numbers.clear()\n    return []"
+    assert (score({"script": script}, empties), score({"script": script}, "ordered = sorted")) == (0.0, 1.0)
+
+
+def test_a_call_that_is_a_statement_changes_its_arguments_behind_a_star() -> None:
+    script = "arguments = ([2, 1],)\norder(*arguments)\nassert arguments[0] == [1, 2]"
+    assert score({"script": script}, "def order(numbers): numbers.sort()") == 1.0
