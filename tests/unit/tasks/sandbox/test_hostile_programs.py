@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,18 @@ def test_a_deceitful_program_scores_nothing(name: str, host: Host, runner: code.
             code.run_tests(Program(source), read_tests(payload), payload | {"isolation": isolation}, runner)
         )
         assert outcomes == [False] * 5
+    assert _what_is_left(runner, host) == []
+
+
+def test_what_a_program_writes_to_shared_memory_goes_with_its_scratch_folder(host: Host, runner: code.Runner) -> None:
+    writes = "open('/dev/shm/written', 'w').write('for the next')\nprint('written')"
+    reads = "import os\nprint(os.path.exists('/dev/shm/written'))"
+    try:
+        assert runner.sandbox.run(Job(writes), SECONDS).printed in ("written\n", "")  # "": no mount namespace
+        assert runner.sandbox.run(Job(reads), SECONDS).printed == "False\n"
+        assert not Path("/dev/shm/written").exists()
+    finally:
+        Path("/dev/shm/written").unlink(missing_ok=True)
     assert _what_is_left(runner, host) == []
 
 
