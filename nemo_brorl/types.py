@@ -8,6 +8,9 @@ Each stage takes the previous type and returns the next. Everything is frozen. A
 n rollouts of a chunk, P prompt tokens, T response tokens. The driver holds no tokens: `RolloutChunk.data` is a
 reference into Ray's object store (or, in tests and for supervised data, the arrays themselves; `object_store.fetch`
 takes both).
+
+A rollout of an environment is a trajectory of several turns: `turn 1 | observation 1 | turn 2 | …`. All of that is
+its response; what the environment said in it was not sampled, is no part of the loss and has log-prob 0.
 """
 
 from __future__ import annotations
@@ -64,6 +67,7 @@ class PartialRollouts:
     lengths: Int32  # [n] tokens sampled so far; 0 for one that had not begun
     version: int  # oldest policy version that sampled one of the tokens
     data: Any  # as RolloutChunk.data: their tokens so far
+    num_sampled: Int32 | None = None  # [n] of these tokens, those that were sampled; None: all
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,9 @@ class ChunkArrays:
     """The bulk of a chunk: n responses, packed end to end."""
 
     token_ids: Int32  # [sum T]
-    log_probs: Float32  # [sum T], of the sampled token under the sampling distribution (after temperature)
+    log_probs: Float32  # [sum T], of the token under the sampling distribution (after temperature); 0: not sampled
     offsets: Int64  # [n + 1], response i is [offsets[i], offsets[i + 1])
+    is_sampled: Bool | None = None  # [sum T], False for tokens of observations; None: all were sampled
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,8 @@ class RolloutChunk:
     engine: int  # index of the engine
     data: Any  # ray.ObjectRef of ChunkArrays, or ChunkArrays
     partial: PartialRollouts | None = None  # the rollouts that were cut
+    num_sampled: Int32 | None = None  # [m] tokens of each response that were sampled; None: all
+    num_turns: Int32 | None = None  # [m] of each trajectory; None: one each
 
 
 @dataclass(frozen=True)
