@@ -194,6 +194,14 @@ class RolloutGroup:
         return np.concatenate([chunk.lengths for chunk in self.chunks])
 
     @cached_property
+    def num_sampled(self) -> Int32:
+        """[N] tokens of each response that were sampled."""
+        counts: list[Int32] = []
+        for chunk in self.chunks:
+            counts.append(chunk.lengths if chunk.num_sampled is None else chunk.num_sampled)
+        return np.concatenate(counts)
+
+    @cached_property
     def is_stopped(self) -> Bool:  # [N]
         return np.concatenate([chunk.is_stopped for chunk in self.chunks])
 
@@ -269,7 +277,7 @@ class MicroBatch:
 
     segments: tuple[Segment, ...]
     num_tokens: int
-    num_loss_tokens: int  # response tokens
+    num_loss_tokens: int  # sampled tokens of the responses
 
 
 @dataclass(frozen=True)
@@ -285,7 +293,7 @@ class UpdatePlan:
     loss_scale: float = 1.0  # as of the batch
 
     def num_loss_tokens(self, mini_batch: int) -> int:
-        """Response tokens of one mini-batch over all ranks: the denominator of the token mean."""
+        """Sampled tokens of one mini-batch over all ranks: the denominator of the token mean."""
         micro_batches = chain.from_iterable(self.mini_batches[mini_batch])
         return sum(micro.num_loss_tokens for micro in micro_batches)
 

@@ -30,7 +30,7 @@ class GroupRewards:
 
     raw: Float32  # [N]
     shaped: Float32  # [N]
-    lengths: Int32  # [N] response tokens
+    lengths: Int32  # [N] sampled tokens of the responses
 
     def of(self, rollouts: Int64) -> GroupRewards:
         """Those of some of its rollouts alone."""
@@ -111,9 +111,9 @@ def rloo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float3
 
 
 def opo(groups: Sequence[GroupRewards], config: AlgorithmConfig) -> list[Float32]:
-    """R − Σ l R / Σ l over the group, with l the response's tokens (OPO, arXiv 2505.23585 section 3): the baseline of
-    least variance where the squared norm of a response's score function is in proportion to its length. For strictly
-    on-policy steps, which is what the paper derives it for: `algorithm.num_mini_batches=1`."""
+    """R − Σ l R / Σ l over the group, with l the response's sampled tokens (OPO, arXiv 2505.23585 section 3): the
+    baseline of least variance where the squared norm of a response's score function is in proportion to its length. For
+    strictly on-policy steps, which is what the paper derives it for: `algorithm.num_mini_batches=1`."""
     advantages = []
     for group in groups:
         rewards = wide(group)

@@ -1,9 +1,9 @@
-"""What a loss takes and gives: the response tokens of a micro-batch, and sums over them.
+"""What a loss takes and gives: the response tokens of a micro-batch that were sampled, and sums over them.
 
-Sums, not means: the caller divides by the number of response tokens of the whole mini-batch, over all micro-batches and
+Sums, not means: the caller divides by the number of these tokens of the whole mini-batch, over all micro-batches and
 data-parallel ranks, so the result does not depend on how the mini-batch was cut.
 
-Legend: T response tokens of this rank's part of a micro-batch, R responses of the micro-batch.
+Legend: T sampled tokens of this rank's part of a micro-batch, R responses of the micro-batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Sequences:
     """The response that each token is of. Under context parallelism a response's tokens lie on several ranks."""
 
     index: Tensor  # [T] int64, into R
-    lengths: Tensor  # [R] float32, tokens of the whole responses
+    lengths: Tensor  # [R] float32, sampled tokens of the whole responses
     group: dist.ProcessGroup | None = None  # the ranks that hold the other tokens; None: there are none
 
     @torch.no_grad()
@@ -43,7 +43,7 @@ class Sequences:
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Response tokens of one micro-batch, all [T] float32."""
+    """Sampled tokens of one micro-batch, all [T] float32."""
 
     log_probs: Tensor  # under the weights being trained; carries the gradient
     entropies: Tensor  # entropies of the distributions these tokens were scored under, nats; carries the gradient
@@ -67,7 +67,7 @@ class LossSums:
 class MiniBatchSize:
     """Size of a whole mini-batch, over all ranks."""
 
-    num_tokens: int  # response tokens
+    num_tokens: int  # sampled tokens
     num_sequences: int  # responses
     max_tokens: int  # that a response may have
 

@@ -59,7 +59,8 @@ def plan_update(
         groups.append(planned)
     prompt_lengths = [len(group.prompt_ids) for group in groups]
     response_lengths = [scored.group.lengths for scored in batch.groups]
-    packer = Packer(prompt_lengths, response_lengths, token_budget, shared_prompt)
+    num_sampled = [scored.group.num_sampled for scored in batch.groups]
+    packer = Packer(prompt_lengths, response_lengths, token_budget, shared_prompt, num_sampled)
     mini_batches = tuple(packer.pack(items, data_parallel_size) for items in parts)
     return UpdatePlan(version, objective, learning_rate, tuple(groups), mini_batches, batch.loss_scale)
 
@@ -101,7 +102,8 @@ def fresh_in_the_last(batch: TrainBatch, last: Sequence[Item]) -> list[bool]:
 
 
 class Packer:
-    """Cuts a mini-batch into micro-batches, given the prompt length of each group and the response lengths [N]."""
+    """Cuts a mini-batch into micro-batches, given the prompt length of each group, the response lengths [N], and how
+    many tokens of each response [N] the loss counts (None: all)."""
 
     def __init__(
         self,
@@ -109,9 +111,13 @@ class Packer:
         response_lengths: Sequence[Int32],
         token_budget: int,
         shared_prompt: bool,
+        num_sampled: Sequence[Int32] | None = None,
     ) -> None:
         self.prompt_lengths = prompt_lengths
         self.response_lengths = [lengths.tolist() for lengths in response_lengths]
+        self.num_sampled = self.response_lengths
+        if num_sampled is not None:
+            self.num_sampled = [counts.tolist() for counts in num_sampled]
         self.token_budget = token_budget
         self.shared_prompt = shared_prompt
 
@@ -157,9 +163,10 @@ class Packer:
         else:
             for group, rollout in items:
                 segments.append(Segment(group, (rollout,)))
-        num_loss_tokens = sum(self.response_lengths[group][rollout] for group, rollout in items)
+        num_response_tokens = sum(self.response_lengths[group][rollout] for group, rollout in items)
+        num_loss_tokens = sum(self.num_sampled[group][rollout] for group, rollout in items)
         num_prompt_tokens = sum(self.prompt_lengths[segment.group] for segment in segments)
-        return MicroBatch(tuple(segments), num_prompt_tokens + num_loss_tokens, num_loss_tokens)
+        return MicroBatch(tuple(segments), num_prompt_tokens + num_response_tokens, num_loss_tokens)
 
 
 class Run:

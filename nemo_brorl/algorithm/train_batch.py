@@ -30,7 +30,7 @@ def make_train_batch(
     trained = []
     for group in groups:
         shaped = shaped_rewards(group, shaping, max_tokens, step, own_shaping)
-        of_group = GroupRewards(group.rewards, shaped, group.group.lengths)
+        of_group = GroupRewards(group.rewards, shaped, group.group.num_sampled)
         rewards.append(of_group)
         trained.append(_trained_rollouts(group, of_group, algorithm))
     if any(group.waves for group in groups):

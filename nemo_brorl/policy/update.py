@@ -239,8 +239,8 @@ def _token_batch(
     """The tokens of a row on this rank as a loss reads them; `old` and `reference` are log-probs [n]."""
     device = row.advantages.device
     index = torch.from_numpy(row.response_index).to(device)
-    num_tokens = [len(response.token_ids) for response in row.responses]
-    lengths = torch.tensor(num_tokens, dtype=torch.float32, device=device)
+    num_sampled = [response.num_sampled for response in row.responses]
+    lengths = torch.tensor(num_sampled, dtype=torch.float32, device=device)
     group = None  # of the ranks that share the tokens of a response
     if parallel_state.get_context_parallel_world_size() > 1:
         group = parallel_state.get_context_parallel_group()

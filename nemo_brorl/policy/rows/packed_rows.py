@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nemo_brorl.core.object_store import fetch_all
 from nemo_brorl.policy.rows.row_layout import Packing
-from nemo_brorl.types import ChunkArrays, Float32, Int32, Int64, MicroBatch, UpdatePlan
+from nemo_brorl.types import Bool, ChunkArrays, Float32, Int32, Int64, MicroBatch, UpdatePlan
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,18 @@ class Response:
     advantage: float
     is_fresh: bool  # sampled by the weights that the update starts from
     is_measured: bool = True  # as its group
+    is_sampled: Bool | None = None  # [T] False: observed; None: all were sampled
+
+    @property
+    def counts(self) -> Bool:
+        """[T] whether the loss counts a token."""
+        if self.is_sampled is None:
+            return np.ones(len(self.token_ids), bool)
+        return self.is_sampled
+
+    @property
+    def num_sampled(self) -> int:
+        return int(self.counts.sum())
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,7 @@ class PackedSegment:
 
 @dataclass(frozen=True)
 class Row:
-    """One micro-batch as the model reads it on one rank: T tokens, n of them predict a response token."""
+    """One micro-batch as the model reads it on one rank: T tokens, n of them predict a sampled token."""
 
     token_ids: Tensor  # [1, T] int64
     positions: Tensor  # [1, T] int64
@@ -73,14 +85,15 @@ class GroupArrays:
         sizes = [len(chunk.offsets) - 1 for chunk in chunks]
         self.first = np.cumsum([0, *sizes])  # [chunks + 1] first rollout of each
 
-    def response(self, rollout: int) -> tuple[Int32, Float32]:
-        """Token ids and sampled log-probs [T] of one rollout of the group."""
+    def response(self, rollout: int) -> tuple[Int32, Float32, Bool | None]:
+        """Token ids and sampled log-probs [T] of one rollout of the group, and which tokens were sampled; None: all."""
         num_begun = int(np.searchsorted(self.first, rollout, side="right"))
         number = num_begun - 1
         chunk = self.chunks[number]
         local = rollout - int(self.first[number])
         tokens = slice(chunk.offsets[local], chunk.offsets[local + 1])
-        return chunk.token_ids[tokens], chunk.log_probs[tokens]
+        is_sampled = None if chunk.is_sampled is None else chunk.is_sampled[tokens]
+        return chunk.token_ids[tokens], chunk.log_probs[tokens], is_sampled
 
 
 def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[int, GroupArrays]:
@@ -112,10 +125,18 @@ def segments_of(
         planned = plan.groups[segment.group]
         responses = []
         for index, rollout in enumerate(segment.rollouts):
-            token_ids, log_probs = groups[segment.group].response(rollout)
+            token_ids, log_probs, is_sampled = groups[segment.group].response(rollout)
             advantage = float(planned.advantages[rollout])
-            is_fresh = planned.staleness == 0
-            response = Response(number, index, token_ids, log_probs, advantage, is_fresh, planned.is_measured)
+            response = Response(
+                segment=number,
+                index=index,
+                token_ids=token_ids,
+                log_probs=log_probs,
+                advantage=advantage,
+                is_fresh=planned.staleness == 0,
+                is_measured=planned.is_measured,
+                is_sampled=is_sampled,
+            )
             responses.append(response)
         segments.append(PackedSegment(planned.prompt_ids, tuple(responses)))
     return segments

@@ -6,8 +6,8 @@ by side. A stretch is a prompt, a response, or a document: the only response of 
 Under context parallelism a prompt that responses share is cut over the ranks, and so is a stretch longer than a fair
 part of the row; other stretches are given to one rank each, so that their keys and values do not travel. Cut stretches
 are padded to 2·ranks equal pieces, of which rank r holds r and 2·ranks − 1 − r: an early piece with little to look back
-on and a late one. A response token counts on the rank that holds the token before it, so sums over the ranks count
-every token once.
+on and a late one. A sampled token counts on the rank that holds the token before it, so sums over the ranks count every
+token once. Tokens of observations are read like others, and predicted by none.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class _Draft:
             if response is None:
                 continue
             sources = stretch.source_rows
-            mine = np.flatnonzero(sources >= 0)
+            mine = np.flatnonzero((sources >= 0) & response.counts)
             source_rows.append(sources[mine])
             targets.append(response.token_ids[mine])
             log_probs.append(response.log_probs[mine])

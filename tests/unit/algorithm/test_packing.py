@@ -55,6 +55,14 @@ def test_token_counts_are_those_of_the_layout() -> None:
     assert (micro.num_tokens, micro.num_loss_tokens, len(micro.segments)) == (24, 15, 3)
 
 
+def test_rows_are_filled_by_all_tokens_and_the_loss_is_divided_by_the_sampled_ones() -> None:
+    lengths = [np.array([4, 5, 6], np.int32)]
+    num_sampled = [np.array([4, 2, 3], np.int32)]
+    packer = Packer([3], lengths, token_budget=100, shared_prompt=True, num_sampled=num_sampled)
+    ((micro,),) = packer.pack([(0, 0), (0, 1), (0, 2)], 1)
+    assert (micro.num_tokens, micro.num_loss_tokens) == (18, 9)
+
+
 def test_a_rollout_above_the_budget_gets_a_micro_batch_of_its_own() -> None:
     packer = Packer([3], [np.asarray([50, 2, 2], np.int32)], token_budget=20, shared_prompt=True)
     ((first, *rest),) = packer.pack([(0, 0), (0, 1), (0, 2)], 1)

@@ -73,12 +73,37 @@ def test_an_empty_response_takes_no_place() -> None:
     assert laid.token_ids.tolist() == [[1, 10]]
 
 
+def test_observed_tokens_are_read_and_not_predicted_and_the_last_of_them_predicts_the_next_turn() -> None:
+    tokens = np.array([10, 90, 91, 11], np.int32)
+    is_sampled = np.array([True, False, False, True])
+    log_probs = np.array([-1, 0, 0, -2], np.float32)
+    trajectory = Response(0, 0, tokens, log_probs, 0.5, is_fresh=True, is_sampled=is_sampled)
+    laid = row(PackedSegment(np.array([1, 2], np.int32), (trajectory,)))
+    assert laid.token_ids.tolist() == [[1, 2, 10, 90, 91, 11]]
+    assert laid.packing.targets.tolist() == [10, 11]
+    assert laid.packing.source_rows.tolist() == [1, 4]
+    assert laid.sampled_log_probs.tolist() == [-1, -2]
+    assert laid.token_index.tolist() == [0, 3]
+    assert (laid.num_loss_tokens, laid.num_fresh_tokens, trajectory.num_sampled) == (2, 2, 2)
+    on_ranks = ranks(PackedSegment(np.array([1, 2], np.int32), (trajectory,)))
+    # tokens 1 and 2 lie on the first rank, the others on the second
+    assert [part.packing.targets.tolist() for part in on_ranks] == [[10], [11]]
+
+
 def test_rollouts_are_found_across_chunks() -> None:
     first = ChunkArrays(np.array([1, 2, 3], np.int32), np.array([0.1, 0.2, 0.3], np.float32), np.array([0, 2, 3]))
     second = ChunkArrays(np.array([4, 5], np.int32), np.array([0.4, 0.5], np.float32), np.array([0, 2]))
     group = GroupArrays([first, second])
     assert [group.response(rollout)[0].tolist() for rollout in range(3)] == [[1, 2], [3], [4, 5]]
     assert group.response(2)[1].tolist() == pytest.approx([0.4, 0.5])
+
+
+def test_a_rollout_knows_which_of_its_tokens_were_sampled() -> None:
+    offsets = np.array([0, 2, 3])
+    is_sampled = np.array([True, False, True])
+    chunk = ChunkArrays(np.array([1, 2, 3], np.int32), np.zeros(3, np.float32), offsets, is_sampled)
+    group = GroupArrays([chunk])
+    assert [group.response(rollout)[2].tolist() for rollout in range(2)] == [[True, False], [True]]
 
 
 def test_a_long_stretch_is_cut_into_an_early_and_a_late_piece_for_every_rank() -> None:
