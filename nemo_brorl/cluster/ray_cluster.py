@@ -2,57 +2,60 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import Any
 
+import psutil
 import ray
 
 from nemo_brorl.config.schema import TrainerConfig
-from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.errors import LOST, ResourceError
 from nemo_brorl.core.logs import get_logger
 
 log = get_logger(__name__)
 
 CPU_OBJECT_STORE_BYTES = 1 << 30
 MIN_LOCAL_CPUS = 2  # logical slots: actors ask for fractions, the cores are shared in time
+START_TRIES = 3
+# Text of the bare Exception that Ray raises when its raylet takes longer than its fixed 30 seconds.
+SLOW_START = "node timed out during startup"
+ESSENTIAL = ("gcs_server", "raylet")  # without one of them nothing that Ray started can be reached
+LOOK_S = 1.0
+END_S = 10.0  # that processes have to end by themselves
 
 
 class RayCluster:
     """A context: inside it Ray is up; on the way out everything started here is gone.
 
     With RAY_ADDRESS set (a Slurm job sets it) it connects, checks that the cluster has the GPUs the config asks for,
-    and leaves it running. BRORL_ACTOR_LOGS=1 shows the actors' own output.
+    and leaves it running. Otherwise Ray's processes are ours, and a watch ends the run when an essential one is lost:
+    Ray itself would say nothing for a minute or more. BRORL_ACTOR_LOGS=1 shows the actors' own output.
     """
 
     def __init__(self, config: TrainerConfig) -> None:
         self.config = config
+        self._is_ours = "RAY_ADDRESS" not in os.environ
+        self._processes: list[psutil.Process] = []  # that Ray started here
+        self._watch: RayWatch | None = None
 
     def __enter__(self) -> RayCluster:
-        is_on_gpu = self.config.gpus_per_node > 0
-        shared = {
-            "namespace": f"brorl-{os.getpid()}",
-            "log_to_driver": os.environ.get("BRORL_ACTOR_LOGS") == "1",
-            "logging_level": logging.ERROR,
-        }
         try:
-            if "RAY_ADDRESS" in os.environ:
-                ray.init(address=os.environ["RAY_ADDRESS"], **shared)
-            elif is_on_gpu:
-                ray.init(include_dashboard=False, **shared)
-            else:
-                cpus = max(os.cpu_count() or 1, MIN_LOCAL_CPUS)
-                ray.init(
-                    num_cpus=cpus,
-                    num_gpus=0,
-                    include_dashboard=False,
-                    object_store_memory=CPU_OBJECT_STORE_BYTES,
-                    **shared,
-                )
+            self._connect()
         except (ConnectionError, RuntimeError, OSError) as error:
             raise ResourceError(
                 f"Ray did not start: {error}. Is RAY_ADDRESS right, /dev/shm large enough (1 GiB), /tmp writable?"
             ) from error
+        if self._is_ours:
+            self._processes = psutil.Process().children(recursive=True)
+            essential = [process for process in self._processes if name_of(process) in ESSENTIAL]
+            self._watch = RayWatch(essential, self._end_run)
+            self._watch.start()
         self.check_gpus()
         return self
 
@@ -63,11 +66,21 @@ class RayCluster:
             return
         found = int(ray.cluster_resources().get("GPU", 0))
         if found < wanted:
-            ray.shutdown()
+            self.close()
             raise ResourceError(
                 f"the cluster has {found} GPUs, trainer.num_nodes × trainer.gpus_per_node asks for {wanted}:"
                 " set them to what is there, or trainer.gpus_per_node=0 to run on CPU"
             )
+
+    def close(self) -> None:
+        """Disconnect; where Ray is ours, see that none of its processes stays."""
+        if self._watch is not None:
+            self._watch.close()
+        started = with_descendants(self._processes)
+        ray.shutdown()
+        num_left = end_processes(started, END_S)
+        if num_left:
+            log.warning("%d processes of Ray's had not ended %.0f s after it and were killed", num_left, END_S)
 
     def __exit__(
         self,
@@ -75,4 +88,121 @@ class RayCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        ray.shutdown()
+        self.close()
+
+    def _connect(self) -> None:
+        """Connect to the cluster, or start one. On a busy machine Ray's own limit may pass: then once more."""
+        for attempt in range(1, START_TRIES + 1):
+            try:
+                ray.init(**self._options())
+            except Exception as error:
+                if SLOW_START not in str(error):
+                    raise
+                ray.shutdown()
+                if attempt == START_TRIES:
+                    raise ResourceError(
+                        f"Ray did not start within its 30 s, {START_TRIES} times: is the machine overloaded?"
+                    ) from error
+                log.warning("Ray did not start within its 30 s: another try")
+            else:
+                return
+
+    def _options(self) -> dict[str, Any]:
+        """Arguments of `ray.init`."""
+        options: dict[str, Any] = {
+            "namespace": f"brorl-{os.getpid()}",
+            "log_to_driver": os.environ.get("BRORL_ACTOR_LOGS") == "1",
+            "logging_level": logging.ERROR,
+        }
+        if not self._is_ours:
+            options["address"] = os.environ["RAY_ADDRESS"]
+            return options
+        options["include_dashboard"] = False
+        if self.config.gpus_per_node == 0:
+            options["num_cpus"] = max(os.cpu_count() or 1, MIN_LOCAL_CPUS)
+            options["num_gpus"] = 0
+            options["object_store_memory"] = CPU_OBJECT_STORE_BYTES
+        return options
+
+    def _end_run(self, name: str) -> None:
+        """End this process, and what Ray started, at once: the actors hold everything else, and are gone or cannot be
+        reached. What was saved is whole."""
+        message = (
+            f"Ray's {name} is gone (killed, or out of memory?), and with it engines and policy. "
+            "The same command goes on from the last checkpoint"
+        )
+        sys.stderr.write(f"\nerror: {message}\n")
+        sys.stderr.flush()
+        end_processes(with_descendants(self._processes), 0.0)
+        os._exit(LOST)
+
+
+class RayWatch:
+    """A thread that calls `on_loss` with the name of the first process that is gone."""
+
+    def __init__(self, processes: Sequence[psutil.Process], on_loss: Callable[[str], None]) -> None:
+        self._names = {process: name_of(process) for process in processes}
+        self._on_loss = on_loss
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ray watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking: from now on processes may end."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def look(self) -> str | None:
+        """Name of a process that has ended; None when all are there."""
+        for process, name in self._names.items():
+            if not is_running(process):
+                return name
+        return None
+
+    def _run(self) -> None:
+        while not self._closed.wait(LOOK_S):
+            lost = self.look()
+            if lost is not None:
+                self._on_loss(lost)
+                return
+
+
+def with_descendants(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those that are still there, and all processes below them."""
+    found = set(processes)
+    for process in processes:
+        try:
+            found.update(process.children(recursive=True))
+        except psutil.NoSuchProcess:
+            continue
+    return list(found)
+
+
+def name_of(process: psutil.Process) -> str:
+    """Name of a process; empty when it is gone."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Whether a process is there and not just waiting to be reaped."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def end_processes(processes: Sequence[psutil.Process], wait_s: float) -> int:
+    """Wait until these have ended, and kill those that have not within `wait_s` seconds: their number."""
+    _, left = psutil.wait_procs(processes, timeout=wait_s)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=END_S)
+    return len(left)

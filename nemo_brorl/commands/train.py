@@ -48,7 +48,8 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     stop = StopRequest(time_limit_s(config), grace_s(os.environ))
     stop.install()
     heartbeat = Heartbeat()
-    stalls = StallWatch(heartbeat, run_folder, config.trainer.stall_warning_s, config.trainer.stall_timeout_s)
+    limits = config.trainer
+    stalls = StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, limits.start_timeout_s)
     starting = wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat)
     with stalls, starting as actors:
         with watch.measure("nemo"):
@@ -57,6 +58,7 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
             # NeMo's runner composes the settings a second time: it takes them from a command line and nowhere else.
             experiment = run_with_nemo(line, open_experiment)
         wiring.wait_ready(actors, watch, heartbeat)
+        stalls.note_started()
         with watch.measure("parity"):
             wiring.pass_parity(config, inputs, actors, console)
         loggers = [LoggerSink(logger) for logger in experiment.loggers]

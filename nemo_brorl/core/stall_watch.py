@@ -127,7 +127,8 @@ class StallWatch:
 
     After `warning_s` without a beat it warns, names who is late, and warns again whenever the silence has doubled;
     after `timeout_s` (None: never) the run is given up. The heartbeat's `on_stall` is called from the thread with every
-    warning.
+    warning. The start of a run has a limit of its own, whether anything moves or not: `start_timeout_s` until
+    `note_started`.
     """
 
     def __init__(
@@ -136,11 +137,14 @@ class StallWatch:
         folder: Path,
         warning_s: float,
         timeout_s: float | None = None,
+        start_timeout_s: float | None = None,
     ) -> None:
         self.heartbeat = heartbeat
         self.path = folder / "heartbeat.json"
         self.warning_s = warning_s
         self.timeout_s = timeout_s
+        self.start_timeout_s = start_timeout_s  # None: no limit, or the run has started
+        self._began_at = time.monotonic()
         self.next_warning_s = warning_s
         self.given_up_at: float | None = None
         self._closed = threading.Event()
@@ -160,6 +164,8 @@ class StallWatch:
     def look(self) -> None:
         """One look: write the file, warn, give up. The thread does nothing else."""
         standing = self.heartbeat.standing()
+        if self._start_is_late(standing):
+            return
         is_silent = standing.silent_s >= min(self.warning_s, self.timeout_s or self.warning_s)
         late = self.heartbeat.stalled(standing.silent_s / 2) if is_silent else []
         self._write("stalled" if is_silent else "running", late)
@@ -175,6 +181,25 @@ class StallWatch:
         if self.timeout_s is not None and standing.silent_s >= self.timeout_s and self.given_up_at is None:
             self.given_up_at = time.monotonic()
             self.heartbeat.give_up(f"{message}. The run is ended after trainer.stall_timeout_s={self.timeout_s:g} s")
+
+    def note_started(self) -> None:
+        """Everything is ready: the limit of the start no longer holds."""
+        self.start_timeout_s = None
+
+    def _start_is_late(self, standing: Standing) -> bool:
+        """Whether the start has taken longer than its limit; the run is given up then."""
+        limit_s = self.start_timeout_s
+        taken_s = time.monotonic() - self._began_at
+        if limit_s is None or taken_s < limit_s:
+            return False
+        late = self.heartbeat.stalled(0.0)
+        self._write("stalled", late)
+        if self.given_up_at is None:
+            self.given_up_at = time.monotonic()
+            message = f"the run has not started after trainer.start_timeout_s={limit_s:g} s: {describe(standing, late)}"
+            log.error("%s", message)
+            self.heartbeat.give_up(message)
+        return True
 
     def _note_moving(self, standing: Standing) -> None:
         if self.next_warning_s > self.warning_s:

@@ -1,7 +1,14 @@
-"""SIGTERM asks a run to stop; Ray's start must not take that away."""
+"""What ends a run from outside: SIGTERM asks it to stop, and Ray's start must not take that away; the loss of one of
+Ray's own processes ends it within seconds, with a message."""
 
 import subprocess
 import sys
+
+import psutil
+import pytest
+
+from nemo_brorl.cluster.ray_cluster import is_running
+from nemo_brorl.core.errors import LOST
 
 PROGRAM = """
 import os, signal, time
@@ -22,3 +29,27 @@ def test_sigterm_is_a_request_to_stop_also_after_ray_has_started() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "asked to stop by SIGTERM" in done.stdout
+
+
+LOSS = """
+import os, signal, sys, time
+import psutil, ray
+from nemo_brorl.cluster.ray_cluster import RayCluster, name_of
+from nemo_brorl.config.load import load_config
+with RayCluster(load_config("brorl_cpu", []).trainer):
+    below = psutil.Process().children(recursive=True)
+    print(*[process.pid for process in below], flush=True)
+    victim = [process for process in below if name_of(process) == sys.argv[1]]
+    victim[0].kill()
+    time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
+def test_a_lost_process_of_ray_ends_the_run_with_a_message_and_leaves_none_behind(name: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LOSS, name], capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == LOST, done.stderr[-2000:]
+    assert f"error: Ray's {name} is gone" in done.stderr
+    pids = [int(word) for word in done.stdout.splitlines()[0].split()]
+    left = [pid for pid in pids if psutil.pid_exists(pid) and is_running(psutil.Process(pid))]
+    assert left == []

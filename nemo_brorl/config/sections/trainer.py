@@ -26,6 +26,9 @@ class TrainerConfig(Section):
     async_save: bool = setting(True, "files are written while training goes on", may_change=True)
     keep_checkpoints: int = setting(2, "newest checkpoints that are kept", at_least=1, may_change=True)
     time_limit: str | None = setting(None, '"HH:MM:SS"; save and stop before it', may_change=True)
+    start_timeout_s: float = setting(
+        1800.0, "seconds until engines, policy and verifiers are ready; then the run ends", above=0, may_change=True
+    )
     stall_warning_s: float = setting(
         120.0, "seconds without any progress before a warning says who is late", above=0, may_change=True
     )

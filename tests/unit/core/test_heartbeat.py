@@ -127,3 +127,30 @@ def test_engines_that_start_slowly_are_named_while_the_run_waits_for_them() -> N
     wait_ready(Actors(None, generator, verifier), Stopwatch(), heartbeat)
     assert seen == [("engines start", ["engine 1 is starting, last heard of 10 s ago"])]
     assert heartbeat.standing().stage == "driver"
+
+
+def test_a_start_that_takes_too_long_is_given_up_although_something_moves(clock: Clock, tmp_path: Path) -> None:
+    heartbeat = Heartbeat()
+    watch = StallWatch(heartbeat, tmp_path, warning_s=120, start_timeout_s=600)
+    with heartbeat.stage("engines start", lambda seconds: ["engine 3 is starting"]):
+        for _ in range(6):
+            clock.now += 99
+            heartbeat.beat("loading")
+            watch.look()
+            heartbeat.check()
+        clock.now += 6
+        watch.look()
+        with pytest.raises(StallError, match=r"start_timeout_s=600 s: engines start \(loading\).*engine 3 is starting"):
+            heartbeat.check()
+
+
+def test_the_limit_of_the_start_ends_with_it(clock: Clock, tmp_path: Path) -> None:
+    heartbeat = Heartbeat()
+    watch = StallWatch(heartbeat, tmp_path, warning_s=120, start_timeout_s=600)
+    clock.now += 599
+    watch.note_started()
+    clock.now += 2
+    heartbeat.beat()
+    watch.look()
+    heartbeat.check()
+    assert watch.given_up_at is None

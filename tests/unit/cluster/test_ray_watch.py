@@ -1,0 +1,65 @@
+"""The watch over Ray's processes, with processes of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+import ray
+
+from nemo_brorl.cluster import ray_cluster as module
+from nemo_brorl.cluster.ray_cluster import RayCluster, RayWatch, end_processes, is_running, with_descendants
+from nemo_brorl.config.schema import TrainerConfig
+from nemo_brorl.core.errors import ResourceError
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A shell with a child, both of which would sleep for a minute."""
+    process = subprocess.Popen(["sh", "-c", "sleep 60 & wait"])
+    while not psutil.Process(process.pid).children():
+        time.sleep(0.01)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_the_first_process_that_is_gone_is_named_once(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    lost: list[str] = []
+    watch = RayWatch([psutil.Process(), psutil.Process(sleeper.pid)], lost.append)
+    assert watch.look() is None
+    watch.start()
+    end_processes(with_descendants([psutil.Process(sleeper.pid)]), 0.0)
+    while not lost:
+        time.sleep(0.01)
+    watch.close()
+    assert lost == ["sh"]
+
+
+def test_ended_processes_leave_none_of_their_children(sleeper: subprocess.Popen[bytes]) -> None:
+    everyone = with_descendants([psutil.Process(sleeper.pid)])
+    assert [process.name() for process in sorted(everyone, key=lambda process: process.pid)] == ["sh", "sleep"]
+    assert end_processes(everyone, 0.0) == 2
+    psutil.wait_procs(everyone, timeout=10)
+    assert not any(is_running(process) for process in everyone)
+
+
+def test_a_raylet_that_is_late_is_started_again_and_then_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[dict[str, Any]] = []
+
+    def slow_start(**options: Any) -> None:
+        tries.append(options)
+        raise Exception("The current node timed out during startup. This could happen because ...")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "init", slow_start)
+    with pytest.raises(ResourceError, match="not start within its 30 s, 3 times: is the machine overloaded"):
+        RayCluster(TrainerConfig()).__enter__()
+    assert len(tries) == 3
