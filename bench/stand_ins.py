@@ -20,8 +20,8 @@ from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.generation.transport import RayTransport
 from nemo_brorl.ports import Forecast
 from nemo_brorl.tasks.scoring.repetition import response_keys
-from nemo_brorl.tasks.scoring.worker import ResponseScores
-from nemo_brorl.types import ChunkArrays, EngineStats, Prompt, RolloutRequest
+from nemo_brorl.tasks.scoring.turns import Judged, ResponseScores
+from nemo_brorl.types import ChunkArrays, EngineStats, Prompt, RolloutChunk, RolloutRequest
 
 VOCAB_SIZE = 290
 TAIL = 0.8  # sigma of the log-normal lengths: the longest of 512 takes about eight times the mean
@@ -81,12 +81,12 @@ class StandInEngine:
 class StandInVerifier:
     """Answers like `rewards.worker.VerifierWorker`: reads everything, throws a die for each response."""
 
-    def score(self, verifier: str, payload: Mapping[str, Any], data: ChunkArrays) -> ResponseScores:
+    def judge(self, chunk: RolloutChunk, data: ChunkArrays) -> Judged:
+        payload = chunk.request.prompt.payload
         keys, num = response_keys(data), len(data.offsets) - 1
         rewards = (keys / 2.0**64 < payload["rate"]).astype(np.float32)
-        return ResponseScores(
-            rewards, 0, np.zeros(num, np.float32), keys, np.add.reduceat(data.log_probs, data.offsets[:-1])
-        )
+        log_probs = np.add.reduceat(data.log_probs, data.offsets[:-1])
+        return ResponseScores(rewards, 0, np.zeros(num, np.float32), keys, log_probs), None, None
 
 
 class StandInGenerator:

@@ -16,7 +16,7 @@ its response; what the environment said in it was not sampled, is no part of the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -56,18 +56,34 @@ class Sampling:
 
     temperature: float
     top_p: float
-    max_tokens: int  # response tokens, the stop token included
+    max_tokens: int  # response tokens, the stop token included; of a trajectory, observations too
+    max_turn_tokens: int | None = None  # sampled in one turn; None: as many as the response has left
+
+
+@dataclass(frozen=True)
+class TurnRecord:
+    """What the turns of n trajectories came to. Those that are kept together have made equally many: k."""
+
+    rewards: Float32  # [n, k] raw
+    is_tool_error: Bool  # [n, k] a tool was called wrongly
+
+    def rows(self, places: Sequence[int] | Bool) -> TurnRecord:
+        """The record of some of them."""
+        return TurnRecord(self.rewards[places], self.is_tool_error[places])
 
 
 @dataclass(frozen=True)
 class PartialRollouts:
-    """Rollouts of a group that were cut in mid-sentence, to be gone on with later, maybe under newer weights."""
+    """Rollouts of a group to be gone on with: cut in mid-sentence, maybe for a later step under newer weights, or
+    trajectories whose environment has answered."""
 
     indices: Int32  # [n] places in the group, ascending
     lengths: Int32  # [n] tokens sampled so far; 0 for one that had not begun
     version: int  # oldest policy version that sampled one of the tokens
     data: Any  # as RolloutChunk.data: their tokens so far
     num_sampled: Int32 | None = None  # [n] of these tokens, those that were sampled; None: all
+    turns: TurnRecord | None = None  # their turns that are over; None: none is
+    engine: int = -1  # that sampled the last of these tokens, and may hold them all in its prefix cache; -1: none
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,14 @@ class ChunkArrays:
     offsets: Int64  # [n + 1], response i is [offsets[i], offsets[i + 1])
     is_sampled: Bool | None = None  # [sum T], False for tokens of observations; None: all were sampled
 
+    @property
+    def num_sampled(self) -> Int32 | None:
+        """[n] tokens of each response that were sampled; None: all."""
+        if self.is_sampled is None:
+            return None
+        sums = np.append(0, np.cumsum(self.is_sampled))
+        return np.diff(sums[self.offsets]).astype(np.int32)
+
 
 @dataclass(frozen=True)
 class RolloutChunk:
@@ -111,14 +135,13 @@ class RolloutChunk:
     request: RolloutRequest
     indices: Int32  # [m] places in the group, ascending
     lengths: Int32  # [m] response tokens
-    is_stopped: Bool  # [m] ended by a stop token (False: cut at max_tokens)
+    is_stopped: Bool  # [m] ended by a stop token, and the trajectory by its environment (False: cut at a limit)
     version: int  # oldest policy version that sampled one of the tokens
     newest_version: int  # differs where a rollout was resumed, or weights changed while it was sampled
     engine: int  # index of the engine
     data: Any  # ray.ObjectRef of ChunkArrays, or ChunkArrays
     partial: PartialRollouts | None = None  # the rollouts that were cut
     num_sampled: Int32 | None = None  # [m] tokens of each response that were sampled; None: all
-    num_turns: Int32 | None = None  # [m] of each trajectory; None: one each
 
 
 @dataclass(frozen=True)
@@ -154,6 +177,8 @@ class ScoredChunk:
     # [n] in one spelling, None where there is none; None: not asked for, or not known
     answers: tuple[str | None, ...] | None = None
     evidence: RewardEvidence | None = None  # None: not looked for
+    turns: TurnRecord | None = None  # [n] trajectories, with their last turn; None: of no environment
+    goes_on: PartialRollouts | None = None  # trajectories of the chunk as sampled that have not ended, not in `chunk`
 
 
 @dataclass(frozen=True)
@@ -229,6 +254,21 @@ class ScoredGroup:
     learn_from: Int64 | None = None  # places of the rollouts that no earlier step has learnt from, ascending; None: all
     answers: tuple[str | None, ...] | None = None  # [N], as in ScoredChunk
     evidence: tuple[RewardEvidence, ...] = ()  # of its chunks, where it was looked for
+    records: tuple[TurnRecord | None, ...] = ()  # of its chunks; none: of no environment
+
+    @property
+    def turns(self) -> tuple[TurnRecord | None, ...]:
+        """Of each chunk the record of its trajectories' turns; None: of no environment."""
+        return self.records or (None,) * len(self.group.chunks)
+
+    @property
+    def num_turns(self) -> Int32:
+        """[N] turns of each rollout, one where there is no environment."""
+        counts: list[Int32] = []
+        for chunk, record in zip(self.group.chunks, self.turns, strict=True):
+            num = 1 if record is None else record.rewards.shape[1]
+            counts.append(np.full(len(chunk.lengths), num, np.int32))
+        return np.concatenate(counts)
 
     @property
     def prompt(self) -> Prompt:

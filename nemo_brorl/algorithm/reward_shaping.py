@@ -1,8 +1,8 @@
 """Reward shaping: what length and a missing end do to rewards, after dynamic sampling has judged the raw ones.
 
 The raw reward decides which groups are informative and is what metrics call reward; only advantages see the shaped one.
-Each function takes and returns the rewards of one group [N]. `rewards.shaping.function` adds one of your own, as
-`package.module:function` (docs/extending.md).
+Each function takes and returns the rewards of one group [N]; lengths are of sampled tokens. `rewards.shaping.function`
+adds one of your own, as `package.module:function` (docs/extending.md).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def shaped_rewards(
     for all groups. Raises TrainingError when it returns something else."""
     assert (own is None) == (config.function is None), "rewards.shaping.function was not looked up"
     rewards = scored.rewards.astype(np.float64)
-    lengths = scored.group.lengths
+    lengths = scored.group.num_sampled
     if config.cosine.enabled and is_on(config.cosine, step):
         rewards = cosine_length(rewards, lengths, max_tokens, config.cosine)
     if config.overlong_buffer > 0:

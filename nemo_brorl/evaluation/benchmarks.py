@@ -186,7 +186,8 @@ def _questions(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[tuple[int,
 
 def _sampling(config: BroRLConfig, own: BenchmarkConfig | None) -> Sampling:
     settings = config.evaluation
-    return Sampling(settings.temperature, settings.top_p, benchmark_limits(config, own).max_response_tokens)
+    max_tokens = benchmark_limits(config, own).max_response_tokens
+    return Sampling(settings.temperature, settings.top_p, max_tokens, config.rollouts.max_turn_tokens)
 
 
 def _digest(items: Sequence[Any]) -> str:

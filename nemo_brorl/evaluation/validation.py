@@ -59,7 +59,7 @@ class Evaluator:
         self.prompts = list(prompts)
         self.num_samples = settings.samples_per_prompt
         max_tokens = settings.max_response_tokens or config.rollouts.max_response_tokens
-        self.sampling = Sampling(settings.temperature, settings.top_p, max_tokens)
+        self.sampling = Sampling(settings.temperature, settings.top_p, max_tokens, config.rollouts.max_turn_tokens)
         self.sampler = sampler
 
     def evaluate(self, stage: str = "validate") -> EvaluationResult:

@@ -97,7 +97,12 @@ class ChunkBatch:
         if self._chunks and self._reports.is_due(now):
             self._reports.tell(self._progress(), now)
 
-    def report(self, every: int, within_s: float, question: Future[Progress]) -> None:
+    def report(
+        self,
+        every: int,
+        within_s: float,
+        question: Future[Progress],
+    ) -> None:
         """Answer `question` with how far all chunks are, when `ReportTimes` says."""
         self._reports.ask(every, within_s, question)
 

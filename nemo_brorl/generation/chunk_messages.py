@@ -39,6 +39,7 @@ class ChunkMeta:
     version: int
     newest_version: int
     partial: PartialRollouts | None = None  # the others, when the chunk was cut; without their data
+    num_sampled: Int32 | None = None  # [m], as in RolloutChunk
     progress: Progress = ()  # of the engine's other chunks
 
 
@@ -86,6 +87,8 @@ def find_garbage(
     log_probs = arrays.log_probs
     if lengths.size and (lengths.min() < least or lengths.max() > max_tokens):
         return f"responses of {lengths.min()} to {lengths.max()} tokens, {least} to {max_tokens} were asked for"
+    if arrays.is_sampled is not None and len(arrays.is_sampled) != len(tokens):
+        return f"{len(arrays.is_sampled)} marks of sampled tokens for {len(tokens)} tokens"
     if tokens.size and (tokens.min() < 0 or tokens.max() >= vocab_size):
         return f"token ids from {tokens.min()} to {tokens.max()}, the vocabulary has {vocab_size}"
     is_finite = np.isfinite(log_probs)

@@ -18,7 +18,7 @@ from nemo_brorl.generation.chunk_messages import (
     no_arrays,
     response_lengths,
 )
-from nemo_brorl.types import ChunkArrays, PartialRollouts, RolloutRequest
+from nemo_brorl.types import ChunkArrays, PartialRollouts, RolloutRequest, TurnRecord
 
 _SEED_BITS = 62  # of a group's seed: adding a rollout's index stays below 2**63
 
@@ -107,12 +107,28 @@ class ChunkTask:
                 row=row,
                 token_ids=token_ids,
                 seed=rollout_seed(request.seed, index, num_resumed),
-                max_tokens=request.sampling.max_tokens - num_resumed,
+                max_tokens=self._num_left_to_sample(row),
             )
 
     def num_resumed(self, row: int) -> int:
         """Tokens the rollout had before it came here."""
         return self._offsets[row + 1] - self._offsets[row]
+
+    def _num_left_to_sample(self, row: int) -> int:
+        """Tokens until the rollout's turn must end: of the response, and of the turn if that has fewer left."""
+        sampling = self.request.sampling
+        num_resumed = self.num_resumed(row)
+        left = sampling.max_tokens - num_resumed
+        if sampling.max_turn_tokens is None:
+            return left
+        num_before = 0  # up to the end of the last observation
+        is_sampled = self._partial.is_sampled
+        if is_sampled is not None:
+            own = is_sampled[self._resumed(row)]
+            observed = np.flatnonzero(~own)
+            num_before = int(observed.max(initial=-1)) + 1
+        num_of_turn = num_resumed - num_before
+        return min(left, sampling.max_turn_tokens - num_of_turn)
 
     def put(self, row: int, continuation: Continuation) -> None:
         """A rollout has ended, or was cut off."""
@@ -157,6 +173,8 @@ class ChunkTask:
                 lengths=response_lengths(partial_arrays),
                 version=min(self._versions(cut_off, version)),
                 data=None,
+                num_sampled=partial_arrays.num_sampled,
+                turns=self._turns(cut_off),
             )
         meta = ChunkMeta(
             call_id=self.call_id,
@@ -167,8 +185,17 @@ class ChunkTask:
             version=min(versions),
             newest_version=max(versions),
             partial=partial,
+            num_sampled=arrays.num_sampled,
         )
         return meta, arrays, partial_arrays if cut_off else None
+
+    def _turns(self, rows: Sequence[int]) -> TurnRecord | None:
+        """Turns that were over before these rollouts came here; none where their tokens are gone, and all is sampled
+        again."""
+        resumed = self.request.partial
+        if resumed is None or resumed.turns is None or self._partial.is_sampled is None:
+            return None
+        return resumed.turns.rows(rows)
 
     def _resumed(self, row: int) -> slice:
         """Where the tokens that the rollout had before lie in `_partial`."""
@@ -191,6 +218,7 @@ class ChunkTask:
             offsets.append(offsets[-1] + self.num_resumed(row) + num_sampled)
         token_ids = np.empty(offsets[-1], np.int32)
         log_probs = np.empty(offsets[-1], np.float32)
+        is_sampled = np.ones(offsets[-1], bool)
         for place, row in enumerate(rows):
             start = offsets[place]
             end = offsets[place + 1]
@@ -198,6 +226,8 @@ class ChunkTask:
             resumed = self._resumed(row)
             token_ids[start:middle] = self._partial.token_ids[resumed]
             log_probs[start:middle] = self._partial.log_probs[resumed]
+            if self._partial.is_sampled is not None:
+                is_sampled[start:middle] = self._partial.is_sampled[resumed]
             continuation = self._continuation(row)
             token_ids[middle:end] = continuation.token_ids
             log_probs[middle:end] = continuation.log_probs
@@ -205,6 +235,7 @@ class ChunkTask:
             token_ids=token_ids,
             log_probs=log_probs,
             offsets=np.array(offsets, np.int64),
+            is_sampled=None if self._partial.is_sampled is None else is_sampled,
         )
 
     def _continuation(self, row: int) -> Continuation:

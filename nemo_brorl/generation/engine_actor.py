@@ -74,7 +74,12 @@ class RolloutEngine:
         return self._ready
 
     @ray.method(num_returns=3)
-    async def generate(self, call_id: int, request: RolloutRequest, partial: ChunkArrays | None) -> Reply:
+    async def generate(
+        self,
+        call_id: int,
+        request: RolloutRequest,
+        partial: ChunkArrays | None,
+    ) -> Reply:
         """The rollouts of the request as three Ray returns: what to know, the ended ones, and the unfinished ones if it
         was cut.
 

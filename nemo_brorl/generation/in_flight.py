@@ -111,10 +111,14 @@ class InFlight:
 
 
 def answered_chunk(in_flight: ChunkInFlight, request: RolloutRequest, meta: ChunkMeta) -> RolloutChunk:
-    """The answer that an engine gave; tokens stay where they are."""
+    """The answer that an engine gave; tokens stay where they are. Those it went on from are in it, so the request lets
+    go of them."""
     partial = None
     if meta.partial is not None:
-        partial = dataclasses.replace(meta.partial, data=in_flight.partial)
+        partial = dataclasses.replace(meta.partial, data=in_flight.partial, engine=in_flight.engine)
+    if request.partial is not None:
+        without_data = dataclasses.replace(request.partial, data=None)
+        request = dataclasses.replace(request, partial=without_data)
     return RolloutChunk(
         request=request,
         indices=meta.indices,
@@ -125,6 +129,7 @@ def answered_chunk(in_flight: ChunkInFlight, request: RolloutRequest, meta: Chun
         engine=in_flight.engine,
         data=in_flight.data,
         partial=partial,
+        num_sampled=meta.num_sampled,
     )
 
 

@@ -40,7 +40,12 @@ class VllmPool:
     session is open. Needs an initialised Ray; raises ConfigError or ModelError before an actor is started.
     """
 
-    def __init__(self, config: BroRLConfig, model_folder: Path, places: Places | None = None) -> None:
+    def __init__(
+        self,
+        config: BroRLConfig,
+        model_folder: Path,
+        places: Places | None = None,
+    ) -> None:
         """`places` on a machine with GPUs."""
         places = places or Places(None)
         device.check(config)
@@ -140,7 +145,12 @@ class VllmPool:
         """Bring all engines into a broadcast. Raises ReceiverLostError that names those that do not come in time."""
         self._receivers.join(link)
 
-    def load_weights(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
+    def load_weights(
+        self,
+        manifest: Sequence[TensorInfo],
+        buckets: Iterable[Any],
+        version: int,
+    ) -> int:
         """Load a stream of StreamedBucket into every engine, see `WeightReceivers.load`; what an open session has in
         flight waits meanwhile and goes on under the new weights."""
         self._sleep.check_has_room_for_weights()

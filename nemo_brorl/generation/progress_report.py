@@ -52,7 +52,12 @@ class ProgressReports:
         self.times = ReportTimes(every=1, within_s=0.0)
         self._question: Future[Progress] | None = None
 
-    def ask(self, every: int, within_s: float, question: Future[Progress]) -> None:
+    def ask(
+        self,
+        every: int,
+        within_s: float,
+        question: Future[Progress],
+    ) -> None:
         """Answer `question` with the next report. One that was open until now is answered with nothing."""
         self.drop()
         self.times.every = every

@@ -32,7 +32,12 @@ class SleepMode:
     """One engine: awake ──sleep──► asleep ──wake("weights")──► ──wake("kv_cache")──► awake. Waking what is awake does
     nothing."""
 
-    def __init__(self, engine: Any, mode: str, on_cpu: bool) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        mode: str,
+        on_cpu: bool,
+    ) -> None:
         """Raises GenerationError for a mode that this vLLM does not have."""
         self._engine = engine
         self._level = _LEVELS.get(mode, 0)
@@ -116,7 +121,12 @@ class StagedSleep:
     policy has made room again, starts another in its place, which counts as no fault.
     """
 
-    def __init__(self, handles: Sequence[EngineHandle], config: GenerationConfig, transport: EngineTransport) -> None:
+    def __init__(
+        self,
+        handles: Sequence[EngineHandle],
+        config: GenerationConfig,
+        transport: EngineTransport,
+    ) -> None:
         self._handles = handles
         self._config = config
         self._transport = transport

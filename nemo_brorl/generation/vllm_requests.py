@@ -42,7 +42,12 @@ class VllmRequests:
         self._sampled: dict[str, _Sampled] = {}  # of unfinished rollouts, by id
         self._ids: dict[str, str] = {}  # by name
 
-    def add(self, name: str, task: RolloutTask, sampling: Sampling) -> str:
+    def add(
+        self,
+        name: str,
+        task: RolloutTask,
+        sampling: Sampling,
+    ) -> str:
         """Queue a rollout; returns its id."""
         params = self._new_params(
             seed=task.seed,

@@ -64,7 +64,12 @@ class Phase(Enum):
 class BatchFill:
     """One batch being filled. Call `advance` until `is_done`, then `finish`."""
 
-    def __init__(self, carry_over: CarryOver, stage: Stage, version: int) -> None:
+    def __init__(
+        self,
+        carry_over: CarryOver,
+        stage: Stage,
+        version: int,
+    ) -> None:
         """Starts at once, under weights `version`."""
         self.state_before = carry_over.state()  # what a checkpoint holds if this step is cut
         carry_over.begin_step(stage, version)

@@ -79,6 +79,7 @@ class CarryOver:
             temperature=rollouts.temperature,
             top_p=rollouts.top_p,
             max_tokens=rollouts.max_response_tokens,
+            max_turn_tokens=rollouts.max_turn_tokens,
         )
         self.partial: list[OpenGroup] = []
         self.completed: list[ScoredGroup] = []

@@ -50,7 +50,7 @@ def straggler_bias(groups: Sequence[OpenGroup]) -> dict[str, float]:
     seen_weight = 0.0
     whole_weight = 0.0
     for group in groups:
-        if group.num_finished == 0:
+        if group.num_finished == 0 or group.num_partial == 0:
             continue
         rewards = group.rewards
         slowest_last = np.argsort(group.lengths, kind="stable")

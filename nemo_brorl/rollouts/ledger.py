@@ -26,6 +26,7 @@ from nemo_brorl.types import (
     Sampling,
     ScoredChunk,
     ScoredGroup,
+    TurnRecord,
     UInt64,
 )
 
@@ -119,13 +120,14 @@ class GroupLedger:
 
     ledger.open(group)                  # train/7: nothing asked for
     ledger.ask("train/7", range(4))     # out 0 1 2 3
-    ledger.receive(chunk of 0 1)        # out 2 3                             returns None
-    ledger.receive(chunk of 2, 3 cut)   # out nothing: 3 finished, 1 partial  returns the group: settled
+    ledger.receive(chunk of 0 1)        # out 2 3
+    ledger.receive(chunk of 2, 3 cut)   # out nothing: 3 finished, 1 partial  settled
     ledger.ask("train/7", [3])          # out 3: 3 finished, 0 partial        after `release`, in a later step `open`
-    ledger.receive(chunk of 3)          # out nothing: 4 finished             returns the group
+    ledger.receive(chunk of 3)          # out nothing: 4 finished             settled
     ledger.release("train/7")           # forgotten
 
-    Every rollout that was asked for comes back exactly once, or `receive` refuses it.
+    Every rollout that was asked for comes back exactly once, or `receive` refuses it. A trajectory that goes on comes
+    back partial, with what its environment said, and is asked for again.
     """
 
     def __init__(self) -> None:
@@ -162,22 +164,26 @@ class GroupLedger:
         group.partial = left
         self._out[uid] |= asked
 
-    def receive(self, chunk: RolloutChunk, scored: ScoredChunk | None) -> OpenGroup | None:
-        """Note what a request came back with; `scored` is None for a chunk without finished rollouts. Returns the group
-        if that settles it."""
+    def receive(self, chunk: RolloutChunk, scored: ScoredChunk | None) -> None:
+        """Note what a request came back with; `scored` is None for a chunk that no verifier has seen."""
         uid = chunk.request.prompt.uid
         group = self.groups[uid]
         out = self._out[uid]
         indices = chunk.indices.tolist()
-        if chunk.partial is not None:
-            indices += chunk.partial.indices.tolist()
-            group.partial.append(chunk.partial)
+        goes_on = None if scored is None else scored.goes_on
+        for block in (chunk.partial, goes_on):
+            if block is not None:
+                indices += block.indices.tolist()
+                group.partial.append(block)
         for index in indices:
             assert index in out, f"rollout {index} of {uid} came back twice"
             out.remove(index)
-        if scored is not None:
+        if scored is not None and len(chunk.indices):
             group.parts.append(scored)
-        return None if out else group
+
+    def is_settled(self, uid: str) -> bool:
+        """Whether nothing of a group is out."""
+        return not self._out[uid]
 
     def release(self, uid: str) -> OpenGroup:
         """Stop following a settled group."""
@@ -222,6 +228,7 @@ def close_group(prompt: Prompt, parts: Iterable[ScoredChunk]) -> ScoredGroup:
         mass=sampled_mass(keys, log_probs, rewards),
         answers=_joined_answers(ordered),
         evidence=tuple(part.evidence for part in ordered if part.evidence is not None),
+        records=_records(ordered),
     )
 
 
@@ -242,6 +249,16 @@ def _joined_answers(parts: Sequence[ScoredChunk]) -> tuple[str | None, ...] | No
             return None
         answers.extend(part.answers)
     return tuple(answers)
+
+
+def _records(parts: Sequence[ScoredChunk]) -> tuple[TurnRecord | None, ...]:
+    """Records of the chunks' turns; none where no chunk has one."""
+    records: list[TurnRecord | None] = []
+    num_kept = 0
+    for part in parts:
+        records.append(part.turns)
+        num_kept += part.turns is not None
+    return tuple(records) if num_kept else ()
 
 
 def sampled_mass(keys: UInt64, log_probs: Float32, rewards: Float32) -> SampledMass:

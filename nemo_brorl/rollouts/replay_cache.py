@@ -14,6 +14,8 @@ import numpy as np
 
 from nemo_brorl.types import PartialRollouts, RolloutRequest, ScoredChunk
 
+Key = tuple[str, bytes, bytes]
+
 
 class ReplayCache:
     """Chunks of one step: `take` those of the step that was cut, `note` those that come back in this one."""
@@ -21,7 +23,7 @@ class ReplayCache:
     def __init__(self, chunks: Iterable[ScoredChunk] = ()) -> None:
         self.num_taken = 0  # rollouts
         self._new: list[ScoredChunk] = []
-        self._old: dict[tuple[str, bytes], ScoredChunk] = {}
+        self._old: dict[Key, ScoredChunk] = {}
         for scored in chunks:
             self._old[_key(scored.chunk.request)] = scored
 
@@ -47,8 +49,13 @@ class ReplayCache:
             self._new.append(scored)
 
 
-def _key(request: RolloutRequest) -> tuple[str, bytes]:
-    return request.prompt.uid, request.indices.tobytes()
+def _key(request: RolloutRequest) -> Key:
+    """Prompt, rollouts, and what they go on from: a trajectory is asked for once a turn."""
+    lengths = b""
+    if request.partial is not None:
+        lengths = request.partial.lengths.tobytes()
+    indices = request.indices.tobytes()
+    return request.prompt.uid, indices, lengths
 
 
 def _is_same(old: RolloutRequest, new: RolloutRequest) -> bool:

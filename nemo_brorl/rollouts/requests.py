@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from nemo_brorl.rollouts.ledger import OpenGroup
-from nemo_brorl.types import Prompt, RolloutRequest, Sampling
+from nemo_brorl.types import PartialRollouts, Prompt, RolloutRequest, Sampling
 
 MIN_CHUNK = 8  # rollouts
+NO_ENGINE = -1
 
 SEED_BITS = 48  # leaves room to add N and stay a positive signed 64-bit number
 
@@ -44,17 +46,26 @@ def requests_for(
 
 
 def requests_to_resume(group: OpenGroup, run_seed: int) -> list[RolloutRequest]:
-    """Requests that go on with a group's partial rollouts, one for each block of them."""
-    seed = group_seed(run_seed, group.uid)
+    """Requests that go on with a group's partial rollouts, one for each block of them. Engines have forgotten their
+    tokens by now."""
     requests: list[RolloutRequest] = []
     for block in group.partial:
-        first = int(block.indices[0])
-        num_rollouts = len(block.indices)
-        request = RolloutRequest(
-            group.prompt, first, num_rollouts, seed, group.sampling, partial=block, deadline_s=group.deadline_s
-        )
-        requests.append(request)
+        elsewhere = replace(block, engine=NO_ENGINE)
+        requests.append(request_to_go_on(group, elsewhere, run_seed))
     return requests
+
+
+def request_to_go_on(group: OpenGroup, block: PartialRollouts, run_seed: int) -> RolloutRequest:
+    """The request that goes on with one block of a group's partial rollouts."""
+    return RolloutRequest(
+        group.prompt,
+        int(block.indices[0]),
+        len(block.indices),
+        group_seed(run_seed, group.uid),
+        group.sampling,
+        partial=block,
+        deadline_s=group.deadline_s,
+    )
 
 
 def fitting_chunk_size(

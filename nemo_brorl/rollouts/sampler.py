@@ -15,15 +15,23 @@ from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
 from nemo_brorl.rollouts.replay_cache import ReplayCache
-from nemo_brorl.rollouts.requests import requests_for, requests_to_resume
-from nemo_brorl.types import Prompt, RolloutChunk, RolloutRequest, Sampling, ScoredChunk, ScoredGroup
+from nemo_brorl.rollouts.requests import request_to_go_on, requests_for, requests_to_resume
+from nemo_brorl.types import (
+    PartialRollouts,
+    Prompt,
+    RolloutChunk,
+    RolloutRequest,
+    Sampling,
+    ScoredChunk,
+    ScoredGroup,
+)
 
 TURN_S = 1.0  # a wait for news ends after this long, so that deadlines and stop requests are looked at
 
 
 class RolloutStream:
     """Groups being sampled: requests go out, scored chunks come back, settled groups come out. Scoring overlaps
-    sampling.
+    sampling. Trajectories whose environment has answered are asked for again at once, until the group is cut.
 
     Only small objects pass through here. The order in which groups settle depends on which engine was faster; what is
     sampled does not.
@@ -51,6 +59,7 @@ class RolloutStream:
         self.num_settled = 0  # rollouts that came back
         self.num_tokens = 0  # sampled here, also of rollouts that were cut
         self.sampled_at = time.monotonic()  # when the last of them was
+        self._cut: set[str] = set()  # groups whose trajectories do not go on
         self._num_sampling = 0  # rollouts that no engine has answered for
         self._replayed: list[ScoredChunk] = []  # for the next turn
 
@@ -72,11 +81,13 @@ class RolloutStream:
 
     def extend(self, uid: str, draw: Draw) -> None:
         """Ask for a further wave of a settled group."""
+        self._cut.discard(uid)
         group = self.ledger.groups[uid]
         start = group.num_rollouts
         num = draw.num_rollouts
         group.draws.append(draw)
         self.ledger.ask(uid, range(start, start + num))
+        self.num_asked += num
         requests = requests_for(
             [group.prompt],
             num_per_prompt=num,
@@ -90,7 +101,9 @@ class RolloutStream:
 
     def resume(self, group: OpenGroup) -> None:
         """Go on with a group that was cut: its partial rollouts are asked for again."""
+        self._cut.discard(group.uid)
         self.ledger.open(group)
+        self.num_asked += group.num_partial
         requests = requests_to_resume(group, self.seed)
         for request in requests:
             self.ledger.ask(group.uid, request.indices.tolist())
@@ -98,7 +111,9 @@ class RolloutStream:
 
     def cut(self) -> None:
         """End all rollouts that are out now; their groups settle soon."""
-        self.session.cut(self.ledger.unsettled())
+        unsettled = self.ledger.unsettled()
+        self._cut.update(unsettled)
+        self.session.cut(unsettled)
 
     def advance(self, timeout_s: float = TURN_S) -> list[OpenGroup]:
         """Wait for news, at most `timeout_s`; groups that have settled since, in the order they did. The stream follows
@@ -121,7 +136,6 @@ class RolloutStream:
             else:
                 self._receive(chunk, None, settled)
         for scored in scores:
-            self.num_settled += len(scored.rewards)
             if self.replay_cache is not None:
                 self.replay_cache.note(scored)
             self._receive(scored.chunk, scored, settled)
@@ -142,17 +156,26 @@ class RolloutStream:
         scored: ScoredChunk | None,
         settled: list[OpenGroup],
     ) -> None:
-        group = self.ledger.receive(chunk, scored)
-        if group is not None:
+        self.ledger.receive(chunk, scored)
+        uid = chunk.request.prompt.uid
+        group = self.ledger.groups[uid]
+        self.num_settled += len(chunk.request.indices)
+        if scored is not None and scored.goes_on is not None and uid not in self._cut:
+            self._go_on(group, scored.goes_on)
+        if self.ledger.is_settled(uid):
             settled.append(group)
+
+    def _go_on(self, group: OpenGroup, block: PartialRollouts) -> None:
+        """Ask for the next turn of trajectories."""
+        self.num_settled -= len(block.indices)
+        self.ledger.ask(group.uid, block.indices.tolist())
+        self._submit([request_to_go_on(group, block, self.seed)])
 
     def _submit(self, requests: Sequence[RolloutRequest]) -> None:
         """Send requests to the engines, but for those whose answer is there already: it comes back in the next turn."""
         to_sample: list[RolloutRequest] = []
         for request in requests:
-            num = len(request.indices)
-            self.num_asked += num
-            self._num_sampling += num
+            self._num_sampling += len(request.indices)
         for request in requests:
             replayed = None if self.replay_cache is None else self.replay_cache.take(request)
             if replayed is None:

@@ -104,6 +104,11 @@ class RewardsConfig(Section):
         within=(0, 1),
         may_change=True,
     )
+    trajectory_reward: str = setting(
+        "sum",
+        "reward of an environment's trajectory: sum of its turns', or last: the last turn's",
+        choices=("sum", "last"),
+    )
     verifiers: list[OwnVerifierConfig] = setting([], "verifiers of your own that take parameters (docs/extending.md)")
     watch: RewardWatchConfig = section(RewardWatchConfig)
     shaping: ShapingConfig = section(ShapingConfig)

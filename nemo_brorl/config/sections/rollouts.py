@@ -166,6 +166,11 @@ class RolloutsConfig(Section):
     temperature: float = setting(1.0, "divisor of the logits that tokens are drawn from", above=0)
     top_p: float = setting(1.0, "share of the probability mass that tokens are drawn from", above=0, at_most=1)
     max_response_tokens: int = setting(32, "tokens of a response at most; a longer one is truncated", at_least=1)
+    max_turn_tokens: int | None = setting(
+        None,
+        "tokens sampled in one turn of an environment's trajectory; null: max_response_tokens bounds them all",
+        at_least=1,
+    )
     allocation: str = setting(
         "fixed",
         "fixed: N rollouts of every prompt (BroRL); waves: up to N, more where they teach",
@@ -177,7 +182,9 @@ class RolloutsConfig(Section):
     coverage: CoverageConfig = section(CoverageConfig)
     save_samples: int = setting(4, "rollouts per step written as text to the run folder; 0: none", at_least=0)
     deadline_s: float | None = setting(
-        None, "seconds from the beginning of a chunk until what is unfinished of it is cut; null: never", above=0
+        None,
+        "seconds from the beginning of a chunk, or a turn of it, until what is unfinished of it is cut; null: never",
+        above=0,
     )
     step_deadline_s: float | None = setting(
         None, "seconds of filling a batch: then all is cut and the step learns from what there is; null: never", above=0

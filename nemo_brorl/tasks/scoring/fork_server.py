@@ -82,7 +82,12 @@ class ForkServer:
             self._control = None
         self.loaded.clear()
 
-    def _ask(self, request: str, argument: Any, descriptor: int | None = None) -> Any:
+    def _ask(
+        self,
+        request: str,
+        argument: Any,
+        descriptor: int | None = None,
+    ) -> Any:
         if self._control is None:
             self._start()
         assert self._control is not None and self._process is not None, "it has just been started"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.tasks.scoring.turns import ResponseScores
 from nemo_brorl.tasks.verifiers.registry import check_name
 from nemo_brorl.types import RolloutChunk, ScoredChunk
 
@@ -24,7 +26,47 @@ CHUNKS_AT_ONCE = 16  # that a worker has begun: while one waits for a slow verif
 HOME_ADVANTAGE = 64  # responses
 WAIT_S = 10.0  # `score` looks again after this long
 NO_NUMBERS = np.zeros(0, np.float32)
-NO_SCORES = (NO_NUMBERS, 0, NO_NUMBERS, np.zeros(0, np.uint64), NO_NUMBERS)  # of no responses
+NO_SCORES = ResponseScores(NO_NUMBERS, 0, NO_NUMBERS, np.zeros(0, np.uint64), NO_NUMBERS)  # of no responses
+
+
+def scored_chunk(
+    chunk: RolloutChunk,
+    scores: ResponseScores,
+    ended: Any = None,
+    goes_on: Any = None,
+) -> ScoredChunk:
+    """A chunk of the responses that have ended, and those that go on beside it; `ended` and `goes_on` are their tokens
+    where some go on."""
+    block = scores.goes_on
+    if block is not None:
+        block = replace(block, data=goes_on)
+        rows = scores.ended
+        chunk = replace(
+            chunk,
+            indices=chunk.indices[rows],
+            lengths=chunk.lengths[rows],
+            num_sampled=None if chunk.num_sampled is None else chunk.num_sampled[rows],
+            data=ended,
+        )
+    if scores.is_stopped is not None:
+        chunk = replace(chunk, is_stopped=scores.is_stopped)
+    return ScoredChunk(
+        chunk=chunk,
+        rewards=scores.rewards,
+        num_failed=scores.num_failed,
+        repetition=scores.repetition,
+        keys=scores.keys,
+        log_probs=scores.log_probs,
+        answers=scores.answers,
+        evidence=scores.evidence,
+        turns=scores.turns,
+        goes_on=block,
+    )
+
+
+def _key(first_index: int, chunk: RolloutChunk) -> tuple[str, int]:
+    """What a continuation is known by: it has the indices of those that go on."""
+    return chunk.request.prompt.uid, first_index
 
 
 class Submission(NamedTuple):
@@ -32,6 +74,8 @@ class Submission(NamedTuple):
 
     chunk: RolloutChunk
     worker: int
+    ended: Any  # reference to the arrays of the responses that ended, where some did not
+    goes_on: Any  # reference to the arrays of those that go on
 
 
 class VerifierPool:
@@ -75,6 +119,7 @@ class VerifierPool:
         self._moved_at = [time.monotonic()] * len(self.workers)  # when each began to have work, or finished a chunk
         self._scoring: dict[Any, Submission] = {}  # by reference to the scores, oldest first
         self._empty: list[ScoredChunk] = []
+        self._holders: dict[tuple[str, int], int] = {}  # worker with the environments of trajectories that go on
 
     def wait_ready(self) -> None:
         """Return once every worker can score. Raises ConfigError when a verifier cannot be loaded, ResourceError when a
@@ -82,23 +127,27 @@ class VerifierPool:
         self._get([worker.wait_ready.remote() for worker in self.workers])
 
     def submit(self, chunk: RolloutChunk) -> None:
-        """Hand a chunk to the worker with the least to do, in one Ray call; of about equal ones to the one that has the
-        prompt's other chunks, and its verdicts on their answers. One without responses goes to no worker: the next
-        `poll` returns it."""
+        """Hand a chunk to the worker that has its environments, or else to the one with the least to do, in one Ray
+        call; of about equal ones to the one that has the prompt's other chunks, and its verdicts on their answers. One
+        without responses goes to no worker: the next `poll` returns it."""
         if not len(chunk.lengths):
-            self._empty.append(ScoredChunk(chunk, *NO_SCORES))
+            self._empty.append(scored_chunk(chunk, NO_SCORES))
             return
         prompt = chunk.request.prompt
-        home = zlib.crc32(prompt.uid.encode()) % len(self.workers)
-        cost = list(self._load)
-        cost[home] -= HOME_ADVANTAGE
-        index = cost.index(min(cost))
+        index = self._holders.pop(_key(chunk.request.first_index, chunk), self._least_busy(prompt.uid))
         # As an argument of its own the reference is resolved on the worker's side.
-        reference = self.workers[index].score.remote(prompt.verifier, dict(prompt.payload), chunk.data)
-        self._scoring[reference] = Submission(chunk, index)
+        judge = self.workers[index].judge.options(num_returns=3)
+        reference, ended, goes_on = judge.remote(replace(chunk, data=None, partial=None), chunk.data)
+        self._scoring[reference] = Submission(chunk, index, ended, goes_on)
         if not self._load[index]:
             self._moved_at[index] = time.monotonic()
         self._load[index] += len(chunk.lengths)
+
+    def _least_busy(self, uid: str) -> int:
+        home = zlib.crc32(uid.encode()) % len(self.workers)
+        cost = list(self._load)
+        cost[home] -= HOME_ADVANTAGE
+        return cost.index(min(cost))
 
     def poll(self) -> list[ScoredChunk]:
         """What was submitted and has been scored since the last poll: at most two Ray calls. Raises ResourceError when
@@ -114,7 +163,11 @@ class VerifierPool:
             return scored
         for reference, scores in zip(finished, self._get(finished), strict=True):
             submission = self._end(reference)
-            scored.append(ScoredChunk(submission.chunk, *scores))
+            judged = scored_chunk(submission.chunk, scores, submission.ended, submission.goes_on)
+            if judged.goes_on is not None:
+                first_index = int(judged.goes_on.indices[0])
+                self._holders[_key(first_index, submission.chunk)] = submission.worker
+            scored.append(judged)
         return scored
 
     def pending(self) -> list[Any]:
@@ -139,10 +192,15 @@ class VerifierPool:
         return late
 
     def forget(self) -> None:
-        """Give up what was submitted and not polled: no later `poll` returns it."""
+        """Give up what was submitted and not polled: no later `poll` returns it. Environments of trajectories under way
+        end; whoever goes on with one has it made anew."""
         self._empty = []
+        holders = set(self._holders.values())
         for reference in list(self._scoring):
-            self._end(reference)
+            holders.add(self._end(reference).worker)
+        self._holders.clear()
+        for worker in holders:
+            self.workers[worker].end_episodes.remote()
 
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
         """Scored chunks in the order they finish; each is submitted as soon as `chunks` gives it. Nothing else may be

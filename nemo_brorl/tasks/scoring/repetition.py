@@ -13,13 +13,16 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying by it loses no
 
 
 def repetition_of(data: ChunkArrays, ngram: int) -> Float32:
-    """[n] per response of a chunk, from 0 to below 1; all 0 for `ngram=0`."""
+    """[n] per response of a chunk, from 0 to below 1; all 0 for `ngram=0`. Observations are left out."""
     bounds = data.offsets.tolist()
     shares = np.zeros(len(bounds) - 1, np.float32)
     if ngram == 0:
         return shares
     for index, (start, end) in enumerate(pairwise(bounds)):
-        shares[index] = repeated_share(data.token_ids[start:end], ngram)
+        token_ids = data.token_ids[start:end]
+        if data.is_sampled is not None:
+            token_ids = token_ids[data.is_sampled[start:end]]
+        shares[index] = repeated_share(token_ids, ngram)
     return shares
 
 
@@ -30,15 +33,17 @@ def response_keys(data: ChunkArrays) -> UInt64:
     ends = data.offsets[1:]
     lengths = ends - starts
     longest = int(lengths.max(initial=0))
+    bases = np.full(longest, _BASE)
     powers = np.ones(longest + 1, np.uint64)  # b^0, b^1, …
-    np.cumprod(np.full(longest, _BASE), out=powers[1:])
+    np.cumprod(bases, out=powers[1:])
     last_positions = np.repeat(ends - 1, lengths)  # per token, of its response
     exponents = last_positions - np.arange(len(data.token_ids))
     digits = data.token_ids.astype(np.uint64) + np.uint64(1)
     sums = np.zeros(len(digits) + 1, np.uint64)  # of the terms before each token
     np.cumsum(digits * powers[exponents], out=sums[1:])
-    length_terms = lengths.astype(np.uint64) * powers[lengths]
-    return length_terms + sums[ends] - sums[starts]
+    factors = lengths.astype(np.uint64)
+    terms = sums[ends] - sums[starts]
+    return factors * powers[lengths] + terms
 
 
 def repeated_share(token_ids: Int32, ngram: int) -> float:
@@ -50,6 +55,7 @@ def repeated_share(token_ids: Int32, ngram: int) -> float:
     hashes = np.zeros(num_windows, np.uint64)  # a polynomial of each window's tokens: equal windows have equal ones
     for offset in range(ngram):
         hashes *= _BASE
-        hashes += ids[offset : offset + num_windows]
+        end = offset + num_windows
+        hashes += ids[offset:end]
     num_different = len(np.unique(hashes))
     return 1.0 - num_different / num_windows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,24 +14,14 @@ from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.scoring.evidence import evidence_of
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys
+from nemo_brorl.tasks.scoring.turns import Judged, ResponseScores, TurnJudge
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.registry import answer_reader, configure
-from nemo_brorl.types import ChunkArrays, Float32, RewardEvidence, UInt64
+from nemo_brorl.types import ChunkArrays, RolloutChunk
 
+ENVIRONMENT = "environment"  # the verifier that answers
 LIGHTEST = "exact_match"  # loads nothing: shows that processes can be started
-
-
-class ResponseScores(NamedTuple):
-    """What is found out about the responses of a chunk; fields as in `types.ScoredChunk`."""
-
-    rewards: Float32
-    num_failed: int
-    repetition: Float32
-    keys: UInt64
-    log_probs: Float32
-    answers: tuple[str | None, ...] | None = None
-    evidence: RewardEvidence | None = None
 
 
 class VerifierWorker:
@@ -56,9 +46,28 @@ class VerifierWorker:
         self.verifiers = tuple(verifiers)
         self.repetition_ngram = repetition_ngram
         self.with_answers = with_answers
+        self.turn_judge: TurnJudge | None = None  # None: no environment is asked
         self.process_pool = ProcessPool(Deadlines(timeout_s) if rewards is None else Deadlines.of(rewards))
 
-    def score(self, verifier: str, payload: Mapping[str, Any], data: ChunkArrays) -> ResponseScores:
+    def judge(self, chunk: RolloutChunk, data: ChunkArrays) -> Judged:
+        """What becomes of a chunk's responses, as `TurnJudge.judge`; a verifier that only scores ends all of them.
+        `chunk` is without its data. Raises as `score`."""
+        prompt = chunk.request.prompt
+        if self.turn_judge is not None and prompt.verifier == ENVIRONMENT:
+            return self.turn_judge.judge(chunk, data)
+        return self.score(prompt.verifier, prompt.payload, data), None, None
+
+    def end_episodes(self) -> None:
+        """Forget every trajectory under way: nobody waits for it any more."""
+        if self.turn_judge is not None:
+            self.turn_judge.end_all()
+
+    def score(
+        self,
+        verifier: str,
+        payload: Mapping[str, Any],
+        data: ChunkArrays,
+    ) -> ResponseScores:
         """Equal texts are scored once; a failing one counts for each response. Raises as `ProcessPool.score`."""
         texts: list[str] = []
         log_probs: list[float] = []
@@ -69,10 +78,15 @@ class VerifierWorker:
         different = list(counts)
         verdicts = self.process_pool.judge(verifier, payload, different)
         score_of = dict(zip(different, verdicts.scores, strict=True))
-        scores = [score_of[text] for text in texts]
+        rewards: list[float] = []
+        num_failed = 0
+        for text in texts:
+            score = score_of[text]
+            num_failed += score is None
+            rewards.append(score or 0.0)
         return ResponseScores(
-            rewards=np.array([score or 0.0 for score in scores], np.float32),
-            num_failed=scores.count(None),
+            rewards=np.array(rewards, np.float32),
+            num_failed=num_failed,
             repetition=repetition_of(data, self.repetition_ngram),
             keys=response_keys(data),
             log_probs=np.array(log_probs, np.float32),

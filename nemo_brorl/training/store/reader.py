@@ -20,6 +20,7 @@ from nemo_brorl.tasks.scoring.repetition import response_keys
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.tables import FORMAT, METADATA
 from nemo_brorl.types import (
+    Bool,
     ChunkArrays,
     Float32,
     Int32,
@@ -31,6 +32,7 @@ from nemo_brorl.types import (
     ScoredGroup,
     StepRecord,
     StoredGroup,
+    TurnRecord,
     Wave,
 )
 
@@ -172,7 +174,8 @@ def _scored_group(row: Mapping[str, Any], columns: Columns, table: pa.Table) -> 
         )
         chunk = _chunk(request, columns, arrays, rows)
         num_failed = row["num_failed"] if not parts else 0
-        parts.append(_scored_chunk(chunk, columns, rows, num_failed))
+        part = _scored_chunk(chunk, columns, rows, num_failed)
+        parts.append(replace(part, turns=_turns(table, rows)))
     waves: list[Wave] = []
     for wave in row["waves"]:
         waves.append(Wave(**wave))
@@ -193,7 +196,29 @@ def _arrays(table: pa.Table) -> ChunkArrays:
         token_ids=token_ids.flatten().to_numpy(),
         log_probs=log_probs.flatten().to_numpy(),
         offsets=offsets - offsets[0],
+        is_sampled=_is_sampled(table),
     )
+
+
+def _is_sampled(table: pa.Table) -> Bool | None:
+    """Which tokens were sampled; None: all."""
+    masks = table["is_sampled"]
+    if masks.null_count == len(masks):
+        return None
+    rows: list[Bool] = []
+    lengths = table["num_tokens"].to_pylist()
+    for row, length in zip(masks.to_pylist(), lengths, strict=True):
+        rows.append(np.ones(length, bool) if row is None else np.array(row, bool))
+    return np.concatenate(rows)
+
+
+def _turns(table: pa.Table, rows: slice) -> TurnRecord | None:
+    """Record of the turns of a chunk's trajectories; None: of no environment."""
+    rewards = table["turn_rewards"][rows].to_pylist()
+    if rewards[0] is None:
+        return None
+    tool_errors = table["tool_errors"][rows].to_pylist()
+    return TurnRecord(np.array(rewards, np.float32), np.array(tool_errors, bool))
 
 
 def _rows_of_chunks(numbers: np.ndarray) -> Sequence[slice]:
@@ -211,7 +236,12 @@ def _chunk(
 ) -> RolloutChunk:
     bounds = arrays.offsets[rows.start : rows.stop + 1]
     tokens = slice(int(bounds[0]), int(bounds[-1]))
-    data = ChunkArrays(arrays.token_ids[tokens], arrays.log_probs[tokens], bounds - bounds[0])
+    is_sampled = None
+    num_sampled = None
+    if arrays.is_sampled is not None:
+        is_sampled = arrays.is_sampled[tokens]
+        num_sampled = columns["num_sampled"][rows]
+    data = ChunkArrays(arrays.token_ids[tokens], arrays.log_probs[tokens], bounds - bounds[0], is_sampled)
     return RolloutChunk(
         request=request,
         indices=columns["index"][rows],
@@ -221,6 +251,7 @@ def _chunk(
         newest_version=int(columns["newest_version"][rows.start]),
         engine=int(columns["engine"][rows.start]),
         data=data,
+        num_sampled=num_sampled,
     )
 
 

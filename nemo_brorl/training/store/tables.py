@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from nemo_brorl.types import ChunkArrays, StepRecord, StoredGroup
+from nemo_brorl.types import ChunkArrays, ScoredGroup, StepRecord, StoredGroup
 
 FORMAT = 1  # of the files
 METADATA = b"brorl"  # key of the step's own numbers in the schema of its groups
@@ -57,6 +58,9 @@ ROLLOUT_SCHEMA = pa.schema(
         "version": pa.int32(),
         "newest_version": pa.int32(),
         "num_tokens": pa.int32(),
+        "num_sampled": pa.int32(),
+        "turn_rewards": pa.list_(pa.float32()),
+        "tool_errors": pa.list_(pa.bool_()),
         "is_stopped": pa.bool_(),
         "reward": pa.float32(),
         "shaped_reward": pa.float32(),
@@ -65,6 +69,7 @@ ROLLOUT_SCHEMA = pa.schema(
         "repetition": pa.float32(),
         "token_ids": pa.list_(pa.int32()),
         "log_probs": pa.list_(pa.float32()),
+        "is_sampled": pa.list_(pa.bool_()),
         "text": pa.string(),
     }
 )
@@ -138,6 +143,7 @@ def rollouts_table(
     np.cumsum(lengths, out=offsets[1:])
     token_ids = np.concatenate([data.token_ids for data in arrays])
     log_probs = np.concatenate([data.log_probs for data in arrays])
+    rewards_of_turns, tool_errors = _turn_columns(scored)
     no_numbers = pa.nulls(num, pa.float32())
     is_trained = np.zeros(num, bool)
     if stored.trained is not None:
@@ -154,6 +160,9 @@ def rollouts_table(
         "version": np.repeat([chunk.version for chunk in chunks], sizes),
         "newest_version": np.repeat([chunk.newest_version for chunk in chunks], sizes),
         "num_tokens": lengths,
+        "num_sampled": scored.group.num_sampled,
+        "turn_rewards": rewards_of_turns,
+        "tool_errors": tool_errors,
         "is_stopped": scored.group.is_stopped,
         "reward": scored.rewards,
         "shaped_reward": no_numbers if stored.shaped is None else stored.shaped,
@@ -162,6 +171,34 @@ def rollouts_table(
         "repetition": scored.repetition,
         "token_ids": pa.ListArray.from_arrays(offsets, token_ids),
         "log_probs": pa.ListArray.from_arrays(offsets, log_probs),
+        "is_sampled": _is_sampled(arrays),
         "text": pa.nulls(num, pa.string()) if texts is None else texts,
     }
     return pa.table(columns).cast(ROLLOUT_SCHEMA)
+
+
+def _turn_columns(scored: ScoredGroup) -> tuple[list[Any], list[Any]]:
+    """Of every rollout the rewards of its turns, and where a tool was called wrongly; None: of no environment."""
+    rewards: list[Any] = []
+    tool_errors: list[Any] = []
+    for chunk, record in zip(scored.group.chunks, scored.turns, strict=True):
+        if record is None:
+            nothing = [None] * len(chunk.lengths)
+            rewards += nothing
+            tool_errors += nothing
+        else:
+            rewards += record.rewards.tolist()
+            tool_errors += record.is_tool_error.tolist()
+    return rewards, tool_errors
+
+
+def _is_sampled(arrays: Sequence[ChunkArrays]) -> pa.Array:
+    """Of every rollout which tokens were sampled; None: all."""
+    rows: list[Any] = []
+    for data in arrays:
+        if data.is_sampled is None:
+            rows += [None] * (len(data.offsets) - 1)
+            continue
+        for start, end in pairwise(data.offsets.tolist()):
+            rows.append(data.is_sampled[start:end])
+    return pa.array(rows, pa.list_(pa.bool_()))

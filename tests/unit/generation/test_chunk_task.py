@@ -10,7 +10,7 @@ import pytest
 
 from nemo_brorl.generation.chunk_messages import ChunkFailure, ChunkMeta, find_garbage, find_mismatch, no_arrays
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, rollout_seed
-from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Sampling
+from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Sampling, TurnRecord
 
 PROMPT = Prompt("a", "task", "verifier", (7, 8), {})
 REQUEST = RolloutRequest(PROMPT, 4, 3, 100, Sampling(1.0, 1.0, 5))
@@ -147,3 +147,50 @@ def test_the_version_of_a_beginning_needs_not_be_known_to_this_pool() -> None:
 
 def test_no_arrays_are_responses_without_tokens() -> None:
     assert no_arrays(3).offsets.tolist() == [0, 0, 0, 0]
+
+
+TURNS = TurnRecord(np.array([[0.5], [0.25]], np.float32), np.array([[False], [True]]))
+# Two trajectories after one turn: 1 2 sampled and 8 9 said by the environment; 3 sampled and 8 said, 4 sampled since.
+SECOND_TURN = replace(
+    REQUEST,
+    num_rollouts=2,
+    sampling=Sampling(1.0, 1.0, 9, max_turn_tokens=3),
+    partial=PartialRollouts(np.array([1, 5], np.int32), np.array([4, 3], np.int32), 3, None, turns=TURNS),
+)
+SECOND_ARRAYS = ChunkArrays(
+    np.array([1, 2, 8, 9, 3, 8, 4], np.int32),
+    np.array([-0.1, -0.2, 0, 0, -0.3, 0, -0.4], np.float32),
+    np.array([0, 4, 7]),
+    np.array([1, 1, 0, 0, 1, 0, 1], bool),
+)
+
+
+def test_a_turn_has_its_own_limit_that_counts_what_was_sampled_since_the_observation() -> None:
+    tasks = list(task_of(SECOND_TURN, SECOND_ARRAYS).rollouts())
+    assert [task.max_tokens for task in tasks] == [3, 2]
+    whole = replace(SECOND_TURN, sampling=Sampling(1.0, 1.0, 5, max_turn_tokens=3))
+    assert [task.max_tokens for task in task_of(whole, SECOND_ARRAYS).rollouts()] == [1, 2], "the response is full"
+
+
+def test_a_trajectory_that_goes_on_keeps_its_observations_unsampled_and_its_record_where_it_is_cut() -> None:
+    task = task_of(SECOND_TURN, SECOND_ARRAYS)
+    task.put(0, sampled([5]))
+    task.put(1, sampled([6], has_ended=False))
+    meta, arrays, partial = meta_of(task)
+    assert arrays.is_sampled is not None and partial is not None and partial.is_sampled is not None
+    assert arrays.token_ids.tolist() == [1, 2, 8, 9, 5]
+    assert arrays.is_sampled.tolist() == [True, True, False, False, True]
+    assert partial.is_sampled.tolist() == [True, False, True, True]
+    assert meta.num_sampled is not None and meta.num_sampled.tolist() == [3]
+    assert meta.partial is not None and meta.partial.num_sampled is not None and meta.partial.turns is not None
+    assert meta.partial.num_sampled.tolist() == [3]
+    assert meta.partial.turns.rewards.tolist() == [[0.25]]
+
+
+def test_a_trajectory_whose_tokens_are_gone_begins_anew_without_a_record() -> None:
+    task = task_of(SECOND_TURN)
+    task.put(0, sampled([5]))
+    task.put(1, sampled([6], has_ended=False))
+    meta, arrays, _ = meta_of(task)
+    assert arrays.is_sampled is None
+    assert meta.partial is not None and meta.partial.turns is None

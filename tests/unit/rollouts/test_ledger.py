@@ -34,17 +34,20 @@ def ledger_of(num_asked: int) -> GroupLedger:
 def test_a_group_settles_with_its_last_rollout_and_a_partial_one_is_asked_for_again() -> None:
     ledger = ledger_of(4)
     first = finished(0, 2)
-    assert ledger.receive(first, score_chunk(first, [1.0, 0.0])) is None
+    ledger.receive(first, score_chunk(first, [1.0, 0.0]))
+    assert not ledger.is_settled(PROMPT.uid)
     assert (ledger.num_out, ledger.unsettled()) == (2, ["train/7"])
     third = replace(finished(2, 1), partial=cut(3))
-    group = ledger.receive(third, score_chunk(third, [1.0]))
-    assert group is not None
+    ledger.receive(third, score_chunk(third, [1.0]))
+    assert ledger.is_settled(PROMPT.uid)
+    group = ledger.groups[PROMPT.uid]
     assert (group.num_finished, group.num_partial, group.num_rollouts) == (3, 1, 4)
     assert ledger.unsettled() == []
     ledger.ask(PROMPT.uid, [3])
     assert (group.num_partial, ledger.num_out) == (0, 1)
     last = finished(3, 1)
-    assert ledger.receive(last, score_chunk(last, [0.0])) is group
+    ledger.receive(last, score_chunk(last, [0.0]))
+    assert ledger.is_settled(PROMPT.uid)
     assert ledger.release(PROMPT.uid).rewards.tolist() == [1, 0, 1, 0]
 
 

@@ -14,12 +14,16 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from nemo_brorl.config.schema import StoreConfig
+from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.training.checkpoint_carriers import load_carriers, save_carriers
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.reader import read_step, stored_steps
 from nemo_brorl.training.store.tables import GROUP_SCHEMA, ROLLOUT_SCHEMA
 from nemo_brorl.training.store.writer import StoreWriter
-from nemo_brorl.types import RolloutChunk, ScoredGroup, StepRecord, StoredGroup, Wave
+from nemo_brorl.types import RolloutChunk, Sampling, ScoredGroup, StepRecord, StoredGroup, Wave
+from tests.support.environments import EnvironmentVerifier, TurnGenerator, environment_prompt
 from tests.support.fakes import SAMPLING, make_chunk, make_prompt, score_chunk
 from tests.support.source_tree import ROOT
 from tests.support.stored import group, record
@@ -154,3 +158,26 @@ def test_a_payload_of_any_text_comes_back(tmp_path: Path) -> None:
     loaded = written(tmp_path, StepRecord(1, 1, 1e-6, 1.0, (StoredGroup(whole, "sampled", "all_correct"),)))
     assert json.loads(json.dumps(payload)) == loaded.groups[0].scored.prompt.payload
     assert loaded.groups[0].scored.group.chunks[0].request.sampling == SAMPLING
+
+
+def test_trajectories_come_back_with_their_turns_and_observations(tmp_path: Path) -> None:
+    sampler = Sampler(TurnGenerator(), EnvironmentVerifier(), Console(), chunk_size=5, seed=1)
+    (scored,) = sampler.sample([environment_prompt()], 16, Sampling(1.0, 1.0, 64), "test").groups
+    stored = StoredGroup(scored, "sampled", "all_wrong")
+    step = StepRecord(3, version=3, learning_rate=1e-3, loss_scale=1.0, groups=(stored,))
+    after = written(tmp_path, step).groups[0].scored
+    assert len(after.group.chunks) == len(scored.group.chunks) > 4, "those that ended a turn later are a chunk apart"
+    for old, new in zip(scored.group.chunks, after.group.chunks, strict=True):
+        mask = np.ones(len(new.data.token_ids), bool) if new.data.is_sampled is None else new.data.is_sampled
+        was = np.ones(len(mask), bool) if old.data.is_sampled is None else old.data.is_sampled
+        np.testing.assert_array_equal(mask, was)
+        np.testing.assert_array_equal(new.data.token_ids, old.data.token_ids)
+    np.testing.assert_array_equal(after.group.num_sampled, scored.group.num_sampled)
+    for was_record, is_record in zip(scored.turns, after.turns, strict=True):
+        assert was_record is not None and is_record is not None
+        np.testing.assert_array_equal(is_record.rewards, was_record.rewards)
+        np.testing.assert_array_equal(is_record.is_tool_error, was_record.is_tool_error)
+    save_carriers(tmp_path / "group.npz", [scored])
+    (loaded,) = load_carriers(tmp_path / "group.npz")
+    np.testing.assert_array_equal(loaded.num_turns, scored.num_turns)
+    np.testing.assert_array_equal(loaded.group.chunks[-1].data.is_sampled, scored.group.chunks[-1].data.is_sampled)
