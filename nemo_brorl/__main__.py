@@ -17,6 +17,11 @@ COMMANDS = {
     "evaluate": ("nemo_brorl.commands.evaluate", "pass@1, pass@k, majority@k on benchmarks"),
     "sft": ("nemo_brorl.commands.sft", "warm up a small base model on generated demonstrations"),
     "convert": ("nemo_brorl.commands.convert", "the weights of a training checkpoint as a Hugging Face folder"),
+    "report": (
+        "nemo_brorl.commands.report",
+        "one HTML file about runs: curves, prompts, responses, settings",
+    ),
+    "watch": ("nemo_brorl.commands.watch", "the same page, live, on this machine"),
     "replay": ("nemo_brorl.commands.replay", "learn again from stored rollouts, with other settings or none"),
     "rescore": ("nemo_brorl.commands.rescore", "score stored responses again, by another verifier"),
     "export-sft": ("nemo_brorl.commands.export_sft", "the best stored responses as chat JSONL"),

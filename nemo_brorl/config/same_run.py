@@ -33,8 +33,8 @@ def check_same_run(config: BroRLConfig) -> bool:
             f"run folder {folder} exists already: set exp_manager.explicit_log_dir to a new folder, "
             "or exp_manager.resume_if_exists=true to continue the run in it"
         )
-    old = dict(_leaves(OmegaConf.to_container(OmegaConf.load(record), resolve=True), ""))
-    new = dict(_leaves(OmegaConf.to_container(OmegaConf.structured(config), resolve=True), ""))
+    old = dict(leaves(OmegaConf.to_container(OmegaConf.load(record), resolve=True), ""))
+    new = dict(leaves(OmegaConf.to_container(OmegaConf.structured(config), resolve=True), ""))
     may_change = tuple(name for name, setting in settings().items() if setting.may_change)
     changed = []
     for name in sorted(old.keys() | new.keys()):
@@ -49,13 +49,13 @@ def check_same_run(config: BroRLConfig) -> bool:
     return True
 
 
-def _leaves(node: Any, name: str) -> Iterator[tuple[str, Any]]:
+def leaves(node: Any, name: str) -> Iterator[tuple[str, Any]]:
     """(dotted name, value) of every setting below a node; lists are compared whole."""
     if not isinstance(node, dict) or not node:
         yield name, node
         return
     for key, value in node.items():
-        yield from _leaves(value, f"{name}.{key}" if name else str(key))
+        yield from leaves(value, f"{name}.{key}" if name else str(key))
 
 
 def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 
 
@@ -314,9 +315,22 @@ def declared_names() -> list[str]:
 
 def undeclared(names: Iterable[str]) -> list[str]:
     """The names that no entry covers; what stands in `{…}` may be anything without a slash."""
-    patterns = []
-    for name in declared_names():
-        literals = re.split(r"\{\w+\}", name)
-        patterns.append(r"[^/]+".join(re.escape(literal) for literal in literals))
-    known = re.compile("|".join(patterns))
-    return [name for name in names if not known.fullmatch(name)]
+    return [name for name in names if find_metric(name) is None]
+
+
+def find_metric(name: str) -> Metric | None:
+    """The entry that covers a full name: one that has it as it is before one with `{…}`. None where there is none."""
+    group, _, rest = name.partition("/")
+    if group not in GROUPS:
+        return None
+    _, metrics = GROUPS[group]
+    for metric in sorted(metrics, key=lambda metric: "{" in metric.name):
+        if _pattern(metric.name).fullmatch(rest):
+            return metric
+    return None
+
+
+@cache
+def _pattern(name: str) -> re.Pattern[str]:
+    literals = re.split(r"\{\w+\}", name)
+    return re.compile(r"[^/]+".join(re.escape(literal) for literal in literals))

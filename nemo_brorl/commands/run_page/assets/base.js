@@ -1,0 +1,148 @@
+"use strict";
+// Loading of parts, text that stays text, and small elements. Every string that becomes a child of an element goes
+// through `shown`: model output is hostile.
+
+const MODE = document.querySelector("meta[name=brorl-mode]").content; // report: parts are in the file; watch: they are asked for
+const MAX_SHOWN = 40000; // characters of one text
+const TOKEN = new URLSearchParams(location.search).get("token") || "";
+
+// Controls, marks of direction, and what has no width: shown by their names. Line feed and tab act.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202f\u205f-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb]|[\u{e0000}-\u{e0fff}]|\p{Cs}|\p{Co}/gu;
+
+const CONTROLS = "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US".split(" ");
+
+function nameOf(character) {
+  const code = character.codePointAt(0);
+  if (code < 0x20) return CONTROLS[code];
+  return "U+" + code.toString(16).toUpperCase().padStart(4, "0");
+}
+
+// A text as nodes: what cannot be seen is named, and nothing in it acts.
+function shown(text) {
+  const fragment = document.createDocumentFragment();
+  const bounded = text.length > MAX_SHOWN ? text.slice(0, MAX_SHOWN) : text;
+  let last = 0;
+  for (const found of bounded.matchAll(UNSEEN)) {
+    if (found.index > last) fragment.append(bounded.slice(last, found.index));
+    const mark = document.createElement("span");
+    mark.className = "ctl";
+    mark.textContent = nameOf(found[0]);
+    fragment.append(mark);
+    last = found.index + found[0].length;
+  }
+  fragment.append(bounded.slice(last));
+  if (bounded.length < text.length) fragment.append(` … (${count(text.length - bounded.length)} more characters)`);
+  return fragment;
+}
+
+// The same for attributes and options, which hold no elements.
+function plain(text) {
+  return String(text).slice(0, 2000).replace(UNSEEN, (character) => `[${nameOf(character)}]`);
+}
+
+function h(name, properties, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(properties || {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "style") for (const [property, set] of Object.entries(value)) element.style.setProperty(property, set);
+    else if (key === "value") element.value = value;
+    else element.setAttribute(key, value === true ? "" : plain(value));
+  }
+  add(element, children);
+  return element;
+}
+
+function add(element, children) {
+  for (const child of children.flat()) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : shown(String(child)));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------- loading
+
+const loaded = new Map();
+
+// A part by its name: {…}, or null where this page does not hold it.
+function load(name) {
+  if (!loaded.has(name)) loaded.set(name, MODE === "watch" ? ask(name) : unpack(name));
+  return loaded.get(name);
+}
+
+async function ask(name) {
+  const answer = await fetch(`data/${name}?token=${encodeURIComponent(TOKEN)}`);
+  if (answer.status === 404) return null;
+  if (!answer.ok) throw new Error(`the server answers ${answer.status}: ${plain(await answer.text())}`);
+  return answer.json();
+}
+
+async function unpack(name) {
+  const element = document.getElementById(`part:${name}`);
+  if (!element) return null;
+  const packed = atob(element.textContent);
+  const bytes = Uint8Array.from(packed, (character) => character.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+}
+
+function holds(name) {
+  return MODE === "watch" || document.getElementById(`part:${name}`) !== null;
+}
+
+// ---------------------------------------------------------------------------------------------------------- numbers
+
+const has = (value) => value !== null && value !== undefined;
+const count = (value) => Math.round(value).toLocaleString("en-US");
+const percent = (value, digits = 1) => (has(value) ? `${(100 * value).toFixed(digits)} %` : "–");
+
+function number(value) {
+  if (!has(value)) return "–";
+  const size = Math.abs(value);
+  if (size >= 10000) return count(value);
+  if (Number.isInteger(value)) return String(value);
+  if (size >= 100) return value.toFixed(1);
+  if (size >= 0.01) return String(Number(value.toPrecision(4)));
+  return value === 0 ? "0" : value.toExponential(2);
+}
+
+function withUnit(value, unit) {
+  if (!has(value)) return "–";
+  if (unit === "share" || unit === "probability") return percent(value);
+  return unit ? `${number(value)} ${unit}` : number(value);
+}
+
+function ago(seconds) {
+  if (seconds < 90) return `${Math.max(0, Math.round(seconds))} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 129600) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+// ---------------------------------------------------------------------------------------------------------- tables
+
+// columns: {title, text: whether it begins at the left}; rows: cells, a string or a node each.
+function table(caption, columns, rows) {
+  const head = columns.map((column) => h("th", { scope: "col", class: column.text ? "text" : null }, column.title));
+  const body = rows.map((cells) => tableRow(columns, cells));
+  return h("table", { "aria-label": caption }, h("thead", null, h("tr", null, head)), h("tbody", null, body));
+}
+
+function tableRow(columns, cells, properties) {
+  return h("tr", properties, cells.map((cell, index) => h("td", { class: columns[index].text ? "text" : null }, cell)));
+}
+
+function scrolled(label, ...children) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, children);
+}
+
+function field(label, control) {
+  return h("label", null, label, control);
+}
+
+function choice(options, chosen, onchange) {
+  const items = options.map(([value, text]) => h("option", { value }, plain(text)));
+  const element = h("select", { onchange: () => onchange(element.value) }, items);
+  element.value = String(chosen);
+  return element;
+}

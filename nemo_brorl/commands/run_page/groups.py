@@ -1,0 +1,287 @@
+"""Groups of a run, from the rollout store: a row for each, how often their rollouts succeed, and what N buys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nemo_brorl.algorithm.subsets import share_within
+from nemo_brorl.core.logs import get_logger
+from nemo_brorl.training.store.files import StoreFiles
+from nemo_brorl.types import SUCCESS_REWARD
+
+MAX_GROUPS = 40_000  # rows of the table; the newest steps'
+GROUP_COLUMNS = (
+    "uid",
+    "task",
+    "domain",
+    "weight",
+    "origin",
+    "fate",
+    "num_rollouts",
+    "num_failed",
+    "mean_reward",
+)
+ROLLOUT_COLUMNS = (
+    "reward",
+    "num_tokens",
+    "is_stopped",
+)
+RATE_EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98)  # between "none right" and "all right"
+
+Columns = dict[str, np.ndarray]
+Part = dict[str, Any]
+BySize = dict[str, float]  # by number of rollouts
+log = get_logger(__name__)
+
+
+@dataclass
+class StoreTables:
+    """Groups of every stored step, as columns. A step is read once, and again when its file has changed; one that
+    cannot be read is left out and named."""
+
+    folder: Path  # of the run
+    unreadable: dict[int, str] = field(default_factory=dict)
+    _known: dict[int, tuple[int, Columns]] = field(default_factory=dict)  # by step, with when its file was written
+
+    def by_step(self) -> dict[int, Columns]:
+        """Columns [groups] of the steps that are there now."""
+        files = StoreFiles(self.folder)
+        found: dict[int, Columns] = {}
+        self.unreadable.clear()
+        for step in files.steps():
+            try:
+                found[step] = self._step(files, step)
+            except FileNotFoundError:  # deleted meanwhile: the store is bounded
+                continue
+            except (OSError, KeyError, pa.ArrowException) as error:
+                self.unreadable[step] = str(error)
+                log.warning("step %d of %s cannot be read: %s", step, files.folder, error)
+        return found
+
+    def _step(self, files: StoreFiles, step: int) -> Columns:
+        written_at = files.groups(step).stat().st_mtime_ns
+        known = self._known.get(step)
+        if known is None or known[0] != written_at:
+            known = (written_at, read_columns(files, step))
+            self._known[step] = known
+        return known[1]
+
+
+def read_columns(files: StoreFiles, step: int) -> Columns:
+    """Columns [groups] of a step: those of its groups, and sums over their rollouts."""
+    groups = pq.read_table(files.groups(step), columns=list(GROUP_COLUMNS))
+    rollouts = pq.read_table(files.rollouts(step), columns=list(ROLLOUT_COLUMNS))
+    columns: Columns = {}
+    for name in GROUP_COLUMNS:
+        columns[name] = groups[name].to_numpy()
+    sizes = columns["num_rollouts"]
+    starts = np.cumsum(sizes) - sizes
+    rewards = rollouts["reward"].to_numpy()
+    columns["num_right"] = _sums(rewards >= SUCCESS_REWARD, starts)
+    num_tokens = rollouts["num_tokens"].to_numpy()
+    columns["mean_tokens"] = _sums(num_tokens, starts) / sizes
+    is_stopped = rollouts["is_stopped"].to_numpy()
+    columns["num_cut"] = sizes - _sums(is_stopped, starts)
+    return columns
+
+
+def _sums(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Of the values of each group, [groups]."""
+    whole = values.astype(np.int64)
+    return np.add.reduceat(whole, starts)
+
+
+def group_table(by_step: Mapping[int, Columns], max_groups: int = MAX_GROUPS) -> Part:
+    """Rows of the group table, as columns, newest steps first until there are `max_groups`; names are numbers into
+    lists of names."""
+    chosen = _newest(by_step, max_groups)
+    lists: dict[str, list[str]] = {
+        "task": [],
+        "fate": [],
+        "origin": [],
+    }
+    rows: dict[str, list[Any]] = {
+        "step": [],
+        "row": [],
+        "uid": [],
+        "task": [],
+        "fate": [],
+        "origin": [],
+        "size": [],
+        "right": [],
+        "failed": [],
+        "reward": [],
+        "tokens": [],
+        "cut": [],
+    }
+    for step in chosen:
+        columns = by_step[step]
+        uids = columns["uid"].tolist()
+        rows["step"] += [step] * len(uids)
+        rows["row"] += range(len(uids))
+        rows["uid"] += uids
+        for name, names in lists.items():
+            rows[name] += _numbered(columns[name].tolist(), names)
+        rows["size"] += columns["num_rollouts"].tolist()
+        rows["right"] += columns["num_right"].tolist()
+        rows["failed"] += columns["num_failed"].tolist()
+        rows["reward"] += _rounded(columns["mean_reward"], 4)
+        rows["tokens"] += _rounded(columns["mean_tokens"], 1)
+        rows["cut"] += columns["num_cut"].tolist()
+    num_all = 0
+    for columns in by_step.values():
+        num_all += len(columns["uid"])
+    return {
+        "rows": rows,
+        "lists": lists,
+        "num_all": num_all,
+        "first_step": min(chosen, default=None),
+    }
+
+
+def _newest(by_step: Mapping[int, Columns], max_groups: int) -> list[int]:
+    chosen: list[int] = []
+    num = 0
+    for step in sorted(by_step, reverse=True):
+        num += len(by_step[step]["uid"])
+        if chosen and num > max_groups:
+            break
+        chosen.append(step)
+    return chosen
+
+
+def _numbered(values: Sequence[str], names: list[str]) -> list[int]:
+    """Each value's place in the list of names, which grows."""
+    numbers: list[int] = []
+    for value in values:
+        if value not in names:
+            names.append(value)
+        place = names.index(value)
+        numbers.append(place)
+    return numbers
+
+
+def _rounded(values: np.ndarray, digits: int) -> list[float | None]:
+    found: list[float | None] = []
+    for value in values.tolist():
+        if math.isfinite(value):
+            found.append(round(value, digits))
+        else:
+            found.append(None)
+    return found
+
+
+def success_rates(by_step: Mapping[int, Columns]) -> Part:
+    """How the success rates of prompts are distributed, step by step, and what k rollouts of a group would have given;
+    of groups sampled in the step."""
+    steps = sorted(by_step)
+    shares: list[list[float]] = []
+    pass_at: list[dict[str, float]] = []
+    informative: list[dict[str, float]] = []
+    for step in steps:
+        sampled = _sampled(by_step[step])
+        shares.append(rate_shares(*sampled))
+        passed, mixed = by_size(*sampled)
+        pass_at.append(passed)
+        informative.append(mixed)
+    return {
+        "steps": steps,
+        "edges": RATE_EDGES,
+        "shares": shares,
+        "pass_at": pass_at,
+        "informative": informative,
+    }
+
+
+class Sampled(NamedTuple):
+    """Groups that were sampled in a step, [groups] each."""
+
+    sizes: np.ndarray
+    right: np.ndarray  # rollouts
+    weights: np.ndarray  # prompts that each stands for
+
+
+def _sampled(columns: Columns) -> Sampled:
+    is_sampled = columns["origin"] == "sampled"
+    return Sampled(
+        sizes=columns["num_rollouts"][is_sampled],
+        right=columns["num_right"][is_sampled],
+        weights=columns["weight"][is_sampled],
+    )
+
+
+def rate_shares(
+    sizes: np.ndarray,
+    right: np.ndarray,
+    weights: np.ndarray,
+) -> list[float]:
+    """Share of prompts by success rate: none right, one bin between two neighbours of RATE_EDGES each (the first and
+    the last are open), all right. [len(RATE_EDGES) + 3]"""
+    highest = len(RATE_EDGES) + 2
+    bins = 1 + np.digitize(right / sizes, RATE_EDGES)
+    bins[right == 0] = 0
+    bins[right == sizes] = highest
+    counts = np.bincount(
+        bins,
+        weights=weights,
+        minlength=highest + 1,
+    )
+    total = counts.sum() or 1.0
+    shares = counts / total
+    return shares.round(5).tolist()
+
+
+def by_size(
+    sizes: np.ndarray,
+    right: np.ndarray,
+    weights: np.ndarray,
+) -> tuple[BySize, BySize]:
+    """(pass@k, share of informative prompts) had each group k rollouts in place of its own, by k = 1, 2, 4, … and the
+    size of the smallest group. Means over prompts; unbiased for each group (a subset of k drawn at random)."""
+    if not len(sizes):
+        return {}, {}
+    passed: BySize = {}
+    mixed: BySize = {}
+    wrong = sizes - right
+    for k in _powers(int(sizes.min())):
+        all_wrong = _mean_share_within(wrong, sizes, weights, k)
+        all_right = _mean_share_within(right, sizes, weights, k)
+        differ = max(0.0, 1 - all_wrong - all_right)
+        passed[str(k)] = round(1 - all_wrong, 5)
+        mixed[str(k)] = round(differ, 5)
+    return passed, mixed
+
+
+def _powers(last: int) -> list[int]:
+    """1, 2, 4, … and `last`."""
+    found: list[int] = []
+    k = 1
+    while k < last:
+        found.append(k)
+        k *= 2
+    return [*found, last]
+
+
+def _mean_share_within(
+    few: np.ndarray,
+    many: np.ndarray,
+    weights: np.ndarray,
+    k: int,
+) -> float:
+    """Mean over prompts of `share_within`."""
+    shares: list[float] = []
+    for inner, outer in zip(few.tolist(), many.tolist(), strict=True):
+        shares.append(_share_within(inner, outer, k))
+    return float(np.average(shares, weights=weights))
+
+
+_share_within = cache(share_within)

@@ -1,0 +1,285 @@
+"""Runs as their folders tell of them: curves, state, events, settings, evaluations. Files are read while others write
+them, and after the run was killed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from nemo_brorl.config.reference import as_yaml
+from nemo_brorl.config.reference import settings as declared_settings
+from nemo_brorl.config.same_run import RECORD, leaves
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.metric_registry import find_metric
+from nemo_brorl.core.metric_sinks import read_metrics
+
+METRICS = "metrics.jsonl"
+SILENT_S = 60.0  # a heartbeat older than this belongs to a run that is no more
+MAX_EVENTS = 500  # the newest
+
+Part = dict[str, Any]  # what becomes JSON
+
+# Panels of curves: title, sentence, names of metrics as the registry has them, scale of the y axis.
+PANELS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    (
+        "Held-out pass@1 and pass@k",
+        "Questions that are never trained on. Bars: 95 % interval over questions.",
+        ("validation/pass_at_1", "validation/pass_at_{k}"),
+        "share",
+    ),
+    (
+        "pass@k of sampled groups",
+        "Chance that one of k rollouts is right, unbiased, from the groups of a step.",
+        ("rollouts/pass_at_{k}",),
+        "share",
+    ),
+    ("Raw reward", "Mean over all sampled rollouts, before shaping.", ("reward/mean",), "plain"),
+    ("Reward by task", "Mean raw reward over rollouts of a task.", ("reward/{task}",), "plain"),
+    (
+        "Groups kept",
+        "Share of judged groups with different rewards.",
+        ("dynamic_sampling/keep_rate",),
+        "share",
+    ),
+    (
+        "Groups by number of right rollouts",
+        "Share of the groups of a step.",
+        (
+            "rollouts/successes_0",
+            "rollouts/successes_1",
+            "rollouts/successes_2_to_5",
+            "rollouts/successes_more",
+            "rollouts/successes_all",
+        ),
+        "share",
+    ),
+    (
+        "Unsampled mass",
+        "Probability of the responses that were not drawn: what a larger N would still find.",
+        ("mass_balance/unsampled_mass", "mass_balance/unsampled_mass_good_turing"),
+        "share",
+    ),
+    (
+        "KL",
+        "To the reference, and to the policy before the update.",
+        ("policy/kl_to_reference", "policy/approximate_kl"),
+        "plain",
+    ),
+    ("Entropy", "Of the policy before the update.", ("policy/entropy",), "plain"),
+    (
+        "Mismatch of sampler and learner",
+        "|log p of vLLM − log p of Megatron| under the same weights.",
+        ("policy/log_prob_mismatch", "policy/log_prob_mismatch_max"),
+        "log",
+    ),
+    (
+        "Length of responses",
+        "Sampled and held-out.",
+        ("rollouts/response_tokens", "rollouts/response_tokens_max", "validation/response_tokens"),
+        "plain",
+    ),
+    (
+        "Cut at the limit of tokens",
+        "Share of responses.",
+        ("rollouts/truncated", "validation/truncated"),
+        "share",
+    ),
+    ("Gradient norm", "Before clipping, mean over mini-batches.", ("policy/grad_norm",), "plain"),
+    ("Clipped tokens", "Share of trained tokens whose ratio was clipped.", ("policy/clip_fraction",), "share"),
+    (
+        "Measured gain",
+        "Change of the expected advantage by a step's own updates.",
+        ("mass_balance/measured_gain", "mass_balance/measured_gain_error"),
+        "plain",
+    ),
+    (
+        "Time of a step",
+        "Wall time by stage.",
+        (
+            "time/generate_s",
+            "time/reward_s",
+            "time/log_prob_s",
+            "time/update_s",
+            "time/sync_s",
+            "time/validate_s",
+            "time/save_s",
+        ),
+        "plain",
+    ),
+    ("Throughput", "Response tokens per second of sampling.", ("generation/tokens_per_s",), "plain"),
+    ("Rollouts per group", "Mean over sampled groups.", ("rollouts/group_size",), "plain"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder and the name that the page gives it."""
+
+    folder: Path
+    name: str
+
+
+def open_runs(folders: Sequence[Path]) -> list[Run]:
+    """Runs with names that tell them apart. Raises ConfigError for a folder that no run has written to."""
+    short = [folder.absolute().name for folder in folders]
+    runs: list[Run] = []
+    for folder, name in zip(folders, short, strict=True):
+        if not (folder / RECORD).is_file() and not (folder / METRICS).is_file():
+            raise ConfigError(f"{folder} is no run folder, it has no {RECORD}: write one that `brorl train` made")
+        runs.append(Run(folder, name if short.count(name) == 1 else str(folder)))
+    return runs
+
+
+def overview(runs: Sequence[Run]) -> Part:
+    """What the page shows first: every run's curves, state and events, and what the metrics mean."""
+    found = [_curves(run) for run in runs]
+    names: dict[str, None] = {}
+    for part in found:
+        names.update(dict.fromkeys(part["metrics"]))
+    panels: list[Part] = []
+    for title, text, declared, scale in PANELS:
+        panel = {
+            "title": title,
+            "text": text,
+            "metrics": _covered(names, declared),
+            "scale": scale,
+        }
+        panels.append(panel)
+    return {
+        "written": time.time(),
+        "runs": found,
+        "panels": panels,
+        "meanings": _meanings(sorted(names)),
+    }
+
+
+def _covered(names: Iterable[str], declared: Sequence[str]) -> list[str]:
+    """The metrics of a run that these entries of the registry stand for, in their order."""
+    found: list[str] = []
+    for name in names:
+        metric = find_metric(name)
+        if metric is not None and f"{name.partition('/')[0]}/{metric.name}" in declared:
+            found.append(name)
+    return found
+
+
+def _curves(run: Run) -> Part:
+    rows = read_rows(run.folder)
+    names: dict[str, None] = {}  # in the order of their first row
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    names.pop("step", None)
+    metrics: dict[str, list[Any]] = {}
+    for name in names:
+        metrics[name] = [row.get(name) for row in rows]
+    return {
+        "name": run.name,
+        "folder": str(run.folder),
+        "steps": [row["step"] for row in rows],
+        "metrics": metrics,
+        "events": _json_lines(run.folder / "events.jsonl")[-MAX_EVENTS:],
+        "state": state_of(run.folder),
+        "max_steps": settings_of(run.folder).get("trainer.max_steps"),
+        "evaluation": _evaluation(run.folder),
+    }
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """Rows of metrics; none before the first step."""
+    path = folder / METRICS
+    return read_metrics(path) if path.is_file() else []
+
+
+def _meanings(names: Iterable[str]) -> dict[str, list[str]]:
+    """Unit, aggregation and meaning of metrics, by full name; those of a user's own loss have none."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        metric = find_metric(name)
+        if metric is not None:
+            found[name] = [metric.unit, metric.aggregation, metric.meaning]
+    return found
+
+
+def state_of(folder: Path) -> Part:
+    """What the run does, by its heartbeat: running, stalled, ended, or silent, when it ended without a word."""
+    try:
+        heartbeat = json.loads((folder / "heartbeat.json").read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return {"state": "unknown"}
+    age_s = time.time() - heartbeat["written_at"]
+    state = heartbeat["state"]
+    if state != "ended" and age_s > SILENT_S:
+        state = "silent"
+    return {
+        "state": state,
+        "stage": heartbeat["stage"],
+        "detail": heartbeat["detail"],
+        "late": heartbeat["late"],
+        "written_at": heartbeat["written_at"],
+    }
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """Settings of a run by dotted name; none where its record cannot be read."""
+    try:
+        loaded = OmegaConf.load(folder / RECORD)
+        container = OmegaConf.to_container(loaded, resolve=True)
+    except (OSError, YAMLError, OmegaConfBaseException):
+        return {}
+    return dict(leaves(container, ""))
+
+
+def settings_table(runs: Sequence[Run]) -> Part:
+    """Every setting of the runs: its default, its meaning and each run's value, as YAML."""
+    by_run = [settings_of(run.folder) for run in runs]
+    names: set[str] = set()
+    for found in by_run:
+        names.update(found)
+    known = declared_settings()
+    rows: list[Part] = []
+    for name in sorted(names):
+        setting = known.get(name)
+        rows.append(
+            {
+                "name": name,
+                "values": [as_yaml(found[name]) if name in found else None for found in by_run],
+                "default": None if setting is None else setting.default,
+                "meaning": "" if setting is None else setting.declared.meaning,
+            }
+        )
+    revisions = [_text(run.folder / "revision.txt") for run in runs]
+    return {"rows": rows, "runs": [run.name for run in runs], "revisions": revisions}
+
+
+def _evaluation(folder: Path) -> Part | None:
+    """Scores of the latest `brorl evaluate` into this folder, with their intervals, and its paired comparison."""
+    try:
+        found = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        return None
+    scores = {name: benchmark["scores"] for name, benchmark in found["benchmarks"].items()}
+    return {
+        "model": found["model"],
+        "confidence": found["confidence"],
+        "scores": scores,
+        "comparison": found["comparison"],
+    }
+
+
+def _json_lines(path: Path) -> list[Part]:
+    return read_metrics(path) if path.is_file() else []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return "unknown"

@@ -1,0 +1,162 @@
+"""The page as a file, and the server of it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import http.client
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_brorl.__main__ import main as brorl
+from nemo_brorl.commands.run_page.page import MIB, report
+from nemo_brorl.commands.run_page.runs import Run, open_runs
+from nemo_brorl.commands.run_page.server import Pages, make_server
+from tests.support.run_folders import HOSTILE, put_run
+
+TOKEN = "secret"
+PART = re.compile(r'<script type="text/plain" id="part:([^"]*)">([^<]*)</script>')
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return put_run(tmp_path_factory.mktemp("runs") / "hostile", num_steps=2, responses=HOSTILE)
+
+
+def parts_of(text: str) -> dict[str, Any]:
+    found = {}
+    for name, packed in PART.findall(text):
+        found[name] = json.loads(gzip.decompress(base64.b64decode(packed)))
+    return found
+
+
+def test_a_report_holds_every_view_and_its_groups(run: Path) -> None:
+    parts = parts_of(report(open_runs([run]), max_mib=5))
+    assert {"overview", "settings", "comparison", "rates/0", "groups/0"} <= set(parts)
+    group = parts["group/0/2/0"]
+    pieces = [piece for response in group["responses"].values() for piece in response["pieces"]]
+    assert "\u202e" in pieces
+
+
+def test_responses_end_where_the_page_is_full(run: Path) -> None:
+    whole = report(open_runs([run]), max_mib=5)
+    limit = 0.5 * (len(whole) + len(report(open_runs([run]), max_mib=0)))
+    some = report(open_runs([run]), limit / MIB)
+    assert len(some) <= limit
+    assert 0 < len([name for name in parts_of(some) if name.startswith("group/")]) < 16
+
+
+def test_nothing_that_a_model_wrote_stands_in_the_file_as_it_is(run: Path) -> None:
+    text = report(open_runs([run]), max_mib=5)
+    for written in ("onerror", "alert(", "document.title='taken'", "example.org"):
+        assert written not in text
+
+
+def test_a_name_of_a_run_is_no_markup(run: Path) -> None:
+    text = report([Run(run, "<script>alert(1)</script>")], max_mib=0)
+    assert "<title>BroRL: &lt;script&gt;alert(1)&lt;/script&gt;</title>" in text
+    assert "<script>alert(1)" not in text
+
+
+def test_the_policy_allows_this_program_and_style_and_nothing_from_elsewhere(run: Path) -> None:
+    text = report(open_runs([run]), max_mib=0)
+    [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
+    [script] = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    [style] = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    for inner in (script, style):
+        digest = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none';")
+    assert "connect-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_the_command_writes_the_file_into_the_run_folder(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["brorl", "report", str(run)])
+    assert brorl() == 0
+    assert f"report of hostile: {run / 'report.html'}" in capsys.readouterr().out
+    assert (run / "report.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.fixture(scope="module")
+def port(run: Path) -> Iterator[int]:
+    with make_server(Pages(open_runs([run])), TOKEN, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def ask(port: int, path: str, host: str = "127.0.0.1", method: str = "GET") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request(method, path, headers={"Host": f"{host}:{port}"})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    is_packed = answer.headers.get("Content-Encoding") == "gzip"
+    return answer.status, gzip.decompress(body) if is_packed else body
+
+
+def test_the_served_page_asks_its_server_and_nobody_else(port: int) -> None:
+    status, body = ask(port, f"/?token={TOKEN}")
+    assert status == 200
+    assert b"connect-src 'self'" in body
+    assert PART.findall(body.decode()) == []
+
+
+@pytest.mark.parametrize("path", ["/", "/?token=", "/?token=secre", "/data/overview", "/data/overview?token=other"])
+def test_nobody_is_answered_without_the_token(port: int, path: str) -> None:
+    status, body = ask(port, path)
+    assert status == 403
+    assert b"hostile" not in body
+
+
+def test_a_page_of_another_name_is_not_answered(port: int) -> None:
+    """A name that resolves to this machine after its page has been loaded."""
+    assert ask(port, f"/data/overview?token={TOKEN}", host="attacker.example")[0] == 403
+
+
+def test_nothing_can_be_written(port: int) -> None:
+    assert ask(port, f"/data/overview?token={TOKEN}", method="POST")[0] == 501
+
+
+def test_parts_are_those_of_the_report_and_every_response(port: int, run: Path) -> None:
+    def part(name: str) -> Any:
+        status, body = ask(port, f"/data/{name}?token={TOKEN}")
+        assert status == 200
+        return json.loads(body)
+
+    written = parts_of(report(open_runs([run]), max_mib=5))
+    for name in ("settings", "comparison", "rates/0", "groups/0", "group/0/2/0"):
+        assert part(name) == written[name]
+    assert part("response/0/2/0/3")["pieces"]
+
+
+@pytest.mark.parametrize("name", ["rates/1", "group/0/2", "../config.yaml", "group/0/2/-1"])
+def test_what_has_no_such_name_is_not_found(port: int, name: str) -> None:
+    assert ask(port, f"/data/{name}?token={TOKEN}")[0] == 404
+
+
+@pytest.mark.parametrize("name", ["group/0/99/0", "group/0/2/999"])
+def test_what_is_no_longer_there_is_said(port: int, name: str) -> None:
+    status, body = ask(port, f"/data/{name}?token={TOKEN}")
+    assert status == 410
+    assert b"step" in body
+
+
+def test_the_stamp_changes_with_the_files_of_a_run(run: Path) -> None:
+    pages = Pages(open_runs([run]))
+    before = pages.stamp()
+    assert pages.stamp() == before
+    (run / "events.jsonl").write_text('{"step": 1, "event": "start", "reason": "", "value": 1}\n')
+    assert pages.stamp() != before
