@@ -83,7 +83,14 @@ def _keep_scores(
     output: Tensor,
     non_loss_data: bool = False,
 ) -> TokenScores:
-    return TokenScores(*output.detach())
+    return _by_response(output.detach(), row)
+
+
+def _by_response(output: Tensor, row: Row) -> TokenScores:
+    """Scores [n] from those of the model [3, u]: a token that responses share has one, which counts in each of them."""
+    if row.score_index is not None:
+        output = output.index_select(1, row.score_index)
+    return TokenScores(*output)
 
 
 def _apply_loss(
@@ -93,7 +100,7 @@ def _apply_loss(
     output: Tensor,
 ) -> Counted:
     """The triple Megatron expects: the sum to differentiate, the tokens it is later divided by, what to hand back."""
-    total, metrics = loss(index, row, TokenScores(*output))
+    total, metrics = loss(index, row, _by_response(output, row))
     num_tokens = _int_tensor(row.num_loss_tokens, total)
     return total, num_tokens, metrics
 

@@ -10,7 +10,7 @@ import pytest
 
 from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.types import UpdatePlan
-from tests.support.model_factory import VOCAB_SIZE, make_config, make_group, make_model, micro_batch
+from tests.support.model_factory import VOCAB_SIZE, as_trajectories, make_config, make_group, make_model, micro_batch
 from tests.support.policy_ranks import Outcome, Scenario, outcomes_of, run_scenario
 
 NUM_UPDATES = 3
@@ -85,6 +85,18 @@ def test_losses_of_whole_responses_do_not_depend_on_the_layout(layout: dict, mod
     expected = outcomes_of(sequence_level(model_folder, {}))[0].metrics
     assert 0 < expected[1]["policy/importance_masked"] < 1
     case = sequence_level(model_folder, layout)
+    check_equal(case, run_scenario(case), expected)
+
+
+def trees(model_folder: Path, policy: dict, shared: bool = True) -> Scenario:
+    case = scenario(model_folder, {**policy, "least_shared_tokens": 3}, num=2, shared=shared)
+    return replace(case, plans=tuple(as_trajectories(plan) for plan in case.plans))
+
+
+@pytest.mark.parametrize("layout", ["one rank", *LAYOUTS])
+def test_trees_of_trajectories_give_the_metrics_of_plain_packing(layout: str, model_folder: Path) -> None:
+    expected = outcomes_of(trees(model_folder, {}, shared=False))[0].metrics
+    case = trees(model_folder, LAYOUTS.get(layout, {}))
     check_equal(case, run_scenario(case), expected)
 
 

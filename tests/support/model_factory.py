@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,30 @@ def make_plan(
             tuple(tuple(micros[r * micro_batches : (r + 1) * micro_batches]) for r in range(data_parallel_size))
         )
     return UpdatePlan(version, objective, learning_rate, groups, tuple(mini_batches))
+
+
+def as_trajectories(plan: UpdatePlan) -> UpdatePlan:
+    """The plan with tokens 0 and 1 only, so that responses share what they begin with; every fourth was observed."""
+    groups = []
+    for group in plan.groups:
+        chunks = []
+        for chunk in group.chunks:
+            lengths = np.diff(chunk.offsets)
+            places = np.arange(len(chunk.token_ids)) - np.repeat(chunk.offsets[:-1], lengths)
+            chunks.append(replace(chunk, token_ids=chunk.token_ids % 2, is_sampled=places % 4 != 3))
+        groups.append(replace(group, chunks=tuple(chunks)))
+
+    def with_sampled_tokens(micro: MicroBatch) -> MicroBatch:
+        num_sampled = 0
+        for segment in micro.segments:
+            lengths = np.array(rollout_lengths(plan.groups[segment.group]))[list(segment.rollouts)]
+            num_sampled += int((lengths - lengths // 4).sum())
+        return replace(micro, num_loss_tokens=num_sampled)
+
+    mini_batches = []
+    for ranks in plan.mini_batches:
+        mini_batches.append(tuple(tuple(with_sampled_tokens(micro) for micro in rank) for rank in ranks))
+    return replace(plan, groups=tuple(groups), mini_batches=tuple(mini_batches))
 
 
 def _by_group(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, list[int]]]:

@@ -58,6 +58,9 @@ class PolicyConfig(Section):
         1024, "tokens whose logits are computed together, some columns of the vocabulary at a time", at_least=1
     )
     shared_prompt: bool = setting(True, "compute a prompt once for the responses of its group in a micro-batch")
+    least_shared_tokens: int = setting(
+        32, "what these responses share beyond it is computed once too if it has so many tokens; 0: never", at_least=0
+    )
     attention: str = setting(
         "auto",
         "attention kernel; flash: bf16 on GPU; flex: GPU; auto: the first that takes the model",

@@ -2,9 +2,9 @@
 
 Softmax over several sets of keys is the merge of the softmaxes over each set (the log-sum-exps say with what weights;
 Milakov and Gimelshein, arXiv 1805.02867), and flash attention's backward of one set only needs the merged output and
-log-sum-exp. So all responses of a prompt are one batch of queries against one copy of its keys, however long each is;
-only the causal part is done per length. Against concatenating the prompt's keys to each response's this saves the
-copies and their gradients' sums.
+log-sum-exp. So all responses of a prompt are one batch of queries against one copy of its keys, however long each is,
+and so are those that share more, once for every level of their tree; only the causal part is done per length. Against
+concatenating the prompt's keys to each response's this saves the copies and their gradients' sums.
 
 Legend: T tokens of the row, B stretches of a block, L their length, R queries that see a span, P keys of a span, H
 heads, K key-value heads, G = H / K, D head size.
@@ -12,6 +12,7 @@ heads, K key-value heads, G = H / K, D head size.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -70,18 +71,21 @@ class _Plan:
 
 
 def _plan(packing: Packing) -> _Plan:
-    shared: list[SpanRows] = []
+    levels: defaultdict[int, list[SpanRows]] = defaultdict(list)  # prompts, what is shared beyond them, and so on
     past: list[tuple[slice, Block, Span]] = []
     start = 0
     for block in packing.blocks:
         rows = slice(start, start + block.num_tokens)
-        for span in block.sees:
+        for level, span in enumerate(block.sees):
             if span.stride:
                 past.append((rows, block, span))
             else:
-                shared.append((rows, span))
+                levels[level].append((rows, span))
         start = rows.stop
-    return _Plan(packing.blocks, _merged(shared), past)
+    shared: list[SpanRows] = []
+    for level in sorted(levels):
+        shared += _merged(levels[level])
+    return _Plan(packing.blocks, shared, past)
 
 
 def _merged(shared: Sequence[SpanRows]) -> list[SpanRows]:

@@ -1,10 +1,11 @@
 """Attention over a packed row by flash kernels for sequences of many lengths, forward and backward by hand.
 
-The first call is causal: every stretch of the row attends to itself. What stretches see besides (their prompt, under
-context parallelism their own past) is a further call that is not causal, in which some rows of queries and a span of
-keys are a sequence. Softmax over several sets of keys is the merge of the softmaxes over each set (the log-sum-exps say
-with what weights; Milakov and Gimelshein, arXiv 1805.02867), and flash attention's backward of one set only needs the
-merged output and log-sum-exp. No mask is built, and a row of plain documents is one call.
+The first call is causal: every stretch of the row attends to itself. What stretches see besides (their prompt, what
+else they share, under context parallelism their own past) is a further call for every level, not causal, in which some
+rows of queries and a span of keys are a sequence. Softmax over several sets of keys is the merge of the softmaxes over
+each set (the log-sum-exps say with what weights; Milakov and Gimelshein, arXiv 1805.02867), and flash attention's
+backward of one set only needs the merged output and log-sum-exp. No mask is built, and a row of plain documents is one
+call.
 
 Legend: T tokens of the row, R queries and C keys of a call, n sequences, H heads, K key-value heads, D head size.
 """

@@ -61,11 +61,11 @@ def block_mask(packing: Packing, device: torch.device) -> BlockMask:
 
 
 def mask_mod(sight: Sight) -> MaskMod:
-    """Whether query `q` sees key `k`: its own stretch up to itself, and all of its prompt."""
+    """Whether query `q` sees key `k`: its own stretch and what that stands on, up to itself."""
     query_stretch = sight.query_stretch
-    query_prompt = sight.query_prompt
     query_position = sight.query_position
     key_stretch = sight.key_stretch
+    key_last = sight.key_last
     key_position = sight.key_position
 
     def sees(
@@ -74,10 +74,10 @@ def mask_mod(sight: Sight) -> MaskMod:
         q: Tensor,
         k: Tensor,
     ) -> Tensor:
-        is_own = key_stretch[k] == query_stretch[q]
+        is_after = key_stretch[k] <= query_stretch[q]
+        is_in_subtree = query_stretch[q] <= key_last[k]
         is_past = key_position[k] <= query_position[q]
-        is_of_prompt = key_stretch[k] == query_prompt[q]
-        return (is_own & is_past) | is_of_prompt
+        return is_after & is_in_subtree & is_past
 
     return sees
 

@@ -49,7 +49,8 @@ class PackedSegment:
 
 @dataclass(frozen=True)
 class Row:
-    """One micro-batch as the model reads it on one rank: T tokens, n of them predict a sampled token."""
+    """One micro-batch as the model reads it on one rank: T tokens, of which u predict a sampled one. Responses that
+    share such a token count it once each: n of them."""
 
     token_ids: Tensor  # [1, T] int64
     positions: Tensor  # [1, T] int64
@@ -60,6 +61,7 @@ class Row:
     responses: tuple[Response, ...]  # of the whole micro-batch, in the order their tokens have in [n]
     response_index: Int64  # [n] which of `responses` a token is of
     token_index: Int64  # [n] where in the response
+    score_index: Tensor | None = None  # [n] int64, which of the u; None: no token is shared
 
     @property
     def num_loss_tokens(self) -> int:

@@ -1,10 +1,10 @@
 """The row of tokens that this rank's model reads, laid out from the segments of a micro-batch.
 
 Order within a row is free, so it is chosen for the attention (`row_layout.Block`): stretches of equal length lie side
-by side. A stretch is a prompt, a response, or a document: the only response of its segment, end to end with its prompt.
+by side, and what stands on a shared stretch lies together (`stretches`).
 
-Under context parallelism a prompt that responses share is cut over the ranks, and so is a stretch longer than a fair
-part of the row; other stretches are given to one rank each, so that their keys and values do not travel. Cut stretches
+Under context parallelism a stretch that responses share is cut over the ranks, and so is one longer than a fair part of
+the row; other stretches are given to one rank each, so that their keys and values do not travel. Cut stretches
 are padded to 2·ranks equal pieces, of which rank r holds r and 2·ranks − 1 − r: an early piece with little to look back
 on and a late one. A sampled token counts on the rank that holds the token before it, so sums over the ranks count every
 token once. Tokens of observations are read like others, and predicted by none.
@@ -32,9 +32,9 @@ def build_row(
 ) -> Row:
     """Segments laid out as a row. It is padded with a document of its own to `at_least` tokens, a multiple of
     `settings.multiple`."""
-    stretches = stretches_of(segments)
+    stretches = stretches_of(segments, settings.least_shared)
     choose_owners(stretches, settings.context_size)
-    draft = _Draft(settings)
+    draft = _Draft(settings, len(stretches))
     cut = [stretch for stretch in stretches if stretch.owner is None]
     for alike in runs_of_equals(cut):
         draft.place_cut(alike)
@@ -51,23 +51,23 @@ def build_row(
 class _Draft:
     """A row being written."""
 
-    def __init__(self, settings: RowSettings) -> None:
+    def __init__(self, settings: RowSettings, num_stretches: int) -> None:
         self.settings = settings
+        self.num_stretches = num_stretches
         self.num_tokens = 0
         self.num_cut = 0
         self.num_context = 0
-        self.num_stretches = 0
         self.blocks: list[Block] = []
         self.token_ids: list[Int32] = []
         self.positions: list[Int64] = []
         self.context_ranks: list[Int64] = []  # which rank holds a row of the context ...
         self.context_places: list[Int64] = []  # ... and where among its cut tokens
-        self.queries: list[Int64] = []  # [3, tokens]: stretch, prompt's stretch, position
-        self.keys: list[Int64] = []  # [2, tokens] of the row: stretch, position
+        self.queries: list[Int64] = []  # [2, tokens]: stretch, position
+        self.keys: list[Int64] = []  # [3, tokens] of the row: stretch, last stretch that sees it, position
         self.context_keys: list[Int64] = []  # the same of the context
 
     def place_whole(self, stretches: Sequence[Stretch]) -> None:
-        """Stretches of equal length and prompt that are all this rank's."""
+        """Stretches of equal length and parent that are all this rank's."""
         num = len(stretches)
         length = stretches[0].length
         rows = np.arange(num * length).reshape(num, length)
@@ -75,17 +75,15 @@ class _Draft:
         for stretch, own_rows in zip(stretches, rows, strict=True):
             stretch.rows = own_rows
             stretch.span = Span(int(own_rows[0]), length)
-        numbers = self._number(stretches)
         token_ids = np.stack([stretch.token_ids for stretch in stretches])
         positions = stretches[0].first_position + np.arange(length)
-        prompt = stretches[0].prompt
-        self._add(token_ids, positions, numbers, prompt, past=None)
-        token_numbers = numbers.repeat(length)
-        keys = [token_numbers, self.positions[-1]]
+        self._add(token_ids, positions, stretches, past=None)
+        numbers, last_numbers = _numbers(stretches)
+        keys = [numbers.repeat(length), last_numbers.repeat(length), self.positions[-1]]
         self.keys.append(np.stack(keys))
 
     def place_cut(self, stretches: Sequence[Stretch]) -> None:
-        """Stretches of equal length and prompt, of which every rank holds two pieces."""
+        """Stretches of equal length and parent, of which every rank holds two pieces."""
         num = len(stretches)
         length = stretches[0].length
         num_pieces = 2 * self.settings.context_size
@@ -94,7 +92,6 @@ class _Draft:
         token_ids = np.zeros((num, padded), np.int32)
         token_ids[:, :length] = [stretch.token_ids for stretch in stretches]
         positions = stretches[0].first_position + np.arange(padded)
-        numbers = self._number(stretches)
         rows = np.full((num, padded), -1)
         early_piece = self.settings.context_rank
         for piece in (early_piece, num_pieces - 1 - early_piece):
@@ -105,28 +102,26 @@ class _Draft:
             past = None
             if piece > 0:
                 past = Span(self.num_context, start, padded)
-            prompt = stretches[0].prompt
             piece_ids = token_ids[:, columns]
-            self._add(piece_ids, positions[columns], numbers, prompt, past)
+            self._add(piece_ids, positions[columns], stretches, past)
             num_tokens = num * piece_length
-            hidden = np.full((2, num_tokens), HIDDEN)  # seen in the context
+            hidden = np.full((3, num_tokens), HIDDEN)  # seen in the context
             self.keys.append(hidden)
         for index, stretch in enumerate(stretches):
             stretch.rows = rows[index, :length]
             first_row = self.num_context + index * padded
             stretch.span = Span(first_row, length)
-        self._extend_context(piece_length, numbers, positions, length)
+        self._extend_context(piece_length, stretches, positions)
 
     def _extend_context(
         self,
         piece_length: int,
-        numbers: Int64,
+        stretches: Sequence[Stretch],
         positions: Int64,
-        length: int,
     ) -> None:
         """Note where the rows of a cut block come from: early pieces of all its stretches, then late pieces, on every
         rank."""
-        num = len(numbers)
+        num = len(stretches)
         size = self.settings.context_size
         columns = np.arange(2 * size * piece_length)
         piece = columns // piece_length
@@ -137,9 +132,10 @@ class _Draft:
         places = piece_of_rank * piece_length + place_in_piece
         self.context_ranks.append(np.tile(ranks, num))
         self.context_places.append(self.num_cut + places.ravel())
-        visible = np.where(columns < length, numbers[:, None], HIDDEN)
-        all_positions = np.tile(positions, num)
-        keys = [visible.ravel(), all_positions]
+        numbers, last_numbers = _numbers(stretches)
+        is_padding = columns >= stretches[0].length
+        seen_until = np.where(is_padding, HIDDEN, last_numbers[:, None])
+        keys = [numbers.repeat(len(columns)), seen_until.ravel(), np.tile(positions, num)]
         self.context_keys.append(np.stack(keys))
         self.num_cut += 2 * num * piece_length
         self.num_context += num * len(columns)
@@ -150,69 +146,46 @@ class _Draft:
         num_tokens = self.num_tokens + num_missing
         num_missing += -num_tokens % self.settings.multiple
         if num_missing:
-            padding = Stretch(np.zeros(num_missing, np.int32), num_missing)
+            number = self.num_stretches
+            padding = Stretch(np.zeros(num_missing, np.int32), num_missing, number=number, last_number=number)
             self.place_whole([padding])
-
-    def _number(self, stretches: Sequence[Stretch]) -> Int64:
-        """Numbers [num] of these stretches, the next ones of the row."""
-        first = self.num_stretches
-        for number, stretch in enumerate(stretches, start=first):
-            stretch.number = number
-        self.num_stretches += len(stretches)
-        return np.arange(first, self.num_stretches)
 
     def _add(
         self,
         token_ids: Int32,
         positions: Int64,
-        numbers: Int64,
-        prompt: Stretch | None,
+        stretches: Sequence[Stretch],
         past: Span | None,
     ) -> None:
-        """One block [num, length] of the row. `positions` [length], `numbers` [num]; `past`: of every stretch its own
-        tokens before the block."""
+        """One block [num, length] of the row, of so many stretches. `positions` [length]; `past`: of every stretch its
+        own tokens before the block."""
         num, length = token_ids.shape
         seen = []
-        prompt_number = -1
-        if prompt is not None:
-            prompt_number = prompt.number
-            if prompt.span is not None:
-                seen.append(prompt.span)
+        for ancestor in stretches[0].ancestors:
+            assert ancestor.span is not None, "what is shared has been placed before what stands on it"
+            seen.append(ancestor.span)
         if past is not None:
             seen.append(past)
         self.blocks.append(Block(num, length, tuple(seen)))
         self.token_ids.append(token_ids.ravel())
         self.positions.append(np.tile(positions, num))
-        prompt_numbers = np.full(num * length, prompt_number)
-        token_numbers = numbers.repeat(length)
-        queries = [token_numbers, prompt_numbers, self.positions[-1]]
+        numbers, _ = _numbers(stretches)
+        queries = [numbers.repeat(length), self.positions[-1]]
         self.queries.append(np.stack(queries))
         self.num_tokens += num * length
 
     def finish(self, stretches: Sequence[Stretch], temperature: float) -> Row:
         """The row, of all stretches on whatever rank."""
-        responses: list[Response] = []
-        source_rows: list[Int64] = []
-        targets: list[Int32] = []
-        log_probs: list[Float32] = []
-        indices: list[Int64] = []  # of the responses
-        places: list[Int64] = []  # in the response
+        predicted = _Predicted()
         for stretch in stretches:
-            response = stretch.response
-            if response is None:
-                continue
-            sources = stretch.source_rows
-            mine = np.flatnonzero((sources >= 0) & response.counts)
-            source_rows.append(sources[mine])
-            targets.append(response.token_ids[mine])
-            log_probs.append(response.log_probs[mine])
-            index = len(responses)
-            indices.append(np.full(len(mine), index))
-            places.append(mine)
-            responses.append(response)
-        response_index = _joined(indices, np.int64)
+            predicted.add(stretch)
+        responses = predicted.responses
+        response_index = _joined(predicted.response_index, np.int64)
         advantages = np.array([response.advantage for response in responses], np.float32)
         is_fresh = np.array([response.is_fresh for response in responses], np.bool_)
+        score_index = None
+        if predicted.has_shared:
+            score_index = self._joined(predicted.score_index, np.int64)
         token_ids = self._joined(self.token_ids, np.int64)
         positions = self._joined(self.positions, np.int64)
         largest_positions = [int(part.max(initial=-1)) for part in self.positions]
@@ -220,8 +193,8 @@ class _Draft:
             blocks=tuple(self.blocks),
             positions=positions,
             num_positions=1 + max(largest_positions, default=-1),
-            source_rows=self._joined(source_rows, np.int64),
-            targets=self._joined(targets, np.int64),
+            source_rows=self._joined(predicted.source_rows, np.int64),
+            targets=self._joined(predicted.targets, np.int64),
             temperature=temperature,
             num_cut=self.num_cut,
             context_order=self._context_order() if self.num_cut else None,
@@ -232,12 +205,13 @@ class _Draft:
             token_ids=token_ids[None],
             positions=positions[None],
             packing=packing,
-            sampled_log_probs=self._joined(log_probs, np.float32),
+            sampled_log_probs=self._joined(predicted.log_probs, np.float32),
             advantages=self._tensor(advantages[response_index]),
             is_fresh=self._tensor(is_fresh[response_index]),
             responses=tuple(responses),
             response_index=response_index,
-            token_index=_joined(places, np.int64),
+            token_index=_joined(predicted.token_index, np.int64),
+            score_index=score_index,
         )
 
     def _context_order(self) -> Tensor:
@@ -258,6 +232,52 @@ class _Draft:
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.settings.device)
+
+
+class _Predicted:
+    """The tokens that this rank predicts, u of them, and in which responses each counts, n in all. Arrays are noted
+    stretch by stretch and are joined at the end."""
+
+    def __init__(self) -> None:
+        self.responses: list[Response] = []  # in the order in which their tokens come
+        self.source_rows: list[Int64] = []  # [u]
+        self.targets: list[Int32] = []  # [u]
+        self.score_index: list[Int64] = []  # [n] into u
+        self.log_probs: list[Float32] = []  # [n] when they were sampled
+        self.response_index: list[Int64] = []  # [n]
+        self.token_index: list[Int64] = []  # [n] in the response
+        self.has_shared = False
+        self._num_scores = 0
+        self._indices: dict[int, int] = {}  # of the responses, by id()
+
+    def add(self, stretch: Stretch) -> None:
+        """Its tokens, each counted in the responses that have sampled it."""
+        if not stretch.responses:
+            return
+        sources = stretch.source_rows
+        counts = np.stack([stretch.part_of(response.counts) for response in stretch.responses])
+        counts &= sources >= 0
+        mine = np.flatnonzero(counts.any(0))
+        self.source_rows.append(sources[mine])
+        self.targets.append(stretch.token_ids[stretch.num_given :][mine])
+        for response, is_counted in zip(stretch.responses, counts[:, mine], strict=True):
+            index = self._indices.setdefault(id(response), len(self.responses))
+            if index == len(self.responses):
+                self.responses.append(response)
+            places = stretch.first_token + mine[is_counted]
+            self.score_index.append(self._num_scores + np.flatnonzero(is_counted))
+            self.log_probs.append(response.log_probs[places])
+            self.response_index.append(np.full(len(places), index))
+            self.token_index.append(places)
+        self.has_shared |= len(stretch.responses) > 1
+        self._num_scores += len(mine)
+
+
+def _numbers(stretches: Sequence[Stretch]) -> tuple[Int64, Int64]:
+    """Numbers [num] of the stretches, and the last ones of their subtrees."""
+    numbers = [stretch.number for stretch in stretches]
+    last_numbers = [stretch.last_number for stretch in stretches]
+    return np.array(numbers), np.array(last_numbers)
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:

@@ -4,8 +4,8 @@ A row is cut into blocks. A block is `num` stretches of `length` tokens each, en
 causally, and before that to all of the spans its block names. A span lies in the *context*: without context parallelism
 that is the row itself, with it the stretches that are cut over the ranks, put together again (`gather_context`).
 
-So a response names its prompt, and a piece of a long stretch names what comes before it. No mask is needed: what is not
-causal is seen whole.
+So a response names its prompt and whatever else it shares with other responses, from the prompt on, and a piece of a
+long stretch names what comes before it. No mask is needed: what is not causal is seen whole.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class RowSettings:
     context_rank: int = 0
     context_size: int = 1
     attention: str = "sdpa"  # a backend of `attention`
+    least_shared: int = 0  # as `stretches_of`
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Block:
-    """`num` stretches of `length` tokens, which all see `sees` (their prompt, their own past) and then themselves."""
+    """`num` stretches of `length` tokens, which all see `sees` (ancestors, their own past) and then themselves."""
 
     num: int
     length: int
@@ -57,16 +58,17 @@ class Block:
 @dataclass(frozen=True)
 class Sight:
     """The same rules token by token, for backends that take a mask. Keys are the context (under context parallelism),
-    then the row. A query sees a key of its own stretch that is not after it, and every key of its prompt's stretch."""
+    then the row. Stretches are numbered so that those which see one are the numbers after it up to a last one. A query
+    sees the keys of its own stretch and of its ancestors that are not after it."""
 
     query_stretch: Tensor  # [T] int32
-    query_prompt: Tensor  # [T] int32, -1: none
     query_position: Tensor  # [T] int32
-    key_stretch: Tensor  # [S] int32, HIDDEN: padding, or a token that stands in the context too
+    key_stretch: Tensor  # [S] int32
+    key_last: Tensor  # [S] int32, last stretch that sees it; HIDDEN: padding, or a token that stands in the context too
     key_position: Tensor  # [S] int32
 
 
-HIDDEN = -2  # key_stretch of what no query sees
+HIDDEN = -1  # key_last of what no query sees
 
 
 @dataclass(eq=False)
@@ -78,8 +80,8 @@ class Packing(PackedSeqParams):
     blocks: tuple[Block, ...] = ()
     positions: Tensor | None = None  # [T] int64, counted on from the prompt
     num_positions: int = 0  # one more than the largest of them
-    source_rows: Tensor | None = None  # [n] int64, the row that predicts each response token
-    targets: Tensor | None = None  # [n] int64, the response tokens
+    source_rows: Tensor | None = None  # [u] int64, the row that predicts each sampled token
+    targets: Tensor | None = None  # [u] int64, the sampled tokens
     temperature: float = 1.0  # log-probs are of softmax(logits / temperature)
     num_cut: int = 0  # the row's first tokens, which belong to stretches that are cut over the context-parallel ranks
     # [C] int64, for each context row its place in the ranks' cut tokens, end to end

@@ -1,11 +1,16 @@
-"""Stretches of a row: tokens that attend to each other, and the context-parallel rank each belongs to."""
+"""Stretches of a row: tokens that attend to each other, and the context-parallel rank each belongs to.
+
+The responses of a segment are a tree of stretches. Its root holds their prompt; where responses agree token by token
+for long enough, the tokens stand once, in a stretch that all of them run through, and what comes after is its branches.
+A stretch attends to its ancestors and to itself.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -15,6 +20,8 @@ from nemo_brorl.types import Int32, Int64
 
 # a stretch stays whole if a rank's share of the row holds this many of its length: they spread evenly then
 _WHOLE_PER_RANK = 4
+# Levels below the root: each is a pass of the attention over all that lies below it.
+_DEEPEST = 16
 
 
 @dataclass(eq=False)
@@ -22,12 +29,15 @@ class Stretch:
     """Tokens that attend to each other. Placing it fills the last three fields."""
 
     token_ids: Int32
-    num_given: int  # tokens at its start that are not predicted
-    response: Response | None = None
-    prompt: Stretch | None = None  # shared with other stretches
+    num_given: int  # tokens at its start that are not predicted: those of a prompt
+    responses: tuple[Response, ...] = ()  # those that its predicted tokens are of
+    first_token: int = 0  # place of the first predicted token in these responses
+    parent: Stretch | None = None
+    children: list[Stretch] = field(default_factory=list)
+    number: int = -1  # in the order of the row's stretches: those of a subtree follow its root
+    last_number: int = -1  # of its subtree
     owner: int | None = 0  # context-parallel rank, None: cut over all
-    number: int = -1
-    span: Span | None = None  # its rows in the context, of a prompt
+    span: Span | None = None  # its rows in the context
     # of its tokens in this rank's row, -1: on another rank
     rows: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
 
@@ -37,37 +47,120 @@ class Stretch:
 
     @property
     def first_position(self) -> int:
-        return 0 if self.prompt is None else self.prompt.length
+        return 0 if self.parent is None else self.parent.first_position + self.parent.length
+
+    @property
+    def ancestors(self) -> list[Stretch]:
+        """From the root on."""
+        if self.parent is None:
+            return []
+        return [*self.parent.ancestors, self.parent]
 
     @property
     def source_rows(self) -> Int64:
-        """The rows that predict its response tokens, -1 on other ranks: always the token before."""
-        if self.prompt is None:
+        """The rows that predict its predicted tokens, -1 on other ranks: always the token before."""
+        if self.parent is None:
             return self.rows[self.num_given - 1 : -1]
-        last_of_prompt = self.prompt.rows[-1:]
-        return np.concatenate([last_of_prompt, self.rows[:-1]])
+        last_before = self.parent.rows[-1:]
+        return np.concatenate([last_before, self.rows[:-1]])
+
+    def part_of(self, values: np.ndarray) -> np.ndarray:
+        """Of a response's values [T] those of its predicted tokens."""
+        end = self.first_token + self.length - self.num_given
+        return values[self.first_token : end]
 
 
-def stretches_of(segments: Sequence[PackedSegment]) -> list[Stretch]:
-    """Documents by length, then every shared prompt followed by its responses by length. Empty responses take no
-    place."""
+def stretches_of(segments: Sequence[PackedSegment], least_shared: int = 0) -> list[Stretch]:
+    """Segments of a single stretch by length, then every tree, each stretch before its branches. Empty responses take
+    no place. `least_shared`: tokens of a shared stretch that is not a prompt; 0: only prompts are shared."""
     documents: list[Stretch] = []
-    shared: list[Stretch] = []
+    trees: list[Stretch] = []
     for segment in segments:
-        prompt_ids = segment.prompt_ids
-        assert len(prompt_ids), "a prompt has at least one token: nothing else predicts the first response token"
-        responses = [response for response in segment.responses if len(response.token_ids)]
-        responses.sort(key=lambda response: len(response.token_ids))
-        if len(responses) == 1:
-            token_ids = np.concatenate([prompt_ids, responses[0].token_ids])
-            documents.append(Stretch(token_ids, len(prompt_ids), responses[0]))
-        elif responses:
-            prompt = Stretch(prompt_ids, len(prompt_ids))
-            shared.append(prompt)
-            for response in responses:
-                shared.append(Stretch(response.token_ids, 0, response, prompt))
+        assert len(segment.prompt_ids), (
+            "a prompt has at least one token: nothing else predicts the first response token"
+        )
+        if not any(len(response.token_ids) for response in segment.responses):
+            continue
+        root = _tree(segment, least_shared)
+        if root.children:
+            trees += _in_order(root)
+        else:
+            documents.append(root)
     documents.sort(key=lambda document: document.length)
-    return documents + shared
+    stretches = documents + trees
+    for number, stretch in enumerate(stretches):
+        stretch.number = number
+        for ancestor in (*stretch.ancestors, stretch):
+            ancestor.last_number = number
+    return stretches
+
+
+def _tree(segment: PackedSegment, least_shared: int) -> Stretch:
+    """The root of the tree of a segment's responses.
+
+    In the order of their tokens, responses that share a prefix are neighbours, and what a run of them shares is the
+    least of what its neighbours share. So a run is a stretch of what it shares, if that is enough, and then the runs in
+    which it goes on.
+    """
+    responses = [response for response in segment.responses if len(response.token_ids)]
+    responses.sort(key=_sorting_key)
+    shared = [0]  # tokens that a response shares with the one before
+    for one, other in pairwise(responses):
+        shared.append(num_shared(one.token_ids, other.token_ids))
+    root: Stretch | None = None
+    runs: list[tuple[int, int, Stretch | None]] = [(0, len(responses), None)]  # from, to, what they stand on so far
+    while runs:
+        low, high, parent = runs.pop()
+        run = responses[low:high]
+        start = _end(parent)
+        common = min(shared[low + 1 : high], default=len(run[0].token_ids))
+        is_branch = len(run) == 1 or _is_enough(common - start, least_shared, parent)
+        if parent is None:
+            end = common if is_branch else 0
+            token_ids = np.concatenate([segment.prompt_ids, run[0].token_ids[:end]])
+            parent = Stretch(token_ids, len(segment.prompt_ids), tuple(run) if end else ())
+            root = parent
+        elif is_branch and common > start:
+            branch = Stretch(run[0].token_ids[start:common], 0, tuple(run), start, parent)
+            parent.children.append(branch)
+            parent = branch
+        if len(run) > 1:
+            cuts = [place for place in range(low + 1, high) if shared[place] == common]
+            bounds = [low, *cuts, high]
+            runs += [(begin, end, parent) for begin, end in pairwise(bounds)]
+    assert root is not None
+    return root
+
+
+def _sorting_key(response: Response) -> bytes:
+    return response.token_ids.astype(">i4").tobytes()
+
+
+def num_shared(one: Int32, other: Int32) -> int:
+    """Tokens at the start of two responses that are the same."""
+    num = min(len(one), len(other))
+    differs = one[:num] != other[:num]
+    return int(differs.argmax()) if differs.any() else num
+
+
+def _end(stretch: Stretch | None) -> int:
+    """Place in the responses after a stretch."""
+    if stretch is None:
+        return 0
+    return stretch.first_token + stretch.length - stretch.num_given
+
+
+def _is_enough(num_tokens: int, least_shared: int, parent: Stretch | None) -> bool:
+    depth = 0 if parent is None else 1 + len(parent.ancestors)
+    return 0 < least_shared <= num_tokens and depth <= _DEEPEST
+
+
+def _in_order(stretch: Stretch) -> Iterator[Stretch]:
+    """A tree, each stretch before its branches: those that end by length, then those that branch again."""
+    yield stretch
+    stretch.children.sort(key=lambda child: (len(child.children) > 0, child.length, child.responses[0].index))
+    for child in stretch.children:
+        yield from _in_order(child)
 
 
 def choose_owners(stretches: Sequence[Stretch], context_size: int) -> None:
@@ -78,7 +171,7 @@ def choose_owners(stretches: Sequence[Stretch], context_size: int) -> None:
     longest_whole = num_tokens // (context_size * _WHOLE_PER_RANK)
     loads = [(0, rank) for rank in range(context_size)]
     for stretch in sorted(stretches, key=lambda stretch: -stretch.length):
-        if stretch.response is None or stretch.length > longest_whole:
+        if stretch.children or stretch.length > longest_whole:
             stretch.owner = None
             continue
         load, rank = loads[0]
@@ -87,10 +180,10 @@ def choose_owners(stretches: Sequence[Stretch], context_size: int) -> None:
 
 
 def runs_of_equals(stretches: Sequence[Stretch]) -> Iterator[list[Stretch]]:
-    """Neighbours of equal length and prompt."""
+    """Neighbours of equal length and parent."""
 
-    def length_and_prompt(stretch: Stretch) -> tuple[int, int]:
-        return stretch.length, id(stretch.prompt)
+    def length_and_parent(stretch: Stretch) -> tuple[int, int]:
+        return stretch.length, id(stretch.parent)
 
-    for _, alike in groupby(stretches, key=length_and_prompt):
+    for _, alike in groupby(stretches, key=length_and_parent):
         yield list(alike)

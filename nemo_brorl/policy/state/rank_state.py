@@ -103,4 +103,11 @@ def _row_settings(
     if attention == "flex":
         multiple = math.lcm(multiple, ROW_MULTIPLE)
     context_rank = parallel_state.get_context_parallel_rank()
-    return RowSettings(device.torch_device, multiple, context_rank, layout.context, attention)
+    return RowSettings(
+        device=device.torch_device,
+        multiple=multiple,
+        context_rank=context_rank,
+        context_size=layout.context,
+        attention=attention,
+        least_shared=config.policy.least_shared_tokens,
+    )

@@ -24,50 +24,58 @@ from nemo_brorl.policy.rows.row_layout import RowSettings
 from tests.support.attention_kernel import PlainKernel
 
 CPU = torch.device("cpu")
-PROMPTS = (7, 5, 3, 4)
-RESPONSES = ((2, 5, 2, 1, 4, 40), (30, 31, 2), (6,), (1, 0))
+# of each segment the tokens of its prompt, and parts of its responses: which have it, and how many tokens it is
+SEGMENTS: tuple[tuple[int, tuple[tuple[str, int], ...]], ...] = (
+    (7, (("0", 2), ("1", 5), ("2", 2), ("3", 1), ("4", 4), ("5", 40))),
+    (5, (("0", 30), ("1", 31), ("2", 2))),
+    (3, (("0", 6),)),
+    (4, (("0", 1), ("1", 0))),
+    (6, (("01234", 5), ("0", 3), ("1", 3), ("234", 29), ("2", 1), ("3", 9), ("5", 2))),
+)
+LEAST_SHARED = 4
 NUM_HEADS, NUM_KV, HEAD_SIZE = 4, 2, 8
-NUM_IDS = 1 + sum(PROMPTS) + sum(map(sum, RESPONSES))  # 0 is padding
+NUM_IDS = 1 + sum(prompt + sum(length for _, length in parts) for prompt, parts in SEGMENTS)  # 0 is padding
 
 
 @dataclass(frozen=True)
 class Token:
-    """Where a token stands: response -1 is the prompt; the only response of a prompt forms a document with it."""
+    """Where a token stands, and in which responses; those of a prompt are in all."""
 
     segment: int
-    response: int
+    responses: frozenset[str]
     place: int
 
 
 def make_segments() -> tuple[list[PackedSegment], dict[int, Token]]:
     """Every token has an id of its own, by which it is found again in a row."""
     segments, tokens, next_id = [], {}, 1
-    for number, (prompt_length, lengths) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
-        parts = []
-        for response, length in enumerate((prompt_length, *lengths)):
-            ids = np.arange(next_id, next_id + length, dtype=np.int32)
-            tokens |= {int(token_id): Token(number, response - 1, place) for place, token_id in enumerate(ids)}
+    for number, (prompt_length, parts) in enumerate(SEGMENTS):
+        everyone = "".join(sorted(set("".join(names for names, _ in parts))))
+        texts: dict[str, list[int]] = {name: [] for name in everyone}
+        for names, length in ((everyone, prompt_length), *parts):
+            ids = range(next_id, next_id + length)
             next_id += length
-            parts.append(ids)
-        responses = tuple(
-            Response(number, i, ids, np.zeros(len(ids), np.float32), 0.0, True) for i, ids in enumerate(parts[1:])
-        )
-        segments.append(PackedSegment(parts[0], responses))
+            for place, token_id in enumerate(ids, start=len(texts[names[0]])):
+                tokens[token_id] = Token(number, frozenset(names), place)
+            for name in names:
+                texts[name] += ids
+        responses = []
+        for index, name in enumerate(everyone):
+            token_ids = np.array(texts[name][prompt_length:], np.int32)
+            responses.append(Response(number, index, token_ids, np.zeros(len(token_ids), np.float32), 0.0, True))
+        prompt = np.array(texts["0"][:prompt_length], np.int32)
+        segments.append(PackedSegment(prompt, tuple(responses)))
     return segments, tokens
 
 
 def sees(query: Token, key: Token) -> bool:
-    if query.segment != key.segment:
-        return False
-    if key.response == -1:
-        return query.response != -1 or key.place <= query.place
-    return query.response == key.response and key.place <= query.place
+    return query.segment == key.segment and query.responses <= key.responses and key.place <= query.place
 
 
 def rows_of(context_size: int) -> list[Row]:
     segments, _ = make_segments()
     return [
-        build_row(segments, 1.0, RowSettings(CPU, 4, rank, context_size, attention="flex"))
+        build_row(segments, 1.0, RowSettings(CPU, 4, rank, context_size, "flex", LEAST_SHARED))
         for rank in range(context_size)
     ]
 
@@ -80,7 +88,7 @@ def context_ids(rows: list[Row], row: Row) -> Tensor:
 
 
 @pytest.mark.parametrize("context_size", [1, 2, 3])
-def test_the_mask_lets_every_token_see_its_prompt_and_itself_once(context_size: int) -> None:
+def test_the_mask_lets_every_token_see_what_its_responses_have_before_it_once(context_size: int) -> None:
     _, tokens = make_segments()
     rows = rows_of(context_size)
     seen_ids = []
@@ -167,8 +175,9 @@ def test_bf16_goes_through_fp32_on_cpu() -> None:
     torch.testing.assert_close(output.float(), expected, atol=0, rtol=2**-8)  # rounded once, at the end
 
 
-def random_row(generator: np.random.Generator) -> Row:
-    """Some prompts with up to six responses each, one of which makes a document, padded to a multiple of eight."""
+def random_row(generator: np.random.Generator, least_shared: int) -> Row:
+    """Some prompts with up to six responses each, one of which makes a document, padded to a multiple of eight. All
+    tokens are the same, so shared stretches stand on each other."""
     segments = []
     for number in range(int(generator.integers(1, 4))):
         prompt = np.ones(generator.integers(1, 20), np.int32)
@@ -178,7 +187,7 @@ def random_row(generator: np.random.Generator) -> Row:
             for index, length in enumerate(lengths)
         )
         segments.append(PackedSegment(prompt, responses))
-    return build_row(segments, 1.0, RowSettings(CPU, 8))
+    return build_row(segments, 1.0, RowSettings(CPU, 8, least_shared=least_shared))
 
 
 def outputs_and_gradients(backend: Any, row: Row, parts: list[Tensor], grad: Tensor) -> list[Tensor]:
@@ -192,7 +201,7 @@ def test_flash_is_sdpa_over_random_packings(num_kv: int, monkeypatch: pytest.Mon
     """Queries of a prompt are cut into sequences of at most five here, in place of 4,096."""
     monkeypatch.setattr(attention_flash, "_QUERIES", 5)
     for seed in range(30):
-        row = random_row(np.random.default_rng(seed))
+        row = random_row(np.random.default_rng(seed), least_shared=3 * (seed % 2))
         torch.manual_seed(seed)
         num_tokens = row.token_ids.size(1)
         parts = [torch.randn(num_tokens, num, HEAD_SIZE) for num in (6, num_kv, num_kv)]

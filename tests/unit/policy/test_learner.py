@@ -15,7 +15,7 @@ import torch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.policy.weights.hf_log_probs import hf_log_probs
-from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
+from tests.support.model_factory import VOCAB_SIZE, as_trajectories, make_config, make_model, make_plan
 
 NewLearner = Callable[[Path, BroRLConfig], Any]
 
@@ -61,6 +61,16 @@ def test_sharing_a_prompt_changes_neither_loss_nor_weights(new_learner: NewLearn
     first, second = shared.update(make_plan(shared=True)), unshared.update(make_plan(shared=False))
     assert second.metrics == pytest.approx(first.metrics, rel=1e-5)
     assert largest_difference(weights(shared), weights(unshared)) < 1e-5
+
+
+def test_trees_of_trajectories_change_no_metric(new_learner: NewLearner, model_folder: Path) -> None:
+    """The loss looks at whole responses, whose tokens lie in several stretches; two optimizer steps."""
+    config = make_config(least_shared_tokens=1)
+    config.algorithm.aggregation = "sequence_mean"
+    config.algorithm.importance_correction.kind = "sequence_tis"
+    plans = [as_trajectories(make_plan(shared=shared, objective="gspo")) for shared in (True, False)]
+    tree, plain = (new_learner(model_folder, config).update(plan).metrics for plan in plans)
+    assert tree == pytest.approx(plain, rel=1e-4)
 
 
 def test_the_cut_into_micro_batches_changes_neither_loss_nor_weights(

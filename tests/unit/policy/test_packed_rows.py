@@ -73,6 +73,75 @@ def test_an_empty_response_takes_no_place() -> None:
     assert laid.token_ids.tolist() == [[1, 10]]
 
 
+def trunk(*responses: list[int], least_shared: int = 2, prompt: tuple[int, ...] = (1, 2)) -> Row:
+    """Responses to one prompt, in a row that shares stretches of so many tokens."""
+    settings = RowSettings(CPU, least_shared=least_shared)
+    return build_row([segment(0, list(prompt), list(responses))], 1.0, settings)
+
+
+def test_what_responses_share_stands_once_and_counts_in_each_of_them() -> None:
+    laid = trunk([5, 6, 7, 10], [5, 6, 7, 11, 12], [8])
+    assert laid.token_ids.tolist() == [[1, 2, 8, 5, 6, 7, 10, 11, 12]]
+    assert laid.positions.tolist() == [[0, 1, 2, 2, 3, 4, 5, 5, 6]]
+    prompt, shared = Span(0, 2), Span(3, 3)
+    sees_both = (prompt, shared)
+    assert laid.packing.blocks == (
+        Block(1, 2),
+        Block(1, 1, (prompt,)),
+        Block(1, 3, (prompt,)),
+        Block(1, 1, sees_both),
+        Block(1, 2, sees_both),
+    )
+    assert laid.packing.targets.tolist() == [8, 5, 6, 7, 10, 11, 12]
+    assert laid.packing.source_rows.tolist() == [1, 1, 3, 4, 5, 5, 7]
+    assert laid.score_index is not None
+    assert laid.score_index.tolist() == [0, 1, 2, 3, 1, 2, 3, 4, 5, 6]
+    assert laid.response_index.tolist() == [0, 1, 1, 1, 2, 2, 2, 1, 2, 2]
+    assert laid.token_index.tolist() == [0, 0, 1, 2, 0, 1, 2, 3, 3, 4]
+    assert [response.index for response in laid.responses] == [2, 0, 1]
+    assert laid.advantages.tolist() == [2.5, 0.5, 0.5, 0.5, 1.5, 1.5, 1.5, 0.5, 1.5, 1.5]
+    assert laid.sampled_log_probs[:3].tolist() == pytest.approx([-0.8, -0.5, -0.6])
+    assert laid.num_loss_tokens == 10, "as many as in plain rows"
+
+
+def test_what_all_responses_share_lengthens_the_prompt() -> None:
+    laid = trunk([5, 6, 10], [5, 6, 11])
+    assert laid.token_ids.tolist() == [[1, 2, 5, 6, 10, 11]]
+    assert laid.packing.blocks == (Block(1, 4), Block(2, 1, (Span(0, 4),)))
+    assert laid.packing.source_rows.tolist() == [1, 2, 3, 3]
+    assert laid.num_loss_tokens == 6
+
+
+def test_too_little_in_common_is_not_shared_but_what_goes_on_from_there_is() -> None:
+    laid = trunk([5, 6, 10], [5, 6, 11], [5, 7, 8, 9], [5, 7, 8], least_shared=3)
+    # 5 and 5 6 are too short; 5 7 8 is not, and one of its responses ends with it
+    assert laid.token_ids.tolist() == [[1, 2, 5, 6, 10, 5, 6, 11, 5, 7, 8, 9]]
+    assert laid.num_loss_tokens == 13
+
+
+def test_equal_responses_are_one_document_and_nothing_is_shared_without_being_asked_for() -> None:
+    twice = ([5, 6, 7], [5, 6, 7])
+    laid = trunk(*twice)
+    assert laid.packing.blocks == (Block(1, 5),)
+    assert (laid.num_loss_tokens, len(laid.packing.targets)) == (6, 3)
+    alone = trunk(*twice, least_shared=0)
+    assert alone.token_ids.size(1) == 8
+    assert alone.score_index is None
+
+
+def test_a_shared_token_counts_only_where_it_was_sampled() -> None:
+    tokens = np.array([5, 6, 7], np.int32)
+    zeros = np.zeros(3, np.float32)
+    masks = ([True, True, True], [True, False, False])
+    responses = tuple(
+        Response(0, index, tokens, zeros, 1.0, True, is_sampled=np.array(mask)) for index, mask in enumerate(masks)
+    )
+    laid = build_row([PackedSegment(np.array([1], np.int32), responses)], 1.0, RowSettings(CPU, least_shared=2))
+    assert laid.packing.targets.tolist() == [5, 6, 7]
+    assert laid.score_index is not None
+    assert (laid.score_index.tolist(), laid.response_index.tolist()) == ([0, 1, 2, 0], [0, 0, 0, 1])
+
+
 def test_observed_tokens_are_read_and_not_predicted_and_the_last_of_them_predicts_the_next_turn() -> None:
     tokens = np.array([10, 90, 91, 11], np.int32)
     is_sampled = np.array([True, False, False, True])
@@ -144,6 +213,21 @@ def test_ranks_together_have_every_response_token_once(num: int) -> None:
             for i, t in zip(laid.response_index, laid.token_index, strict=True)
         ]
     expected = [(r.segment, r.index, t) for part in segments for r in part.responses for t in range(len(r.token_ids))]
+    assert sorted(seen) == sorted(expected)
+
+
+@pytest.mark.parametrize("num", [2, 3])
+def test_ranks_together_count_every_shared_token_once_in_each_response(num: int) -> None:
+    responses = [[7] * 9 + [8] * 30 + [index] for index in range(4)] + [[7] * 9 + [9, index] for index in range(3)]
+    made = segment(0, [1, 2], responses)
+    seen = []
+    for rank in range(num):
+        laid = build_row([made], 1.0, RowSettings(CPU, 4, rank, num, least_shared=5))
+        assert laid.score_index is not None
+        targets = laid.packing.targets[laid.score_index].tolist()
+        for target, index, place in zip(targets, laid.response_index, laid.token_index, strict=True):
+            seen.append((laid.responses[index].index, int(place), target))
+    expected = [(r.index, t, int(token)) for r in made.responses for t, token in enumerate(r.token_ids)]
     assert sorted(seen) == sorted(expected)
 
 
