@@ -77,14 +77,26 @@ def with_params(
         if given:
             raise ConfigError(f"{setting}={dict(given)}: {name} takes no parameters; leave them out")
         return function
+    params = typed_params(setting, name, declared, given)
+    return partial(function, params=params)
+
+
+def typed_params(
+    setting: str,
+    name: str,
+    declared: type,
+    given: Mapping[str, Any],
+) -> Any:
+    """An object of the dataclass `declared` with what is `given` in `setting` for `name`. Raises ConfigError as
+    `with_params`."""
     try:
         typed = OmegaConf.structured(declared)
         OmegaConf.set_readonly(typed, False)  # a frozen dataclass is read-only
-        params = OmegaConf.to_object(OmegaConf.merge(typed, dict(given)))
+        return OmegaConf.to_object(OmegaConf.merge(typed, dict(given)))
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{setting}={dict(given)}: {reason}; {name} takes {_signature(declared)}") from error
-    return partial(function, params=params)
+        takes = _signature(declared) or "no settings"
+        raise ConfigError(f"{setting}={dict(given)}: {reason}; {name} takes {takes}") from error
 
 
 def params_type(name: str, function: Callable[..., Any]) -> type | None:
@@ -102,6 +114,6 @@ def _signature(declared: type) -> str:
     fields = []
     for field in dataclasses.fields(declared):
         default = "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
-        annotation = field.type if isinstance(field.type, str) else field.type.__name__
+        annotation = getattr(field.type, "__name__", field.type)
         fields.append(f"{field.name}: {annotation}{default}")
     return ", ".join(fields)

@@ -156,17 +156,28 @@ def _kill_as(user: int) -> None:
     os._exit(0)
 
 
+def own_children(processes: int) -> list[int]:
+    """Process ids of this process's children."""
+    return _families(processes).get(os.getpid(), [])
+
+
 def _descendants(processes: int) -> list[int]:
     """Process ids of all that descend from this process, parents first."""
+    children = _families(processes)
+    found = children.get(os.getpid(), [])
+    for pid in found:  # grows while it is walked
+        found.extend(children.get(pid, []))
+    return found
+
+
+def _families(processes: int) -> dict[int, list[int]]:
+    """Children of every process that has some."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir(processes)):
         parent = _parent(processes, name)
         if parent is not None:
             children.setdefault(parent, []).append(int(name))
-    found = children.get(os.getpid(), [])
-    for pid in found:  # grows while it is walked
-        found.extend(children.get(pid, []))
-    return found
+    return children
 
 
 def _parent(processes: int, name: str) -> int | None:

@@ -15,6 +15,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from nemo_brorl.tasks.scoring import walls
@@ -42,11 +43,19 @@ VERIFIER_ERRORS = (
 )
 
 
+Serve = Callable[[Connection], None]  # answers requests until the other end is closed
+
+
 class ReplyError(ValueError):
     """What a child said is no score."""
 
 
-def live(connection: Connection, parent: int, around: walls.Walls | None) -> None:
+def live(
+    connection: Connection,
+    parent: int,
+    around: walls.Walls | None,
+    serve: Serve,
+) -> None:
     """What a forked child does, in a process group of its own (what a verifier starts goes with it), until its parent
     is gone. `around`: the walls that it goes behind first; None: it may do what its user may."""
     os.setpgid(0, 0)

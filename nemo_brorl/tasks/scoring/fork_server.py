@@ -5,10 +5,11 @@ process runs no verifier itself, so nothing that a response does can hang it. It
 one request at a time, after it has said READY:
 
 - `("load", (verifier, settings))` → None, or why it cannot be loaded;
-- `("fork", is closed)`, followed by a file descriptor → process id of a new child, which serves that descriptor, behind
-  walls or not;
+- `("ask", (import path, argument))` → (what that function returns, None), or (None, why it does not);
+- `("fork", (is closed, import path))`, followed by a file descriptor → process id of a new child, which serves that
+  descriptor by that function, behind walls or not;
 - `("gaps", None)` → what those walls leave open;
-- `("end", process id)` → None, once the child and its process group are gone.
+- `("end", process id)` → None, once the child, its process group and what has left that group are gone.
 
 It ends, and its children with it, when its owner goes away, also by kill -9. Python's own `multiprocessing.forkserver`
 imports a fixed list only, and its children hold open the pipe by which it notices the owner's end: one that hangs in C
@@ -23,16 +24,21 @@ import signal
 import subprocess
 import sys
 import traceback
+from collections.abc import Collection
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
+from nemo_brorl.core.components import import_function
 from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
+from nemo_brorl.tasks.sandbox import linux
+from nemo_brorl.tasks.sandbox.cleanup import own_children
 from nemo_brorl.tasks.scoring import walls
 from nemo_brorl.tasks.scoring.child import VERIFIER_ERRORS, die_with_parent, live
 from nemo_brorl.tasks.verifiers.registry import Template, find
 
 READY = "ready"
+SCORE = "nemo_brorl.tasks.scoring.child:serve"  # what a child does unless it is asked for something else
 ANSWER_LIMIT_S = 120.0  # it imports libraries, which is not the fault of a response
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -59,9 +65,17 @@ class ForkServer:
         """Whether a verifier's library is loaded, whatever the settings."""
         return any(template.verifier == verifier for template in self.loaded)
 
-    def fork(self, descriptor: int, is_closed: bool) -> int:
-        """Process id of a new child that serves the descriptor, behind walls if `is_closed`. Raises ResourceError."""
-        return int(self._ask("fork", is_closed, descriptor))
+    def ask(self, function: str, argument: Any) -> Any:
+        """What the function at an import path returns there. Raises ConfigError when it does not, ResourceError."""
+        value, message = self._ask("ask", (function, argument))
+        if message is not None:
+            raise ConfigError(message)
+        return value
+
+    def fork(self, descriptor: int, is_closed: bool, serve: str = SCORE) -> int:
+        """Process id of a new child that serves the descriptor, by the function at the import path `serve`, behind
+        walls if `is_closed`. Raises ResourceError."""
+        return int(self._ask("fork", (is_closed, serve), descriptor))
 
     def gaps(self) -> list[str]:
         """What a child behind walls could do all the same, on this machine. Raises ResourceError."""
@@ -135,6 +149,8 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     control = Connection(int(arguments[0]))
     around = walls.measure()
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # what leaves a child's process group comes here when the child ends
+    children: dict[int, bool] = {}  # whether each may have started processes
     control.send(READY)
     while True:
         try:
@@ -143,12 +159,19 @@ def main(arguments: list[str]) -> None:
             return
         if request == "load":
             control.send(_load(Template(*argument)))
+        elif request == "ask":
+            control.send(_asked(*argument))
         elif request == "fork":
-            control.send(_fork(control, around if argument else None))
+            is_closed, serve = argument
+            process = _fork(control, around if is_closed else None, serve)
+            children[process] = not (is_closed and around.can_filter)
+            control.send(process)
         elif request == "gaps":
             control.send(around.gaps())
         else:
             _end(argument)
+            if children.pop(argument, False):
+                _end_strays(children)
             control.send(None)
 
 
@@ -161,12 +184,26 @@ def _load(template: Template) -> str | None:
         return str(error)
     except VERIFIER_ERRORS as error:
         return f"verifier {template.verifier!r} cannot be loaded: {type(error).__name__}: {error}"
-    gc.collect()
-    gc.freeze()  # what is loaded now is not touched by a child's garbage collector, and stays shared memory
+    _keep_what_is_loaded()
     return None
 
 
-def _fork(control: Connection, around: walls.Walls | None) -> int:
+def _asked(function: str, argument: Any) -> tuple[Any, str | None]:
+    try:
+        value = import_function("function", function)(argument)
+    except BroRLError as error:
+        return None, str(error)
+    _keep_what_is_loaded()
+    return value, None
+
+
+def _keep_what_is_loaded() -> None:
+    """Let no child's garbage collector touch it, so that it stays shared memory."""
+    gc.collect()
+    gc.freeze()
+
+
+def _fork(control: Connection, around: walls.Walls | None, serve: str) -> int:
     descriptor = recv_handle(control)
     os.set_inheritable(descriptor, False)  # a program that a verifier starts would hide the child's end from the owner
     server = os.getpid()
@@ -177,7 +214,7 @@ def _fork(control: Connection, around: walls.Walls | None) -> int:
     status = 1
     try:
         control.close()
-        live(Connection(descriptor), server, around)
+        live(Connection(descriptor), server, around, import_function("function", serve))
         status = 0
     finally:  # a child never goes on as a second fork server, whatever it dies of
         if status:
@@ -196,6 +233,17 @@ def _end(process: int) -> None:
         except ProcessLookupError:
             continue
     os.waitpid(process, 0)
+
+
+def _end_strays(children: Collection[int]) -> None:
+    """Kill what is left of children that have ended: processes that left their group, orphans now."""
+    processes = os.open("/proc", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while strays := set(own_children(processes)).difference(children):
+            for process in strays:
+                _end(process)  # whose own children come here in turn
+    finally:
+        os.close(processes)
 
 
 if __name__ == "__main__":

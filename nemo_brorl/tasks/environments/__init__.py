@@ -1,0 +1,1 @@
+"""Environments: what answers a model turn by turn, and the processes in which it may hang or crash."""
