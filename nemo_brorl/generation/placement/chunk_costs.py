@@ -24,6 +24,13 @@ class ChunkCosts:
         context = len(request.prompt.token_ids) + num_before + tokens / 2  # of a token, on average
         return tokens * (1.0 + self._config.context_cost * context)
 
-    def of_prompt(self, request: RolloutRequest) -> float:
-        """Work of computing the prompt."""
-        return self._config.prefill_cost * len(request.prompt.token_ids)
+    def of_first_tokens(self, request: RolloutRequest) -> float:
+        """Work of computing what a request begins with."""
+        return self._config.prefill_cost * self.num_first_tokens(request)
+
+    def num_first_tokens(self, request: RolloutRequest) -> int:
+        """Tokens of the prompt, and of rollouts to go on with."""
+        num_tokens = len(request.prompt.token_ids)
+        if request.partial is not None:
+            num_tokens += int(request.partial.lengths.sum())
+        return num_tokens

@@ -62,6 +62,10 @@ class PrefixCache:
             gone.append(oldest)
         return gone
 
+    def drop(self, uid: str) -> None:
+        """Nobody asks for this one any more."""
+        self._num_tokens -= self._prompts.pop(uid, 0)
+
     def uids(self) -> list[str]:
         """All prompts, least recently used first."""
         return list(self._prompts)
@@ -74,6 +78,7 @@ class EngineLoad:
         self.chunks: dict[int, HeldChunk] = {}
         self.cache = PrefixCache(cache_tokens)
         self.prompts_held: dict[str, None] = {}  # in its cache, those that may have waiting chunks
+        self.turns_held: dict[str, None] = {}  # the same of trajectories that it sampled so far
         self.num_chunks_of: Counter[str] = Counter()  # by prompt
         self.num_rollouts = 0  # that have not ended
         self.work = 0.0  # decoded tokens that are expected to be left

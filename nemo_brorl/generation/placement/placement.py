@@ -12,6 +12,7 @@ from nemo_brorl.config.schema import PlacementConfig
 from nemo_brorl.generation.placement.chunk_costs import ChunkCosts
 from nemo_brorl.generation.placement.engine_load import EngineLoad, EngineOrder, HeldChunk
 from nemo_brorl.generation.placement.lengths import FullLength
+from nemo_brorl.generation.placement.prefix_holders import PrefixHolders
 from nemo_brorl.generation.placement.waiting_chunks import WaitingChunks, WaitingPrompt
 from nemo_brorl.ports import Forecast
 from nemo_brorl.types import Int32, RolloutRequest
@@ -43,7 +44,8 @@ class ChunkPlacement:
     is half empty: what it has begun cannot be moved. What it gets: the chunk with the most work, because what is long
     must not begin last. A prompt that another engine holds, and this one does not, counts for less by the price of
     computing it once more; one of which it has chunks, for `concentration_cost` less for each, because they are long or
-    short together. Of equal chunks, one of a prompt it holds.
+    short together. Of equal chunks, one of a prompt it holds. The next turn of trajectories is first in line at the
+    engine with their tokens; another one takes it when it has less work even with these computed anew.
 
     At the end nothing waits, and some engines have free places while others have chunks they have not begun. `steals`
     says who could take over what. The caller asks the victim and answers with `withdrawn` or `kept`.
@@ -68,7 +70,7 @@ class ChunkPlacement:
         self._waiting = WaitingChunks()
         self._engines: dict[int, EngineLoad] = {}  # available ones
         self._work_held = 0.0  # of all engines
-        self._cached_on: dict[str, set[int]] = {}  # prompt uid → engines that are believed to hold it
+        self._holders = PrefixHolders(self._engines, self._waiting, self._costs)
         self._open_steals: dict[int, Steal] = {}  # by chunk, not answered
         self._with_room = EngineOrder(self._engines)  # least work first
         self._with_free_places = EngineOrder(self._engines)  # in their batch; least work first
@@ -91,12 +93,10 @@ class ChunkPlacement:
         self._num_submitted += len(requests)
         for chunk, request in enumerate(requests, start=first):
             self._requests[chunk] = request
-            uid = request.prompt.uid
+            name = self._holders.add(chunk, request)
             work_of_one = self._costs.of_rollout(request)
-            is_fresh = uid not in self._cached_on
-            self._waiting.add(uid, chunk, request.num_rollouts, work_of_one, is_fresh)
-            for engine in self._cached_on.get(uid, ()):
-                self._engines[engine].prompts_held[uid] = None
+            is_fresh = name not in self._holders.of
+            self._waiting.add(name, chunk, request.num_rollouts, work_of_one, is_fresh)
         return range(first, self._num_submitted)
 
     def add_engine(self, engine: int) -> None:
@@ -116,6 +116,7 @@ class ChunkPlacement:
         else:
             prompt = self._best_prompt(engine)
             chunk = prompt.chunks[0]
+            engine = self._holder_or(engine, chunk)
             request = self._requests[chunk]
             self._waiting.remove(prompt.uid, chunk, request.num_rollouts)
         self._charge_engine(engine, chunk)
@@ -132,7 +133,7 @@ class ChunkPlacement:
             self._forecast.watch(request, num_ended, num_begun - num_ended, age)
         load.advance(chunk, num_begun, num_ended, self._costs.of_rollout(request, age))
         self._requeue_engine(engine)
-        self._reprice_waiting(request.prompt.uid)
+        self._reprice_waiting(self._holders.name(chunk))
 
     def finish(self, engine: int, chunk: int, lengths: Int32 | None = None) -> None:
         """A chunk arrived from an engine. lengths: [m] of the responses that ended, for the forecast."""
@@ -142,14 +143,16 @@ class ChunkPlacement:
         request = self._requests.pop(chunk)
         if lengths is not None:
             self._forecast.note_ended(request, lengths)
-        self._reprice_waiting(request.prompt.uid)
+        name = self._holders.remove(chunk)
+        self._reprice_waiting(name)
 
     def cancel(self, chunk: int) -> bool:
         """End a chunk that waits; False where an engine holds it, and must be asked."""
         request = self._requests[chunk]
-        is_waiting = self._waiting.discard(request.prompt.uid, chunk, request.num_rollouts)
+        is_waiting = self._waiting.discard(self._holders.name(chunk), chunk, request.num_rollouts)
         if is_waiting:
             del self._requests[chunk]
+            self._holders.remove(chunk)
         return is_waiting
 
     def lose(self, engine: int) -> None:
@@ -159,8 +162,8 @@ class ChunkPlacement:
         self._waiting.first_in_line.extendleft(sorted(load.chunks, reverse=True))
         for chunk in load.chunks:
             self._resolve_steal(chunk)
-        for uid in load.cache.uids():
-            self._forget_cached_prompt(engine, uid)
+        for name in load.cache.uids():
+            self._holders.forget(engine, name)
 
     def steals(self) -> list[Steal]:
         """Chunks that should change engines, when nothing waits. Each stays with its engine until it is answered.
@@ -178,7 +181,7 @@ class ChunkPlacement:
             if chunk is None:
                 break
             held = self._engines[victim].chunks[chunk]
-            prefill_work = self._prefill_work(thief, self._requests[chunk])
+            prefill_work = self._prefill_work(thief, chunk)
             moved_work = held.num_left * held.work_of_one + prefill_work
             if self._engines[thief].work + moved_work >= self._engines[victim].work:
                 break
@@ -238,47 +241,45 @@ class ChunkPlacement:
     def _charge_engine(self, engine: int, chunk: int) -> None:
         """An engine holds a chunk from now on, and caches its prompt in place of others."""
         request = self._requests[chunk]
-        uid = request.prompt.uid
         load = self._engines[engine]
         held = HeldChunk(
-            uid=uid,
+            uid=self._holders.name(chunk),
             num_rollouts=request.num_rollouts,
             work_of_one=self._costs.of_rollout(request),
-            prefill_work=self._prefill_work(engine, request),
+            prefill_work=self._prefill_work(engine, chunk),
         )
         load.add(chunk, held)
-        self._cached_on.setdefault(uid, set()).add(engine)
-        load.prompts_held[uid] = None
-        for evicted in load.cache.use(uid, len(request.prompt.token_ids)):
-            self._forget_cached_prompt(engine, evicted)
-            load.prompts_held.pop(evicted, None)
+        self._holders.note(engine, chunk, request)
         self._requeue_engine(engine)
-
-    def _forget_cached_prompt(self, engine: int, uid: str) -> None:
-        holders = self._cached_on[uid]
-        holders.discard(engine)
-        if not holders:
-            del self._cached_on[uid]
-            self._waiting.note_fresh(uid)
 
     def _reprice_waiting(self, uid: str) -> None:
         """Ask the forecast again about a prompt of which something arrived, if chunks of it wait."""
         if uid in self._waiting:
             request = self._requests[self._waiting[uid].chunks[0]]
-            self._waiting.expect(uid, self._costs.of_rollout(request), is_fresh=uid not in self._cached_on)
+            self._waiting.expect(uid, self._costs.of_rollout(request), is_fresh=uid not in self._holders.of)
 
-    def _prefill_work(self, engine: int, request: RolloutRequest) -> float:
-        """Work of having the prompt on an engine."""
-        if request.prompt.uid in self._engines[engine].cache:
-            return 0.0
-        return self._costs.of_prompt(request)
+    def _prefill_work(self, engine: int, chunk: int) -> float:
+        """Work of having on an engine what a chunk begins with."""
+        is_held = self._holders.name(chunk) in self._engines[engine].cache
+        return 0.0 if is_held else self._costs.of_first_tokens(self._requests[chunk])
+
+    def _holder_or(self, engine: int, chunk: int) -> int:
+        """Who takes a chunk: of a turn, the engine with its tokens, if it has room and this one has no less work."""
+        holder = self._holders.turn_holder(chunk)
+        if holder is None or self._engines[holder].num_rollouts > self._max_rollouts:
+            return engine
+        work = self._engines[engine].work + self._prefill_work(engine, chunk)
+        return holder if self._engines[holder].work <= work else engine
 
     def _best_prompt(self, engine: int) -> WaitingPrompt:
-        """The waiting prompt of most benefit; of equal ones, one that the engine holds, then one that none does."""
+        """A turn whose tokens it holds, or the prompt of most benefit; of equal ones, its own, then one of nobody."""
+        turn = self._waiting.longest_of(self._engines[engine].turns_held)
+        if turn is not None:
+            return turn
         best = self._waiting.longest()
         assert best is not None, "nothing waits"
         most = self._benefit(engine, best)
-        fresh = self._waiting.longest_fresh(self._cached_on)
+        fresh = self._waiting.longest_fresh(self._holders.of)
         held = self._waiting.longest_of(self._engines[engine].prompts_held)
         for prompt in filter(None, (fresh, held)):
             benefit = self._benefit(engine, prompt)
@@ -290,10 +291,10 @@ class ChunkPlacement:
     def _benefit(self, engine: int, prompt: WaitingPrompt) -> float:
         """Work of a prompt's next chunk, less what speaks against this engine: the price of the prompt where only
         others hold it, and chunks of the prompt it has already."""
-        request = self._requests[prompt.chunks[0]]
-        work = request.num_rollouts * prompt.work_of_one
+        chunk = prompt.chunks[0]
+        work = self._requests[chunk].num_rollouts * prompt.work_of_one
         num_held = self._engines[engine].num_chunks_of.get(prompt.uid, 0)
         benefit = work - self._config.concentration_cost * work * num_held
-        if prompt.uid in self._cached_on:
-            benefit -= self._prefill_work(engine, request)
+        if prompt.uid in self._holders.of:
+            benefit -= self._prefill_work(engine, chunk)
         return benefit
