@@ -7,7 +7,7 @@ import math
 import os
 from dataclasses import dataclass, replace
 
-from nemo_brorl.config.derived import num_engines, num_policy_ranks
+from nemo_brorl.config.derived import fullest_micro_batch, kv_cache_gib, max_num_seqs, num_engines, num_policy_ranks
 from nemo_brorl.config.memory import GIB, CpuMemory, available_gib, cpu_memory
 from nemo_brorl.config.model_shape import ModelShape, hf_shapes, num_parameters
 from nemo_brorl.config.schema import BroRLConfig
@@ -26,7 +26,7 @@ from nemo_brorl.launcher.planner.memory_plan import NUMBER_BYTES, EnginePlan
 from nemo_brorl.launcher.planner.model_cost import Cut, rank_parameters
 from nemo_brorl.launcher.planner.model_cost import key_value_bytes as token_bytes
 from nemo_brorl.launcher.planner.step_time import StageTime, StepTime
-from nemo_brorl.launcher.planner.workload import MicroBatches, Workload
+from nemo_brorl.launcher.planner.workload import Lengths, MicroBatches, Workload
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ def cpu_engine(
 ) -> EnginePlan:
     """One engine: its cache has a size of its own."""
     token = token_bytes(shape, NUMBER_BYTES[config.generation.precision])
-    cache = config.generation.kv_cache_gib
+    cache = kv_cache_gib(config)
     live = work.response_tokens * (1 + work.response_spread**2) / 2 + work.prompt_tokens / config.rollouts.chunk_size
-    concurrency = min(config.generation.max_num_seqs, int(cache * GIB / token / max(1.0, live)))
+    concurrency = min(max_num_seqs(config), int(cache * GIB / token / max(1.0, live)))
     return EnginePlan(
         memory.engine["weights"], memory.engine["batch"], cache, memory.engine["process"], cache, token, concurrency
     )
@@ -125,9 +125,17 @@ def cpu_node(
     return NodeMemory(tuple(terms), hardware.memory_gib, memory.others["object store"], checkpoint, disk)
 
 
-def cpu_memory_of(config: BroRLConfig, shape: ModelShape, micro: MicroBatches) -> CpuMemory:
-    """Memory with micro-batches as full as the work fills them."""
-    tokens = min(micro.tokens, micro.budget) / config.policy.context_parallel_size
+def cpu_memory_of(
+    config: BroRLConfig,
+    shape: ModelShape,
+    micro: MicroBatches,
+    lengths: Lengths,
+) -> CpuMemory:
+    """Memory as the start-up check counts it; where the lengths of responses are known, with micro-batches as full as
+    they fill them."""
+    tokens: float = fullest_micro_batch(config)
+    if lengths.response is not None:
+        tokens = min(micro.tokens, micro.budget) / config.policy.context_parallel_size
     return cpu_memory(config, shape, tokens)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from nemo_brorl.config.derived import engine_batch_tokens, policy_gives_memory_back
+from nemo_brorl.config.derived import engine_batch_tokens, gpu_share, max_num_seqs, policy_gives_memory_back
 from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
@@ -172,9 +172,9 @@ def engine_plan(
     rows = shape.padded_vocab_size(tensor)  # logits are gathered
     ffn = shape.ffn_size if shape.moe is None else shape.moe.experts_per_token * shape.moe.ffn_size
     batch = (engine_batch_tokens(config) or 0) * number * (4 * shape.hidden_size + 3 * ffn / tensor)
-    logits = 2 * 4 * generation.max_num_seqs * rows
+    logits = 2 * 4 * max_num_seqs(config) * rows
     working = (batch + logits) / GIB
-    share = generation.gpu_memory_utilization * hardware.memory_gib
+    share = gpu_share(config) * hardware.memory_gib
     cache_number = 1 if str(generation.engine_args.get("kv_cache_dtype")).startswith("fp8") else number
     token = key_value_bytes(shape, cache_number) / min(tensor, shape.num_key_value_heads)
     cache = share - weights - working
@@ -184,7 +184,7 @@ def engine_plan(
     beyond = ENGINE_CONTEXT
     if not generation.enforce_eager:
         beyond += CUDA_GRAPHS
-    return EnginePlan(weights, working, cache, beyond, share, token, min(concurrency, generation.max_num_seqs))
+    return EnginePlan(weights, working, cache, beyond, share, token, min(concurrency, max_num_seqs(config)))
 
 
 def gpu_memory(
@@ -284,7 +284,7 @@ def _engine_terms(config: BroRLConfig, engine: EnginePlan) -> list[Term]:
     weights = dict.fromkeys(with_weights, engine.weights_gib)
     batch = dict.fromkeys(with_cache, engine.working_gib)
     cache = dict.fromkeys(with_cache, max(0.0, engine.cache_gib))
-    cache_note = f"of {generation.gpu_memory_utilization:g} of the GPU: {engine.cache_tokens:,} tokens"
+    cache_note = f"of {gpu_share(config):g} of the GPU: {engine.cache_tokens:,} tokens"
     context = dict.fromkeys(MOMENTS, engine.beyond_gib)
     return [
         engine_term("engine weights", f"{generation.precision}, over {generation.tensor_parallel_size}", **weights),

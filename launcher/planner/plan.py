@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from nemo_brorl.config.derived import max_model_len
 from nemo_brorl.config.model_rules import misfits
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sizes import Machine, Size, resolve_sizes
 from nemo_brorl.launcher.planner.cpu_plan import cpu_devices, cpu_engine, cpu_memory_of, cpu_node, cpu_step_time
 from nemo_brorl.launcher.planner.device_memory import DeviceMemory
 from nemo_brorl.launcher.planner.hardware import Hardware, configured_hardware
@@ -47,6 +49,7 @@ class Plan:
     node: NodeMemory
     time: StepTime
     refusal: str  # why it does not fit; "": it does
+    sizes: tuple[Size, ...] = ()  # chosen where `config` has none
 
     @property
     def fits(self) -> bool:
@@ -77,14 +80,29 @@ def make_plan(
     lengths: Lengths = ASSUMED,
     shape: ModelShape | None = None,
 ) -> Plan:
-    """Plan a run whose settings have passed their own rules. Raises ModelError when nothing tells the model's shape."""
+    """Plan a run whose settings have passed their own rules; sizes that nobody gave are chosen as the run chooses them
+    on such hardware. Raises ModelError when nothing tells the model's shape."""
     shape = shape or find_shape(config)
-    work = workload_of(config, lengths)
-    cut = cut_of(config)
+    sized, sizes = resolve_sizes(config, shape, machine_of(hardware))
+    work = workload_of(sized, lengths)
+    cut = cut_of(sized)
+    micro = micro_batches(sized, work, cut)
+    if hardware.is_gpu:
+        plan = _gpu_plan(sized, shape, hardware, work, cut, micro)
+    else:
+        plan = _cpu_plan(sized, shape, hardware, work, cut, micro, lengths)
+    return replace(plan, config=config, sizes=sizes)
+
+
+def _gpu_plan(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+    cut: Cut,
+    micro: MicroBatches,
+) -> Plan:
     engines = engines_of(config)
-    micro = micro_batches(config, work, cut)
-    if not hardware.is_gpu:
-        return _cpu_plan(config, shape, hardware, work, micro)
     engine = engine_plan(config, shape, hardware, work)
     devices = gpu_memory(config, shape, hardware, cut, engines, micro, engine)
     node = node_memory(config, shape, hardware, policy_bytes(config, shape, cut, 0), cut, engines, work)
@@ -93,16 +111,24 @@ def make_plan(
     return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal)
 
 
+def machine_of(hardware: Hardware) -> Machine:
+    """A node of what is planned for, as sizes are chosen for it."""
+    if hardware.is_gpu:
+        return Machine(hardware.per_node, None, hardware.memory_gib)
+    return Machine(hardware.per_node, hardware.memory_gib)
+
+
 def _cpu_plan(
     config: BroRLConfig,
     shape: ModelShape,
     hardware: Hardware,
     work: Workload,
+    cut: Cut,
     micro: MicroBatches,
+    lengths: Lengths,
 ) -> Plan:
-    cut = cut_of(config)
     engines = engines_of(config)
-    memory = cpu_memory_of(config, shape, micro)
+    memory = cpu_memory_of(config, shape, micro, lengths)
     engine = cpu_engine(config, shape, memory, work)
     devices = cpu_devices(memory, hardware)
     node = cpu_node(config, shape, memory, hardware)
@@ -128,10 +154,10 @@ def refusal_of(
                 f"a {memory.role} has {memory.capacity_gib:.1f} GiB and needs {memory.peak(moment):.1f} at the "
                 f"moment '{moment}', most of it {largest.name} ({largest.at(moment):.1f} GiB, {largest.note})"
             )
-    if engine.cache_tokens < config.generation.max_model_len:
+    if engine.cache_tokens < max_model_len(config):
         found.append(
             f"an engine's cache holds {engine.cache_tokens:,} tokens, less than one sequence of "
-            f"generation.max_model_len={config.generation.max_model_len}: its share of {engine.share_gib:.1f} GiB has "
+            f"generation.max_model_len={max_model_len(config)}: its share of {engine.share_gib:.1f} GiB has "
             f"{engine.weights_gib:.1f} GiB of weights and {engine.working_gib:.1f} GiB of activations"
         )
     if not node.fits:

@@ -10,7 +10,7 @@ from math import ceil, log
 from typing import Any
 
 from nemo_brorl.config.cross_rules import check_rules
-from nemo_brorl.config.derived import num_engines, num_policy_ranks
+from nemo_brorl.config.derived import max_num_seqs, micro_batch_tokens, num_engines, num_policy_ranks
 from nemo_brorl.config.model_rules import misfits, policy_misfits
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
@@ -217,7 +217,7 @@ def _budgets(config: BroRLConfig, context: int) -> list[int]:
     least = ceil(longest / context)
     if least > _ROUND_TOKENS:
         least = _ROUND_TOKENS * ceil(least / _ROUND_TOKENS)
-    given = config.policy.tokens_per_micro_batch
+    given = micro_batch_tokens(config)
     return [given, least] if given > least else [least]
 
 
@@ -283,7 +283,7 @@ def _single_changes(plan: Plan) -> Iterator[dict[str, Any]]:
     if plan.shape.moe:
         yield {"policy.expert_model_parallel_size": 2 * policy.expert_model_parallel_size}
     yield {"generation.tensor_parallel_size": 2 * generation.tensor_parallel_size}
-    yield {"generation.max_num_seqs": max(1, generation.max_num_seqs // 2)}
+    yield {"generation.max_num_seqs": max(1, max_num_seqs(config) // 2)}
     yield {"policy.fp8": "hybrid", "policy.fp8_params": True}
     yield {"trainer.num_nodes": 2 * config.trainer.num_nodes}
 

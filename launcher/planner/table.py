@@ -17,6 +17,8 @@ def print_plan(plan: Plan) -> None:
     """Memory, generation, time, assumptions."""
     console = Console()
     console.line(headline(plan))
+    for size in plan.sizes:
+        console.line(f"chosen: {size}")
     for memory in plan.devices:
         console.line()
         print_device(console, memory)

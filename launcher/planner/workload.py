@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from nemo_brorl.config.derived import data_parallel_size, num_engines, num_gpus, stage_sizes
+from nemo_brorl.config.derived import data_parallel_size, micro_batch_tokens, num_engines, num_gpus, stage_sizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.launcher.planner.model_cost import Cut
 
@@ -158,7 +158,7 @@ class MicroBatches:
 def micro_batches(config: BroRLConfig, work: Workload, cut: Cut) -> MicroBatches:
     """Micro-batches as `packing.py` cuts them: as few micro-batches as hold the responses, with a copy of a prompt for
     each that has some of its group."""
-    budget = config.policy.tokens_per_micro_batch * cut.context
+    budget = micro_batch_tokens(config) * cut.context
     rollouts = work.trained / config.algorithm.num_mini_batches / cut.data
     if config.algorithm.train_rollouts is not None:
         rollouts *= min(1.0, config.algorithm.train_rollouts / work.num_per_prompt)

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.commands.convert import write_converted
-from nemo_brorl.commands.run import run_command
+from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.load import CommandLine
-from nemo_brorl.config.memory import check_memory
-from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.same_run import STEP, run_of, with_model_of_checkpoint
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch
@@ -42,14 +40,12 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     engine starts. Returns the exit code: SAVED when who asked to stop will start it again.
     """
     config = with_model_of_checkpoint(config)
-    check_model_rules(config)
-    check_memory(config, with_policy=config.evaluation.checkpoint is not None)
-    from nemo_brorl.commands.wiring import prepare_sandbox, resolve_model  # Ray: only for settings that hold
-
     console = Console()
+    config, model_folder = sized(config, console, with_policy=config.evaluation.checkpoint is not None)
+    from nemo_brorl.commands.wiring import prepare_sandbox  # Ray: only for settings that hold
+
     settings = config.evaluation
     stop = StopRequest(time_limit_s(config))
-    model_folder = resolve_model(config)
     tokenizer = load_tokenizer(model_folder)
     benchmarks = read_benchmarks(config, tokenizer)
     prepare_sandbox(config, all_verifiers(benchmarks))

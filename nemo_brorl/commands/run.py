@@ -6,13 +6,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from nemo_brorl.config.cross_rules import check_rules
 from nemo_brorl.config.load import CommandLine, load_config, parse_command_line
+from nemo_brorl.config.memory import check_memory
+from nemo_brorl.config.model_rules import check_model_rules, local_model
+from nemo_brorl.config.model_shape import read_model_shape
+from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.errors import BroRLError
+from nemo_brorl.config.sizes import resolve_sizes, this_machine
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import BroRLError, ModelError
 from nemo_brorl.core.logs import setup_logging
 
 INTERRUPTED = 130
+MODEL_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]  # of a repository on the hub
 
 Body = Callable[[BroRLConfig, CommandLine], int]  # a command, from its settings to its exit code
 
@@ -36,3 +45,35 @@ def run_command(
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted; what the last checkpoint holds is kept\n")
         return INTERRUPTED
+
+
+def sized(config: BroRLConfig, console: Console, with_policy: bool = True) -> tuple[BroRLConfig, Path]:
+    """The settings with a number for every size, said in a line each, and the model's folder. A run that goes on keeps
+    the sizes that it began with.
+
+    Raises ModelError, ConfigError for settings that do not fit the model, or ResourceError for a run that does not fit
+    into this machine's memory.
+    """
+    folder = resolve_model(config)
+    check_model_rules(config, folder)
+    config, sizes = resolve_sizes(with_sizes_of_run(config), read_model_shape(folder), this_machine(), with_policy)
+    check_rules(config)
+    for size in sizes:
+        console.line(f"chosen: {size}")
+    check_memory(config, with_policy, folder)
+    return config, folder
+
+
+def resolve_model(config: BroRLConfig) -> Path:
+    """A local folder as it is, otherwise a Hugging Face name, downloaded into the hub's cache. Raises ModelError."""
+    folder = local_model(config)
+    if folder is not None:
+        return folder
+    name = config.policy.model
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=MODEL_FILES))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelError(f"policy.model={name} is no folder here and could not be downloaded: {error}") from error

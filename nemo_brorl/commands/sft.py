@@ -12,7 +12,9 @@ from nemo_brorl.commands.run import run_command
 from nemo_brorl.config.cross_rules import check_sft_rules
 from nemo_brorl.config.derived import sft_precision
 from nemo_brorl.config.load import CommandLine
+from nemo_brorl.config.model_shape import read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sizes import resolve_sizes, this_machine
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation.validation import Evaluator, result_header, result_rows
@@ -59,6 +61,7 @@ def warm_up_model(
     from nemo_brorl.commands import wiring  # Ray, Megatron: only where there is something to train
 
     inputs = wiring.read_inputs(config, model_folder)
+    config, _ = resolve_sizes(config, read_model_shape(model_folder), this_machine())
     watch = Stopwatch()
     with wiring.start_actors(config, model_folder, inputs.verifiers, watch) as actors:
         wiring.wait_ready(actors, watch)

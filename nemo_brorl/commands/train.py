@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_brorl.algorithm.check import check_functions
-from nemo_brorl.commands.run import run_command
+from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.load import CommandLine
-from nemo_brorl.config.memory import check_memory
-from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch, grace_s
 from nemo_brorl.core.console import Console
@@ -33,15 +31,15 @@ def main(argv: Sequence[str]) -> int:
 
 def train(config: BroRLConfig, line: CommandLine) -> int:
     """Train until the last step. Returns the exit code: SAVED when there is more to do."""
-    check_model_rules(config)
-    check_memory(config)
     check_functions(config)
+    console = Console()
+    config, model_folder = sized(config, console)
     from nemo_brorl.commands import wiring  # Ray, Megatron, tokenizers: only for settings that hold
 
     start = time.monotonic()
-    watch, console = Stopwatch(), Console()
+    watch = Stopwatch()
     with watch.measure("inputs"):
-        inputs = wiring.read_inputs(config, wiring.resolve_model(config))
+        inputs = wiring.read_inputs(config, model_folder)
         run_folder = claim_run_folder(config)
     with watch.measure("constants"):
         wiring.try_constants(config)

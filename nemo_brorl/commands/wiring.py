@@ -10,11 +10,10 @@ from pathlib import Path
 
 from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
-from nemo_brorl.config.model_rules import local_model
+from nemo_brorl.commands.run import resolve_model
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console
-from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
@@ -39,8 +38,6 @@ from nemo_brorl.training.store.store import make_store
 from nemo_brorl.types import Prompt
 
 log = get_logger(__name__)
-
-MODEL_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]  # of a repository on the hub
 
 
 @dataclass(frozen=True)
@@ -228,18 +225,3 @@ def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tu
         stack.callback(pool.close)
         pool.wait_ready()
         yield pool, tokenizer
-
-
-def resolve_model(config: BroRLConfig) -> Path:
-    """A local folder as it is, otherwise a Hugging Face name, downloaded into the hub's cache. Raises ModelError."""
-    folder = local_model(config)
-    if folder is not None:
-        return folder
-    name = config.policy.model
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=MODEL_FILES))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelError(f"policy.model={name} is no folder here and could not be downloaded: {error}") from error

@@ -11,7 +11,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from nemo_brorl.config import device_rules
-from nemo_brorl.config.derived import benchmark_limits, data_parallel_size, longest_response, stage_sizes
+from nemo_brorl.config.derived import (
+    benchmark_limits,
+    data_parallel_size,
+    longest_response,
+    max_model_len,
+    parity_bound,
+    stage_sizes,
+)
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sections.algorithm import ADVANTAGES_BY_WAVE
 from nemo_brorl.config.setting import wrong_values
@@ -205,7 +212,7 @@ def questions_are_there(config: BroRLConfig) -> Iterator[str]:
 
 
 def engines_hold_what_is_asked(config: BroRLConfig) -> Iterator[str]:
-    room, prompt, response = config.generation.max_model_len, config.data.max_prompt_tokens, longest_response(config)
+    room, prompt, response = max_model_len(config), config.data.max_prompt_tokens, longest_response(config)
     if prompt + response > room:
         yield (
             f"generation.max_model_len={room} is less than data.max_prompt_tokens + the longest response = {prompt} + "
@@ -226,10 +233,11 @@ def engines_hold_what_is_asked(config: BroRLConfig) -> Iterator[str]:
 def policy_holds_what_it_learns_from(config: BroRLConfig) -> Iterator[str]:
     policy, ranks = config.policy, config.policy.context_parallel_size
     trained = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
-    if trained > policy.tokens_per_micro_batch * ranks:
+    given = policy.tokens_per_micro_batch
+    if given is not None and trained > given * ranks:
         on_ranks = f" on each of {ranks} context-parallel ranks" if ranks > 1 else ""
         yield (
-            f"policy.tokens_per_micro_batch={policy.tokens_per_micro_batch}{on_ranks} cannot hold one prompt and "
+            f"policy.tokens_per_micro_batch={given}{on_ranks} cannot hold one prompt and "
             f"response of {trained} tokens: write {-(-trained // ranks)} or more"
         )
 
@@ -237,10 +245,10 @@ def policy_holds_what_it_learns_from(config: BroRLConfig) -> Iterator[str]:
 def precision_allows_what_is_asked(config: BroRLConfig) -> Iterator[str]:
     policy, parity = config.policy, config.parity
     is_bf16 = "bf16" in (policy.precision, config.generation.precision)
-    if parity.enabled and is_bf16 and parity.max_mean_abs_diff < BF16_PARITY_BOUND:
+    if parity.enabled and is_bf16 and parity_bound(config) < BF16_PARITY_BOUND:
         yield (
             f"parity.max_mean_abs_diff={parity.max_mean_abs_diff} is tighter than bf16 can meet: write "
-            "parity.max_mean_abs_diff=0.05, or fp32 for policy.precision and generation.precision"
+            "parity.max_mean_abs_diff=auto, which is 0.05, or fp32 for policy.precision and generation.precision"
         )
     if policy.fp8 is not None and policy.fp8_params and config.algorithm.kl.coefficient > 0:
         yield (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +10,12 @@ from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
 from nemo_brorl.config.sections.trainer import TIME_LIMIT
 
 GPU_BATCH_TOKENS = 8192  # generation.max_num_batched_tokens: null with GPUs
-CPU_ENGINES = 2  # generation.num_engines: null on a machine without GPUs
+CPU_ENGINES = 2  # generation.num_engines, before `sizes.py` has looked at the machine
+MICRO_BATCH_TOKENS = 8192  # likewise policy.tokens_per_micro_batch
+CACHE_GIB = 0.25  # generation.kv_cache_gib
+GPU_SHARE = 0.6  # generation.gpu_memory_utilization
+SEQUENCES = 512  # generation.max_num_seqs
+PARITY_BOUNDS = {"fp32": 1e-3, "bf16": 0.05}  # nats; by the coarser precision of policy and engines
 HELD_OUT = "held_out"  # what the held-out prompts of `data` are called among benchmarks
 
 
@@ -54,6 +60,60 @@ def num_engines(config: BroRLConfig) -> int:
     return max(1, gpus // config.generation.tensor_parallel_size)
 
 
+def micro_batch_tokens(config: BroRLConfig) -> int:
+    """Tokens of a micro-batch on each context-parallel rank, at most."""
+    return config.policy.tokens_per_micro_batch or MICRO_BATCH_TOKENS
+
+
+def fullest_micro_batch(config: BroRLConfig) -> int:
+    """Tokens of the fullest micro-batch that a context-parallel rank can get: what it may hold, or the rank's whole
+    share of a mini-batch, with every prompt and response as long as they may be, where that is less."""
+    longest = config.rollouts.max_response_tokens
+    prompt = config.data.max_prompt_tokens
+    most = 1
+    for num, prompts in stage_sizes(config):
+        trained = prompts * min(num, config.algorithm.train_rollouts or num)
+        share = math.ceil(trained / config.algorithm.num_mini_batches / data_parallel_size(config))
+        copies = min(share, prompts + 1) if config.policy.shared_prompt else share
+        most = max(most, share * longest + copies * prompt)
+    return min(micro_batch_tokens(config), math.ceil(most / config.policy.context_parallel_size))
+
+
+def kv_cache_gib(config: BroRLConfig) -> float:
+    """GiB of an engine's cache, on CPU."""
+    return config.generation.kv_cache_gib or CACHE_GIB
+
+
+def gpu_share(config: BroRLConfig) -> float:
+    """Share of a GPU's memory that an engine has."""
+    return config.generation.gpu_memory_utilization or GPU_SHARE
+
+
+def max_num_seqs(config: BroRLConfig) -> int:
+    """Responses that an engine decodes together, at most."""
+    return config.generation.max_num_seqs or SEQUENCES
+
+
+def max_model_len(config: BroRLConfig) -> int:
+    """Tokens of a prompt and its response together that an engine has room for."""
+    if config.generation.max_model_len is not None:
+        return config.generation.max_model_len
+    room = config.data.max_prompt_tokens + longest_response(config)
+    for _, benchmark in config.evaluation.selected():
+        limits = benchmark_limits(config, benchmark)
+        room = max(room, limits.max_prompt_tokens + limits.max_response_tokens)
+    return room
+
+
+def parity_bound(config: BroRLConfig) -> float:
+    """Nats by which log-probs of two stacks may differ in the mean."""
+    given = config.parity.max_mean_abs_diff
+    if given is not None:
+        return given
+    used = (config.policy.precision, config.generation.precision)
+    return PARITY_BOUNDS["bf16" if "bf16" in used else "fp32"]
+
+
 def shares_gpus(config: BroRLConfig) -> bool:
     """Whether policy ranks and engines are on the same GPUs."""
     return num_gpus(config) > 0 and config.generation.placement == "colocated"
@@ -63,7 +123,7 @@ def engine_batch_tokens(config: BroRLConfig) -> int | None:
     """Tokens that an engine computes in one step; None: vLLM's own number, 2,048, where no GPU asks for more."""
     if config.generation.max_num_batched_tokens is not None or num_gpus(config) == 0:
         return config.generation.max_num_batched_tokens
-    return max(GPU_BATCH_TOKENS, config.generation.max_num_seqs)
+    return max(GPU_BATCH_TOKENS, max_num_seqs(config))
 
 
 def policy_gives_memory_back(config: BroRLConfig) -> bool:

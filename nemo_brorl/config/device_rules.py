@@ -18,14 +18,15 @@ MIN_CPU_HEAD_DIM = 32  # vLLM's CPU attention has no kernel for less
 
 def policy_fills_its_devices(config: BroRLConfig) -> Iterator[str]:
     gpus, model_size, ranks = num_gpus(config), model_parallel_size(config), num_policy_ranks(config)
+    is_chosen_later = gpus == 0 and config.policy.data_parallel_size is None
     experts, stage = config.policy.expert_model_parallel_size, ranks // config.policy.pipeline_model_parallel_size
-    if stage % experts:
+    if stage % experts and not is_chosen_later:
         yield (
             f"policy.expert_model_parallel_size={experts} must divide the TP × CP × DP = {stage} ranks of a pipeline "
             "stage, from which it takes its ranks: write a divisor, or raise policy.data_parallel_size"
         )
     if gpus == 0:
-        if config.trainer.num_nodes > min(ranks, num_engines(config)):
+        if not is_chosen_later and config.trainer.num_nodes > min(ranks, num_engines(config)):
             yield (
                 f"trainer.num_nodes={config.trainer.num_nodes} with {ranks} policy ranks and {num_engines(config)} "
                 "engines on CPU: a node would have none of them; lower it, or raise policy.data_parallel_size and "

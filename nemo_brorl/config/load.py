@@ -196,5 +196,7 @@ def _checked_override(text: str, folder: Path) -> str:
     below = messages.free_form_parent(key)
     if below is None and not messages.is_key(key):
         raise ConfigError(messages.unknown_key(key, text))
+    if key in settings() and settings()[key].declared.is_auto and override.value() == "auto":
+        return f"{key}=null"
     is_mapping = key in settings() and settings()[key].is_mapping  # Hydra adds names to one only when told to
     return f"++{text.lstrip('+')}" if below is not None or is_mapping else text.lstrip("+")

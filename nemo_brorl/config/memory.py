@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nemo_brorl.config.derived import data_parallel_size, num_engines, num_gpus, num_policy_ranks
+from nemo_brorl.config.derived import (
+    data_parallel_size,
+    fullest_micro_batch,
+    kv_cache_gib,
+    max_num_seqs,
+    micro_batch_tokens,
+    num_engines,
+    num_gpus,
+    num_policy_ranks,
+)
 from nemo_brorl.config.model_rules import local_model
 from nemo_brorl.config.model_shape import ModelShape, num_parameters, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
@@ -49,31 +58,45 @@ class CpuMemory:
         return ranks + engines + sum(self.others.values())
 
 
-def check_memory(config: BroRLConfig, with_policy: bool = True) -> None:
+def check_memory(config: BroRLConfig, with_policy: bool = True, folder: Path | None = None) -> None:
     """Refuse a CPU run that needs more memory than is free, and warn near the limit. `with_policy=False`: engines and
-    verifiers alone.
+    verifiers alone. `folder`: of the model, where policy.model is a name.
 
     Raises ResourceError. Says nothing when the free memory or the model's size is unknown, or when the run is on GPUs.
     """
     free = available_gib()
-    folder = local_model(config)
+    folder = folder or local_model(config)
     if free is None or folder is None or num_gpus(config) > 0:
         return
     needed = needed_gib(config, read_model_shape(folder), with_policy)
     if needed > free:
         raise ResourceError(
-            f"this run needs about {needed:.1f} GiB of memory and {free:.1f} GiB are free: lower "
-            f"generation.num_engines ({num_engines(config)}), generation.kv_cache_gib "
-            f"({config.generation.kv_cache_gib}) or policy.tokens_per_micro_batch "
-            f"({config.policy.tokens_per_micro_batch}), or use a smaller model"
+            f"this run needs about {needed:.1f} GiB of memory and {free:.1f} GiB are free: {_way_out(config)}"
         )
     if needed > 0.85 * free:
         logger.warning("memory is tight: about %.1f GiB needed, %.1f GiB free", needed, free)
 
 
+def _way_out(config: BroRLConfig) -> str:
+    """What of a run that does not fit can be made smaller."""
+    sizes = {
+        "policy.data_parallel_size": data_parallel_size(config),
+        "generation.num_engines": num_engines(config),
+        "generation.kv_cache_gib": kv_cache_gib(config),
+        "policy.tokens_per_micro_batch": micro_batch_tokens(config),
+    }
+    named = ", ".join(f"{name} ({value:g})" for name, value in sizes.items())
+    longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
+    return (
+        f"leave {named} to `auto` or lower them; a micro-batch holds at least one prompt and response of "
+        f"{longest} tokens (data.max_prompt_tokens, rollouts.max_response_tokens); policy.recompute=full and "
+        "policy.precision=bf16 generation.precision=bf16 need less, and so does a smaller model"
+    )
+
+
 def needed_gib(config: BroRLConfig, shape: ModelShape, with_policy: bool = True) -> float:
-    """An estimate of all processes' memory on a CPU machine, in GiB, with micro-batches as full as they may be."""
-    memory = cpu_memory(config, shape, config.policy.tokens_per_micro_batch)
+    """An estimate of all processes' memory on a CPU machine, in GiB, with micro-batches as full as they can get."""
+    memory = cpu_memory(config, shape, fullest_micro_batch(config))
     return (memory if with_policy else replace(memory, num_ranks=0)).total
 
 
@@ -139,11 +162,11 @@ def _rank_gib(
 
 def _engine_gib(config: BroRLConfig, shape: ModelShape, size: int) -> dict[str, float]:
     number = NUMBER_BYTES[config.generation.precision]
-    logits = 3 * 4 * config.generation.max_num_seqs * shape.vocab_size / GIB
+    logits = 3 * 4 * max_num_seqs(config) * shape.vocab_size / GIB
     return {
         "process": ENGINE_GIB,
         "weights": number * size / GIB,
-        "KV cache": config.generation.kv_cache_gib,
+        "KV cache": kv_cache_gib(config),
         "batch": logits + number * kept_numbers(shape) * BATCH_TOKENS / GIB,
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_brorl.config.derived import longest_response, num_gpus
+from nemo_brorl.config.derived import longest_response, max_model_len, num_gpus
 from nemo_brorl.config.model_shape import ModelShape, MoeShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig, PolicyConfig
 from nemo_brorl.core.errors import ConfigError, ModelError
@@ -32,12 +32,12 @@ def local_model(config: BroRLConfig) -> Path | None:
     )
 
 
-def check_model_rules(config: BroRLConfig) -> None:
-    """Check the settings against the model's shape when `policy.model` is a folder.
+def check_model_rules(config: BroRLConfig, folder: Path | None = None) -> None:
+    """Check the settings against the model's shape when `policy.model` is a folder, or one is given.
 
     Raises ModelError for a missing or broken folder and ConfigError with every setting that does not fit.
     """
-    folder = local_model(config)
+    folder = folder or local_model(config)
     if folder is not None:
         _raise_all(config.policy.model, list(misfits(config, read_model_shape(folder))))
 
@@ -59,7 +59,7 @@ def misfits(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
     """One message for every setting that does not fit the model."""
     yield from policy_misfits(config, shape)
     yield from _heads("generation.tensor_parallel_size", config.generation.tensor_parallel_size, shape)
-    limit = config.generation.max_model_len
+    limit = max_model_len(config)
     if limit > shape.max_positions:
         yield (
             f"generation.max_model_len={limit} is more than the model's {shape.max_positions} positions: write "

@@ -49,6 +49,24 @@ def check_same_run(config: BroRLConfig) -> bool:
     return True
 
 
+def with_sizes_of_run(config: BroRLConfig) -> BroRLConfig:
+    """The settings with the sizes that the run folder's run began with where none are given now, but for those that may
+    change."""
+    record = Path(config.exp_manager.explicit_log_dir) / RECORD
+    if not record.is_file():
+        return config
+    earlier = OmegaConf.load(record)
+    for name, known in settings().items():
+        if not known.declared.is_auto or known.may_change:
+            continue
+        section, key = name.split(".")
+        was = OmegaConf.select(earlier, name)
+        if was is not None and getattr(getattr(config, section), key) is None:
+            changed: Any = replace(getattr(config, section), **{key: was})
+            config = replace(config, **{section: changed})
+    return config
+
+
 def leaves(node: Any, name: str) -> Iterator[tuple[str, Any]]:
     """(dotted name, value) of every setting below a node; lists are compared whole."""
     if not isinstance(node, dict) or not node:

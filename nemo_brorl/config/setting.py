@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nemo_brorl.core.components import is_import_path
@@ -46,6 +46,7 @@ class Declaration:
     choices: tuple[str | None, ...] = ()  # none: any value of the type
     or_function: bool = False  # beside the choices, a user's own function as package.module:function
     may_change: bool = False  # between two starts of the same run: what was already done stays as it is
+    is_auto: bool = False  # null is a size that `config/sizes.py` chooses; `auto` is another word for it
 
     @property
     def allowed(self) -> str:
@@ -99,6 +100,20 @@ def setting(
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def auto(
+    meaning: str,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float = math.inf,
+    may_change: bool = False,
+) -> Any:
+    """A field for a number that is chosen for model, data and machine where none is given (`config/sizes.py`)."""
+    field = setting(None, meaning, at_least=at_least, above=above, at_most=at_most, may_change=may_change)
+    declared = replace(declaration(field), is_auto=True)
+    return dataclasses.field(default=None, metadata={DECLARATION: declared})
 
 
 def section(kind: type, *, may_change: bool = False) -> Any:

@@ -128,14 +128,14 @@ def find_mismatch(
     return None
 
 
-def check_lengths(requests: Sequence[RolloutRequest], max_model_len: int) -> None:
+def check_lengths(requests: Sequence[RolloutRequest], max_model_len: int | None) -> None:
     """Raise ConfigError for a request that does not fit the engines' context, or resumes what has no token left to
     sample."""
     for request in requests:
         uid = request.prompt.uid
         num_prompt = len(request.prompt.token_ids)
         num_response = request.sampling.max_tokens
-        if num_prompt + num_response > max_model_len:
+        if max_model_len is not None and num_prompt + num_response > max_model_len:
             raise ConfigError(
                 f"prompt {uid} has {num_prompt} tokens and may be answered with {num_response}, "
                 f"generation.max_model_len={max_model_len}; write at least {num_prompt + num_response}"

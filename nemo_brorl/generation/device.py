@@ -16,7 +16,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nemo_brorl.config.derived import engine_batch_tokens, num_gpus
+from nemo_brorl.config.derived import (
+    engine_batch_tokens,
+    gpu_share,
+    kv_cache_gib,
+    max_model_len,
+    max_num_seqs,
+    num_gpus,
+)
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.logs import get_logger
@@ -131,7 +138,7 @@ def actor_options(config: BroRLConfig) -> dict[str, Any]:
         "max_restarts": 0,  # the pool restarts engines itself, with the weights they had
         "max_task_retries": 0,
         # coroutines: one per chunk in flight, and control calls
-        "max_concurrency": config.generation.max_num_seqs + 64,
+        "max_concurrency": max_num_seqs(config) + 64,
     }
 
 
@@ -154,8 +161,8 @@ def engine_settings(
     arguments: dict[str, Any] = {
         "model": str(model_folder),
         "dtype": _DTYPES[generation.precision],
-        "max_model_len": generation.max_model_len,
-        "max_num_seqs": generation.max_num_seqs,
+        "max_model_len": max_model_len(config),
+        "max_num_seqs": max_num_seqs(config),
         "block_size": generation.block_size,
         "enable_prefix_caching": True,
         "enforce_eager": generation.enforce_eager,
@@ -170,9 +177,9 @@ def engine_settings(
         arguments["max_num_batched_tokens"] = batch_tokens
     if is_on_cpu(config):
         # An explicit size skips memory profiling.
-        arguments["kv_cache_memory_bytes"] = int(generation.kv_cache_gib * 2**30)
+        arguments["kv_cache_memory_bytes"] = int(kv_cache_gib(config) * 2**30)
     else:
-        arguments["gpu_memory_utilization"] = generation.gpu_memory_utilization
+        arguments["gpu_memory_utilization"] = gpu_share(config)
         arguments["enable_sleep_mode"] = generation.sleep != "off"
         arguments["distributed_executor_backend"] = _executor(config)
         if generation.precision == "bf16":

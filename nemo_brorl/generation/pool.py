@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from nemo_brorl.cluster.process_placement import Places
-from nemo_brorl.config.derived import num_engines, weight_transport
+from nemo_brorl.config.derived import max_model_len, max_num_seqs, num_engines, weight_transport
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.object_store import wait_any
@@ -50,7 +51,9 @@ class VllmPool:
         places = places or Places(None)
         device.check(config)
         read_shapes(model_folder)  # a broken folder is refused here, not in an actor
-        self._generation = config.generation
+        self._generation = replace(
+            config.generation, max_num_seqs=max_num_seqs(config), max_model_len=max_model_len(config)
+        )
         self._placement = config.rollouts.placement
         self._versions = {0}  # that were published, and the model folder's
         self._call_ids = itertools.count()
@@ -93,8 +96,8 @@ class VllmPool:
             raise GenerationError(
                 "a session was opened while another is unfinished; close it, or exhaust `generate`, first"
             )
-        max_rollouts = self._generation.max_num_seqs
-        placement = ChunkPlacement([], max_rollouts, self._placement, forecast)
+        assert self._generation.max_num_seqs is not None
+        placement = ChunkPlacement([], self._generation.max_num_seqs, self._placement, forecast)
         self._session = VllmSession(
             self._handles,
             placement,

@@ -291,7 +291,7 @@ class VllmSession:
             engine = self._in_flight.engines[steal.victim]
             in_flight = self._in_flight.chunks[steal.chunk]
             num_others = engine.num_rollouts - in_flight.num_rollouts
-            may_have_begun = num_others < self._config.max_num_seqs  # there is room for it in the batch
+            may_have_begun = num_others < self._placement.max_rollouts  # there is room for it in the batch
             if steal.chunk in self._cut or may_have_begun:
                 self._placement.kept(steal.chunk)
                 continue

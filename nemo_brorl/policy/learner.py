@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from megatron.core import parallel_state
 
-from nemo_brorl.config.derived import policy_gives_memory_back, weight_transport
+from nemo_brorl.config.derived import micro_batch_tokens, policy_gives_memory_back, weight_transport
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.device import Device, release_cache
 from nemo_brorl.policy.layout import ParallelLayout
@@ -93,7 +93,7 @@ class Learner:
     def _within_budget(self, prompt_ids: TokenLists, response_ids: TokenLists) -> list[list[PackedSegment]]:
         """Micro-batches of at most tokens_per_micro_batch tokens per context-parallel rank. The index of a response is
         its number among all."""
-        tokens_per_rank = self.state.config.policy.tokens_per_micro_batch
+        tokens_per_rank = micro_batch_tokens(self.state.config)
         budget = tokens_per_rank * self.state.layout.context
         micro_batches: list[list[PackedSegment]] = []
         num_tokens = budget

@@ -271,7 +271,7 @@ class MegatronPolicy:
 def _environment(config: BroRLConfig, model_folder: Path) -> dict[str, str]:
     """Environment variables of a rank's process."""
     variables = {
-        "OMP_NUM_THREADS": str(config.policy.num_threads),
+        "OMP_NUM_THREADS": str(config.policy.num_threads or 1),
         "PYTHONDONTWRITEBYTECODE": "",  # without byte code, imports take several times as long
         # Megatron asks for it under tensor parallelism; engines do not want it
         "CUDA_DEVICE_MAX_CONNECTIONS": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "1"),

@@ -77,7 +77,7 @@ class PolicyWorker:
     def _open_device(self) -> None:
         from nemo_brorl.policy.device import open_device
 
-        self.device = open_device(self.layout.on_gpu, self.config.policy.num_threads)
+        self.device = open_device(self.layout.on_gpu, self.config.policy.num_threads or 1)
 
     @tracked
     def start(self, address: tuple[str, int]) -> None:

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from nemo_brorl.config.derived import parity_bound
 from nemo_brorl.config.schema import BroRLConfig, ParityConfig
 from nemo_brorl.core.errors import ParityError
 from nemo_brorl.core.logs import get_logger
@@ -89,7 +90,7 @@ def check_parity(
         num_tokens=len(vllm),
         fp8=fp8,
     )
-    bound = config.parity.max_mean_abs_diff
+    bound = parity_bound(config)
     is_within = report.worst <= bound  # NaN is not
     if not is_within or not np.isfinite(fp8 or 0.0):
         raise ParityError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nemo_brorl.algorithm.packing import plan_update
+from nemo_brorl.config.derived import micro_batch_tokens
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import TrainBatch, UpdatePlan
 
@@ -22,7 +23,7 @@ def plan_step(
         batch,
         num_mini_batches=config.algorithm.num_mini_batches,
         data_parallel_size=data_parallel_size,
-        token_budget=config.policy.tokens_per_micro_batch * config.policy.context_parallel_size,
+        token_budget=micro_batch_tokens(config) * config.policy.context_parallel_size,
         shared_prompt=config.policy.shared_prompt,
         version=version,
         learning_rate=learning_rate,

@@ -32,7 +32,7 @@ SMALL = [
     "sft.batch_size=32", "sft.max_steps=120", "sft.probe_interval=60",
     "sft.min_pass_at_1=0", "sft.target_pass_at_1=0.4", "sft.max_pass_at_1=1",
     "rollouts.num_per_prompt=32", "rollouts.prompts_per_step=3", "rollouts.chunk_size=8",
-    "rollouts.max_response_tokens=12",
+    "rollouts.max_response_tokens=12", "policy.data_parallel_size=2", "policy.tokens_per_micro_batch=8192",
     "evaluation.num_prompts=8", "evaluation.samples_per_prompt=4", "algorithm.num_mini_batches=2",
     "trainer.max_steps=4", "trainer.val_interval=0", "trainer.save_interval=2",
     "algorithm.reference_reset.interval=3", "algorithm.reference_reset.clear_optimizer=true",

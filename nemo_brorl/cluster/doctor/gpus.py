@@ -13,6 +13,7 @@ from typing import Any
 
 from nemo_brorl.cluster.doctor.probe import answer, ask
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.config.derived import gpu_share
 from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.schema import BroRLConfig
 
@@ -47,7 +48,7 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
     yield judge_count(wanted, seen.data)
     devices = seen.data["devices"]
     if devices:
-        yield judge_memory(config.generation.gpu_memory_utilization, devices)
+        yield judge_memory(gpu_share(config), devices)
     if overview is None:
         found = "nvidia-smi is not here or does not answer: driver, errors and other processes were not looked at"
         yield Check("gpu driver", WARN, found)

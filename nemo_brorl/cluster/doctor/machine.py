@@ -19,6 +19,7 @@ from nemo_brorl.config.derived import num_engines, num_gpus, num_policy_ranks, s
 from nemo_brorl.config.memory import GIB, available_gib, needed_gib
 from nemo_brorl.config.model_shape import ModelShape, num_parameters
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.sizes import resolve_sizes, this_machine
 
 PYTHONS = ((3, 11), (3, 12))
 CHECKPOINT_BYTES = 18  # for each parameter: weights, fp32 master weights, two moments, the reference
@@ -147,6 +148,7 @@ def check_memory(config: BroRLConfig, shape: ModelShape | None) -> Check:
         return Check("memory", WARN, "unknown: neither /proc/meminfo nor the container's limit can be read")
     if num_gpus(config) > 0 or shape is None:
         return Check("memory", OK, f"{free:,.1f} GiB free")
+    config, _ = resolve_sizes(config, shape, this_machine())
     needed = needed_gib(config, shape)
     found = f"{free:,.1f} GiB free, about {needed:.1f} needed"
     advice = "lower generation.num_engines, generation.kv_cache_gib or policy.tokens_per_micro_batch"

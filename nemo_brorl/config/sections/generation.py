@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config.setting import Section, setting
+from nemo_brorl.config.setting import Section, auto, setting
 
 # Arguments of vLLM's EngineArgs that settings decide, or that this package cannot work without.
 SETTING_OF_ARGUMENT = {
@@ -32,17 +32,27 @@ _FIXED_ARGUMENTS = ("enable_prefix_caching", "logprobs_mode", "worker_extension_
 class GenerationConfig(Section):
     """vLLM engines."""
 
-    num_engines: int | None = setting(
-        None, "engines; null: one per tensor_parallel_size GPUs; 2 on CPU", at_least=1, may_change=True
+    num_engines: int | None = auto(
+        "engines; auto: one per tensor_parallel_size GPUs; on CPU one a core, as memory allows",
+        at_least=1,
+        may_change=True,
     )
     tensor_parallel_size: int = setting(1, "GPUs of an engine", at_least=1)
-    max_model_len: int = setting(256, "tokens of a prompt and its response together", at_least=2)
-    max_num_seqs: int = setting(512, "responses that an engine decodes together", at_least=1)
+    max_model_len: int | None = auto(
+        "tokens of a prompt and its response together; auto: the most that prompts and responses may have", at_least=2
+    )
+    max_num_seqs: int | None = auto(
+        "responses that an engine decodes together; auto: as many as the cache holds, at most 512", at_least=1
+    )
     max_num_batched_tokens: int | None = setting(
         None, "tokens of prompts and responses in one step of an engine; null: 8192 on GPUs, 2048 on CPU", at_least=1
     )
-    gpu_memory_utilization: float = setting(0.6, "share of a GPU's memory for an engine", above=0, at_most=1)
-    kv_cache_gib: float = setting(0.25, "GiB per engine, on CPU", above=0)
+    gpu_memory_utilization: float | None = auto(
+        "share of a GPU's memory for an engine; auto: what the policy leaves of it", above=0, at_most=1
+    )
+    kv_cache_gib: float | None = auto(
+        "GiB per engine, on CPU; auto: 128 responses of half length, as memory allows", above=0
+    )
     precision: str = setting("fp32", "number format of weights and activations", choices=("fp32", "bf16"))
     block_size: int = setting(32, "tokens; a prompt needs more than one block for the prefix cache to hit", at_least=1)
     enforce_eager: bool = setting(True, "no CUDA graphs")
@@ -92,11 +102,11 @@ class GenerationConfig(Section):
                 yield f"generation.engine_args.{name} is a setting of its own: write {SETTING_OF_ARGUMENT[name]}"
             elif name in _FIXED_ARGUMENTS:
                 yield f"generation.engine_args.{name} cannot be chosen, engines rely on their own: leave it out"
-        batch = self.max_num_batched_tokens
-        if batch is not None and batch < self.max_num_seqs:
+        batch, sequences = self.max_num_batched_tokens, self.max_num_seqs
+        if batch is not None and sequences is not None and batch < sequences:
             yield (
                 f"generation.max_num_batched_tokens={batch} is less than one token for each of "
-                f"generation.max_num_seqs={self.max_num_seqs} responses: write {self.max_num_seqs} or more"
+                f"generation.max_num_seqs={sequences} responses: write {sequences} or more"
             )
         if self.sleep != "off" and self.placement == "disaggregated":
             yield (

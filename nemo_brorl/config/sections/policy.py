@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nemo_brorl.config.setting import Section, section, setting
+from nemo_brorl.config.setting import Section, auto, section, setting
 
 
 @dataclass
@@ -38,8 +38,8 @@ class PolicyConfig(Section):
     virtual_pipeline_model_parallel_size: int | None = setting(None, "chunks of layers in each stage", at_least=2)
     context_parallel_size: int = setting(1, "ranks that share every row", at_least=1)
     expert_model_parallel_size: int = setting(1, "ranks that share the experts of a layer", at_least=1)
-    data_parallel_size: int | None = setting(
-        None, "replicas of the policy; null: all GPUs; 1 on CPU", at_least=1, may_change=True
+    data_parallel_size: int | None = auto(
+        "replicas of the policy; auto: all GPUs; on CPU one a core, as memory allows", at_least=1, may_change=True
     )
     sequence_parallel: bool = setting(False, "activations are split over tensor-parallel ranks")
     precision: str = setting("fp32", "number format of weights and activations", choices=("fp32", "bf16"))
@@ -53,7 +53,9 @@ class PolicyConfig(Section):
     fp8_amax_history: int = setting(1024, "micro-batches in the delayed recipe's history of largest values", at_least=1)
     fp8_bf16_first_layers: int = setting(0, "layers at the start that stay in bf16", at_least=0)
     fp8_bf16_last_layers: int = setting(0, "layers at the end that stay in bf16", at_least=0)
-    tokens_per_micro_batch: int = setting(8192, "tokens on each context-parallel rank", at_least=1)
+    tokens_per_micro_batch: int | None = auto(
+        "tokens on each context-parallel rank; auto: 8192 (GPU: 32768), less where memory is short", at_least=1
+    )
     log_prob_chunk_tokens: int = setting(
         1024, "tokens whose logits are computed together, some columns of the vocabulary at a time", at_least=1
     )
@@ -77,7 +79,7 @@ class PolicyConfig(Section):
         choices=("none", "optimizer", "all"),
         may_change=True,
     )
-    num_threads: int = setting(1, "threads per rank, on CPU", at_least=1)
+    num_threads: int | None = auto("threads per rank, on CPU; auto: cores over ranks", at_least=1, may_change=True)
     moe: MoeConfig = section(MoeConfig)
     optim: OptimConfig = section(OptimConfig)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config.setting import Section, setting
+from nemo_brorl.config.setting import Section, auto, setting
 
 TIME_LIMIT = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
 
@@ -83,7 +83,7 @@ class ParityConfig(Section):
     max_response_tokens: int = setting(
         64, "tokens of these responses at most (Hugging Face computes one response at a time)", at_least=1
     )
-    max_mean_abs_diff: float = setting(1e-3, "nats; bf16 needs about 0.05", above=0)
+    max_mean_abs_diff: float | None = auto("nats; auto: 1e-3, and 0.05 where policy or engines are in bf16", above=0)
     max_step_mismatch: float = setting(0.05, "mean |Megatron - vLLM| per step above which a warning is logged", above=0)
     max_fp8_mismatch: float = setting(0.02, "mean |FP8 - bf16| per step above which a warning is logged", above=0)
 

@@ -61,7 +61,7 @@ class ChunkPlacement:
         forecast: Forecast | None = None,
     ) -> None:
         """`forecast` is told of progress, and asked again about a prompt when there is news of it."""
-        self._max_rollouts = max_rollouts
+        self.max_rollouts = max_rollouts
         self._config = config or PlacementConfig()
         self._forecast = forecast or FullLength()
         self._costs = ChunkCosts(self._config, self._forecast)
@@ -222,9 +222,9 @@ class ChunkPlacement:
         load.stamp += 1
         self._work_held += load.work - load.counted_work
         load.counted_work = load.work
-        if load.num_rollouts <= self._max_rollouts:
+        if load.num_rollouts <= self.max_rollouts:
             self._with_room.push(engine)
-        if load.num_rollouts < self._max_rollouts and not load.is_stealing:
+        if load.num_rollouts < self.max_rollouts and not load.is_stealing:
             self._with_free_places.push(engine)
         if load.last_unbegun_chunk() is not None:
             self._with_unbegun_chunks.push(engine)
@@ -233,7 +233,7 @@ class ChunkPlacement:
         """Whether an engine with a batch at least half full has more work left than an equal share of all there is:
         what it began cannot be moved, so it would be the last with anything on top."""
         load = self._engines[engine]
-        if load.num_rollouts < _HALF_FULL * self._max_rollouts:
+        if load.num_rollouts < _HALF_FULL * self.max_rollouts:
             return False
         all_work = self._work_held + self._waiting.work
         return load.work > all_work / len(self._engines)

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from nemo_brorl.algorithm.packing import plan_update
+from nemo_brorl.config.derived import micro_batch_tokens
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import TrainingError
@@ -133,7 +134,7 @@ def warm_up(
             batch,
             num_mini_batches=block,
             data_parallel_size=policy.data_parallel_size,
-            token_budget=config.policy.tokens_per_micro_batch * config.policy.context_parallel_size,
+            token_budget=micro_batch_tokens(config) * config.policy.context_parallel_size,
             shared_prompt=True,
             version=version + 1,
             learning_rate=learning_rate(config, step),

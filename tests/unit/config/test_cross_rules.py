@@ -32,7 +32,7 @@ WRONG = [
     ),
     (["algorithm.num_mini_batches=3"], "algorithm.num_mini_batches=3 does not divide"),
     (["policy.data_parallel_size=64", "rollouts.num_per_prompt=2"], "leaves 8 rollouts for 64 data-parallel ranks"),
-    (["trainer.num_nodes=3"], "a node would have none of them"),
+    (["trainer.num_nodes=3", "policy.data_parallel_size=2"], "a node would have none of them"),
     (
         [*ON_GPUS, "policy.tensor_model_parallel_size=16"],
         "a policy replica needs TP × PP × CP = 16 GPUs and the run has 8",
@@ -94,7 +94,10 @@ WRONG = [
         ["policy.context_parallel_size=2", "policy.tokens_per_micro_batch=90"],
         "on each of 2 context-parallel ranks cannot hold",
     ),
-    (["policy.expert_model_parallel_size=3"], "must divide the TP × CP × DP = 2 ranks of a pipeline stage"),
+    (
+        ["policy.expert_model_parallel_size=3", "policy.data_parallel_size=2"],
+        "must divide the TP × CP × DP = 2 ranks of a pipeline stage",
+    ),
     (
         ["policy.moe.freeze_router=true", "policy.moe.aux_loss_coefficient=0.01"],
         "write policy.moe.aux_loss_coefficient=0 or",
@@ -109,8 +112,8 @@ WRONG = [
     ),
     ([*ON_GPUS, "policy.fp8=hybrid"], "write policy.precision=bf16"),
     (["generation.block_size=16"], "must be a multiple of 32 on CPU: write 32"),
-    (["rollouts.max_response_tokens=200"], "write generation.max_model_len=360"),
-    (["evaluation.max_response_tokens=200"], "write generation.max_model_len=360"),
+    (["rollouts.max_response_tokens=200", "generation.max_model_len=256"], "write generation.max_model_len=360"),
+    (["evaluation.max_response_tokens=200", "generation.max_model_len=256"], "write generation.max_model_len=360"),
     (["policy.tokens_per_micro_batch=100"], "cannot hold one prompt and response of 192 tokens"),
     (["rollouts.top_p=0.9"], "write rollouts.top_p=1.0 or algorithm.importance_correction.enabled=false"),
     (["dynamic_sampling.max_staleness=0"], "write max_staleness=1 or carry_over=false"),
@@ -127,7 +130,10 @@ WRONG = [
     (["data.source=jsonl"], "data.source=jsonl needs data.path"),
     (["data.source=jsonl", "data.path=nowhere.jsonl"], "data.path=nowhere.jsonl: there is no such file"),
     (["data.tasks=[{name: a},{name: a}]"], "data.tasks names a 2 times"),
-    (["policy.precision=bf16"], "parity.max_mean_abs_diff=0.001 is tighter than bf16 can meet"),
+    (
+        ["policy.precision=bf16", "parity.max_mean_abs_diff=0.001"],
+        "parity.max_mean_abs_diff=0.001 is tighter than bf16 can meet",
+    ),
     (["sft.num_attention_heads=3"], "sft.hidden_size=256 is not divisible by sft.num_attention_heads=3"),
     (["sft.num_attention_heads=16"], "gives heads of 16, and vLLM's CPU build needs 32"),
     (["sft.target_pass_at_1=0.9"], "write a target between them"),
@@ -199,8 +205,7 @@ def test_disaggregated_engines_get_the_gpus_that_the_policy_leaves() -> None:
 
 def test_null_sizes_mean_all_gpus_or_the_cpu_defaults() -> None:
     cpu, gpu = load_config("brorl_cpu"), load_config("brorl_64gpu")
-    assert (derived.data_parallel_size(cpu), derived.num_engines(cpu)) == (2, 2)
-    assert derived.data_parallel_size(load_config("brorl_cpu", ["policy.data_parallel_size=null"])) == 1
+    assert (derived.data_parallel_size(cpu), derived.num_engines(cpu)) == (1, 2)
     assert (derived.data_parallel_size(gpu), derived.num_engines(gpu)) == (64, 64)
 
 

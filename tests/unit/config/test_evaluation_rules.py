@@ -66,7 +66,11 @@ WRONG = [
         "and data.held_out_fraction=0: write a share above 0",
     ),
     (
-        [f"evaluation.benchmarks=[{AIME}]", "evaluation.benchmarks.0.max_response_tokens=900"],
+        [
+            f"evaluation.benchmarks=[{AIME}]",
+            "evaluation.benchmarks.0.max_response_tokens=900",
+            "generation.max_model_len=256",
+        ],
         "write generation.max_model_len=1060",
     ),
     (

@@ -28,7 +28,7 @@ WRONG = [
         "write for example rollouts.waves.first_wave=8, or rollouts.allocation=fixed",
     ),
     (
-        [WAVES, "rollouts.waves.first_wave=2", "rollouts.prompts_per_step=1"],
+        [WAVES, "rollouts.waves.first_wave=2", "rollouts.prompts_per_step=1", "policy.data_parallel_size=2"],
         "cannot fill algorithm.num_mini_batches=4 on 2",
     ),
     ([WAVES, "dynamic_sampling.in_flight=drop"], "write dynamic_sampling.in_flight=finish or resume"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_brorl.config import derived
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.generation import device
@@ -58,7 +59,7 @@ def test_gpu_engines_see_none_of_the_cpu_settings() -> None:
     assert arguments["distributed_executor_backend"] == "ray", "its workers share their GPUs with policy ranks"
     assert arguments["enable_sleep_mode"] is False
     assert arguments["dtype"] == "bfloat16"
-    assert arguments["gpu_memory_utilization"] == config.generation.gpu_memory_utilization
+    assert arguments["gpu_memory_utilization"] == derived.gpu_share(config)
     assert "kv_cache_memory_bytes" not in arguments
     assert arguments["max_num_batched_tokens"] == 8192, "vLLM's own for an engine of ours is 2,048"
     assert arguments["hf_overrides"] == {"head_dtype": "float32"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,12 @@ from nemo_brorl.config.load import load_config
 from nemo_brorl.config.memory import cpu_memory, needed_gib
 from nemo_brorl.config.model_shape import read_model_shape
 from nemo_brorl.config.schema import SftConfig
+from nemo_brorl.config.sizes import Machine, resolve_sizes
 from nemo_brorl.core.errors import BroRLError, ResourceError
 from nemo_brorl.launcher.planner.command import main
+from nemo_brorl.launcher.planner.cpu_plan import cpu_hardware
 from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed, ProbeSize, measure_cpu, read_speed, write_speed
+from nemo_brorl.launcher.planner.plan import make_plan
 from nemo_brorl.training.warm_up.initial_model import write_initial_model
 
 SPEED = CpuSpeed(2e-5, 5e-5, 3e-6, 1e-5, 1e11, 3e10, 4e-8)
@@ -121,11 +125,17 @@ def test_a_cpu_run_is_planned_from_a_probe_that_was_kept(
 
 
 def test_the_start_up_check_and_the_planner_count_alike(model: Path) -> None:
-    config, shape = load_config("brorl_cpu"), read_model_shape(model)
-    memory = cpu_memory(config, shape, config.policy.tokens_per_micro_batch)
-    assert needed_gib(config, shape) == memory.total
+    few = ["rollouts.num_per_prompt=8", "rollouts.prompts_per_step=4", "algorithm.num_mini_batches=1"]
+    config, shape = load_config("brorl_cpu", [f"policy.model={model}", *few]), read_model_shape(model)
+    sized, sizes = resolve_sizes(config, shape, Machine(2, 20.0))
+    # 16 rollouts on each of two ranks: responses of 32 tokens, and five prompts of 160 at most
+    memory = cpu_memory(sized, shape, 16 * 32 + 5 * 160)
+    assert needed_gib(sized, shape) == memory.total
     assert memory.num_ranks == memory.num_engines == 2
-    fewer = cpu_memory(config, shape, 1000)
+    plan = make_plan(config, replace(cpu_hardware(SPEED, 20.0), per_node=2))
+    assert plan.node.peak == pytest.approx(memory.total)
+    assert plan.sizes == sizes
+    fewer = cpu_memory(sized, shape, 1000)
     assert {name for name, gib in memory.rank.items() if gib != fewer.rank[name]} == {"activations"}
 
 

@@ -1,0 +1,296 @@
+"""Sizes that nobody gave: micro-batches, engines, caches, data-parallel ranks, from model, data and machine.
+
+A run, its refusal and `brorl plan` take them from here. Every setting declared by `auto(...)` is a wish first; what
+does not fit into the memory that is free shrinks, step by step, what costs the least speed first. Numbers that were
+given stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+from nemo_brorl.config import derived
+from nemo_brorl.config.memory import GIB, NUMBER_BYTES, available_gib, kept_numbers, needed_gib
+from nemo_brorl.config.model_shape import ModelShape, num_parameters
+from nemo_brorl.config.schema import BroRLConfig
+
+SHARE_TAKEN = 0.85  # of what is free; above it `check_memory` warns
+MOST_RANKS = 8  # on CPU, policy ranks and engines alike: more share the memory's bandwidth
+SATURATED_TOKENS = 2048  # of a micro-batch, from which a CPU core's matrix products get no faster
+CACHED_RESPONSES = 128  # that an engine on CPU decodes together; more read their caches, not the weights, anew
+FEW_RESPONSES = 32  # below which a core's decoding gets slower
+MEAN_SHARE = 0.5  # of the longest response, that a response under way holds in the cache
+MEAN_PROMPT_SHARE = 1 / 8  # of the longest prompt, once for all responses of a chunk
+GPU_GIB = 79.6  # where no GPU can be asked: the smallest that recipes are written for
+GPU_MICRO_BATCH_TOKENS = 32768
+GPU_BESIDE_GIB = 4.0  # contexts, communicators, log-probs' tiles, a sleeping engine; docs/planner.md has the terms
+GPU_ROUND_TOKENS = 1024
+GPU_SHARES = (0.2, 0.85)  # least and most of a GPU that an engine beside the policy gets
+GPU_SHARE_ALONE = 0.9
+
+RANKS, ENGINES = "policy.data_parallel_size", "generation.num_engines"
+MICRO_BATCH, CACHE = "policy.tokens_per_micro_batch", "generation.kv_cache_gib"
+THREADS = "policy.num_threads"
+CPU_SETTINGS = (RANKS, ENGINES, MICRO_BATCH, CACHE)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run has: cores and free memory of one machine without GPUs, or the memory of a GPU."""
+
+    cores: int
+    free_gib: float | None  # None: unknown, nothing shrinks
+    gpu_gib: float = GPU_GIB
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size that was chosen."""
+
+    setting: str
+    value: float
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.setting}={self.value:g} ({self.reason})"
+
+
+def this_machine() -> Machine:
+    """The machine that this process runs on."""
+    return Machine(len(os.sched_getaffinity(0)), available_gib(), _gpu_gib() or GPU_GIB)
+
+
+def resolve_sizes(
+    config: BroRLConfig,
+    shape: ModelShape,
+    machine: Machine,
+    with_policy: bool = True,
+) -> tuple[BroRLConfig, tuple[Size, ...]]:
+    """The settings with a number wherever one was left to be chosen, and what was chosen, with the reason.
+    `with_policy=False`: engines and verifiers alone, as an evaluation has them."""
+    chosen = _Chosen(config)
+    prompt, response = config.data.max_prompt_tokens, derived.longest_response(config)
+    room = f"prompts of at most {prompt:,} tokens, responses of {response:,}"
+    chosen.take("generation.max_model_len", derived.max_model_len(config), room)
+    if derived.num_gpus(config):
+        _fit_gpu(chosen, shape, machine, with_policy)
+    else:
+        _fit_cpu(chosen, shape, machine, with_policy)
+    precision = f"policy in {config.policy.precision}, engines in {config.generation.precision}"
+    chosen.take("parity.max_mean_abs_diff", derived.parity_bound(config), precision)
+    return chosen.config, tuple(chosen.sizes.values())
+
+
+class _Chosen:
+    """Settings while they are filled in."""
+
+    def __init__(self, config: BroRLConfig) -> None:
+        self.given = config
+        self.config = config
+        self.sizes: dict[str, Size] = {}  # by setting, in the order of choice
+
+    def is_free(self, setting: str) -> bool:
+        """Whether nobody gave it."""
+        section, name = setting.split(".")
+        return getattr(getattr(self.given, section), name) is None
+
+    def take(self, setting: str, value: float, reason: str) -> None:
+        """Write a number, where none was given."""
+        if not self.is_free(setting):
+            return
+        section, name = setting.split(".")
+        changed: Any = replace(getattr(self.config, section), **{name: value})
+        self.config = replace(self.config, **{section: changed})
+        self.sizes[setting] = Size(setting, value, reason)
+
+
+@dataclass(frozen=True)
+class _CpuSizes:
+    """Sizes of a run on CPU that take memory."""
+
+    ranks: int
+    engines: int
+    micro_batch: int  # tokens
+    cache: float  # GiB
+
+    def write(self, chosen: _Chosen, wanted: _CpuSizes, machine: Machine, shape: ModelShape) -> None:
+        """Fill in what nobody gave. A size that is less than wanted says what made it so."""
+        cores = f"{machine.cores} cores"
+        chosen.take(THREADS, max(1, machine.cores // self.ranks), f"{cores}, {self.ranks} ranks")
+        reasons = (cores, cores, "no core gains from more", f"{CACHED_RESPONSES} responses of half length, or more")
+        values, wishes = astuple(self), astuple(wanted)
+        for setting, value, wish, reason in zip(CPU_SETTINGS, values, wishes, reasons, strict=True):
+            short = f"{machine.free_gib or 0:.1f} GiB are free; with more {wish:g}"
+            chosen.take(setting, value, reason if value == wish else short)
+        cache = derived.kv_cache_gib(chosen.config)
+        fitting = int(cache / _cache_gib(chosen.config, shape, 1))
+        batch = chosen.config.generation.max_num_batched_tokens or derived.SEQUENCES
+        sequences = max(1, min(derived.SEQUENCES, fitting, batch))
+        held = f"what {cache:.2g} GiB of cache hold, at most {derived.SEQUENCES}"
+        chosen.take("generation.max_num_seqs", sequences, held)
+
+
+def _fit_cpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: bool) -> None:
+    wanted = _wanted_on_cpu(chosen.config, shape, machine)
+    before = chosen.config
+    for sizes in _from_most_to_least(chosen, wanted, shape):
+        chosen.config = before
+        sizes.write(chosen, wanted, machine, shape)
+        if machine.free_gib is None or needed_gib(chosen.config, shape, with_policy) <= SHARE_TAKEN * machine.free_gib:
+            return
+
+
+def _wanted_on_cpu(config: BroRLConfig, shape: ModelShape, machine: Machine) -> _CpuSizes:
+    """Sizes where memory is no question."""
+    cores = max(1, min(MOST_RANKS, machine.cores))
+    smallest = min(derived.stage_samples(config)) // config.algorithm.num_mini_batches
+    ranks = min(cores // derived.model_parallel_size(config), smallest)
+    fewest = _fewest_ranks(config)
+    return _CpuSizes(
+        ranks=max(fewest, ranks // fewest * fewest),
+        engines=max(cores, config.trainer.num_nodes),
+        micro_batch=max(_longest_row(config), derived.MICRO_BATCH_TOKENS),
+        cache=max(derived.CACHE_GIB, _rounded(_cache_gib(config, shape, CACHED_RESPONSES))),
+    )
+
+
+def _from_most_to_least(chosen: _Chosen, wanted: _CpuSizes, shape: ModelShape) -> Iterator[_CpuSizes]:
+    """What to try, one after the other: micro-batches and caches shrink down to where a core gets slower, then there is
+    one process less. What was given is not tried otherwise."""
+    config = chosen.given
+    row = _longest_row(config)
+    one = _rounded(_sequence_gib(config, shape, 1.0, 1.0))
+    few = min(wanted.cache, max(one, _rounded(_cache_gib(config, shape, FEW_RESPONSES))))
+    micro_batches = _halves(wanted.micro_batch, row) if chosen.is_free(MICRO_BATCH) else [wanted.micro_batch]
+    caches = _halves(wanted.cache, few) if chosen.is_free(CACHE) else [wanted.cache]
+    fewest = replace(wanted, ranks=_fewest_ranks(config), engines=config.trainer.num_nodes)
+    for ranks, engines in _processes(chosen, wanted, fewest):
+        for micro_batch in micro_batches:
+            if micro_batch >= min(SATURATED_TOKENS, wanted.micro_batch):
+                yield _CpuSizes(ranks, engines, math.ceil(micro_batch), wanted.cache)
+        for cache in caches:
+            yield _CpuSizes(ranks, engines, max(row, SATURATED_TOKENS), cache)
+        for micro_batch in micro_batches:
+            yield _CpuSizes(ranks, engines, math.ceil(micro_batch), few)
+    yield replace(fewest, micro_batch=row, cache=one)
+
+
+def _processes(chosen: _Chosen, most: _CpuSizes, fewest: _CpuSizes) -> Iterator[tuple[int, int]]:
+    """(ranks, engines) by the memory they take: first fewer ranks, which are larger, then fewer engines."""
+    if chosen.is_free(RANKS):
+        for ranks in range(most.ranks, fewest.ranks, -fewest.ranks):
+            yield ranks, most.engines
+    for engines in range(most.engines, fewest.engines, -1):
+        yield fewest.ranks, engines
+    yield fewest.ranks, fewest.engines
+
+
+def _fewest_ranks(config: BroRLConfig) -> int:
+    """Replicas that the experts of a layer, and nodes, need; more come in multiples of it."""
+    return max(config.policy.expert_model_parallel_size, config.trainer.num_nodes)
+
+
+def _halves(most: float, least: float) -> list[float]:
+    """`most`, its half, and so on down to `least`."""
+    values = []
+    while most > least:
+        values.append(most)
+        most /= 2
+    return [*values, least]
+
+
+def _rounded(gib: float) -> float:
+    """Not less, in 64ths."""
+    return math.ceil(64 * gib) / 64
+
+
+def _longest_row(config: BroRLConfig) -> int:
+    """Tokens of the longest prompt and response on a context-parallel rank."""
+    longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
+    return math.ceil(longest / config.policy.context_parallel_size)
+
+
+def _cache_gib(config: BroRLConfig, shape: ModelShape, num: int) -> float:
+    """Cache for responses under way, each half as long as it may get, chunks of them over one copy of their prompt."""
+    return num * _sequence_gib(config, shape, MEAN_SHARE, MEAN_PROMPT_SHARE / config.rollouts.chunk_size)
+
+
+def _sequence_gib(config: BroRLConfig, shape: ModelShape, response_share: float, prompt_share: float) -> float:
+    """Keys and values of one response and its prompt, of shares of their greatest lengths, in whole blocks."""
+    response = response_share * derived.longest_response(config)
+    prompt = prompt_share * config.data.max_prompt_tokens
+    block = config.generation.block_size
+    tokens = block * math.ceil((response + prompt) / block)
+    return tokens * _cache_bytes(config, shape) / GIB
+
+
+def _cache_bytes(config: BroRLConfig, shape: ModelShape) -> float:
+    """Keys and values of one token."""
+    number = NUMBER_BYTES[config.generation.precision]
+    return 2.0 * number * shape.num_layers * shape.num_key_value_heads * shape.head_size
+
+
+def _fit_gpu(chosen: _Chosen, shape: ModelShape, machine: Machine, with_policy: bool) -> None:
+    """GPUs: engines and ranks fill them by count; micro-batches and the engines' share by what the other leaves."""
+    config = chosen.config
+    gpu = f"GPUs of {machine.gpu_gib:.0f} GiB"
+    chosen.take("policy.data_parallel_size", derived.data_parallel_size(config), "all GPUs that the policy may have")
+    chosen.take("generation.num_engines", derived.num_engines(chosen.config), "all GPUs that generation may have")
+    policy_gib = _policy_state_gib(config, shape) if with_policy else 0.0
+    share, beside = GPU_SHARE_ALONE, "the policy is elsewhere"
+    if with_policy and derived.shares_gpus(config):
+        left = 1 - (policy_gib + GPU_BESIDE_GIB) / machine.gpu_gib
+        share = min(GPU_SHARES[1], max(GPU_SHARES[0], math.floor(20 * left) / 20))
+        beside = f"{policy_gib:.0f} GiB of policy beside it, {gpu}"
+    chosen.take("generation.gpu_memory_utilization", share, beside)
+    sequences = min(derived.SEQUENCES, config.generation.max_num_batched_tokens or derived.SEQUENCES)
+    chosen.take("generation.max_num_seqs", sequences, "vLLM admits what its cache holds")
+    engine_gib = 0.0
+    if derived.shares_gpus(config) and config.generation.sleep == "off":
+        engine_gib = derived.gpu_share(chosen.config) * machine.gpu_gib
+    free = machine.gpu_gib - policy_gib - engine_gib - GPU_BESIDE_GIB
+    fitting = SHARE_TAKEN * free * GIB / _activation_bytes(config, shape)
+    tokens = GPU_ROUND_TOKENS * int(min(GPU_MICRO_BATCH_TOKENS, fitting) // GPU_ROUND_TOKENS)
+    reason = f"{max(0.0, free):.0f} GiB for activations, {gpu}"
+    chosen.take("policy.tokens_per_micro_batch", max(_longest_row(config), tokens), reason)
+
+
+def _policy_state_gib(config: BroRLConfig, shape: ModelShape) -> float:
+    """Weights, gradients and the share of the optimizer of the fullest rank, about."""
+    policy = config.policy
+    number = NUMBER_BYTES[policy.precision]
+    state = 12 if policy.precision == "bf16" else 8
+    replicas = derived.data_parallel_size(config) * policy.context_parallel_size
+    cut = policy.tensor_model_parallel_size * policy.pipeline_model_parallel_size
+    if shape.moe is not None:
+        cut *= policy.expert_model_parallel_size
+        replicas = max(1, replicas // policy.expert_model_parallel_size)
+    return num_parameters(shape) / cut * (number + 4 + state / replicas) / GIB
+
+
+def _activation_bytes(config: BroRLConfig, shape: ModelShape) -> float:
+    """Bytes that a token of a micro-batch keeps for the backward pass on one rank."""
+    policy = config.policy
+    number = NUMBER_BYTES[policy.precision]
+    layer = number * kept_numbers(shape) / policy.tensor_model_parallel_size
+    if not policy.sequence_parallel:
+        layer = number * kept_numbers(shape)
+    layers = float(shape.num_layers)  # a pipeline's first stage holds as many rows as there are stages
+    if policy.recompute == "full":
+        return layers * number * shape.hidden_size + 2 * layer + 12 * shape.hidden_size
+    return layers * layer + 12 * shape.hidden_size
+
+
+def _gpu_gib() -> float | None:
+    """Memory of this machine's first GPU as the driver reports it; None: there is none."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return float(done.stdout.splitlines()[0]) / 1024
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
