@@ -219,14 +219,18 @@ class Verifier(Protocol):
     def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
         """Scored chunks in any order; consumes `chunks` as they come. What was submitted before is forgotten."""
 
-    def submit(self, chunk: RolloutChunk) -> None:
-        """Begin to score a chunk, without waiting. One without responses comes back with the next `poll`."""
+    def submit(self, chunk: RolloutChunk, places: Sequence[int] | None = None) -> None:
+        """Begin to score a chunk, without waiting. One without responses comes back with the next `poll`. `places`: of
+        the responses to score, the others get 0; None: all."""
 
     def poll(self) -> list[ScoredChunk]:
         """Chunks that were submitted and have been scored since the last poll, in any order."""
 
     def pending(self) -> list[Any]:
         """References, one of which resolves when `poll` may have news."""
+
+    def metrics(self) -> dict[str, float]:
+        """Of what was polled since the last call."""
 
     def forget(self) -> None:
         """Give up what was submitted and not polled: no later `poll` returns it."""

@@ -28,9 +28,12 @@ from nemo_brorl.tasks.questions.row_index import FOLDER as INDEX_FOLDER
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream
 from nemo_brorl.tasks.scoring.constant_answers import check_constants
+from nemo_brorl.tasks.scoring.known_answers import FOLDER as SERVICE_FOLDER
 from nemo_brorl.tasks.scoring.pool import VerifierPool
+from nemo_brorl.tasks.scoring.service_client import reach
 from nemo_brorl.tasks.verifiers.code import code
-from nemo_brorl.tasks.verifiers.registry import configure, find, names_in
+from nemo_brorl.tasks.verifiers.payload import Payload
+from nemo_brorl.tasks.verifiers.registry import configure, find, names_in, remote_parts
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
 from nemo_brorl.training.parts import Parts
@@ -75,8 +78,14 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     prompts = PromptStream(source, tokenizer, config.data)
     held_out = held_out_prompts(config, tokenizer)
     verifiers: set[str] = set()
+    remote: dict[str, tuple[str, Payload]] = {}
     for prompt in held_out:
         verifiers.update(names_in(prompt.verifier, prompt.payload))
+        for name, payload in remote_parts(prompt.verifier, prompt.payload):
+            remote[f"{name} {payload.get('url')}"] = (name, payload)
+    if config.rewards.services.replay is None:
+        for name, payload in remote.values():
+            reach(name, payload)
     prepare_sandbox(config, verifiers)
     configure(config.rewards.verifiers)
     for own_verifier in config.rewards.verifiers:
@@ -122,7 +131,8 @@ def start_actors(
         if with_policy:
             policy = MegatronPolicy(config, model_folder, heartbeat, places)
             stack.callback(policy.close)
-        verifier = VerifierPool(config.rewards, model_folder, verifiers, with_answers=with_answers)
+        record_folder = Path(config.exp_manager.explicit_log_dir).absolute() / SERVICE_FOLDER
+        verifier = VerifierPool(config.rewards, model_folder, verifiers, with_answers, record_folder)
         stack.callback(verifier.close)
         yield Actors(policy, generator, verifier)
 

@@ -32,6 +32,7 @@ from nemo_brorl.config.sections.rewards import (
     OwnVerifierConfig,
     RewardsConfig,
     RewardWatchConfig,
+    ServicesConfig,
     ShapingConfig,
 )
 from nemo_brorl.config.sections.rollouts import (

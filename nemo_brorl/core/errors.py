@@ -57,6 +57,12 @@ class GenerationError(BroRLError, RuntimeError):
     exit_code = LOST
 
 
+class ServiceError(BroRLError, RuntimeError):
+    """A verifier on the other side of a network did not answer, or answered what it must not."""
+
+    exit_code = LOST
+
+
 class StarvationError(BroRLError, RuntimeError):
     """Dynamic sampling found too few informative groups."""
 

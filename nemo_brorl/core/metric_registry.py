@@ -58,6 +58,19 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("late", "responses", _COUNT, "Responses whose verifier was ended at its deadline"),
         ),
     ),
+    "service": (
+        "Verifiers behind a network, since the last row; nothing where there are none.",
+        (
+            Metric("responses", "responses", _COUNT, "Rollouts that a service's score was wanted for"),
+            Metric("asked", "questions", _COUNT, "Different texts that it was asked about: the rest were known"),
+            Metric("requests", "requests", _COUNT, "Requests sent, repeated ones too"),
+            Metric("retries", "requests", _COUNT, "Requests that were repeated"),
+            Metric("failed", "questions", _COUNT, "Questions left without an answer"),
+            Metric("prompt_tokens", "tokens", _COUNT, "Tokens that a judge read"),
+            Metric("completion_tokens", "tokens", _COUNT, "Tokens that a judge wrote"),
+            Metric("request_s", "s", "mean over requests", "Time of a request"),
+        ),
+    ),
     "rollouts": (
         "What was sampled and what it was spent on.",
         (

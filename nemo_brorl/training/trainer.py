@@ -7,7 +7,7 @@ from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.derived import num_engines
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
-from nemo_brorl.core.errors import StarvationError, TrainingError
+from nemo_brorl.core.errors import ServiceError, StarvationError, TrainingError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.metric_sinks import EventLog
 from nemo_brorl.evaluation import EvaluationResult
@@ -108,7 +108,8 @@ class BroRLTrainer:
         """Note the metrics of a step that has ended and show its line."""
         counts = {"policy/num_updates": float(update.num_updates), "policy/num_skipped": float(self.num_skipped)}
         self.row.add(counts, self.schedule.metrics(self.step_number), filled.metrics, update.metrics)
-        self.row.add(self.parts.prompts.metrics(), self.handover.metrics())
+        verifier = self.parts.sampler.verifier
+        self.row.add(self.parts.prompts.metrics(), self.handover.metrics(), verifier.metrics())
         self.row.add(self.reward_alarms.observe(self.step_number, filled.sampled))
         self.row.add_seconds(watch.seconds)
         self.row.add_seconds(update.seconds)
@@ -125,6 +126,9 @@ class BroRLTrainer:
         except StarvationError:
             self.fill = None
             self.save(wait=True)  # what was sampled and learnt so far is kept for other settings
+            raise
+        except ServiceError:
+            self.save_before_cut_step("as a verifier's service failed")
             raise
         filled = self.fill.finish()
         self.fill = None
@@ -249,14 +253,14 @@ class BroRLTrainer:
         with self.handover.policy_turn(Stopwatch()):
             self.saver.save(RunState(self.step_number, state, sampling.groups), wait)
 
-    def save_before_cut_step(self) -> None:
+    def save_before_cut_step(self, why: str = "for want of time") -> None:
         """Save the run as it stood when the step that was cut began, and the rollouts that this step had sampled."""
         assert self.fill is not None, "a step is cut only while its batch is filled"
         cut = self.fill
         self.fill = None
         self.save(wait=True, at=cut.state_before)
         num_kept = self.parts.checkpoints.save_cut_step(CutStep(self.step_number, cut.replay_cache.chunks))
-        given_up = f"step {self.step_number + 1} was given up for want of time"
+        given_up = f"step {self.step_number + 1} was given up {why}"
         self.parts.console.line(f"{given_up}; it will begin anew, with its {num_kept:,} rollouts")
 
     def resume(self) -> bool:

@@ -232,12 +232,15 @@ class FakeVerifier:
         self.period = period
         self.submitted: list[RolloutChunk] = []
 
-    def submit(self, chunk: RolloutChunk) -> None:
+    def submit(self, chunk: RolloutChunk, places: Sequence[int] | None = None) -> None:
         self.submitted.append(chunk)
 
     def poll(self) -> list[ScoredChunk]:
         chunks, self.submitted = self.submitted, []
         return [self.scored(chunk) for chunk in chunks]
+
+    def metrics(self) -> dict[str, float]:
+        return {}
 
     def pending(self) -> list[Any]:
         return []

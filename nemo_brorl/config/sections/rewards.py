@@ -73,6 +73,31 @@ class OwnVerifierConfig(Section):
 
 
 @dataclass
+class ServicesConfig(Section):
+    """Verifiers behind a network, `http(s)://…` and `judge` (docs/verifiers.md). Numbers of requests are of each of
+    `num_workers`."""
+
+    concurrency: int = setting(16, "requests at a time", at_least=1, may_change=True)
+    requests_per_s: float | None = setting(None, "requests begun per second; null: no limit", above=0, may_change=True)
+    batch_size: int = setting(64, "responses of a request; a judge gets one", at_least=1, may_change=True)
+    request_timeout_s: float = setting(60.0, "seconds of one attempt", above=0, may_change=True)
+    deadline_s: float = setting(300.0, "seconds of all attempts for a request", above=0, may_change=True)
+    max_attempts: int = setting(6, "attempts for a request", at_least=1, may_change=True)
+    backoff_s: float = setting(
+        0.5, "longest wait before the second attempt; it doubles up to 30 s, and chance decides within it", above=0
+    )
+    on_failure: str = setting(
+        "stop",
+        "when attempts are used up: stop the run, or fail: the response counts as failed, with reward 0",
+        choices=("stop", "fail"),
+        may_change=True,
+    )
+    cache_size: int = setting(2**18, "answers that a worker remembers (about 200 bytes each)", at_least=1)
+    record: bool = setting(True, "keep answers in the run folder: a run that is started again asks no question twice")
+    replay: str | None = setting(None, "run folder whose recorded answers are used; nothing is asked then")
+
+
+@dataclass
 class RewardWatchConfig(Section):
     """Watch for reward hacking (docs/verifiers.md): alarms in metrics and in the log, examples in
     `reward_watch.jsonl`."""
@@ -113,6 +138,7 @@ class RewardsConfig(Section):
     watch: RewardWatchConfig = section(RewardWatchConfig)
     shaping: ShapingConfig = section(ShapingConfig)
     code: CodeConfig = section(CodeConfig)
+    services: ServicesConfig = section(ServicesConfig)
 
     def violations(self) -> Iterator[str]:
         for index, verifier in enumerate(self.verifiers):

@@ -40,7 +40,7 @@ def evidence_of(
     for index, text in enumerate(texts):
         score = verdicts.scores[index]
         if score is None:
-            is_late = verdicts.reasons[index].startswith(LATE)
+            is_late = LATE in verdicts.reasons[index]
             num_late += counts[text] * is_late
             num_raised += counts[text] * (not is_late)
             example = example or text

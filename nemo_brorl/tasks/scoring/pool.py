@@ -17,13 +17,22 @@ from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.scoring.turns import ResponseScores
-from nemo_brorl.tasks.verifiers.registry import check_name
+from nemo_brorl.tasks.verifiers.registry import check_name, is_remote
 from nemo_brorl.types import RolloutChunk, ScoredChunk
 
 CPUS_PER_WORKER = 0.1  # placement only: scoring takes turns with sampling on a small machine
 MAX_RESTARTS = 3  # of a worker that died as a whole
 CHUNKS_AT_ONCE = 16  # that a worker has begun: while one waits for a slow verifier's deadline, the others are scored
 HOME_ADVANTAGE = 64  # responses
+SERVICE_COUNTS = (
+    "responses",
+    "asked",
+    "requests",
+    "retries",
+    "failed",
+    "prompt_tokens",
+    "completion_tokens",
+)
 WAIT_S = 10.0  # `score` looks again after this long
 NO_NUMBERS = np.zeros(0, np.float32)
 NO_SCORES = ResponseScores(NO_NUMBERS, 0, NO_NUMBERS, np.zeros(0, np.uint64), NO_NUMBERS)  # of no responses
@@ -83,7 +92,8 @@ class VerifierPool:
 
     The constructor starts the workers and returns at once; `wait_ready` waits for them. Then `submit` and `poll` in any
     order, or `score`, which does both. `verifiers` are loaded before `wait_ready` returns, others when a prompt first
-    asks for them. `with_answers`: chunks come back with their answers. Raises ConfigError for a name that cannot be
+    asks for them. `with_answers`: chunks come back with their answers. `record_folder`: where answers of services are
+    kept. Raises ConfigError for a name that cannot be
     one, ModelError when the tokenizer is unusable.
     """
 
@@ -93,6 +103,7 @@ class VerifierPool:
         model_folder: Path | str,
         verifiers: Sequence[str] = (),
         with_answers: bool = False,
+        record_folder: Path | None = None,
     ) -> None:
         import ray
 
@@ -112,9 +123,13 @@ class VerifierPool:
             ngram,
             config,
             with_answers,
+            record_folder,
         )
-        num_workers = config.num_workers
-        self.workers: list[Any] = [actor.remote(*arguments) for _ in range(num_workers)]
+        self.workers: list[Any] = []
+        for index in range(config.num_workers):
+            worker = actor.remote(*arguments, index)
+            self.workers.append(worker)
+        self._usage: dict[str, float] = {}  # of services, since it was last asked for
         self._load = [0] * len(self.workers)  # responses submitted and not yet scored, per worker
         self._moved_at = [time.monotonic()] * len(self.workers)  # when each began to have work, or finished a chunk
         self._scoring: dict[Any, Submission] = {}  # by reference to the scores, oldest first
@@ -126,28 +141,42 @@ class VerifierPool:
         worker cannot start."""
         self._get([worker.wait_ready.remote() for worker in self.workers])
 
-    def submit(self, chunk: RolloutChunk) -> None:
+    def submit(
+        self,
+        chunk: RolloutChunk,
+        places: Sequence[int] | None = None,
+    ) -> None:
         """Hand a chunk to the worker that has its environments, or else to the one with the least to do, in one Ray
-        call; of about equal ones to the one that has the prompt's other chunks, and its verdicts on their answers. One
-        without responses goes to no worker: the next `poll` returns it."""
+        call; of about equal ones to the one that has the prompt's other chunks, and its verdicts on their answers:
+        always to that one where a service is asked, so that it is asked once. One without responses goes to no worker:
+        the next `poll` returns it. `places`: of the responses to score, the others get 0; None: all."""
         if not len(chunk.lengths):
             self._empty.append(scored_chunk(chunk, NO_SCORES))
             return
         prompt = chunk.request.prompt
-        index = self._holders.pop(_key(chunk.request.first_index, chunk), self._least_busy(prompt.uid))
+        if is_remote(prompt.verifier, prompt.payload):
+            index = self._home(repr(prompt.token_ids))
+        else:
+            index = self._holders.pop(_key(chunk.request.first_index, chunk), self._least_busy(prompt.uid))
         # As an argument of its own the reference is resolved on the worker's side.
         judge = self.workers[index].judge.options(num_returns=3)
-        reference, ended, goes_on = judge.remote(replace(chunk, data=None, partial=None), chunk.data)
+        without_data = replace(chunk, data=None, partial=None)
+        reference, ended, goes_on = judge.remote(without_data, chunk.data, places)
         self._scoring[reference] = Submission(chunk, index, ended, goes_on)
         if not self._load[index]:
             self._moved_at[index] = time.monotonic()
         self._load[index] += len(chunk.lengths)
 
     def _least_busy(self, uid: str) -> int:
-        home = zlib.crc32(uid.encode()) % len(self.workers)
+        home = self._home(uid)
         cost = list(self._load)
         cost[home] -= HOME_ADVANTAGE
         return cost.index(min(cost))
+
+    def _home(self, name: str) -> int:
+        """One of the workers, always the same for a name."""
+        digest = zlib.crc32(name.encode())
+        return digest % len(self.workers)
 
     def poll(self) -> list[ScoredChunk]:
         """What was submitted and has been scored since the last poll: at most two Ray calls. Raises ResourceError when
@@ -163,12 +192,28 @@ class VerifierPool:
             return scored
         for reference, scores in zip(finished, self._get(finished), strict=True):
             submission = self._end(reference)
+            for name, num in (scores.usage or {}).items():
+                before = self._usage.get(name, 0.0)
+                self._usage[name] = before + num
             judged = scored_chunk(submission.chunk, scores, submission.ended, submission.goes_on)
             if judged.goes_on is not None:
                 first_index = int(judged.goes_on.indices[0])
                 self._holders[_key(first_index, submission.chunk)] = submission.worker
             scored.append(judged)
         return scored
+
+    def metrics(self) -> dict[str, float]:
+        """What services were asked, of the chunks polled since the last call; nothing where there are none."""
+        usage = self._usage
+        self._usage = {}
+        if not usage:
+            return {}
+        num_requests = max(usage.get("requests", 0.0), 1.0)
+        request_s = usage["request_s"] / num_requests
+        found = {"service/request_s": request_s}
+        for name in SERVICE_COUNTS:
+            found[f"service/{name}"] = usage.get(name, 0.0)
+        return found
 
     def pending(self) -> list[Any]:
         """References, one of which resolves when `poll` may have news."""

@@ -8,7 +8,7 @@ never tokenised again. A verifier that only scores is the trivial case, in which
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -47,6 +47,7 @@ class ResponseScores(NamedTuple):
     answers: tuple[str | None, ...] | None = None
     evidence: RewardEvidence | None = None
     turns: TurnRecord | None = None
+    usage: Mapping[str, float] | None = None  # of services, since the last chunk (`RemoteScores.take_usage`)
     goes_on: PartialRollouts | None = None  # without its data
     ended: Int64 | None = None  # rows of the chunk that have ended; None: all
     is_stopped: Bool | None = None  # of these; None: as they came

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,14 @@ import numpy as np
 from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.scoring.evidence import evidence_of
-from nemo_brorl.tasks.scoring.process_pool import ProcessPool
+from nemo_brorl.tasks.scoring.process_pool import ProcessPool, Verdicts
+from nemo_brorl.tasks.scoring.remote_scores import Asked, Messages, RemoteScores
 from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys
 from nemo_brorl.tasks.scoring.turns import Judged, ResponseScores, TurnJudge
+from nemo_brorl.tasks.verifiers import composite, services
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
-from nemo_brorl.tasks.verifiers.registry import answer_reader, configure
+from nemo_brorl.tasks.verifiers.registry import answer_reader, configure, is_remote
 from nemo_brorl.types import ChunkArrays, RolloutChunk
 
 ENVIRONMENT = "environment"  # the verifier that answers
@@ -35,10 +39,13 @@ class VerifierWorker:
         repetition_ngram: int,
         rewards: RewardsConfig | None = None,
         with_answers: bool = False,
+        record_folder: Path | None = None,
+        index: int = 0,
     ) -> None:
         """`verifiers` are loaded by `wait_ready`, others when first needed. `repetition_ngram` tokens make an n-gram;
         0: repetition is not looked for. `rewards` are the settings of verifiers that have some; None: the defaults.
-        `with_answers`: read them too."""
+        `with_answers`: read them too. `record_folder`: where answers of services are kept, by `index` of the
+        worker; None: nowhere."""
         if rewards is not None:
             code.configure(rewards)
             configure(rewards.verifiers)
@@ -46,16 +53,36 @@ class VerifierWorker:
         self.verifiers = tuple(verifiers)
         self.repetition_ngram = repetition_ngram
         self.with_answers = with_answers
+        self.rewards = rewards or RewardsConfig()
+        self.record_folder = record_folder
+        self.index = index
+        self._remote: RemoteScores | None = None
+        self._lock = threading.Lock()
         self.turn_judge: TurnJudge | None = None  # None: no environment is asked
         self.process_pool = ProcessPool(Deadlines(timeout_s) if rewards is None else Deadlines.of(rewards))
 
-    def judge(self, chunk: RolloutChunk, data: ChunkArrays) -> Judged:
+    def judge(
+        self,
+        chunk: RolloutChunk,
+        data: ChunkArrays,
+        places: Sequence[int] | None = None,
+    ) -> Judged:
         """What becomes of a chunk's responses, as `TurnJudge.judge`; a verifier that only scores ends all of them.
-        `chunk` is without its data. Raises as `score`."""
+        `chunk` is without its data; `places` as of `score`, which says what is raised."""
         prompt = chunk.request.prompt
         if self.turn_judge is not None and prompt.verifier == ENVIRONMENT:
             return self.turn_judge.judge(chunk, data)
-        return self.score(prompt.verifier, prompt.payload, data), None, None
+        scores = self.score(prompt.verifier, prompt.payload, data, prompt.messages, places)
+        return scores, None, None
+
+    @property
+    def remote(self) -> RemoteScores:
+        """Made when a verifier behind a network is first asked for."""
+        with self._lock:
+            if self._remote is None:
+                settings = self.rewards.services
+                self._remote = RemoteScores(settings, self.record_folder, self.index)
+            return self._remote
 
     def end_episodes(self) -> None:
         """Forget every trajectory under way: nobody waits for it any more."""
@@ -67,23 +94,33 @@ class VerifierWorker:
         verifier: str,
         payload: Mapping[str, Any],
         data: ChunkArrays,
+        prompt: Messages = (),
+        places: Sequence[int] | None = None,
     ) -> ResponseScores:
-        """Equal texts are scored once; a failing one counts for each response. Raises as `ProcessPool.score`."""
+        """Equal texts are scored once; a failing one counts for each response. `prompt`: its messages, which services
+        are told; `places`: of the responses that are to be scored, the others get 0; None: all. Raises as
+        `ProcessPool.score` and `RemoteScores.judge`."""
         texts: list[str] = []
         log_probs: list[float] = []
         for start, end in pairwise(data.offsets.tolist()):
             texts.append(self.tokenizer.decode(data.token_ids[start:end].tolist()))
             log_probs.append(data.log_probs[start:end].sum())
         counts = Counter(texts)
+        if places is not None:
+            counts = Counter(texts[place] for place in places)
         different = list(counts)
-        verdicts = self.process_pool.judge(verifier, payload, different)
+        asked = Asked(verifier, payload, prompt)
+        verdicts = self._judge(asked, different, counts)
         score_of = dict(zip(different, verdicts.scores, strict=True))
         rewards: list[float] = []
         num_failed = 0
         for text in texts:
-            score = score_of[text]
+            score = score_of.get(text, 0.0)
             num_failed += score is None
             rewards.append(score or 0.0)
+        usage = None
+        if is_remote(verifier, payload):
+            usage = self.remote.take_usage()
         return ResponseScores(
             rewards=np.array(rewards, np.float32),
             num_failed=num_failed,
@@ -92,13 +129,74 @@ class VerifierWorker:
             log_probs=np.array(log_probs, np.float32),
             answers=self._answers(verifier, payload, texts),
             evidence=evidence_of(verifier, payload, different, verdicts, counts),
+            usage=usage,
         )
 
     def wait_ready(self) -> None:
         """Return once the verifiers are loaded. Raises ConfigError when one cannot be, ResourceError when no process
         can start."""
         for verifier in self.verifiers or (LIGHTEST,):
-            self.process_pool.load(verifier)
+            if services.is_remote(verifier):
+                _ = self.remote
+            else:
+                self.process_pool.load(verifier)
+
+    def _judge(
+        self,
+        asked: Asked,
+        texts: Sequence[str],
+        counts: Mapping[str, int],
+    ) -> Verdicts:
+        """Have processes score what they can, and services the rest. `counts`: responses of each text."""
+        verifier = asked.verifier
+        payload = asked.payload
+        if services.is_remote(verifier):
+            num = sum(counts[text] for text in texts)
+            self.remote.counts["responses"] += num
+            return self.remote.judge(asked, texts)
+        if is_remote(verifier, payload):
+            return self._judge_parts(asked, texts, counts)
+        return self.process_pool.judge(verifier, payload, texts)
+
+    def _judge_parts(
+        self,
+        asked: Asked,
+        texts: Sequence[str],
+        counts: Mapping[str, int],
+    ) -> Verdicts:
+        """Scores of a composition, part by part: no service is asked about a text that an earlier part gave 0."""
+        mode = asked.payload.get("mode", composite.MODES[0])
+        weights: list[float] = []
+        found: dict[str, list[float]] = {text: [] for text in texts}
+        failed: dict[str, str] = {}
+        waiting = list(texts)
+        for part in composite.parts_of(asked.payload):
+            if part.weight == 0:
+                continue
+            weights.append(part.weight)
+            of_part = Asked(part.verifier, part.payload, asked.prompt)
+            verdicts = self._judge(of_part, waiting, counts)
+            still_open = []
+            for index, text in enumerate(waiting):
+                score = verdicts.scores[index]
+                if score is None:
+                    failed[text] = verdicts.reasons[index]
+                    continue
+                found[text].append(score)
+                total = composite.combined(mode, weights, found[text])
+                if mode == "sum" or total != 0:
+                    still_open.append(text)
+            waiting = still_open
+        scores: list[float | None] = []
+        reasons: dict[int, str] = {}
+        for place, text in enumerate(texts):
+            if text in failed:
+                scores.append(None)
+                reasons[place] = failed[text]
+            else:
+                total = composite.combined(mode, weights, found[text])
+                scores.append(total)
+        return Verdicts(scores, reasons)
 
     def _answers(
         self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]
@@ -111,7 +209,9 @@ class VerifierWorker:
         return tuple(answer_of[text] for text in texts)
 
     def close(self) -> None:
-        """Kill all processes."""
+        """Kill all processes, and end what services are asked."""
+        if self._remote is not None:
+            self._remote.close()
         self.process_pool.close()
 
     def child_pids(self) -> list[int]:

@@ -16,7 +16,14 @@ from typing import NamedTuple
 from nemo_brorl.config.schema import OwnVerifierConfig
 from nemo_brorl.core.components import import_function, is_import_path, with_params
 from nemo_brorl.core.errors import ConfigError, DataError
-from nemo_brorl.tasks.verifiers import composite, exact_match, multiple_choice, reasoning_gym, response_format
+from nemo_brorl.tasks.verifiers import (
+    composite,
+    exact_match,
+    multiple_choice,
+    reasoning_gym,
+    response_format,
+    services,
+)
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import check_timeout
 from nemo_brorl.tasks.verifiers.ifeval import instruction_following
@@ -40,6 +47,10 @@ def _no_settings(payload: Payload) -> str:
 
 def _nothing_to_prepare(settings: str) -> None:
     pass
+
+
+def _asked_by_the_worker(payload: Payload, response: str) -> float:
+    raise ConfigError("a verifier behind a network is asked by scoring workers, not in this process")
 
 
 class Template(NamedTuple):
@@ -122,6 +133,11 @@ VERIFIERS: dict[str, Scorer] = {
         check=instruction_following.check,
         load=instruction_following.load,
     ),
+    services.JUDGE: Scorer(
+        score=_asked_by_the_worker,
+        check=services.check_judge,
+        is_open=True,
+    ),
     "math": Scorer(
         score=math_answer.score,
         check=math_answer.check,
@@ -150,14 +166,22 @@ def find(name: str) -> Scorer:
     check_name(name)
     if name in VERIFIERS:
         return VERIFIERS[name]
+    if services.is_url(name):
+        return Scorer(_asked_by_the_worker, check=services.check_service, is_open=True)
     return Scorer(_imported(name), is_open=True)
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError unless `name` is a key of VERIFIERS or has the form of an import path. Imports nothing."""
-    if name not in VERIFIERS and not is_import_path(name):
+    """Raise ConfigError unless `name` is a key of VERIFIERS or has the form of an address or of an import path. Imports
+    nothing."""
+    if services.is_url(name):
+        wrong = services.wrong_url(name)
+        if wrong is not None:
+            raise ConfigError(wrong)
+    elif name not in VERIFIERS and not is_import_path(name):
         raise ConfigError(
-            f"unknown verifier {name!r}; choose {', '.join(sorted(VERIFIERS))}, or your own as package.module:function"
+            f"unknown verifier {name!r}; choose {', '.join(sorted(VERIFIERS))}, the address of a service "
+            "(http://…), or your own as package.module:function"
         )
 
 
@@ -179,11 +203,18 @@ def names_in(name: str, payload: Payload) -> list[str]:
 
 def templates(name: str, payload: Payload) -> list[Template]:
     """What must be loaded to score this payload. Imports nothing."""
+    if services.is_remote(name):
+        return []
     if name != "composite":
         return [_template(name, payload)]
     if "parts" not in payload:
         return []
-    return [_template(part.verifier, part.payload) for part in composite.parts_of(payload)]
+    found = []
+    for part in composite.parts_of(payload):
+        if not services.is_remote(part.verifier):
+            template = _template(part.verifier, part.payload)
+            found.append(template)
+    return found
 
 
 def is_open(name: str, payload: Payload) -> bool:
@@ -192,6 +223,24 @@ def is_open(name: str, payload: Payload) -> bool:
     if len(known) < len(names_in(name, payload)):
         return True  # a user's own is among them
     return any(scorer.is_open for scorer in known)
+
+
+def is_remote(name: str, payload: Payload) -> bool:
+    """Whether one of the verifiers that score this payload is asked over a network."""
+    return any(map(services.is_remote, names_in(name, payload)))
+
+
+def remote_parts(name: str, payload: Payload) -> list[tuple[str, Payload]]:
+    """The verifiers behind a network among those that score this payload, each with what it is given."""
+    if services.is_remote(name):
+        return [(name, payload)]
+    if name != "composite":
+        return []
+    found: list[tuple[str, Payload]] = []
+    for part in composite.parts_of(payload):
+        if services.is_remote(part.verifier):
+            found.append((part.verifier, part.payload))
+    return found
 
 
 def is_foreign(name: str, payload: Payload) -> bool:
@@ -229,9 +278,9 @@ def _wrong_payload(name: str, payload: Payload) -> Iterator[str]:
         yield str(error)
         return
     yield from check_timeout(payload)
-    if name in VERIFIERS:
-        for message in VERIFIERS[name].check(payload):
-            yield f"verifier {name}: {message}"
+    if name in VERIFIERS or services.is_url(name):
+        for message in find(name).check(payload):
+            yield f"verifier {services.shown_url(name)}: {message}"
 
 
 def configure(verifiers: Sequence[OwnVerifierConfig]) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.config.schema import BroRLConfig, StageConfig
-from nemo_brorl.core.errors import CheckpointError, StarvationError, TrainingError
+from nemo_brorl.core.errors import CheckpointError, ServiceError, StarvationError, TrainingError
 from nemo_brorl.training.trainer import BroRLTrainer
+from nemo_brorl.types import ScoredChunk
 from tests.support.fakes import FakeVerifier
 from tests.support.loop import fake, last_row, make_trainer, small_config
 
@@ -103,6 +104,38 @@ def test_starvation_saves_what_was_learnt_before_it_stops(tmp_path: Path) -> Non
     with pytest.raises(StarvationError, match="all_correct"):
         trainer.fit()
     assert [folder.name for folder in trainer.parts.checkpoints.complete()] == ["step_1"]
+
+
+class LostService(FakeVerifier):
+    """A service that ends with its second answer."""
+
+    num_polls = 0
+
+    def poll(self) -> list[ScoredChunk]:
+        self.num_polls += 1
+        if self.num_polls > 2:
+            raise ServiceError("a verifier's service failed")
+        return super().poll()
+
+
+def test_a_service_that_fails_leaves_the_step_to_begin_anew_with_its_rollouts(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config())
+    trainer.validate()
+    trainer.step()
+    trainer.after_step()
+    trainer.parts.generator.num_per_poll = 1  # type: ignore[attr-defined]
+    trainer.parts.sampler.verifier = LostService()
+    with pytest.raises(ServiceError):
+        trainer.fit()
+    resumed = make_trainer(tmp_path, small_config())
+    assert resumed.resume()
+    assert resumed.step_number == 1
+    resumed.fit()
+    whole = make_trainer(tmp_path / "whole", small_config())
+    whole.fit()
+    assert fake(resumed).weight == fake(whole).weight
+    rows = [row for _, row in resumed.parts.sink.rows]  # type: ignore[attr-defined]
+    assert rows[0]["rollouts/salvaged"] > 0
 
 
 def test_the_reference_is_reset_at_its_interval_and_the_event_is_written_down(tmp_path: Path) -> None:

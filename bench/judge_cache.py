@@ -1,0 +1,70 @@
+"""Requests to a judge with and without the cache of answers, for groups of N rollouts.
+
+    python bench/judge_cache.py [--size 512] [--prompts 8] [--terms 8]
+
+The rollouts are sums worked out by a pupil with habits of error (`training/warm_up/worked_sums.py`), drawn by a seed,
+in chunks of 32 as engines return them; the judge is a stand-in that replies at once. Without the cache every rollout is
+a request. The counts follow from the seed alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from random import Random
+
+from nemo_brorl.config.schema import ServicesConfig
+from nemo_brorl.tasks.scoring.remote_scores import Asked, RemoteScores
+from nemo_brorl.training.warm_up.worked_sums import Habits, work_out
+from tests.support.scoring_service import completion, serving
+
+CHUNK = 32
+HABITS = Habits(dropped_carry_rate=0.1, slip_rate=0.05)
+
+
+def responses(question: str, size: int, random: Random) -> list[str]:
+    """Rollouts of one prompt: the steps, then the answer in tags."""
+    texts = []
+    for _ in range(size):
+        worked = work_out(question, HABITS, random)
+        texts.append(f"<think>{worked.steps}</think>\n<answer>{worked.result}</answer>")
+    return texts
+
+
+def questions(num: int, num_terms: int, random: Random) -> Iterator[str]:
+    for _ in range(num):
+        terms = [str(random.randint(10, 99)) for _ in range(num_terms)]
+        yield " + ".join(terms)
+
+
+def num_asked(sees: str, arguments: argparse.Namespace) -> int:
+    """Requests for all groups, where the judge sees this part of a response."""
+    random = Random(0)
+    with serving(completion("Score: 1")) as judge:
+        scorer = RemoteScores(ServicesConfig())
+        for question in questions(arguments.prompts, arguments.terms, random):
+            prompt = ({"role": "user", "content": question},)
+            payload = {"url": judge.url, "model": "judge", "sees": sees}
+            asked = Asked("judge", payload, prompt)
+            texts = responses(question, arguments.size, random)
+            for start in range(0, len(texts), CHUNK):
+                scorer.judge(asked, texts[start : start + CHUNK])
+        scorer.close()
+    return len(judge.requests)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=512, help="rollouts of a prompt, N")
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--terms", type=int, default=8, help="terms of a sum")
+    arguments = parser.parse_args()
+    num_responses = arguments.size * arguments.prompts
+    print(f"{num_responses} rollouts: {arguments.prompts} prompts, N = {arguments.size}")
+    for sees in ("response", "answer"):
+        num = num_asked(sees, arguments)
+        print(f"sees: {sees:8}  {num:6} requests, 1 / {num_responses / num:.1f} of those without the cache")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""Scores of verifiers on the other side of a network, each asked for once.
+
+What a service says of a prompt and a text is kept (`known_answers.py`): equal answers, of one large group or of a
+prompt that comes again, are one question, also while it is still open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nemo_brorl.config.schema import ServicesConfig
+from nemo_brorl.core.errors import ConfigError, ServiceError
+from nemo_brorl.core.logs import get_logger
+from nemo_brorl.tasks.scoring.known_answers import KnownAnswers
+from nemo_brorl.tasks.scoring.process_pool import Verdicts
+from nemo_brorl.tasks.scoring.service_client import ServiceClient
+from nemo_brorl.tasks.verifiers import services
+from nemo_brorl.tasks.verifiers.payload import Payload
+
+log = get_logger(__name__)
+
+SHOWN_FAILURES = 20
+
+Messages = Sequence[Mapping[str, str]]
+Failure = ServiceError | ConfigError
+
+
+class Verdict(NamedTuple):
+    """What became of one question."""
+
+    score: float | None  # None: the service failed
+    reason: str = ""  # why
+    error: Failure | None = None  # where a failure ends the run
+
+
+class Asked(NamedTuple):
+    """Who is asked, and about which prompt."""
+
+    verifier: str
+    payload: Payload
+    prompt: Messages
+
+    @property
+    def is_judge(self) -> bool:
+        return self.verifier == services.JUDGE
+
+
+class Question(NamedTuple):
+    """One text that a service is to score."""
+
+    key: bytes
+    text: str
+
+
+class RemoteScores:
+    """Asks services. `judge` may be called from many threads; one thread of its own does the work."""
+
+    def __init__(
+        self,
+        settings: ServicesConfig,
+        folder: Path | None = None,
+        worker: int = 0,
+    ) -> None:
+        """`folder`: where answers are recorded, by worker; None: nowhere. Raises ConfigError when what is to be
+        replayed is not there."""
+        self.settings = settings
+        self.counts: Counter[str] = Counter()
+        self._open: dict[bytes, asyncio.Future[Verdict]] = {}
+        self._told: Counter[str] = Counter()
+        self._told_s = 0.0
+        self._lock = threading.Lock()
+        self.known = KnownAnswers(settings, folder, worker)
+        self._loop = asyncio.new_event_loop()
+        self._thread = ThreadPoolExecutor(1, "services")
+        self._running = self._thread.submit(self._loop.run_forever)
+        self._client = self._wait_for(self._make_client())
+
+    def judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
+        """Score of each text, None where the service failed and `rewards.services.on_failure` is `fail`. Raises
+        ServiceError where it is `stop`, ConfigError where a key is missing."""
+        work = self._judge(asked, texts)
+        verdicts: Verdicts = self._wait_for(work)
+        return verdicts
+
+    def take_usage(self) -> dict[str, float]:
+        """Counts since the last call, by the names of metrics without their group."""
+        with self._lock:
+            now = self.counts + self._client.counts
+            now_s = self._client.request_s
+            used = {"request_s": now_s - self._told_s}
+            for name, num in now.items():
+                used[name] = float(num - self._told[name])
+            self._told = now
+            self._told_s = now_s
+        return used
+
+    def close(self) -> None:
+        """End what is under way."""
+        self._wait_for(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._running.result()
+        self._thread.shutdown()
+        self.known.close()
+
+    def _wait_for(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _make_client(self) -> ServiceClient:
+        return ServiceClient(self.settings)
+
+    async def _judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
+        questions = _questions(asked, texts)
+        verdicts: dict[bytes, Verdict] = {}
+        waiting: dict[bytes, asyncio.Future[Verdict]] = {}
+        new: list[Question] = []
+        for question in questions:
+            if question is None:
+                continue
+            key = question.key
+            if key in verdicts or key in waiting:
+                continue
+            score = self.known.score(key)
+            if score is not None:
+                verdicts[key] = Verdict(score)
+            elif key in self._open:
+                waiting[key] = self._open[key]
+            else:
+                future = self._loop.create_future()
+                self._open[key] = future
+                waiting[key] = future
+                new.append(question)
+        size = 1 if asked.is_judge else self.settings.batch_size
+        tasks = []
+        for start in range(0, len(new), size):
+            batch = new[start : start + size]
+            asking = self._ask(asked, batch)
+            tasks.append(asyncio.create_task(asking))
+        for key, future in waiting.items():
+            verdicts[key] = await future
+        return _in_order(questions, verdicts)
+
+    async def _ask(self, asked: Asked, questions: Sequence[Question]) -> None:
+        """Have the questions of one request answered, whatever becomes of it."""
+        try:
+            reply = await self._reply(asked, questions)
+        except (ServiceError, ConfigError) as error:
+            self._fail(questions, error)
+            return
+        self.counts["prompt_tokens"] += reply.prompt_tokens
+        self.counts["completion_tokens"] += reply.completion_tokens
+        for place, question in enumerate(questions):
+            score = reply.scores[place]
+            reason = reply.reasons[place]
+            self.known.note(asked.verifier, question.key, score, reason)
+            self._answer(question, Verdict(score))
+
+    async def _reply(self, asked: Asked, questions: Sequence[Question]) -> services.Reply:
+        replay = self.settings.replay
+        if replay is not None:
+            raise ServiceError(f"rewards.services.replay={replay} has no answer to what was asked")
+        self.counts["asked"] += len(questions)
+        payload = asked.payload
+        texts = [question.text for question in questions]
+        headers = services.headers(payload)
+        if asked.is_judge:
+            [text] = texts
+            url = services.judge_url(payload, "chat/completions")
+            body = services.judge_request(payload, asked.prompt, text)
+            read = partial(services.read_judge_reply, payload)
+        else:
+            num = len(texts)
+            url = asked.verifier
+            body = services.service_request(payload, asked.prompt, texts)
+            read = partial(services.read_service_reply, payload, num)
+        return await self._client.post(url, body, headers, read)
+
+    def _answer(self, question: Question, verdict: Verdict) -> None:
+        """Tell those who wait for it."""
+        future = self._open.pop(question.key)
+        future.set_result(verdict)
+
+    def _fail(self, questions: Sequence[Question], error: Failure) -> None:
+        """Leave the questions unanswered; they may be asked again."""
+        self.counts["failed"] += len(questions)
+        stops = self.settings.on_failure == "stop"
+        if isinstance(error, ConfigError):
+            stops = True
+        if not stops and self.counts["failed"] <= SHOWN_FAILURES:
+            log.warning("a service failed; the response counts as failed: %s", error)
+        ends_with = error if stops else None
+        verdict = Verdict(None, str(error), ends_with)
+        for question in questions:
+            self._answer(question, verdict)
+
+
+def _questions(asked: Asked, texts: Sequence[str]) -> list[Question | None]:
+    """One for each text; None where there is nothing to ask about."""
+    told = [asked.verifier, asked.payload, list(asked.prompt)]
+    beginning = json.dumps(told, sort_keys=True, default=str)
+    of_prompt = hashlib.blake2b(beginning.encode(), digest_size=16)
+    questions: list[Question | None] = []
+    for text in texts:
+        seen = services.seen(asked.payload, text)
+        if seen is None:
+            questions.append(None)
+            continue
+        digest = of_prompt.copy()
+        digest.update(seen.encode("utf-8", "surrogatepass"))
+        key = digest.digest()
+        questions.append(Question(key, seen))
+    return questions
+
+
+def _in_order(
+    questions: Sequence[Question | None],
+    verdicts: Mapping[bytes, Verdict],
+) -> Verdicts:
+    """Verdicts by the place of their texts. Raises what is to end the run."""
+    scores: list[float | None] = []
+    reasons: dict[int, str] = {}
+    for index, question in enumerate(questions):
+        verdict = Verdict(0.0)
+        if question is not None:
+            verdict = verdicts[question.key]
+        if verdict.error is not None:
+            raise _ended(verdict.error)
+        if verdict.score is None:
+            reasons[index] = verdict.reason
+        scores.append(verdict.score)
+    return Verdicts(scores, reasons)
+
+
+def _ended(error: Failure) -> Failure:
+    """What a person is told when a service ends a run."""
+    if isinstance(error, ConfigError):
+        return error
+    return ServiceError(
+        f"a verifier's service failed, and no reward is made up for it: {error}. The same command goes on from where "
+        "this step began; rewards.services.on_failure=fail would count such responses as failed and go on"
+    )
