@@ -19,7 +19,7 @@ COMMANDS = {
     "convert": ("nemo_brorl.commands.convert", "the weights of a training checkpoint as a Hugging Face folder"),
     "report": (
         "nemo_brorl.commands.report",
-        "one HTML file about runs: curves, prompts, responses, settings",
+        "one HTML file about runs: curves, prompts, responses, timeline, settings",
     ),
     "watch": ("nemo_brorl.commands.watch", "the same page, live, on this machine"),
     "replay": ("nemo_brorl.commands.replay", "learn again from stored rollouts, with other settings or none"),

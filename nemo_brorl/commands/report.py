@@ -1,5 +1,5 @@
 """`brorl report RUN [RUN ...]` writes one HTML file about runs, to open in a browser: curves, prompts, responses,
-settings, comparison."""
+timeline, settings, comparison."""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from nemo_brorl.config.schema import BroRLConfig, StoreConfig
+from nemo_brorl.core.timeline import CHUNKS, Timeline, Work, chunk_key
+from nemo_brorl.core.trace_file import TraceFiles
 from nemo_brorl.rollouts.ledger import close_group
 from nemo_brorl.training.store.writer import StoreWriter
 from nemo_brorl.types import (
@@ -36,6 +38,7 @@ HOSTILE = (
     "![x](https://example.org/x.png) <svg/onload=alert(4)> <meta http-equiv=refresh content='0;url=https://example.org'>",
 )
 PLAIN = ("so 3 + 4 = 7 <answer>7</answer>", "hm, 3 + 4 = 8 <answer>8</answer>")  # right, wrong
+PAYLOAD = {"question": "What is 3 + 4?", "answer": "7"}
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=64)
 
 
@@ -46,6 +49,7 @@ def put_run(
     size: int = 16,
     responses: Sequence[str] = PLAIN,
     seed: int = 0,
+    task: str = "sums",
 ) -> Path:
     """A run of `num_steps` steps of `prompts` groups of `size`; prompts grow easier. Rollout i of a group answers with
     response i mod their number, the last one's text for the wrong ones."""
@@ -61,7 +65,7 @@ def put_run(
     writer = StoreWriter(folder, StoreConfig(), folder)
     with (folder / "metrics.jsonl").open("w") as file:
         for step in range(num_steps + 1):
-            groups = tuple(_groups(step, prompts, size, responses, num_steps, generator)) if step else ()
+            groups = tuple(_groups(step, prompts, size, responses, task, num_steps, generator)) if step else ()
             if step:
                 writer.write(StepRecord(step, step, 1e-3, 1.0, groups))
             file.write(json.dumps(_row(step, num_steps, groups)) + "\n")
@@ -100,11 +104,35 @@ def put_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>"}))
 
 
+def put_timeline(folder: Path, step: int, num_chunks: int = 8) -> None:
+    """A step of 10 s: two engines sample chunks for 4 s, verifiers score them, two ranks learn two mini-batches."""
+    timeline = Timeline(now=iter([1000.0, 1000.0, 1006.0, 1006.5, 1009.5, 1010.0]).__next__)
+    timeline.begin(step)
+    keys = [chunk_key(f"train/{number}", 0) for number in range(num_chunks)]
+    for number, key in enumerate(keys):
+        began_at = 1000.0 + number * 0.25
+        sampled = Work("sample", began_at, began_at + 4.0, CHUNKS, (key,))
+        scored = Work("score", began_at + 4.0, began_at + 4.25, CHUNKS, (key,))
+        timeline.note(f"engine {number % 2}", [sampled])
+        timeline.note(f"verifier {number % 2}", [scored])
+    with timeline.stage("collect"):
+        pass
+    with timeline.stage("update"):
+        first = Work("mini-batch 1 of 2", 1006.5, 1008.0, rollouts=tuple(keys[:4]))
+        second = Work("mini-batch 2 of 2", 1008.0, 1009.5, rollouts=tuple(keys[4:]))
+        for rank in range(2):
+            timeline.note(f"policy rank {rank}", [first, second])
+    done = timeline.end()
+    assert done is not None
+    TraceFiles(folder, keep_steps=100).write(done)
+
+
 def _groups(
     step: int,
     prompts: int,
     size: int,
     responses: Sequence[str],
+    task: str,
     num_steps: int,
     generator: np.random.Generator,
 ) -> Iterator[StoredGroup]:
@@ -112,7 +140,7 @@ def _groups(
         skill = generator.beta(0.6 + 2.0 * step / num_steps, 1.5)
         rewards = (generator.random(size) < skill).astype(np.float32)
         uid = f"train/{step * prompts + number}"
-        scored = _scored(uid, step, rewards, responses, generator)
+        scored = _scored(Prompt(uid, task, "exact_match", (1, 2), PAYLOAD), step, rewards, responses, generator)
         if rewards.min() == rewards.max():
             fate = "all_correct" if rewards[0] else "all_wrong"
             yield StoredGroup(scored, "sampled", fate)
@@ -128,16 +156,15 @@ def _groups(
 
 
 def _scored(
-    uid: str,
+    prompt: Prompt,
     step: int,
     rewards: np.ndarray,
     responses: Sequence[str],
     generator: np.random.Generator,
 ) -> ScoredGroup:
     size = len(rewards)
-    messages = ({"role": "user", "content": f"What is 3 + 4? {responses[0] if responses is not PLAIN else ''}"},)
-    payload = {"question": "What is 3 + 4?", "answer": "7"}
-    prompt = Prompt(uid, "sums", "exact_match", (1, 2), payload, messages=messages)
+    question = "What is 3 + 4?" if responses is PLAIN else f"What is this? {responses[0]}"
+    prompt = replace(prompt, messages=({"role": "user", "content": question},))
     texts = []
     for place in range(size):
         is_wrong = rewards[place] == 0
@@ -149,8 +176,7 @@ def _scored(
     data = ChunkArrays(np.concatenate([np.array(one, np.int32) for one in ids]), log_probs, offsets)
     request = RolloutRequest(prompt, 0, size, 0, SAMPLING)
     chunk = RolloutChunk(request, request.indices, lengths, np.ones(size, bool), step - 1, step - 1, 0, data)
-    scored = close_group(prompt, [score_chunk(chunk, rewards.tolist())])
-    return replace(scored, num_failed=0) if scored.num_failed else scored
+    return close_group(prompt, [score_chunk(chunk, rewards.tolist())])
 
 
 def _row(step: int, num_steps: int, groups: Sequence[StoredGroup]) -> dict[str, float]:

@@ -70,7 +70,8 @@ def group_details(
     payload = json.loads(group["payload"])
     messages: list[Part] = []
     for message in group["messages"]:
-        messages.append({"role": message["role"], "content": _bounded(message["content"])})
+        content = _bounded(message["content"])
+        messages.append({"role": message["role"], "content": content})
     if not messages and tokenizer is not None:
         prompt = tokenizer.backend.decode(group["prompt_ids"], skip_special_tokens=False)
         messages.append({"role": "prompt", "content": _bounded(prompt)})
@@ -87,9 +88,8 @@ def group_details(
         "origin": group["origin"],
         "num_failed": group["num_failed"],
         "verifier": group["verifier"],
-        "payload": {key: _bounded(_as_text(value)) for key, value in payload.items()},
+        "payload": _texts(payload),
         "messages": messages,
-        "waves": [[wave["num_rollouts"], wave["weight"]] for wave in group["waves"]],
         "sampling": [group["temperature"], group["top_p"], group["max_tokens"]],
         "version": group["version"],
         "newest_version": group["newest_version"],
@@ -237,8 +237,13 @@ def _answer(text: str, verifier: str, payload: Part) -> str | None:
     return None if found is None else _bounded(found)
 
 
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+def _texts(payload: Part) -> dict[str, str]:
+    """Values as bounded text."""
+    found: dict[str, str] = {}
+    for key, value in payload.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        found[key] = _bounded(text)
+    return found
 
 
 def _bounded(text: str) -> str:

@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import zip_longest
+from pathlib import Path
 from string import Template
 from typing import Any
 
 import numpy as np
 
-from nemo_brorl.commands.run_page import details
+from nemo_brorl.commands.run_page import details, lanes
 from nemo_brorl.commands.run_page.comparison import comparison
 from nemo_brorl.commands.run_page.groups import Columns, StoreTables, group_table, success_rates
 from nemo_brorl.commands.run_page.runs import Run, overview, settings_table
@@ -28,8 +29,10 @@ SCRIPTS = (
     "base.js",
     "charts.js",
     "views.js",
+    "timeline.js",
     "app.js",
 )
+TIMELINES_SHARE = 0.2  # of a report, of each run, at most
 STEPS_A_ROUND = 32  # of which a report has responses, at least one group of each, before it has more of any
 
 Part = dict[str, Any]
@@ -51,11 +54,34 @@ def report(runs: Sequence[Run], max_mib: float) -> str:
         table = group_table(by_step)
         table["unreadable"] = store.unreadable
         _put(parts, f"groups/{number}", table)
+        _put_timelines(parts, number, run.folder, max_mib)
     without = page("report", runs, parts)
     room = (max_mib * MIB - len(without)) / len(runs)
     for number, by_step in enumerate(tables):
         _put_groups(parts, number, runs[number], by_step, room)
     return page("report", runs, parts)
+
+
+def _put_timelines(
+    parts: dict[str, str],
+    number: int,
+    folder: Path,
+    max_mib: float,
+) -> None:
+    """Add timelines, the newest first, then from steps spread over the run, while they take a small part of the
+    page."""
+    found = lanes.timelines(folder)
+    _put(parts, f"timelines/{number}", found)
+    room = TIMELINES_SHARE * max_mib * MIB
+    for step in _spread_steps(found["steps"]):
+        try:
+            packed = pack(lanes.timeline(folder, step))
+        except DataError:  # deleted meanwhile, or damaged
+            continue
+        room -= len(packed)
+        if room < 0:
+            return
+        parts[f"timeline/{number}/{step}"] = packed
 
 
 def _put_groups(

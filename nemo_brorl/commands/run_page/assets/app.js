@@ -3,7 +3,15 @@
 const LOOK_S = 4;
 let shownAt = null;
 
-async function route() {
+let turn = Promise.resolve();
+
+// One view after the other: what is loaded late must not land in the next view.
+function route() {
+  turn = turn.then(showView);
+  return turn;
+}
+
+async function showView() {
   const [name, ...rest] = location.hash.slice(1).split("/");
   const known = views.find(([view]) => view === name);
   const current = name === "group" ? "groups" : known ? name : "curves";
@@ -20,6 +28,7 @@ async function route() {
   } catch (error) {
     fill(heading("This view cannot be shown"), h("p", { role: "alert" }, error.message));
   }
+  main.dataset.view = location.hash.slice(1) || "curves";
   if (isNew) { scrollTo(0, 0); main.querySelector("h2")?.focus(); }
 }
 

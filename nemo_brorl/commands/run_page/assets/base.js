@@ -136,8 +136,17 @@ function scrolled(label, ...children) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, children);
 }
 
+let fields = 0;
+
 function field(label, control) {
-  return h("label", null, label, control);
+  control.id = control.id || `field-${++fields}`;
+  return h("div", { class: "field" }, h("label", { for: control.id }, label), control);
+}
+
+function checkBox(label, isChecked, onchange) {
+  const box = h("input", { type: "checkbox", onchange: () => onchange(box.checked) });
+  box.checked = isChecked;
+  return h("label", { class: "check" }, box, label);
 }
 
 function choice(options, chosen, onchange) {

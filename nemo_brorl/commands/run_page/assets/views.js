@@ -5,10 +5,11 @@ const views = [
   ["curves", "Curves", showCurves],
   ["prompts", "Prompts", showPrompts],
   ["groups", "Groups", showGroups],
+  ["timeline", "Timeline", showTimeline],
   ["settings", "Settings", showSettings],
   ["compare", "Comparison", showComparison],
 ];
-const chosen = { run: 0, metric: null, panels: {}, filters: {}, sort: { key: "step", down: true }, page: 0, laneStep: null, different: null, search: "" };
+const chosen = { run: 0, metric: null, panels: {}, filters: {}, sort: { key: "step", down: true }, page: 0, laneStep: null, process: "", different: null, search: "" };
 const FATES = {
   trained: "learnt from in this step", carried: "kept for a later step", all_correct: "dropped: every rollout was right", all_wrong: "dropped: every rollout was wrong",
   all_equal: "dropped: equal rewards", surplus: "dropped: the batch was full", timed_out: "withdrawn at a deadline", dropped: "withdrawn: the batch was full",
@@ -212,8 +213,6 @@ function groupFilters(part, runs, again) {
   const set = (key) => (value) => { filters[key] = value; chosen.page = 0; again(); };
   const typed = (key, type, more) => h("input", { type, value: filters[key] ?? "", oninput: (event) => set(key)(event.target.value), ...more });
   const some = (key, names, words) => choice([["", "all"], ...names.map((name) => [name, words ? words(name) : name])], filters[key] ?? "", set(key));
-  const texts = h("input", { type: "checkbox", onchange: (event) => set("hasText")(event.target.checked) });
-  texts.checked = Boolean(filters.hasText);
   return h("form", { class: "filters", role: "search", "aria-label": "Filters of groups", onsubmit: (event) => event.preventDefault() },
     runChoice(runs, showGroups),
     field("Prompt or task contains", typed("text", "search")),
@@ -221,7 +220,7 @@ function groupFilters(part, runs, again) {
     field("What became of it", some("fate", part.lists.fate, (name) => `${name}${FATES[name] ? `: ${FATES[name]}` : ""}`)),
     field("From step", typed("from", "number", { min: 0 })), field("To step", typed("to", "number", { min: 0 })),
     field("Right, at least %", typed("low", "number", { min: 0, max: 100 })), field("Right, at most %", typed("high", "number", { min: 0, max: 100 })),
-    MODE === "report" ? h("label", { class: "check" }, texts, "with responses in this file") : null,
+    MODE === "report" ? checkBox("with responses in this file", Boolean(filters.hasText), set("hasText")) : null,
     h("button", { type: "button", onclick: () => { chosen.filters = {}; chosen.page = 0; showGroups(); } }, "Clear"));
 }
 
@@ -382,12 +381,11 @@ async function showSettings() {
     body.textContent = "";
     add(body, [h("p", { class: "soft", role: "status" }, `${found.length} of ${part.rows.length} settings`), scrolled("Settings", empty)]);
   };
-  const only = h("input", { type: "checkbox", onchange: (event) => { chosen.different = event.target.checked; again(); } });
-  only.checked = chosen.different;
+  const only = checkBox(several ? "only where the runs differ" : "only what is not the default", chosen.different, (isChecked) => { chosen.different = isChecked; again(); });
   fill(heading("Settings"), h("p", null, part.runs.map((name, index) => `${several ? `${name}: ` : ""}code revision ${part.revisions[index]}`).join("; ")),
     h("form", { class: "filters", role: "search", "aria-label": "Filters of settings", onsubmit: (event) => event.preventDefault() },
       field("Name, value or meaning contains", h("input", { type: "search", value: chosen.search, oninput: (event) => { chosen.search = event.target.value; again(); } })),
-      h("label", { class: "check" }, only, several ? "only where the runs differ" : "only what is not the default")), body);
+      only), body);
   again();
 }
 

@@ -10,6 +10,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +161,24 @@ def test_the_stamp_changes_with_the_files_of_a_run(run: Path) -> None:
     assert pages.stamp() == before
     (run / "events.jsonl").write_text('{"step": 1, "event": "start", "reason": "", "value": 1}\n')
     assert pages.stamp() != before
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rrggbb (WCAG 2.1)."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_every_text_stands_out_from_its_ground(theme: int) -> None:
+    """4.5 : 1 at least, in light and in dark colours (WCAG 2.1, AA)."""
+    style = (resources.files("nemo_brorl.commands.run_page") / "assets" / "page.css").read_text(encoding="utf-8")
+    blocks = re.findall(r"{[^{}]*--back:[^}]*}", style)
+    light, dark, chosen_dark = [dict(re.findall(r"--(\w+): (#\w{6})", block)) for block in blocks]
+    assert dark == chosen_dark
+    colours = (light, dark)[theme]
+    for text in ("text", "soft", "accent", "right", "wrong", "part"):
+        for ground in ("back", "card"):
+            values = sorted((luminance(colours[text]), luminance(colours[ground])))
+            assert (values[1] + 0.05) / (values[0] + 0.05) >= 4.5, (text, ground)

@@ -1,0 +1,297 @@
+"""The page of `brorl report` and `brorl watch` in a real Chromium: every view, filters, keyboard, and what a hostile
+model wrote."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_brorl.commands.run_page.page import report
+from nemo_brorl.commands.run_page.runs import open_runs
+from tests.support.browser import PHONE, WINDOW, missing, open_browser
+from tests.support.run_folders import HOSTILE, put_run, put_timeline
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+VIEWS = ("curves", "prompts", "groups", "timeline", "settings", "compare")
+NAMELESS = """() => {
+    const named = 'input, select, button, [role=img], [role=region], table:not(.u-legend)';
+    const isNamed = (element) => element.getAttribute('aria-label') || element.textContent.trim()
+        || element.labels?.[0]?.textContent.trim();
+    return [...document.querySelectorAll(named)].filter((element) => !isNamed(element)).map((one) => one.outerHTML);
+}"""
+READY = "html[data-ready=yes]"
+
+
+@dataclass
+class Watched:
+    """A page and what it did: anything but its own requests is wrong."""
+
+    page: Any
+    address: str
+    trouble: list[str] = field(default_factory=list)
+
+    def open(self, view: str = "curves") -> Any:
+        self.page.goto(f"{self.address}#{view}")
+        self.page.wait_for_selector(READY)
+        self.page.wait_for_selector(f"main[data-view='{view}']")
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with open_browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs, both of a model that attacks the page."""
+    folder = tmp_path_factory.mktemp("runs")
+    first = put_run(folder / "first", num_steps=4, prompts=20, responses=HOSTILE, task=HOSTILE[0])
+    put_timeline(first, 3)
+    put_timeline(first, 4)
+    second = put_run(folder / "second", num_steps=4, prompts=4, size=4, seed=1)
+    return [first, second]
+
+
+@pytest.fixture(scope="module")
+def address(runs: list[Path]) -> str:
+    path = runs[0].parent / "report.html"
+    path.write_text(report(open_runs(runs), max_mib=5))
+    return path.as_uri()
+
+
+def watch(browser: Any, address: str, window: dict[str, int] = WINDOW, **options: Any) -> Iterator[Watched]:
+    context = browser.new_context(viewport=window, **options)
+    page = context.new_page()
+    watched = Watched(page, address)
+    own = address.partition("?")[0]
+
+    def look(request: Any) -> None:
+        if not request.url.startswith((own, "data:,")):
+            watched.trouble.append(f"asked for {request.url}")
+
+    page.on("request", look)
+    page.on("dialog", lambda dialog: (watched.trouble.append(dialog.message), dialog.dismiss()))
+    page.on("pageerror", lambda error: watched.trouble.append(str(error)))
+    page.on("console", lambda message: watched.trouble.append(message.text) if message.type == "error" else None)
+    page.set_default_timeout(20_000)
+    yield watched
+    context.close()
+    assert watched.trouble == []
+
+
+@pytest.fixture
+def opened(browser: Any, address: str) -> Iterator[Watched]:
+    yield from watch(browser, address)
+
+
+@pytest.fixture
+def phone(browser: Any, address: str) -> Iterator[Watched]:
+    yield from watch(browser, address, PHONE, color_scheme="dark", has_touch=True)
+
+
+def texts(page: Any, selector: str) -> list[str]:
+    return page.locator(selector).all_inner_texts()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_shows_something_and_its_link_is_the_current_one(opened: Watched, view: str) -> None:
+    page = opened.open(view)
+    assert texts(page, "nav a[aria-current=page]") != []
+    assert page.locator("main canvas, main td").count() >= 3
+    assert "cannot be shown" not in page.inner_text("main")
+
+
+@pytest.mark.parametrize("view", [*VIEWS, "group/0/4/0"])
+def test_nothing_is_wider_than_a_phone(phone: Watched, view: str) -> None:
+    page = phone.open(view)
+    page.wait_for_timeout(100)
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+
+def test_curves_have_their_values_in_words_and_the_arrow_keys_read_them(opened: Watched) -> None:
+    page = opened.open()
+    panel = page.locator("figure", has=page.get_by_role("heading", name="Held-out pass@1 and pass@k")).locator(".plot")
+    assert "first from 20.0 % at training step 0 to 70.0 % at 4" in panel.get_attribute("aria-label")
+    panel.focus()
+    page.keyboard.press("End")
+    reading = page.locator("figure").first.locator(".reading")
+    assert reading.inner_text().startswith("training step 4: first 70.0 % ± 3.9 %")
+    page.keyboard.press("Home")
+    assert reading.inner_text().startswith("training step 0")
+
+
+def test_a_chart_has_its_numbers_as_a_table(opened: Watched) -> None:
+    page = opened.open()
+    page.locator("figure details summary").first.click()
+    assert "70.0 %" in page.locator("figure table[aria-label]").first.inner_text()
+
+
+def test_any_metric_can_be_chosen(opened: Watched) -> None:
+    page = opened.open()
+    page.select_option("#any-metric", "policy/entropy")
+    page.wait_for_selector("h3:has-text('policy/entropy')")
+    assert "Entropy of the policy before the update" in page.inner_text("main")
+
+
+def test_groups_are_filtered_sorted_and_turned_by_page(opened: Watched) -> None:
+    page = opened.open("groups")
+    status = page.locator("main p[role=status]")
+    assert status.inner_text() == "80 groups, 1 to 50 shown"
+    page.get_by_role("button", name="Next").click()
+    assert status.inner_text() == "80 groups, 51 to 80 shown"
+    page.get_by_label("From step").fill("4")
+    assert status.inner_text() == "20 groups, 1 to 20 shown"
+    page.get_by_role("button", name="right", exact=True).click()
+    first = texts(page, "main tbody tr td:nth-child(6)")
+    page.get_by_role("button", name="right ▾").click()
+    assert texts(page, "main tbody tr td:nth-child(6)")[0] != first[0]
+    assert page.locator("th[aria-sort=ascending]").inner_text().startswith("right")
+    page.get_by_label("Right, at most %").fill("0")
+    assert set(texts(page, "main tbody tr td:nth-child(4)")) <= {"all_wrong"}
+    page.get_by_label("Prompt or task contains").fill("no such prompt")
+    assert status.inner_text() == "No group passes these filters."
+    page.get_by_role("button", name="Clear").click()
+    assert page.locator("main p[role=status]").inner_text() == "80 groups, 1 to 50 shown"
+
+
+def test_another_run_is_chosen(opened: Watched) -> None:
+    page = opened.open("groups")
+    page.get_by_label("Run", exact=True).select_option("1")
+    page.wait_for_selector("text=16 groups, 1 to 16 shown")
+
+
+def test_a_group_is_opened_by_the_keyboard_and_left_again(opened: Watched) -> None:
+    page = opened.open("groups")
+    page.locator("main td a").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h2:has-text('Group train/')")
+    assert page.evaluate("document.activeElement.tagName") == "H2"
+    page.get_by_role("link", name="All groups").click()
+    page.wait_for_selector("h2:has-text('Groups')")
+
+
+def test_what_a_model_wrote_is_text_and_marks_are_named(opened: Watched) -> None:
+    page = opened.open("group/0/4/0")
+    said = "\n".join(texts(page, ".response .said"))
+    assert "<svg/onload=alert(4)>" in said
+    for row in range(20):
+        opened.open(f"group/0/4/{row}")
+        said += "\n".join(texts(page, ".response .said, .message .said"))
+        assert page.locator("main script, main img, main svg, main iframe, main meta, main style").count() == 0
+        assert "\u202e" not in page.inner_text("main")
+        assert "\x1b" not in page.inner_text("main")
+    assert "<script>document.title='taken'</script>" in said
+    for name in ("ESC", "NUL", "BEL", "U+202E", "U+2066", "U+200B"):
+        assert name in said
+    assert page.title() == "BroRL: first and second"
+
+
+def test_a_name_of_a_task_is_text_in_lists_and_tables(opened: Watched) -> None:
+    page = opened.open("groups")
+    assert "<script>document.title" in page.locator("main tbody tr").first.inner_text()
+    assert page.locator("main img").count() == 0
+
+
+def test_spans_of_a_step_are_drawn_read_and_chosen_by_process(opened: Watched) -> None:
+    page = opened.open("timeline")
+    assert "Step 4: 10.00 s. 13 lanes, 24 spans" in page.locator(".plot").get_attribute("aria-label")
+    stages = texts(page, "table[aria-label='Stages of the driver'] tr")
+    assert stages[1].split("\t") == ["collect", "6.000 s", "60.0 %"]
+    page.locator(".plot").focus()
+    page.keyboard.press("Home")
+    assert "driver collect (6.000 s), engine 0 sample (4.000 s)" in page.locator(".reading").inner_text()
+    page.get_by_role("combobox", name="Processes").select_option("engine")
+    page.wait_for_selector(".plot[aria-label*='8 lanes, 8 spans']")
+    page.get_by_role("combobox", name="Step").select_option("3")
+    page.wait_for_selector("h3:has-text('Step 3')")
+
+
+def test_settings_that_differ_are_shown_first_and_all_on_demand(opened: Watched) -> None:
+    page = opened.open("settings")
+    assert texts(page, "main tbody td:first-child") == ["trainer.seed"]
+    page.get_by_label("only where the runs differ").uncheck()
+    page.get_by_label("Name, value or meaning contains").fill("scaling axis")
+    assert texts(page, "main tbody td:first-child") == ["rollouts.num_per_prompt"]
+
+
+def test_runs_are_compared_with_intervals(opened: Watched) -> None:
+    page = opened.open("compare")
+    rows = texts(page, "table[aria-label=Comparison] tbody tr")
+    assert rows[0].split("\t")[:4] == ["first", "4", "70.0 %", "66.1 … 73.9 %"]
+    assert rows[1].split("\t")[4:6] == ["+0.0 points", "−5.5 points … +5.5 points"]
+
+
+def test_dark_and_light_are_chosen_by_a_button(opened: Watched) -> None:
+    page = opened.open()
+    page.get_by_role("button", name="Dark or light").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 24)"
+    page.get_by_role("button", name="Dark or light").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+@pytest.mark.parametrize("view", [*VIEWS, "group/0/4/0"])
+def test_every_control_and_chart_has_a_name(opened: Watched, view: str) -> None:
+    page = opened.open(view)
+    assert page.evaluate(NAMELESS) == []
+
+
+def test_lines_of_a_megabyte_are_bounded(browser: Any, tmp_path: Path) -> None:
+    line = "x" * 1_000_000
+    run = put_run(tmp_path / "long", num_steps=1, prompts=2, size=2, responses=(line, line))
+    path = tmp_path / "report.html"
+    path.write_text(report(open_runs([run]), max_mib=5))
+    assert path.stat().st_size < 1_000_000
+    for watched in watch(browser, path.as_uri(), PHONE):
+        page = watched.open("group/0/1/0")
+        assert "998,801 tokens are left out here" in page.inner_text(".response")
+        assert "more characters" in page.inner_text(".message")
+        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+
+@pytest.fixture
+def served(runs: list[Path]) -> Iterator[str]:
+    """The address that `brorl watch` prints."""
+    command = [sys.executable, "-m", "nemo_brorl", "watch", str(runs[0])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ}) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+def test_a_page_that_is_served_shows_what_the_run_writes_and_every_response(
+    browser: Any, runs: list[Path], served: str
+) -> None:
+    for watched in watch(browser, served):
+        page = watched.open()
+        for view in VIEWS[:-1]:
+            watched.open(view)
+            assert "cannot be shown" not in page.inner_text("main")
+        watched.open("group/0/4/0")
+        assert page.locator(".response").count() == 12
+        number = page.locator(".grid button:not(.has-text)").first
+        number.click()
+        page.locator(".response").nth(12).wait_for()
+        watched.open("curves")
+        with (runs[0] / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 5, "reward/mean": 0.875}\n')
+        page.wait_for_selector(".card:has-text('0.875')")
+
+
+def test_a_page_without_its_token_is_refused(browser: Any, served: str) -> None:
+    page = browser.new_page()
+    answer = page.goto(served[:-3] + "xyz")
+    assert answer.status == 403
+    assert "brorl watch" in page.inner_text("body")
+    page.close()
