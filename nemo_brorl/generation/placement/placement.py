@@ -266,7 +266,7 @@ class ChunkPlacement:
     def _holder_or(self, engine: int, chunk: int) -> int:
         """Who takes a chunk: of a turn, the engine with its tokens, if it has room and this one has no less work."""
         holder = self._holders.turn_holder(chunk)
-        if holder is None or self._engines[holder].num_rollouts > self._max_rollouts:
+        if holder is None or self._engines[holder].num_rollouts > self.max_rollouts:
             return engine
         work = self._engines[engine].work + self._prefill_work(engine, chunk)
         return holder if self._engines[holder].work <= work else engine
