@@ -27,7 +27,7 @@ from typing import Any
 import ray
 
 from bench.stand_ins import PROMPT_TOKENS, VOCAB_SIZE, BulkPrompts, StandInGenerator, StandInVerifier
-from nemo_brorl.algorithm.packing import plan_update
+from nemo_brorl.algorithm.packing import Sharing, plan_update
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.derived import num_engines
 from nemo_brorl.config.schema import BroRLConfig
@@ -143,7 +143,7 @@ def one_step(carry_over: CarryOver, config: BroRLConfig, data_parallel_size: int
     with watch.measure("plan"):
         plan = plan_update(
             batch, num_mini_batches=config.algorithm.num_mini_batches, data_parallel_size=data_parallel_size,
-            token_budget=config.policy.tokens_per_micro_batch, shared_prompt=True, version=1, learning_rate=1e-6,
+            token_budget=config.policy.tokens_per_micro_batch, sharing=Sharing(), version=1, learning_rate=1e-6,
             objective="ppo_clip",
             seed=1,
         )  # fmt: skip

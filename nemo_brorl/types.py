@@ -66,10 +66,24 @@ class TurnRecord:
 
     rewards: Float32  # [n, k] raw
     is_tool_error: Bool  # [n, k] a tool was called wrongly
+    ends: TurnEnds | None = None  # None: not over yet
 
     def rows(self, places: Sequence[int] | Bool) -> TurnRecord:
         """The record of some of them."""
-        return TurnRecord(self.rewards[places], self.is_tool_error[places])
+        ends = None if self.ends is None else self.ends.rows(places)
+        return TurnRecord(self.rewards[places], self.is_tool_error[places], ends)
+
+
+@dataclass(frozen=True)
+class TurnEnds:
+    """How responses begin, up to the end of each turn with what was observed after it; for the driver, which holds no
+    tokens, to see what they share. Of fewer turns than k the last one is repeated."""
+
+    lengths: Int32  # [n, k] tokens until there
+    keys: UInt64  # [n, k] of these tokens: equal ones have equal keys
+
+    def rows(self, places: Sequence[int] | Bool) -> TurnEnds:
+        return TurnEnds(self.lengths[places], self.keys[places])
 
 
 @dataclass(frozen=True)
@@ -260,6 +274,21 @@ class ScoredGroup:
     def turns(self) -> tuple[TurnRecord | None, ...]:
         """Of each chunk the record of its trajectories' turns; None: of no environment."""
         return self.records or (None,) * len(self.group.chunks)
+
+    @property
+    def turn_ends(self) -> TurnEnds | None:
+        """Of all rollouts; None where they are not known of all."""
+        known = [record.ends for record in self.turns if record is not None and record.ends is not None]
+        if len(known) < len(self.group.chunks):
+            return None
+        most = max(ends.lengths.shape[1] for ends in known)
+        lengths: list[Int32] = []
+        keys: list[UInt64] = []
+        for ends in known:
+            missing = ((0, 0), (0, most - ends.lengths.shape[1]))
+            lengths.append(np.pad(ends.lengths, missing, mode="edge"))
+            keys.append(np.pad(ends.keys, missing, mode="edge"))
+        return TurnEnds(np.concatenate(lengths), np.concatenate(keys))
 
     @property
     def num_turns(self) -> Int32:

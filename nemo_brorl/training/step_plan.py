@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nemo_brorl.algorithm.packing import plan_update
+from nemo_brorl.algorithm.packing import Sharing, plan_update
 from nemo_brorl.config.derived import micro_batch_tokens
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import TrainBatch, UpdatePlan
@@ -24,7 +24,7 @@ def plan_step(
         num_mini_batches=config.algorithm.num_mini_batches,
         data_parallel_size=data_parallel_size,
         token_budget=micro_batch_tokens(config) * config.policy.context_parallel_size,
-        shared_prompt=config.policy.shared_prompt,
+        sharing=Sharing(config.policy.shared_prompt, config.policy.least_shared_tokens),
         version=version,
         learning_rate=learning_rate,
         objective=config.algorithm.loss,

@@ -14,14 +14,13 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
+from nemo_brorl.algorithm.shared_turns import DEEPEST
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
 from nemo_brorl.policy.rows.row_layout import Span
 from nemo_brorl.types import Int32, Int64
 
 # a stretch stays whole if a rank's share of the row holds this many of its length: they spread evenly then
 _WHOLE_PER_RANK = 4
-# Levels below the root: each is a pass of the attention over all that lies below it.
-_DEEPEST = 16
 
 
 @dataclass(eq=False)
@@ -152,7 +151,7 @@ def _end(stretch: Stretch | None) -> int:
 
 def _is_enough(num_tokens: int, least_shared: int, parent: Stretch | None) -> bool:
     depth = 0 if parent is None else 1 + len(parent.ancestors)
-    return 0 < least_shared <= num_tokens and depth <= _DEEPEST
+    return 0 < least_shared <= num_tokens and depth <= DEEPEST
 
 
 def _in_order(stretch: Stretch) -> Iterator[Stretch]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from nemo_brorl.types import ChunkArrays, Float32, Int32, UInt64
+from nemo_brorl.types import ChunkArrays, Float32, Int32, TurnEnds, UInt64
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying by it loses nothing modulo 2^64
 
@@ -44,6 +44,32 @@ def response_keys(data: ChunkArrays) -> UInt64:
     factors = lengths.astype(np.uint64)
     terms = sums[ends] - sums[starts]
     return factors * powers[lengths] + terms
+
+
+def turn_ends(data: ChunkArrays, num_turns: int) -> TurnEnds:
+    """Of responses with so many turns at most: where the next turn begins, and at last where the response ends. A key
+    is Σ (t_i + 1) b^i modulo 2^64 over its tokens."""
+    starts = data.offsets[:-1]
+    lengths = np.diff(data.offsets)
+    num = len(lengths)
+    longest = int(lengths.max(initial=0))
+    powers = np.ones(longest + 1, np.uint64)
+    np.cumprod(np.full(longest, _BASE), out=powers[1:])
+    places = np.arange(len(data.token_ids)) - np.repeat(starts, lengths)
+    digits = data.token_ids.astype(np.uint64) + np.uint64(1)
+    sums = np.zeros(len(digits) + 1, np.uint64)
+    np.cumsum(digits * powers[places], out=sums[1:])
+    ends = np.repeat(lengths[:, None], num_turns, axis=1)
+    if data.is_sampled is not None:
+        begins = data.is_sampled & ~np.append(False, data.is_sampled[:-1]) & (places > 0)
+        tokens = np.flatnonzero(begins)  # the first of each later turn
+        rows = np.searchsorted(data.offsets, tokens, side="right") - 1
+        first_of_row = np.searchsorted(rows, np.arange(num))
+        turns = np.arange(len(tokens)) - first_of_row[rows]
+        is_kept = turns < num_turns
+        ends[rows[is_kept], turns[is_kept]] = places[tokens[is_kept]]
+    keys = sums[starts[:, None] + ends] - sums[starts][:, None]
+    return TurnEnds(ends.astype(np.int32), keys)
 
 
 def repeated_share(token_ids: Int32, ngram: int) -> float:

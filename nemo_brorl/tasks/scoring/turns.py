@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.tasks.scoring.episodes import EpisodeHost, EpisodeOutcome, EpisodeStep, TurnTokens
 from nemo_brorl.tasks.scoring.process_pool import LATE
-from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys
+from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys, turn_ends
 from nemo_brorl.types import (
     Bool,
     ChunkArrays,
@@ -135,13 +136,14 @@ class TurnJudge:
         if self.sums_rewards:
             rewards = turns.rewards.sum(axis=1)
         log_probs = [part.sum() for part in _split(arrays, arrays.log_probs)]
+        ends = turn_ends(arrays, turns.rewards.shape[1])
         return ResponseScores(
             rewards=np.where(has_failed, 0, rewards),
             num_failed=int(has_failed.sum()),
             repetition=repetition_of(arrays, self.ngram),
             keys=response_keys(arrays),
             log_probs=np.array(log_probs, np.float32),
-            turns=turns,
+            turns=replace(turns, ends=ends),
         )
 
     def end_all(self) -> None:

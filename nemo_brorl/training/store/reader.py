@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.core.object_store import fetch_all, store
 from nemo_brorl.rollouts.ledger import close_group
-from nemo_brorl.tasks.scoring.repetition import response_keys
+from nemo_brorl.tasks.scoring.repetition import response_keys, turn_ends
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.tables import FORMAT, METADATA
 from nemo_brorl.types import (
@@ -175,7 +175,7 @@ def _scored_group(row: Mapping[str, Any], columns: Columns, table: pa.Table) -> 
         chunk = _chunk(request, columns, arrays, rows)
         num_failed = row["num_failed"] if not parts else 0
         part = _scored_chunk(chunk, columns, rows, num_failed)
-        parts.append(replace(part, turns=_turns(table, rows)))
+        parts.append(replace(part, turns=_turns(table, rows, chunk.data)))
     waves: list[Wave] = []
     for wave in row["waves"]:
         waves.append(Wave(**wave))
@@ -212,13 +212,17 @@ def _is_sampled(table: pa.Table) -> Bool | None:
     return np.concatenate(rows)
 
 
-def _turns(table: pa.Table, rows: slice) -> TurnRecord | None:
+def _turns(table: pa.Table, rows: slice, data: ChunkArrays) -> TurnRecord | None:
     """Record of the turns of a chunk's trajectories; None: of no environment."""
     rewards = table["turn_rewards"][rows].to_pylist()
     if rewards[0] is None:
         return None
     tool_errors = table["tool_errors"][rows].to_pylist()
-    return TurnRecord(np.array(rewards, np.float32), np.array(tool_errors, bool))
+    return TurnRecord(
+        rewards=np.array(rewards, np.float32),
+        is_tool_error=np.array(tool_errors, bool),
+        ends=turn_ends(data, len(rewards[0])),
+    )
 
 
 def _rows_of_chunks(numbers: np.ndarray) -> Sequence[slice]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_brorl.algorithm.packing import plan_update
+from nemo_brorl.algorithm.packing import Sharing, plan_update
 from nemo_brorl.config.derived import micro_batch_tokens
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
@@ -135,7 +135,7 @@ def warm_up(
             num_mini_batches=block,
             data_parallel_size=policy.data_parallel_size,
             token_budget=micro_batch_tokens(config) * config.policy.context_parallel_size,
-            shared_prompt=True,
+            sharing=Sharing(),
             version=version + 1,
             learning_rate=learning_rate(config, step),
             objective="cross_entropy",

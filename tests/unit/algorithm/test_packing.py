@@ -7,8 +7,8 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.packing import Packer, fresh_in_the_last, plan_update, stratify
-from nemo_brorl.types import TrainBatch, UpdatePlan
+from nemo_brorl.algorithm.packing import Packer, Sharing, fresh_in_the_last, plan_update, stratify
+from nemo_brorl.types import TrainBatch, TurnEnds, UpdatePlan
 from tests.support.fakes import make_group
 
 
@@ -21,7 +21,7 @@ def make_plan(sizes: list[int], **settings: object) -> UpdatePlan:
     batch = TrainBatch(
         tuple(groups), tuple(np.zeros(size, np.float32) for size in sizes), tuple(np.arange(size) for size in sizes)
     )
-    defaults = dict(num_mini_batches=4, data_parallel_size=2, token_budget=200, shared_prompt=True, version=1,
+    defaults = dict(num_mini_batches=4, data_parallel_size=2, token_budget=200, sharing=Sharing(), version=1,
                     learning_rate=1.0,
                     objective="ppo_clip", seed=3)  # fmt: skip
     return plan_update(batch, **(defaults | settings))  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ def make_plan(sizes: list[int], **settings: object) -> UpdatePlan:
 
 @pytest.mark.parametrize("shared_prompt", [True, False])
 def test_every_rollout_is_trained_exactly_once(shared_prompt: bool) -> None:
-    plan = make_plan([64, 16, 48], shared_prompt=shared_prompt)
+    plan = make_plan([64, 16, 48], sharing=Sharing(shared_prompt))
     seen: Counter[tuple[int, int]] = Counter()
     ranks = chain.from_iterable(plan.mini_batches)
     for micro in chain.from_iterable(ranks):
@@ -47,10 +47,10 @@ def test_micro_batches_stay_within_the_budget_and_ranks_have_equally_many() -> N
 
 def test_token_counts_are_those_of_the_layout() -> None:
     # one group of 3 prompt tokens, responses of 4, 5, 6: shared 3 + 15, unshared 3 * 3 + 15
-    packer = Packer([3], [np.asarray([4, 5, 6], np.int32)], token_budget=100, shared_prompt=True)
+    packer = Packer([3], [np.asarray([4, 5, 6], np.int32)], token_budget=100, sharing=Sharing())
     ((micro,),) = packer.pack([(0, 0), (0, 1), (0, 2)], 1)
     assert (micro.num_tokens, micro.num_loss_tokens, len(micro.segments)) == (18, 15, 1)
-    packer.shared_prompt = False
+    packer.shares_prompt = False
     ((micro,),) = packer.pack([(0, 0), (0, 1), (0, 2)], 1)
     assert (micro.num_tokens, micro.num_loss_tokens, len(micro.segments)) == (24, 15, 3)
 
@@ -58,13 +58,13 @@ def test_token_counts_are_those_of_the_layout() -> None:
 def test_rows_are_filled_by_all_tokens_and_the_loss_is_divided_by_the_sampled_ones() -> None:
     lengths = [np.array([4, 5, 6], np.int32)]
     num_sampled = [np.array([4, 2, 3], np.int32)]
-    packer = Packer([3], lengths, token_budget=100, shared_prompt=True, num_sampled=num_sampled)
+    packer = Packer([3], lengths, token_budget=100, sharing=Sharing(), num_sampled=num_sampled)
     ((micro,),) = packer.pack([(0, 0), (0, 1), (0, 2)], 1)
     assert (micro.num_tokens, micro.num_loss_tokens) == (18, 9)
 
 
 def test_a_rollout_above_the_budget_gets_a_micro_batch_of_its_own() -> None:
-    packer = Packer([3], [np.asarray([50, 2, 2], np.int32)], token_budget=20, shared_prompt=True)
+    packer = Packer([3], [np.asarray([50, 2, 2], np.int32)], token_budget=20, sharing=Sharing())
     ((first, *rest),) = packer.pack([(0, 0), (0, 1), (0, 2)], 1)
     assert first.segments[0].rollouts == (0,)
     assert sum(len(micro.segments[0].rollouts) for micro in rest) == 2
@@ -97,7 +97,7 @@ def test_the_denominator_counts_response_tokens_over_all_ranks() -> None:
 
 def test_a_group_above_the_budget_is_cut_over_ranks_and_micro_batches() -> None:
     lengths = np.random.default_rng(0).integers(8, 57, 512).astype(np.int32)
-    packer = Packer([200], [lengths], token_budget=2000, shared_prompt=True)
+    packer = Packer([200], [lengths], token_budget=2000, sharing=Sharing())
     ranks = packer.pack([(0, rollout) for rollout in range(512)], 4)
     counts = {len(rank) for rank in ranks}
     # 16.4k response tokens over 4 ranks are 4.1k each, in at least 3 pieces of 1,800 beside a prompt of 200
@@ -110,7 +110,7 @@ def test_a_group_above_the_budget_is_cut_over_ranks_and_micro_batches() -> None:
 
 def test_unequal_groups_still_give_every_rank_as_many_micro_batches_and_tokens() -> None:
     lengths = [np.full(64, length, np.int32) for length in (4, 60, 12, 200)]
-    packer = Packer([30, 5, 80, 20], lengths, token_budget=1000, shared_prompt=True)
+    packer = Packer([30, 5, 80, 20], lengths, token_budget=1000, sharing=Sharing())
     ranks = packer.pack([(group, rollout) for group in range(4) for rollout in range(64)], 3)
     assert len({len(rank) for rank in ranks}) == 1
     tokens = [sum(micro.num_tokens for micro in rank) for rank in ranks]
@@ -123,17 +123,52 @@ def test_a_shared_prompt_counts_once_in_the_balance_and_unshared_every_time() ->
     # unshared 880 and 96, so the first of two ranks takes fewer of the first group where its prompt is repeated
     items = [(group, rollout) for group in range(2) for rollout in range(8)]
     lengths = [np.full(8, 10, np.int32)] * 2
-    shared, unshared = (Packer([100, 2], lengths, 10_000, is_shared).pack(items, 2) for is_shared in (True, False))
+    shared, unshared = (
+        Packer([100, 2], lengths, 10_000, Sharing(is_shared)).pack(items, 2) for is_shared in (True, False)
+    )
     assert [len(rank[0].segments[0].rollouts) for rank in shared] == [6, 2]
     assert [len(rank[0].segments) for rank in unshared] == [5, 11]
 
 
 def test_a_long_tail_is_filled_into_as_few_parts_as_hold_it_the_fullest_as_empty_as_can_be() -> None:
     lengths = [np.array([1, 1, 1, 6, 1, 1, 1, 1], np.int32)]
-    ranks = Packer([1], lengths, token_budget=8, shared_prompt=True).pack([(0, rollout) for rollout in range(8)], 1)
+    ranks = Packer([1], lengths, token_budget=8, sharing=Sharing()).pack([(0, rollout) for rollout in range(8)], 1)
     # Two parts of equal cost would begin with the first four rollouts, 10 tokens. Filled to 8: 4, 8, 4; to 7: 4, 7, 5.
     assert [micro.segments[0].rollouts for micro in ranks[0]] == [(0, 1, 2), (3,), (4, 5, 6, 7)]
     assert [micro.num_tokens for micro in ranks[0]] == [4, 7, 5]
+
+
+def ends_of(*rollouts: list[tuple[int, int]]) -> TurnEnds:
+    """Ends of turns, each as (tokens until there, key)."""
+    ends = np.array(rollouts)
+    return TurnEnds(ends[..., 0].astype(np.int32), ends[..., 1].astype(np.uint64))
+
+
+def test_turns_that_trajectories_share_count_once_and_lie_side_by_side() -> None:
+    # turns a and b of 40 tokens, then a c of 30 more; a response of 10 tokens each after them
+    a, ac, b = (40, 1), (70, 2), (40, 3)
+    lengths = [np.array([80, 50, 80, 50, 50], np.int32)]
+    ends = [ends_of([a, ac], [b, (50, 4)], [a, ac], [b, (50, 5)], [a, (50, 6)])]
+    everything = [(0, rollout) for rollout in range(5)]
+    packer = Packer([100], lengths, 1000, Sharing(least_tokens=20), turn_ends=ends)
+    ((micro,),) = packer.pack(everything, 1)
+    assert micro.segments[0].rollouts in {(4, 0, 2, 1, 3), (0, 2, 4, 1, 3)}
+    assert micro.num_tokens == 100 + 40 + 30 + 10 + 10 + 10 + 40 + 10 + 10
+    ((plain,),) = Packer([100], lengths, 1000, Sharing(), turn_ends=ends).pack(everything, 1)
+    assert plain.num_tokens == 100 + 310
+    # 30 tokens more are too few: they are part of what follows
+    ((less,),) = Packer([100], lengths, 1000, Sharing(least_tokens=31), turn_ends=ends).pack(everything, 1)
+    assert less.num_tokens == 100 + 40 + 40 + 40 + 10 + 40 + 10 + 10
+
+
+def test_a_cut_copies_what_lies_on_both_sides_and_the_budget_counts_it() -> None:
+    lengths = [np.array([50, 50, 50, 50], np.int32)]
+    ends = [ends_of(*([(40, 1), (50, 2 + rollout)] for rollout in range(4)))]
+    packer = Packer([10], lengths, 75, Sharing(least_tokens=20), turn_ends=ends)
+    (ranks,) = packer.pack([(0, rollout) for rollout in range(4)], 1)
+    assert [micro.num_tokens for micro in ranks] == [70, 70]
+    first, second = packer.pack([(0, rollout) for rollout in range(4)], 2)
+    assert [micro.num_tokens for micro in (*first, *second)] == [70, 70]
 
 
 def taken(plan: UpdatePlan) -> Counter[tuple[int, int]]:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from nemo_brorl.algorithm.packing import Packer, Sharing
 from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedSegment, Response, Row
 from nemo_brorl.policy.rows.row_builder import build_row
 from nemo_brorl.policy.rows.row_layout import Block, RowSettings, Span
+from nemo_brorl.tasks.scoring.repetition import turn_ends
 from nemo_brorl.types import ChunkArrays
 
 CPU = torch.device("cpu")
@@ -140,6 +142,28 @@ def test_a_shared_token_counts_only_where_it_was_sampled() -> None:
     assert laid.packing.targets.tolist() == [5, 6, 7]
     assert laid.score_index is not None
     assert (laid.score_index.tolist(), laid.response_index.tolist()) == ([0, 1, 2, 0], [0, 0, 0, 1])
+
+
+def test_a_plan_that_knows_the_ends_of_turns_only_counts_the_tokens_of_its_rows() -> None:
+    """Random turns of 20 to 29 tokens, two of them observed, three a trajectory, each of two kinds."""
+    random = np.random.default_rng(0)
+    kinds = [[random.integers(10, 99, random.integers(20, 30), dtype=np.int32) for _ in range(2)] for _ in range(3)]
+    texts = [[kinds[turn][random.integers(0, 2)] for turn in range(3)] for _ in range(24)]
+    responses = [np.concatenate(turns) for turns in texts]
+    masks = [np.arange(len(turn)) < len(turn) - 2 for turns in texts for turn in turns]
+    offsets = np.cumsum([0, *map(len, responses)])
+    zeros = np.zeros(offsets[-1], np.float32)
+    data = ChunkArrays(np.concatenate(responses), zeros, offsets, np.concatenate(masks))
+    ends = turn_ends(data, 3)
+    assert ends.lengths[0].tolist() == np.cumsum([len(turn) for turn in texts[0]]).tolist()
+    lengths = [np.diff(offsets).astype(np.int32)]
+    packer = Packer([5], lengths, 200, Sharing(least_tokens=16), turn_ends=[ends])
+    (micros,) = packer.pack([(0, rollout) for rollout in range(24)], 1)
+    assert len(micros) > 1
+    for micro in micros:
+        mine = [responses[rollout].tolist() for rollout in micro.segments[0].rollouts]
+        assert micro.num_tokens <= 200
+        assert micro.num_tokens == trunk(*mine, least_shared=16, prompt=(1, 2, 3, 4, 5)).token_ids.size(1)
 
 
 def test_observed_tokens_are_read_and_not_predicted_and_the_last_of_them_predicts_the_next_turn() -> None:
