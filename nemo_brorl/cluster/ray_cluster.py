@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
+import stat
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +25,7 @@ log = get_logger(__name__)
 
 CPU_OBJECT_STORE_BYTES = 1 << 30
 MIN_LOCAL_CPUS = 2  # logical slots: actors ask for fractions, the cores are shared in time
+TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 START_TRIES = 3
 # Text of the bare Exception that Ray raises when its raylet takes longer than its fixed 30 seconds.
 SLOW_START = "node timed out during startup"
@@ -34,8 +38,10 @@ class RayCluster:
     """A context: inside it Ray is up; on the way out everything started here is gone.
 
     With RAY_ADDRESS set (a Slurm job sets it) it connects, checks that the cluster has the GPUs the config asks for,
-    and leaves it running. Otherwise Ray's processes are ours, and a watch ends the run when an essential one is lost:
-    Ray itself would say nothing for a minute or more. BRORL_ACTOR_LOGS=1 shows the actors' own output.
+    and leaves it running. Otherwise Ray's processes are ours. Who wants to talk to them needs this run's token, and
+    their sockets lie in a folder that other users cannot enter (RAY_TMPDIR names another one). A watch ends the run
+    when an essential process is lost: Ray itself would say nothing for a minute or more. BRORL_ACTOR_LOGS=1 shows the
+    actors' own output.
     """
 
     def __init__(self, config: TrainerConfig) -> None:
@@ -43,8 +49,11 @@ class RayCluster:
         self._is_ours = "RAY_ADDRESS" not in os.environ
         self._processes: list[psutil.Process] = []  # that Ray started here
         self._watch: RayWatch | None = None
+        self._has_own_token = self._is_ours and not any(name in os.environ for name in TOKEN_SETTINGS)
 
     def __enter__(self) -> RayCluster:
+        if self._has_own_token:
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # Ray would keep one in a file of the home folder
         try:
             self._connect()
         except (ConnectionError, RuntimeError, OSError) as error:
@@ -78,6 +87,8 @@ class RayCluster:
             self._watch.close()
         started = with_descendants(self._processes)
         ray.shutdown()
+        if self._has_own_token:
+            os.environ.pop("RAY_AUTH_TOKEN", None)
         num_left = end_processes(started, END_S)
         if num_left:
             log.warning("%d processes of Ray's had not ended %.0f s after it and were killed", num_left, END_S)
@@ -118,6 +129,8 @@ class RayCluster:
             options["address"] = os.environ["RAY_ADDRESS"]
             return options
         options["include_dashboard"] = False
+        if "RAY_TMPDIR" not in os.environ:
+            options["_temp_dir"] = str(private_folder() / "ray")  # Ray opens its own folder to everybody
         if self.config.gpus_per_node == 0:
             options["num_cpus"] = max(os.cpu_count() or 1, MIN_LOCAL_CPUS)
             options["num_gpus"] = 0
@@ -135,6 +148,21 @@ class RayCluster:
         sys.stderr.flush()
         end_processes(with_descendants(self._processes), 0.0)
         os._exit(LOST)
+
+
+def private_folder() -> Path:
+    """Folder for Ray's sockets and logs that nobody else may enter; its path is short, as those of sockets must be.
+    Raises ResourceError where somebody else has made it."""
+    folder = Path("/tmp") / f"brorl-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    is_private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    if not is_private or status.st_uid != os.getuid():
+        raise ResourceError(
+            f"{folder} belongs to another user, or others may enter it: remove it, or set RAY_TMPDIR to a folder of "
+            "your own with a short path"
+        )
+    return folder
 
 
 class RayWatch:

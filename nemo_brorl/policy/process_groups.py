@@ -14,24 +14,12 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from nemo_brorl.policy.device import Device
 from nemo_brorl.policy.layout import ParallelLayout
 
-_TIMEOUT = timedelta(minutes=30)
-
-
-def open_store(host: str, world_size: int) -> dist.TCPStore:
-    """The meeting point of all ranks, served by the caller on a port the system picks (`store.port`)."""
-    return dist.TCPStore(
-        host,
-        0,
-        world_size,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=_TIMEOUT,
-    )
+TIMEOUT = timedelta(minutes=30)
 
 
 def join_store(host: str, port: int, world_size: int) -> dist.TCPStore:
-    """The same meeting point as seen by the other ranks."""
-    return dist.TCPStore(host, port, world_size, is_master=False, timeout=_TIMEOUT)
+    """Meeting point of all ranks (`broadcast_group.open_store`), as seen by those that do not serve it."""
+    return dist.TCPStore(host, port, world_size, is_master=False, timeout=TIMEOUT)
 
 
 def open_groups(
@@ -50,7 +38,7 @@ def open_groups(
         store=store,
         rank=rank,
         world_size=layout.world_size,
-        timeout=_TIMEOUT,
+        timeout=TIMEOUT,
     )
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=layout.tensor,

@@ -62,10 +62,11 @@ class PolicyWorker:
     def open_store(self) -> tuple[str, int]:
         """Host and port where the ranks meet; served by this process."""
         self._open_device()
+        from nemo_brorl.core.weight_wire import broadcast_group
         from nemo_brorl.policy import process_groups
 
         host = process_groups.this_host(self.config.trainer.num_nodes == 1)
-        self.store = process_groups.open_store(host, self.layout.world_size)
+        self.store = broadcast_group.open_store(host, self.layout.world_size, process_groups.TIMEOUT)
         return host, self.store.port
 
     @tracked

@@ -15,6 +15,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.types import TrainBatch
 
+PRIVATE = 0o700
 FROZEN_REVISION = "REVISION"  # beside the package, in code that the launcher has frozen
 
 
@@ -28,6 +29,8 @@ def claim_run_folder(config: BroRLConfig) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "revision.txt").write_text(code_revision() + "\n")
         OmegaConf.save(OmegaConf.structured(config), folder / RECORD)
+    if config.trainer.private_run_folder:
+        folder.chmod(PRIVATE)
     return folder
 
 

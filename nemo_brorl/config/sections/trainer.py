@@ -35,6 +35,9 @@ class TrainerConfig(Section):
     stall_timeout_s: float | None = setting(
         None, "seconds without progress after which the run ends; null: never", above=0, may_change=True
     )
+    private_run_folder: bool = setting(
+        False, "nobody else may enter the run folder (mode 0700), nor read what the model said", may_change=True
+    )
     max_skipped_updates: int = setting(10, "non-finite mini-batches in the whole run before it stops", at_least=0)
 
     def violations(self) -> Iterator[str]:

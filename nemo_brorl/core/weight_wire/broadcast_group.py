@@ -23,6 +23,7 @@ from nemo_brorl.types import WeightLink
 _POLL_S = 0.01
 _VERDICT_S = 5.0  # that receivers wait longer than rank 0 does, to hear who is late
 _GROUP_TIMEOUT_FACTOR = 4  # of torch's own limit: the driver notices first and can say more
+_STORE_TIMEOUT = timedelta(minutes=5)
 _COMPLETE = "complete"
 _LATE = "late"
 
@@ -61,9 +62,20 @@ class WeightGroup:
             torch.cuda.synchronize(flat.device)
 
 
-def open_store(host: str) -> Any:
-    """The meeting point, served by this process on a port the system picks (`store.port`)."""
-    return dist.TCPStore(host, 0, None, is_master=True, wait_for_workers=False)
+def open_store(host: str, world_size: int | None = None, timeout: timedelta = _STORE_TIMEOUT) -> Any:
+    """Meeting point served by this process, on a port that the system picks (`store.port`) of `host` alone: by itself
+    torch would listen on all interfaces, and a store asks nobody who they are."""
+    family = socket.getaddrinfo(host, None)[0][0]
+    with socket.create_server((host, 0), family=family) as listener:
+        return dist.TCPStore(
+            host,
+            listener.getsockname()[1],
+            world_size,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timeout,
+            master_listen_fd=listener.detach(),
+        )
 
 
 def wait_for_receivers(link: WeightLink, store: Any) -> WeightGroup:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,25 @@ from nemo_brorl.policy.state.optimizer import state_tensors
 from nemo_brorl.policy.state.rank_state import RankState
 
 _REFERENCE = "reference."
+# Functions and classes that torch names in its index of a checkpoint, by module. None of them does more than hold data.
+_INDEX_NAMES = {
+    "collections": {"OrderedDict"},
+    "torch": {"Size", "bfloat16", "float16", "float32", "float64", "int32", "int64", "uint8", "bool"},
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.planner": {"SavePlan", "TensorWriteData", "WriteItem", "WriteItemType"},
+    "torch.serialization": {"_get_layout"},
+}
+_DATA_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch.load then builds tensors and plain data, whoever calls it
 # What Megatron, torch and pickle raise on files that are missing, cut short or overwritten.
 _UNREADABLE = (
     CheckpointingException,
@@ -42,11 +63,14 @@ def begin_save(rank: RankState, folder: Path, validate: bool) -> BackgroundSave:
 
 
 def load(rank: RankState, folder: Path) -> None:
-    """Continue from `save` under any layout. Collective. Raises CheckpointError."""
+    """Continue from `save` under any layout. Collective. Runs no code that a file names, whoever wrote it. Raises
+    CheckpointError."""
     if not (folder / "metadata.json").exists():
         raise CheckpointError(f"{folder} holds no policy checkpoint")
     try:
-        state = dist_checkpointing.load(_sharded_state(rank, is_loading=True), str(folder))
+        check_index(folder / ".metadata")
+        with _data_only():
+            state = dist_checkpointing.load(_sharded_state(rank, is_loading=True), str(folder))
     except _UNREADABLE as error:
         raise CheckpointError(f"the policy checkpoint in {folder} cannot be read: {error}") from error
     for index, model in enumerate(rank.models):
@@ -56,6 +80,36 @@ def load(rank: RankState, folder: Path) -> None:
     if rank.reference:
         for name, copy in rank.reference.copies.items():
             copy.copy_(state[_REFERENCE + name])
+
+
+class IndexReader(pickle.Unpickler):
+    """Reader of torch's index of a checkpoint that knows the names of such an index and no others."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Raises UnpicklingError for a name that no index has."""
+        if name not in _INDEX_NAMES.get(module, ()):
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint does: it may be an attack")
+        return super().find_class(module, name)
+
+
+def check_index(path: Path) -> None:
+    """Read torch's index of a checkpoint, which is a pickle, as `IndexReader` does: torch's own reader would call
+    whatever it names. Raises UnpicklingError."""
+    with path.open("rb") as file:
+        IndexReader(file).load()
+
+
+@contextlib.contextmanager
+def _data_only() -> Iterator[None]:
+    before = os.environ.get(_DATA_ONLY)
+    os.environ[_DATA_ONLY] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_DATA_ONLY]
+        else:
+            os.environ[_DATA_ONLY] = before
 
 
 def _live_on_host(rank: RankState) -> Iterator[Tensor]:

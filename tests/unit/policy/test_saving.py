@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -104,3 +105,30 @@ def test_a_folder_that_was_not_finished_is_no_checkpoint(
     held_writer.set()
     learner.finish_save()
     learner.load(tmp_path / "checkpoint")
+
+
+class Call:
+    """An object whose pickle calls a function when it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_checkpoint_of_somebody_else_runs_none_of_its_code(
+    new_learner: NewLearner, model_folder: Path, tmp_path: Path
+) -> None:
+    learner = new_learner(model_folder, make_config())
+    folder, trace = tmp_path / "checkpoint", tmp_path / "executed"
+    learner.save(folder)
+    index = (folder / ".metadata").read_bytes()
+    (folder / ".metadata").write_bytes(pickle.dumps(Call(trace)))
+    with pytest.raises(CheckpointError, match="names pathlib.Path.touch|names .*, which no checkpoint does"):
+        learner.load(folder)
+    (folder / ".metadata").write_bytes(index)
+    torch.save({"content_metadata": Call(trace)}, folder / "common.pt")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        learner.load(folder)
+    assert not trace.exists()

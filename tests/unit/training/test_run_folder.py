@@ -42,3 +42,13 @@ def test_resuming_can_be_forbidden(tmp_path: Path) -> None:
     config.exp_manager.resume_if_exists = False
     with pytest.raises(CheckpointError, match="exists already"):
         claim_run_folder(config)
+
+
+def test_a_private_folder_is_entered_by_nobody_else_from_then_on(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    config = config_for(tmp_path)
+    claim_run_folder(config)
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+    config.trainer.private_run_folder = True
+    claim_run_folder(config)
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
