@@ -37,7 +37,7 @@ Row = Mapping[str, Any]
 class HeartbeatFile:
     """`heartbeat.json`, as `nemo_brorl.core.stall_watch` writes it."""
 
-    state: str  # running, stalled, ended
+    state: str  # running, stalled; ended, or failed with an error
     stage: str
     detail: str
     stage_s: float
@@ -113,12 +113,12 @@ def read_heartbeat(folder: Path) -> HeartbeatFile | None:
         return None
 
 
-def last_rows(path: Path) -> list[Row]:
-    """Rows at the end of a metrics file, oldest first; halves of rows are left out."""
+def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
+    """Rows within the last bytes of a metrics file, oldest first; halves of rows are left out."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(size - TAIL_BYTES, 0))
+            file.seek(max(size - num_bytes, 0))
             lines = file.read().decode("utf-8", errors="replace").splitlines()
     except OSError:
         return []

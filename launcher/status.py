@@ -86,7 +86,7 @@ def is_going_on(target: Target, run: RunState | None, now: float) -> bool:
 def _beats(run: RunState, now: float) -> bool:
     """Whether the driver writes a heartbeat."""
     beat = run.heartbeat
-    return beat is not None and beat.state != "ended" and now - beat.written_at < OLD_S
+    return beat is not None and beat.state in ("running", "stalled") and now - beat.written_at < OLD_S
 
 
 def describe(target: Target, run: RunState | None, now: float) -> list[str]:
@@ -163,6 +163,8 @@ def _now(target: Target, run: RunState, now: float) -> list[str]:
         silence = age(now - beat.written_at)
         if beat.state == "ended":
             texts.append(f"the driver ended {silence} ago")
+        elif beat.state == "failed":
+            texts.append(f"the driver ended with an error {silence} ago")
         else:
             gone = "it is gone, or its disk is"
             texts.append(f"no sign of the driver for {silence}, when it was at {beat.stage}: {gone}")

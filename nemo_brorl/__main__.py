@@ -36,6 +36,8 @@ COMMANDS = {
     "attach": ("nemo_brorl.launcher.attach", "follow a run's log, or open a shell on one of its nodes"),
     "simulate": ("nemo_brorl.commands.simulate", "BroRL's simulator (Figure 3), tables and figures"),
     "advise": ("nemo_brorl.commands.advise", "what another N, or fill of batches, would make of a run"),
+    "runs": ("nemo_brorl.launcher.runs", "run folders: state, step, pass@1, throughput, cost"),
+    "diff": ("nemo_brorl.commands.diff", "two runs: settings that differ, metrics side by side"),
     "plateau": ("nemo_brorl.commands.plateau", "where the plateau detector would have broadened a run"),
 }
 

@@ -159,7 +159,8 @@ class StallWatch:
     ) -> None:
         self._closed.set()
         self._thread.join()
-        self._write("ended", [])
+        is_order = kind is None or issubclass(kind, KeyboardInterrupt)
+        self._write("ended" if is_order else "failed", [])
 
     def look(self) -> None:
         """One look: write the file, warn, give up. The thread does nothing else."""

@@ -154,3 +154,12 @@ def test_the_limit_of_the_start_ends_with_it(clock: Clock, tmp_path: Path) -> No
     watch.look()
     heartbeat.check()
     assert watch.given_up_at is None
+
+
+def test_a_run_that_ends_with_an_error_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="broken"), StallWatch(Heartbeat(), tmp_path, warning_s=100):
+        raise ValueError("broken")
+    assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "failed"
+    with pytest.raises(KeyboardInterrupt), StallWatch(Heartbeat(), tmp_path, warning_s=100):
+        raise KeyboardInterrupt
+    assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "ended"

@@ -1,0 +1,257 @@
+"""`brorl diff A B` compares two runs: settings that differ, metrics side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from nemo_brorl.config.same_run import RECORD, leaves
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.metric_sinks import read_metrics
+
+Rows = Sequence[Mapping[str, Any]]
+
+SCORE = "validation/pass_at_1"
+ERROR = "validation/pass_at_1_standard_error"
+Z = 1.96  # of 95 %
+LAST_STEPS = 10
+UNSET = "–"  # a setting that this version did not have; a number that is not there
+NOT_COMPARED = ("exp_manager.explicit_log_dir",)
+SHOWN = (
+    "reward/mean",
+    "dynamic_sampling/keep_rate",
+    "rollouts/response_tokens",
+    "rollouts/truncated",
+    "policy/entropy",
+    "policy/kl_to_reference",
+    "policy/grad_norm",
+    "policy/clip_fraction",
+    "policy/log_prob_mismatch",
+    "generation/samples_per_s",
+    "time/collect_s",
+    "time/update_s",
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A number of both runs. `spread` is the half-width of a 95 % interval over prompts where `has_interval`, else the
+    standard deviation over steps; None: not known."""
+
+    name: str
+    a: float | None
+    b: float | None
+    spread_a: float | None
+    spread_b: float | None
+    has_interval: bool = False
+
+    @property
+    def difference(self) -> float | None:
+        """B less A."""
+        return None if self.a is None or self.b is None else self.b - self.a
+
+    @property
+    def spread(self) -> float | None:
+        """Half-width of the difference's 95 % interval, as of independent runs."""
+        if not self.has_interval or self.spread_a is None or self.spread_b is None:
+            return None
+        return math.hypot(self.spread_a, self.spread_b)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code 0. Raises DataError for a folder without settings or metrics."""
+    parser = argparse.ArgumentParser(prog="brorl diff", description=__doc__)
+    parser.add_argument("a", type=Path, metavar="A", help="run folder")
+    parser.add_argument("b", type=Path, metavar="B", help="run folder")
+    parser.add_argument(
+        "--metric", action="append", default=[], metavar="NAME", help="of metrics.jsonl, beside the usual ones"
+    )
+    parser.add_argument("--all", action="store_true", help="every metric that both have")
+    parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
+    options = parser.parse_args(argv)
+    settings = differing_settings(read_settings(options.a), read_settings(options.b))
+    rows_a, rows_b = read_rows(options.a), read_rows(options.b)
+    names = [*SHOWN, *options.metric]
+    if options.all:
+        names = sorted(_names(rows_a) & _names(rows_b) - {SCORE, ERROR, "step"})
+    step = last_common_step(rows_a, rows_b)
+    compared = [*compared_scores(rows_a, rows_b)]
+    for name in dict.fromkeys(names):
+        compared.append(compared_metric(name, rows_a, rows_b, step))
+    known = [row for row in compared if row.a is not None or row.b is not None]
+    if options.json:
+        sys.stdout.write(as_json(settings, known, step) + "\n")
+    else:
+        show(Console(), settings, known, step)
+    return 0
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Value of every setting by dotted name. Raises DataError."""
+    path = folder / RECORD
+    try:
+        return dict(leaves(OmegaConf.to_container(OmegaConf.load(path), resolve=True), ""))
+    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise DataError(f"{path} cannot be read ({reason}): write a run folder") from error
+
+
+def read_rows(folder: Path) -> Rows:
+    """Rows of a run's metrics, without those that are no rows. Raises DataError."""
+    path = folder / "metrics.jsonl"
+    try:
+        rows = read_metrics(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read ({error}): the run has not finished a step") from error
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
+
+
+def differing_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(name, value of A, value of B) where they differ."""
+    found = []
+    for name in sorted(a.keys() | b.keys()):
+        was, now = a.get(name, UNSET), b.get(name, UNSET)
+        if was != now and name not in NOT_COMPARED:
+            found.append((name, _setting(was), _setting(now)))
+    return found
+
+
+def last_common_step(a: Rows, b: Rows) -> int | None:
+    """The last training step that both have."""
+    steps_a = {row["step"] for row in a}
+    steps_b = {row["step"] for row in b}
+    both = {step for step in steps_a & steps_b if step > 0}
+    return max(both) if both else None
+
+
+def compared_scores(a: Rows, b: Rows) -> list[Compared]:
+    """pass@1 on held-out prompts: of the last validation after a step that both validated after, and of each one's
+    best."""
+    by_step_a = _validations(a)
+    by_step_b = _validations(b)
+    both = by_step_a.keys() & by_step_b.keys()
+    found: list[Compared] = []
+    if both:
+        last = max(both)
+        found.append(_score(f"pass@1 after step {last}", by_step_a[last], by_step_b[last]))
+    if by_step_a and by_step_b:
+        best_a = max(by_step_a.values(), key=_first)
+        best_b = max(by_step_b.values(), key=_first)
+        found.append(_score("best pass@1", best_a, best_b))
+    return found
+
+
+def compared_metric(
+    name: str,
+    a: Rows,
+    b: Rows,
+    step: int | None,
+) -> Compared:
+    """Mean over the last LAST_STEPS steps up to the last that both have, with its standard deviation."""
+    mean_a, spread_a = _mean(name, a, step)
+    mean_b, spread_b = _mean(name, b, step)
+    return Compared(name, mean_a, mean_b, spread_a, spread_b)
+
+
+def show(
+    console: Console,
+    settings: Sequence[tuple[str, str, str]],
+    compared: Sequence[Compared],
+    step: int | None,
+) -> None:
+    """Two tables."""
+    if settings:
+        console.table(["setting", "A", "B"], settings, text_columns=(0, 1, 2))
+    else:
+        console.line("no setting differs")
+    console.line()
+    rows = [[row.name, _text(row.a, row.spread_a), _text(row.b, row.spread_b), _change(row)] for row in compared]
+    console.table(["metric", "A", "B", "B − A"], rows)
+    console.line()
+    console.line("pass@1: ± half of a 95 % interval over prompts; that of B − A takes the runs as independent")
+    if step is None:
+        console.line("the runs have no training step in common")
+    else:
+        console.line(f"others: mean ± standard deviation of the last {LAST_STEPS} steps up to {step}")
+
+
+def as_json(settings: Sequence[tuple[str, str, str]], compared: Sequence[Compared], step: int | None) -> str:
+    """Everything that `show` shows."""
+    rows = []
+    for row in compared:
+        rows.append({**asdict(row), "difference": row.difference, "spread": row.spread})
+    found = [{"name": name, "a": a, "b": b} for name, a, b in settings]
+    return json.dumps({"settings": found, "metrics": rows, "last_common_step": step})
+
+
+def _names(rows: Rows) -> set[str]:
+    names: set[str] = set()
+    for row in rows:
+        names.update(row)
+    return names
+
+
+def _validations(rows: Rows) -> dict[int, tuple[float, float | None]]:
+    """(pass@1, its standard error) by step."""
+    found = {}
+    for row in rows:
+        score = _number(row.get(SCORE))
+        if score is not None:
+            found[row["step"]] = (score, _number(row.get(ERROR)))
+    return found
+
+
+def _score(name: str, a: tuple[float, float | None], b: tuple[float, float | None]) -> Compared:
+    spreads = [None if error is None else Z * error for _, error in (a, b)]
+    return Compared(name, a[0], b[0], spreads[0], spreads[1], has_interval=True)
+
+
+def _first(pair: tuple[float, float | None]) -> float:
+    return pair[0]
+
+
+def _mean(name: str, rows: Rows, step: int | None) -> tuple[float | None, float | None]:
+    values: list[float] = []
+    for row in rows:
+        value = _number(row.get(name))
+        if value is not None and (step is None or 0 < row["step"] <= step):
+            values.append(value)
+    values = values[-LAST_STEPS:]
+    if not values:
+        return None, None
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return statistics.fmean(values), spread
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def _setting(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _text(value: float | None, spread: float | None) -> str:
+    if value is None:
+        return UNSET
+    return f"{value:.4g}" if spread is None else f"{value:.4g} ± {spread:.2g}"
+
+
+def _change(row: Compared) -> str:
+    if row.difference is None:
+        return UNSET
+    text = f"{row.difference:+.4g}"
+    return text if row.spread is None else f"{text} ± {row.spread:.2g}"
