@@ -15,7 +15,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "train": ("nemo_brorl.commands.train", "a whole BroRL run"),
     "evaluate": ("nemo_brorl.commands.evaluate", "pass@1, pass@k, majority@k on benchmarks"),
-    "sft": ("nemo_brorl.commands.sft", "warm up a small base model on generated demonstrations"),
+    "sft": ("nemo_brorl.commands.sft", "supervised fine-tuning on conversations, or a small base model of one's own"),
     "convert": ("nemo_brorl.commands.convert", "the weights of a training checkpoint as a Hugging Face folder"),
     "report": (
         "nemo_brorl.commands.report",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nemo_brorl.config.cross_rules import check_rules
-from nemo_brorl.config.load import CommandLine, load_config, parse_command_line
+from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine, load_config, parse_command_line
 from nemo_brorl.config.memory import check_memory
 from nemo_brorl.config.model_rules import check_model_rules, local_model
 from nemo_brorl.config.model_shape import read_model_shape
@@ -31,11 +31,12 @@ def run_command(
     description: str | None,
     argv: Sequence[str],
     body: Body,
+    default_config: str = DEFAULT_CONFIG,
 ) -> int:
-    """Run `body` with the settings of a command line. Returns its exit code; a `BroRLError` is one message and its own
-    code, anything else a traceback."""
+    """Run `body` with the settings of a command line, those of `default_config` where it names no YAML. Returns its
+    exit code; a `BroRLError` is one message and its own code, anything else a traceback."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or every actor compiles every module it imports, each time
-    line = parse_command_line(argv, command, (description or "").strip())
+    line = parse_command_line(argv, command, (description or "").strip(), default_config)
     setup_logging()
     try:
         return body(load_config(*line), line)

@@ -206,7 +206,11 @@ def trainer_parts(
 
 
 @contextlib.contextmanager
-def policy_alone(config: BroRLConfig, with_reference: bool = False) -> Iterator[MegatronPolicy]:
+def policy_alone(
+    config: BroRLConfig,
+    with_reference: bool = False,
+    heartbeat: Heartbeat | None = None,
+) -> Iterator[MegatronPolicy]:
     """The policy without engines and verifiers; without its reference too where it is wanted for its weights."""
     if not with_reference:
         kl = replace(config.algorithm.kl, coefficient=0.0)
@@ -216,7 +220,7 @@ def policy_alone(config: BroRLConfig, with_reference: bool = False) -> Iterator[
         stack.enter_context(RayCluster(config.trainer))
         places = places_of(config)
         stack.callback(places.close)
-        policy = MegatronPolicy(config, resolve_model(config), places=places)
+        policy = MegatronPolicy(config, resolve_model(config), heartbeat, places)
         stack.callback(policy.close)
         policy.wait_ready()
         yield policy

@@ -41,14 +41,19 @@ class CommandLine(NamedTuple):
     config_path: Path | None = None  # None: the shipped conf/
 
 
-def parse_command_line(argv: Sequence[str], command: str = "train", description: str = "") -> CommandLine:
+def parse_command_line(
+    argv: Sequence[str],
+    command: str = "train",
+    description: str = "",
+    default_config: str = DEFAULT_CONFIG,
+) -> CommandLine:
     """Read `[--config-name NAME] [--config-path FOLDER] [KEY=VALUE ...]`.
 
     `argv` is without the program's name. Prints and exits with 0 for `--help` and `--print-config`; a wrong option
     exits with 2.
     """
     parser = argparse.ArgumentParser(prog=f"brorl {command}", add_help=False, allow_abbrev=False)
-    parser.add_argument("--config-name", "-cn", default=DEFAULT_CONFIG)
+    parser.add_argument("--config-name", "-cn", default=default_config)
     parser.add_argument("--config-path", "-cp", type=Path)
     parser.add_argument("--print-config", action="store_true")
     parser.add_argument("--help", "-h", action="store_true")

@@ -210,6 +210,15 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("epochs/{domain}", "passes", "of the run", "Times for one domain"),
         ),
     ),
+    "sft": (
+        "Supervised fine-tuning (`brorl sft`), beside loss, gradient norm and learning rate of the policy.",
+        (
+            Metric("val_loss", "nats", "mean over learnt tokens", "Loss on held-out conversations"),
+            Metric("epoch", "", "up to the step", "How often every conversation was learnt"),
+            Metric("tokens", "tokens", _COUNT, "Tokens of the batch"),
+            Metric("learnt_tokens", "tokens", _COUNT, "Of these the assistant's, which the loss counts"),
+        ),
+    ),
     "policy": (
         "The update.",
         (

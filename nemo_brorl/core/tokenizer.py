@@ -80,13 +80,19 @@ class ChatTokenizer:
             return self.backend.encode(f"{text}\n", add_special_tokens=True).ids
         return self.encode(self.render(question, system_prompt))
 
-    def render(self, question: str | Messages, system_prompt: str | None = None) -> str:
-        """The conversation as text. Raises ModelError when the template refuses it (some know no system role)."""
+    def render(
+        self,
+        question: str | Messages,
+        system_prompt: str | None = None,
+        is_prompt: bool = True,
+    ) -> str:
+        """The conversation as text; a prompt ends where the assistant's answer begins. Raises ModelError when the
+        template refuses it (some know no system role)."""
         import jinja2
 
         messages = conversation(question, system_prompt)
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True, **self.special_tokens)
+            return self._template.render(messages=messages, add_generation_prompt=is_prompt, **self.special_tokens)
         except jinja2.TemplateError as error:
             hint = ""
             if system_prompt:

@@ -101,9 +101,27 @@ class ConvertConfig(Section):
 
 @dataclass
 class SftConfig(Section):
-    """The warm-up of a small model on generated demonstrations, for machines that cannot download one."""
+    """Supervised fine-tuning: of `policy.model` on conversations, or of a small model made from nothing on generated
+    demonstrations (the settings from `output` on)."""
 
-    output: str = setting("runs/base_cpu", "folder of the model")
+    base: str = setting(
+        "auto",
+        "what is trained: policy.model, or a new small model; auto: policy.model where data.source is of files",
+        choices=("auto", "policy", "new"),
+    )
+    epochs: float = setting(3.0, "times that every conversation is learnt; max_steps may end it before", above=0)
+    max_tokens: int = setting(1024, "tokens of a conversation", at_least=2)
+    too_long: str = setting(
+        "refuse", "longer conversations; cut: their end is left out", choices=("refuse", "cut", "drop")
+    )
+    val_examples: int = setting(256, "held-out conversations that the validation loss is taken over", at_least=1)
+    lr_schedule: str = setting("cosine", "learning rate after its rise", choices=("cosine", "linear", "constant"))
+    warmup_steps: int = setting(20, "optimizer steps over which the learning rate rises to lr", at_least=0)
+    last_lr_fraction: float = setting(0.1, "of lr, reached at the last step", within=(0, 1))
+    batch_size: int = setting(32, "examples per optimizer step", at_least=1)
+    lr: float = setting(2e-3, "highest learning rate", above=0)
+    max_steps: int = setting(1000, "optimizer steps at most", at_least=1)
+    output: str = setting("runs/base_cpu", "folder of the new model")
     hidden_size: int = setting(256, at_least=1)
     num_layers: int = setting(4, at_least=1)
     num_attention_heads: int = setting(4, at_least=1)
@@ -119,10 +137,11 @@ class SftConfig(Section):
         0.0, "chance that a worked sum forgets a carry or a borrowed ten", within=(0, 1)
     )
     slip_rate: float = setting(0.0, "chance that a step of a worked sum is off by one", within=(0, 1))
-    batch_size: int = setting(32, "demonstrations per optimizer step", at_least=1)
-    lr: float = setting(2e-3, "learning rate at the start", above=0)
-    max_steps: int = setting(1000, "optimizer steps; the learning rate falls to a tenth by then", at_least=1)
-    precision: str = setting("auto", "auto: bf16 where the processor has it", choices=("auto", "fp32", "bf16"))
+    precision: str = setting(
+        "auto",
+        "of the new model while it is trained; auto: bf16 where the processor has it",
+        choices=("auto", "fp32", "bf16"),
+    )
     probe_interval: int = setting(100, "optimizer steps between measurements of pass@1", at_least=1)
     target_pass_at_1: float = setting(0.25, "stop as soon as the base reaches it ...", within=(0, 1))
     min_pass_at_1: float = setting(0.2, "... and refuse a base outside these bounds", within=(0, 1))

@@ -7,25 +7,18 @@ learning then teaches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
+
+import numpy as np
 
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.tasks.questions.sources import Question, Source
+from nemo_brorl.training.supervised.examples import Example
 from nemo_brorl.training.warm_up.tokenizer import ANSWER_TAGS
 from nemo_brorl.training.warm_up.worked_sums import Habits, work_out
 
 SUMS = "chain_sum"  # Reasoning Gym's task whose steps can be written
-
-
-@dataclass(frozen=True)
-class Demonstration:
-    """A prompt and the response to learn, ended by the end token."""
-
-    task: str
-    prompt_ids: tuple[int, ...]  # [P]
-    response_ids: tuple[int, ...]  # [T]
 
 
 class Demonstrations:
@@ -50,7 +43,7 @@ class Demonstrations:
         self.tagged_fraction = tagged_fraction
         self.habits = habits
 
-    def demonstration(self, index: int) -> Demonstration:
+    def demonstration(self, index: int) -> Example:
         """Raises DataError when the question has no single written answer to learn from."""
         question = self.source.question(index)
         random = Random(f"style {index}")
@@ -63,13 +56,13 @@ class Demonstrations:
             text = response_text(question, is_tagged)
         prompt_ids = self.tokenizer.prompt_ids(question.text, self.system_prompt)
         response_ids = self.tokenizer.encode(text)
-        return Demonstration(
+        return Example(
             task=question.task,
-            prompt_ids=tuple(prompt_ids),
-            response_ids=(*response_ids, self.tokenizer.eos_token_id),
+            prompt_ids=np.array(prompt_ids, np.int32),
+            response_ids=np.array([*response_ids, self.tokenizer.eos_token_id], np.int32),
         )
 
-    def batch(self, step: int, size: int) -> list[Demonstration]:
+    def batch(self, step: int, size: int) -> list[Example]:
         """Demonstrations [step · size, (step + 1) · size)."""
         first = step * size
         return [self.demonstration(index) for index in range(first, first + size)]

@@ -11,37 +11,19 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
-from nemo_brorl.algorithm.packing import Sharing, plan_update
-from nemo_brorl.config.derived import micro_batch_tokens
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.evaluation import EvaluationResult, Evaluator
 from nemo_brorl.ports import Generator, Policy
 from nemo_brorl.training.publish import publish
-from nemo_brorl.training.warm_up.demonstrations import Demonstration, Demonstrations
-from nemo_brorl.types import (
-    ChunkArrays,
-    Prompt,
-    RolloutChunk,
-    RolloutGroup,
-    RolloutRequest,
-    SampledMass,
-    Sampling,
-    ScoredGroup,
-    TrainBatch,
-)
+from nemo_brorl.training.supervised.examples import Example, supervised_plan
+from nemo_brorl.training.warm_up.demonstrations import Demonstrations
 
 RECORD = "warm_up.json"  # in the output folder: what made it
-LR_WARM_UP_STEPS = 20
-NO_SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=1)
-NO_MASS = SampledMass(0, 0, 0.0, 0.0, 0.0, 0.0)  # nothing was drawn
 
 
 @dataclass(frozen=True)
@@ -65,48 +47,6 @@ def is_cached(config: BroRLConfig) -> bool:
     return record.is_file() and json.loads(record.read_text())["fingerprint"] == fingerprint(config)
 
 
-def learning_rate(config: BroRLConfig, step: int) -> float:
-    """Linear warm-up, then cosine to a tenth at max_steps."""
-    peak = config.sft.lr
-    total = config.sft.max_steps
-    warm = min(LR_WARM_UP_STEPS, total)
-    if step < warm:
-        return peak * (step + 1) / warm
-    progress = (step - warm) / max(1, total - warm)
-    cosine = np.cos(np.pi * progress)
-    return peak * (0.1 + 0.45 * (1 + cosine))
-
-
-def supervised_batch(demonstrations: Sequence[Demonstration]) -> TrainBatch:
-    """Demonstrations in the carriers of the loop: each is a group of one rollout with advantage 1."""
-    groups = []
-    for index, demonstration in enumerate(demonstrations):
-        length = len(demonstration.response_ids)
-        prompt = Prompt(f"warm_up/{index}", demonstration.task, "none", demonstration.prompt_ids, {})
-        request = RolloutRequest(prompt, 0, 1, 0, NO_SAMPLING)
-        arrays = ChunkArrays(
-            np.asarray(demonstration.response_ids, np.int32),
-            np.zeros(length, np.float32),
-            np.asarray([0, length], np.int64),
-        )
-        chunk = RolloutChunk(
-            request,
-            request.indices,
-            np.asarray([length], np.int32),
-            np.asarray([True]),
-            version=0,
-            newest_version=0,
-            engine=-1,
-            data=arrays,
-        )
-        groups.append(
-            ScoredGroup(RolloutGroup(prompt, (chunk,)), np.ones(1, np.float32), 0, np.zeros(1, np.float32), NO_MASS)
-        )
-    return TrainBatch(
-        tuple(groups), tuple(np.ones(1, np.float32) for _ in groups), tuple(np.zeros(1, np.int64) for _ in groups)
-    )
-
-
 def warm_up(
     config: BroRLConfig,
     demonstrations: Demonstrations,
@@ -126,20 +66,17 @@ def warm_up(
     version = 0
     while True:
         block = min(sft.probe_interval, sft.max_steps - step)
-        examples: list[Demonstration] = []
+        examples: list[Example] = []
         for index in range(step, step + block):
             examples += demonstrations.batch(index, sft.batch_size)
-        batch = supervised_batch(examples)
-        plan = plan_update(
-            batch,
+        plan = supervised_plan(
+            config,
+            examples,
+            step=step,
             num_mini_batches=block,
+            num_steps=sft.max_steps,
             data_parallel_size=policy.data_parallel_size,
-            token_budget=micro_batch_tokens(config) * config.policy.context_parallel_size,
-            sharing=Sharing(),
             version=version + 1,
-            learning_rate=learning_rate(config, step),
-            objective="cross_entropy",
-            seed=config.trainer.seed + step,
         )
         report = policy.update(plan)
         step += block

@@ -44,14 +44,16 @@ def test_no_held_out_question_is_demonstrated(source: ReasoningGymSource, tokeni
     demonstrations = Demonstrations(source, tokenizer, None, tagged_fraction=1.0)
     for index in range(200):
         assert not is_held_out(source.question(index).text, 0.3)
-        assert demonstrations.demonstration(index).prompt_ids == tuple(
-            tokenizer.prompt_ids(source.question(index).text)
-        )
+        prompt_ids = demonstrations.demonstration(index).prompt_ids.tolist()
+        assert prompt_ids == tokenizer.prompt_ids(source.question(index).text)
 
 
 def test_batches_follow_each_other_without_overlap(source: ReasoningGymSource, tokenizer: ChatTokenizer) -> None:
     demonstrations = Demonstrations(source, tokenizer, "Be brief.", tagged_fraction=0.5)
-    assert demonstrations.batch(1, 4) + demonstrations.batch(2, 4) == demonstrations.batch(0, 12)[4:]
+    two, one = demonstrations.batch(1, 4) + demonstrations.batch(2, 4), demonstrations.batch(0, 12)[4:]
+    assert [(*item.prompt_ids, *item.response_ids) for item in two] == [
+        (*item.prompt_ids, *item.response_ids) for item in one
+    ]
 
 
 def test_a_task_without_written_answers_is_refused() -> None:

@@ -10,27 +10,12 @@ from safetensors.numpy import load_file
 from nemo_brorl.config.schema import BroRLConfig, SftConfig
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.evaluation import EvaluationResult, TaskResult
-from nemo_brorl.training.warm_up.demonstrations import Demonstration
 from nemo_brorl.training.warm_up.initial_model import write_initial_model
-from nemo_brorl.training.warm_up.trainer import check_band, fingerprint, is_cached, learning_rate, supervised_batch
+from nemo_brorl.training.warm_up.trainer import check_band, fingerprint, is_cached
 
 
 def result(pass_at_1: float) -> EvaluationResult:
     return EvaluationResult(TaskResult(8, 8, pass_at_1, 0.01, 1.0, 0.5, 4.0, 0.0), {})
-
-
-def test_a_demonstration_becomes_a_group_of_one_response_with_advantage_one() -> None:
-    batch = supervised_batch([Demonstration("toy", (1, 2, 3), (4, 5))])
-    assert batch.groups[0].prompt.token_ids == (1, 2, 3)
-    assert batch.groups[0].group.chunks[0].data.token_ids.tolist() == [4, 5]
-    assert batch.advantages[0].tolist() == [1.0]
-
-
-def test_the_learning_rate_rises_then_falls_to_a_tenth() -> None:
-    config = BroRLConfig(sft=SftConfig(lr=1.0, max_steps=100))
-    assert learning_rate(config, 0) == pytest.approx(1 / 20)
-    assert learning_rate(config, 20) == pytest.approx(1.0)
-    assert learning_rate(config, 100) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(("pass_at_1", "advice"), [(0.1, "sft.max_steps"), (0.9, "sft.probe_interval")])

@@ -1,0 +1,1 @@
+"""Supervised fine-tuning: a model learns given answers, by the same policy, packing and checkpoints as the loop."""

@@ -1,0 +1,270 @@
+"""Files of conversations: their rows as examples, what is held out, and what is too long or cannot be used."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nemo_brorl.config.schema import DataConfig, SftConfig
+from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.core.logs import get_logger
+from nemo_brorl.tasks.questions.columns import is_wanted
+from nemo_brorl.tasks.questions.file_tables import Tables, open_tables
+from nemo_brorl.tasks.questions.folders import find_files
+from nemo_brorl.tasks.questions.paths import ABSENT, column_of, value_at
+from nemo_brorl.tasks.questions.permutation import permuted
+from nemo_brorl.tasks.questions.questions import BadRow, Row, hash_of, is_held_out
+from nemo_brorl.training.supervised.conversations import Conversations
+from nemo_brorl.training.supervised.examples import Example
+
+log = get_logger(__name__)
+
+COLUMNS = ("messages", "prompt", "response", "task")
+ROLES = ("system", "user", "assistant", "tool")
+NUM_SHOWN = 5  # rows written out in a message
+
+
+@dataclass(frozen=True)
+class ExampleFile:
+    """The examples of files, tokenised and held in memory: five bytes a token."""
+
+    train: tuple[Example, ...]
+    held_out: tuple[Example, ...]
+    num_conversations: int  # of both
+    num_left_out: int  # rows that cannot be used, and those that are too long
+    num_cut: int
+
+    def batch(self, step: int, size: int, seed: int) -> list[Example]:
+        """Examples [step · size, (step + 1) · size) of the endless sequence of shuffled epochs."""
+        num = len(self.train)
+        chosen = []
+        first = step * size
+        for index in range(first, first + size):
+            epoch, position = divmod(index, num)
+            key = hash_of(f"{seed}/{epoch}")
+            place = permuted(position, num, key)
+            chosen.append(self.train[place])
+        return chosen
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all tokens."""
+        digest = hashlib.blake2b(digest_size=8)
+        for example in (*self.train, *self.held_out):
+            digest.update(example.prompt_ids.tobytes())
+            digest.update(example.response_ids.tobytes())
+        return digest.hexdigest()
+
+
+def read_examples(
+    data: DataConfig,
+    sft: SftConfig,
+    conversations: Conversations,
+) -> ExampleFile:
+    """The conversations of `data.path`, cut or left out as `sft.too_long` says. A share of them is held out by a hash
+    of what was asked, or `data.held_out_path` is. Raises DataError where a file is missing or empty, or too many rows
+    cannot be used."""
+    assert data.path is not None, "checked with the settings"
+    reader = _Reader(data, sft, conversations)
+    found = reader.read(data.path)
+    train: list[Pair] = []
+    held_out: list[Pair] = []
+    own: list[Pair] = []  # held out by a file of their own
+    if data.held_out_path is not None:
+        own = reader.read(data.held_out_path)
+    asked_later = {asked for asked, _ in own}
+    fraction = 0.0 if own else data.held_out_fraction
+    for pair in found:
+        asked, _ = pair
+        if asked in asked_later:
+            continue
+        if is_held_out(asked, fraction):
+            held_out.append(pair)
+        else:
+            train.append(pair)
+    held_out += own
+    if not train:
+        raise DataError(
+            f"{data.path} leaves nothing to train on: all of its {len(found)} conversations are held out; give more, "
+            "or lower data.held_out_fraction"
+        )
+    return ExampleFile(
+        train=_flat(train),
+        held_out=_flat(held_out),
+        num_conversations=len(train) + len(held_out),
+        num_left_out=reader.num_left_out,
+        num_cut=reader.num_cut,
+    )
+
+
+Pair = tuple[str, list[Example]]  # what was asked, and the examples of its conversation
+
+
+def _flat(pairs: Sequence[Pair]) -> tuple[Example, ...]:
+    found: list[Example] = []
+    for _, examples in pairs:
+        found += examples
+    return tuple(found)
+
+
+class _Reader:
+    """Rows of files as examples, and how many could not be used."""
+
+    def __init__(
+        self,
+        data: DataConfig,
+        sft: SftConfig,
+        conversations: Conversations,
+    ) -> None:
+        self.data = data
+        self.sft = sft
+        self.conversations = conversations
+        self.num_left_out = 0
+        self.num_cut = 0
+
+    def read(self, path: str) -> list[Pair]:
+        """Raises DataError for more bad rows than `data.max_bad_rows`, and for conversations that are too long where
+        they are refused."""
+        files = find_files(self.data.source, path, self.data.dataset_split)
+        own = self.data.columns
+        paths = [own.prompt, own.answer, own.task, *self.data.only, *COLUMNS]
+        columns = {column_of(path) for path in paths if path}
+        tables = open_tables(files, sorted(columns))
+        found: list[Pair] = []
+        bad: list[str] = []
+        too_long: list[str] = []
+        for number, row in tables.scan():
+            if not isinstance(row, BadRow) and not is_wanted(row, self.data.only):
+                continue
+            try:
+                pair = self._pair(row)
+            except BroRLError as error:
+                bad.append(f"{tables.where(number)}: {error}")
+                if len(bad) >= self.data.max_bad_rows + NUM_SHOWN:
+                    break
+                continue
+            longest = max(example.num_tokens for example in pair[1])
+            if longest <= self.sft.max_tokens:
+                found.append(pair)
+                continue
+            too_long.append(f"{tables.where(number)}: {longest:,} tokens")
+            found += self._shortened(pair)
+        self._judge(path, bad, too_long, tables)
+        if not found:
+            raise DataError(f"{path} is empty: none of its {len(tables)} rows can be learnt")
+        return found
+
+    def _pair(self, row: Row) -> Pair:
+        """Raises BroRLError with what is wrong."""
+        if isinstance(row, BadRow):
+            raise DataError(row.reason)
+        columns = self.data.columns
+        messages = messages_of(row, columns.prompt, columns.answer)
+        task = value_at(row, columns.task or "task")
+        if not isinstance(task, str):
+            task = "sft"
+        examples = self.conversations.examples(messages, task)
+        asked = []
+        for message in messages:
+            if message["role"] == "assistant":
+                break
+            asked.append(message["content"])
+        return "\n\n".join(asked), examples
+
+    def _shortened(self, pair: Pair) -> Iterator[Pair]:
+        """A conversation that is too long without its end; nothing where that leaves nothing to learn."""
+        kept: list[Example] = []
+        if self.sft.too_long == "cut":
+            for example in pair[1]:
+                shorter = shortened(example, self.sft.max_tokens)
+                if shorter is not None:
+                    kept.append(shorter)
+        if kept:
+            self.num_cut += 1
+            yield pair[0], kept
+        else:
+            self.num_left_out += 1
+
+    def _judge(
+        self,
+        path: str,
+        bad: Sequence[str],
+        too_long: Sequence[str],
+        tables: Tables,
+    ) -> None:
+        allowed = self.data.max_bad_rows
+        if len(bad) > allowed:
+            raise DataError(
+                f"{path} has rows that cannot be used, more than data.max_bad_rows={allowed}: {_first(bad)}"
+            )
+        if bad:
+            log.warning("%s: %d rows are left out: %s", path, len(bad), _first(bad))
+        self.num_left_out += len(bad)
+        if too_long and self.sft.too_long == "refuse":
+            raise DataError(
+                f"{path}: {len(too_long):,} of {len(tables):,} conversations are longer than sft.max_tokens="
+                f"{self.sft.max_tokens} ({_first(too_long)}): raise it, or write sft.too_long=cut (their end is left "
+                "out) or drop"
+            )
+
+
+def shortened(example: Example, max_tokens: int) -> Example | None:
+    """Its first tokens; None where none of them is learnt."""
+    room = max_tokens - len(example.prompt_ids)
+    if room <= 0:
+        return None
+    is_learnt = None if example.is_learnt is None else example.is_learnt[:room]
+    return replace(example, response_ids=example.response_ids[:room], is_learnt=is_learnt)
+
+
+def messages_of(row: Mapping[str, Any], prompt_path: str | None, answer_path: str | None) -> list[dict[str, str]]:
+    """The conversation in a row: `messages`, or `prompt` (a text or messages) and `response`; other columns by path.
+    Raises DataError."""
+    path = prompt_path or "messages"
+    given = value_at(row, path)
+    if prompt_path is None and given in (ABSENT, None):
+        path = "prompt"
+        given = value_at(row, path)
+    if isinstance(given, str):
+        given = [{"role": "user", "content": given}]
+    if not isinstance(given, list) or not given:
+        raise DataError(
+            f"'{path}' is {_shown(given)}: write messages (a list of role and content), or prompt and response"
+        )
+    if answer_path or path != "messages":
+        answer_path = answer_path or "response"
+        content = value_at(row, answer_path)
+        answer = {"role": "assistant", "content": content}
+        given = [*given, answer]
+    messages = [_message(message, answer_path or path) for message in given]
+    roles = [message["role"] for message in messages]
+    if "assistant" not in roles:
+        raise DataError("no turn is the assistant's: there is nothing to learn")
+    if roles[0] == "assistant" or roles[:2] == ["system", "assistant"]:
+        raise DataError("the conversation begins with the assistant: write first what it answers")
+    last = len(roles) - roles[::-1].index("assistant")
+    return messages[:last]
+
+
+def _message(given: Any, path: str) -> dict[str, str]:
+    role = given.get("role") if isinstance(given, Mapping) else None
+    if role not in ROLES:
+        shown = _shown(given if role is None else role)
+        raise DataError(f"the role {shown} is not known: write {', '.join(ROLES)}")
+    content = given.get("content")
+    if not isinstance(content, str) or (role == "assistant" and not content.strip()):
+        raise DataError(f"'{path}' has {_shown(content)} as a text of the {role}: write a text that is not empty")
+    return {"role": role, "content": content}
+
+
+def _first(reasons: Sequence[str]) -> str:
+    more = "; …" if len(reasons) > NUM_SHOWN else ""
+    return "; ".join(reasons[:NUM_SHOWN]) + more
+
+
+def _shown(value: Any) -> str:
+    if value is ABSENT:
+        return "missing"
+    return f"{value!r:.80}"

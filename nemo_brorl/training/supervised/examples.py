@@ -1,0 +1,125 @@
+"""Examples to learn from, in the carriers of the loop: each is a group of one rollout with advantage 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nemo_brorl.algorithm.packing import Sharing, plan_update
+from nemo_brorl.config.derived import micro_batch_tokens
+from nemo_brorl.config.schema import BroRLConfig, SftConfig
+from nemo_brorl.types import (
+    Bool,
+    ChunkArrays,
+    Int32,
+    Prompt,
+    RolloutChunk,
+    RolloutGroup,
+    RolloutRequest,
+    SampledMass,
+    Sampling,
+    ScoredGroup,
+    TrainBatch,
+    UpdatePlan,
+)
+
+NO_SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=1)
+NO_MASS = SampledMass(0, 0, 0.0, 0.0, 0.0, 0.0)  # nothing was drawn
+
+
+@dataclass(frozen=True)
+class Example:
+    """Tokens of a conversation. What the loss counts is the assistant's, stop tokens included."""
+
+    task: str
+    prompt_ids: Int32  # [P] up to the first turn that is learnt, at least one token
+    response_ids: Int32  # [T] that turn and all that follows
+    is_learnt: Bool | None = None  # [T] tokens of the assistant's turns; None: all
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt_ids) + len(self.response_ids)
+
+    @property
+    def num_learnt(self) -> int:
+        """Tokens that the loss counts."""
+        if self.is_learnt is None:
+            return len(self.response_ids)
+        return int(self.is_learnt.sum())
+
+
+def supervised_batch(examples: Sequence[Example]) -> TrainBatch:
+    """Examples as a batch of the loop."""
+    groups = tuple(_group(index, example) for index, example in enumerate(examples))
+    advantages = tuple(np.ones(1, np.float32) for _ in groups)
+    rollouts = tuple(np.zeros(1, np.int64) for _ in groups)
+    return TrainBatch(groups, advantages, rollouts)
+
+
+def _group(index: int, example: Example) -> ScoredGroup:
+    length = len(example.response_ids)
+    prompt_ids = tuple(example.prompt_ids.tolist())
+    prompt = Prompt(f"sft/{index}", example.task, "none", prompt_ids, {})
+    request = RolloutRequest(prompt, 0, 1, 0, NO_SAMPLING)
+    arrays = ChunkArrays(
+        token_ids=example.response_ids,
+        log_probs=np.zeros(length, np.float32),
+        offsets=np.array([0, length], np.int64),
+        is_sampled=example.is_learnt,
+    )
+    chunk = RolloutChunk(
+        request,
+        request.indices,
+        lengths=np.array([length], np.int32),
+        is_stopped=np.array([True]),
+        version=0,
+        newest_version=0,
+        engine=-1,
+        data=arrays,
+        num_sampled=np.array([example.num_learnt], np.int32),
+    )
+    group = RolloutGroup(prompt, (chunk,))
+    return ScoredGroup(group, np.ones(1, np.float32), 0, np.zeros(1, np.float32), NO_MASS)
+
+
+def supervised_plan(
+    config: BroRLConfig,
+    examples: Sequence[Example],
+    *,
+    step: int,
+    num_mini_batches: int,
+    num_steps: int,
+    data_parallel_size: int,
+    version: int,
+) -> UpdatePlan:
+    """Update on examples, packed into micro-batches: `num_mini_batches` optimizer steps after the first `step` ones of
+    `num_steps`."""
+    return plan_update(
+        supervised_batch(examples),
+        num_mini_batches=num_mini_batches,
+        data_parallel_size=data_parallel_size,
+        token_budget=micro_batch_tokens(config) * config.policy.context_parallel_size,
+        sharing=Sharing(),
+        version=version,
+        learning_rate=learning_rate(config.sft, step, num_steps),
+        objective="cross_entropy",
+        seed=config.trainer.seed + step,
+    )
+
+
+def learning_rate(sft: SftConfig, step: int, num_steps: int) -> float:
+    """Of the optimizer step after the first `step` ones: a linear rise, then the schedule down to its last fraction."""
+    num_rising = min(sft.warmup_steps, num_steps)
+    if step < num_rising:
+        return sft.lr * (step + 1) / num_rising
+    progress = (step - num_rising) / max(1, num_steps - num_rising)
+    if sft.lr_schedule == "constant":
+        return sft.lr
+    left = 1 - progress
+    if sft.lr_schedule == "cosine":
+        left = (1 + math.cos(math.pi * progress)) / 2
+    last = sft.last_lr_fraction
+    return sft.lr * (last + (1 - last) * left)

@@ -1,0 +1,207 @@
+"""Supervised fine-tuning: learn a batch → measure what is held out → save. A step is a function of the data, the seed
+and its number, so a run that was killed goes on bit for bit from its newest checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.clock import StopRequest, Stopwatch, is_due
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import CheckpointError, TrainingError
+from nemo_brorl.ports import MetricSink, Policy
+from nemo_brorl.rollouts.carry_over import CarriedGroups
+from nemo_brorl.training.checkpoint import Checkpoints, RunState, Saver, check_state_keys
+from nemo_brorl.training.step_row import StepRow
+from nemo_brorl.training.supervised.examples import Example, supervised_plan
+
+STATE_KEYS = {"version", "num_skipped", "best_loss", "history", "learnt_from"}
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What is learnt in which step."""
+
+    batch: Callable[[int], list[Example]]  # of step 0, 1, …
+    num_steps: int
+    epoch_steps: float | None  # optimizer steps that learn every example once; None: they are generated without end
+    held_out: tuple[Example, ...]  # for the validation loss; none: it is not measured
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class SftParts:
+    """What fine-tuning works with."""
+
+    policy: Policy
+    sink: MetricSink
+    checkpoints: Checkpoints
+    console: Console
+    run_folder: Path
+
+
+class SftTrainer:
+    """Owns the state of a run of fine-tuning."""
+
+    def __init__(
+        self,
+        config: BroRLConfig,
+        parts: SftParts,
+        lessons: Lessons,
+        stop: StopRequest,
+    ) -> None:
+        self.config = config
+        self.parts = parts
+        self.lessons = lessons
+        self.stop = stop
+        self.step_number = 0
+        self.num_skipped = 0
+        self.best_loss = math.inf
+        self.history: list[dict[str, float]] = []  # validations, with their step
+        self.row = StepRow(parts.sink)
+        self.saver = Saver(parts.checkpoints, parts.policy, in_background=config.trainer.async_save)
+
+    def fit(self) -> None:
+        """Learn up to the last step, or until asked to stop; the state is saved either way. Weights with the lowest
+        validation loss are in `hf/`; without one, the last."""
+        if self.lessons.held_out and not self.history and self.stop.reason is None:
+            self.validate()
+            self.row.write(0)
+        while self.step_number < self.lessons.num_steps and not self.stop.should_stop():
+            self.stop.step_begins()
+            self.step()
+            self.after_step()
+            self.stop.step_ended()
+        if self.stop.reason is not None:
+            self.save(wait=True)
+            self.parts.console.line(
+                f"stopped after step {self.step_number} ({self.stop.reason}); the same command goes on from here"
+            )
+
+    def step(self) -> None:
+        """One optimizer step."""
+        watch = Stopwatch()
+        examples = self.lessons.batch(self.step_number)
+        plan = supervised_plan(
+            self.config,
+            examples,
+            step=self.step_number,
+            num_mini_batches=1,
+            num_steps=self.lessons.num_steps,
+            data_parallel_size=self.parts.policy.data_parallel_size,
+            version=self.step_number + 1,
+        )
+        with watch.measure("update"):
+            update = self.parts.policy.update(plan)
+        self.step_number += 1
+        self.num_skipped += update.num_skipped
+        num_tokens = sum(example.num_tokens for example in examples)
+        metrics = {
+            "policy/num_updates": float(update.num_updates),
+            "policy/num_skipped": float(self.num_skipped),
+            "policy/learning_rate": plan.learning_rate,
+            "sft/tokens": float(num_tokens),
+            "sft/learnt_tokens": float(plan.num_loss_tokens(0)),
+        }
+        if self.lessons.epoch_steps is not None:
+            metrics["sft/epoch"] = self.step_number / self.lessons.epoch_steps
+        self.row.add(metrics, update.metrics)
+        self.row.add_seconds(watch.seconds)
+        self.parts.console.line(
+            f"step {self.step_number}/{self.lessons.num_steps}  loss {update.metrics['policy/loss']:.4f}"
+            f"  gradient norm {update.metrics['policy/grad_norm']:.2f}  learning rate {plan.learning_rate:.2g}"
+            f"  {num_tokens / watch.seconds['update']:,.0f} tokens/s"
+        )
+
+    def after_step(self) -> None:
+        """What is due between steps. Raises TrainingError after too many non-finite updates."""
+        settings = self.config.trainer
+        is_last = self.step_number == self.lessons.num_steps
+        if is_last or is_due(self.step_number, settings.val_interval):
+            self.validate()
+        if is_last and not self.history:
+            self.parts.policy.export(self.parts.run_folder / "hf")
+        self.saver.finish(wait=False)
+        self.row.add(self.saver.take_seconds())
+        self.row.write(self.step_number)
+        if is_last or is_due(self.step_number, settings.save_interval):
+            self.save(wait=is_last)
+        if self.num_skipped > settings.max_skipped_updates:
+            self.saver.finish(wait=True)
+            raise TrainingError(
+                f"{self.num_skipped} steps had a non-finite loss or gradient (trainer.max_skipped_updates="
+                f"{settings.max_skipped_updates}): lower sft.lr"
+            )
+
+    def validate(self) -> None:
+        """Loss on what is held out; the best weights so far are exported as a Hugging Face folder."""
+        if not self.lessons.held_out:
+            return
+        watch = Stopwatch()
+        with watch.measure("validate"):
+            loss = held_out_loss(self.parts.policy, self.lessons.held_out)
+        self.history.append({"step": float(self.step_number), "sft/val_loss": loss})
+        self.row.add({"sft/val_loss": loss})
+        self.row.add_seconds(watch.seconds)
+        self.parts.console.line(f"validation after step {self.step_number}: loss {loss:.4f}")
+        if self.step_number and loss < self.best_loss:
+            self.best_loss = loss
+            self.parts.policy.export(self.parts.run_folder / "hf")
+
+    def save(self, wait: bool) -> None:
+        """Write a checkpoint of this step. Raises CheckpointError."""
+        state = {
+            "version": self.step_number,
+            "num_skipped": self.num_skipped,
+            "best_loss": self.best_loss,
+            "history": self.history,
+            "learnt_from": self._learnt_from(),
+        }
+        self.saver.save(RunState(self.step_number, state, CarriedGroups()), wait)
+
+    def resume(self) -> bool:
+        """Continue from the newest usable checkpoint; False when there is none. Raises CheckpointError when it learnt
+        from other data, or by other settings."""
+        run = self.parts.checkpoints.load_newest(self.parts.policy.load)
+        if run is None:
+            return False
+        check_state_keys(run.state, STATE_KEYS)
+        self._check_same_lessons(run.state["learnt_from"])
+        self.step_number = run.step
+        self.num_skipped = run.state["num_skipped"]
+        self.best_loss = run.state["best_loss"]
+        self.history = run.state["history"]
+        return True
+
+    def _learnt_from(self) -> dict[str, Any]:
+        settings = dataclasses.asdict(self.config.sft)
+        return {"data": self.lessons.fingerprint, "num_steps": self.lessons.num_steps, **settings}
+
+    def _check_same_lessons(self, before: Mapping[str, Any]) -> None:
+        now = self._learnt_from()
+        changed = [
+            f"{name} was {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]
+        ]
+        if changed:
+            raise CheckpointError(
+                f"{self.parts.checkpoints.folder} is of another fine-tuning (sft: {'; '.join(changed)}): set "
+                "exp_manager.explicit_log_dir to a new folder, or give the old values to continue that run"
+            )
+
+
+def held_out_loss(policy: Policy, examples: Sequence[Example]) -> float:
+    """−log p of a learnt token in nats, mean over all of them."""
+    prompts = [example.prompt_ids.tolist() for example in examples]
+    responses = [example.response_ids.tolist() for example in examples]
+    total = 0.0
+    num = 0
+    for example, log_probs in zip(examples, policy.log_probs(prompts, responses), strict=True):
+        learnt = log_probs if example.is_learnt is None else log_probs[example.is_learnt]
+        total -= float(learnt.sum(dtype="float64"))
+        num += len(learnt)
+    return total / num

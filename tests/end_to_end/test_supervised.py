@@ -1,0 +1,185 @@
+"""`brorl sft` on conversations: as a plain loop of torch computes it, killed and resumed bit for bit, exported for
+others to read, and on what a run has stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from nemo_brorl.commands.sft import read_lessons
+from nemo_brorl.config.load import load_config, to_yaml
+from nemo_brorl.core.metric_registry import undeclared
+from nemo_brorl.training.supervised.examples import learning_rate
+from nemo_brorl.training.supervised.trainer import Lessons
+from tests.support.commands import Command, run
+from tests.support.stored import DirectStore, record
+from tests.support.tiny_model import EOS_ID, make_tiny_model
+
+pytestmark = pytest.mark.end_to_end
+
+NUM_STEPS = 6
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}<eos>\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def settings(folder: Path, **others: Any) -> list[str]:
+    given = {
+        "data.path": folder.parent / "chat.jsonl",
+        "data.held_out_fraction": 0.2,
+        "policy.model": folder.parent / "model",
+        "policy.data_parallel_size": 2,
+        "policy.tokens_per_micro_batch": 256,
+        "exp_manager.explicit_log_dir": folder,
+        "sft.max_tokens": 256,
+        "sft.batch_size": 8,
+        "sft.max_steps": NUM_STEPS,
+        "sft.lr": 1e-3,
+        "sft.warmup_steps": 2,
+        "trainer.val_interval": 3,
+        "trainer.save_interval": 2,
+    }
+    return [f"{name}={value}" for name, value in (given | others).items()]
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Metrics without timings."""
+    found = []
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        found.append({name: value for name, value in row.items() if not name.startswith("time/")})
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run; every third conversation has two turns."""
+    base = tmp_path_factory.mktemp("sft")
+    make_tiny_model(base / "model", scale=0.1)
+    (base / "model" / "chat_template.jinja").write_text(TEMPLATE)
+    with (base / "chat.jsonl").open("w") as file:
+        for number in range(24):
+            asked = {"role": "user", "content": f"after {number}?"}
+            answered = {"role": "assistant", "content": str(number + 1)}
+            thanks = [{"role": "user", "content": "thanks"}, {"role": "assistant", "content": "welcome" * (number % 4)}]
+            turns = [asked, answered]
+            if number % 3 == 1 and number % 4:
+                turns += thanks
+            file.write(json.dumps({"messages": turns}) + "\n")
+    run("sft", *settings(base / "whole"))
+    return base / "whole"
+
+
+def reference_losses(model_folder: Path, lessons: Lessons, sft: Any) -> list[float]:
+    """The same batches in a plain loop: one conversation at a time, torch's AdamW."""
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+    losses = []
+    for step in range(lessons.num_steps):
+        examples = lessons.batch(step)
+        num_learnt = sum(example.num_learnt for example in examples)
+        total = 0.0
+        for example in examples:
+            ids = torch.tensor([[*example.prompt_ids, *example.response_ids]], dtype=torch.int64)
+            labels = ids.clone()
+            labels[0, : len(example.prompt_ids)] = -100
+            if example.is_learnt is not None:
+                labels[0, len(example.prompt_ids) :][torch.from_numpy(~example.is_learnt)] = -100
+            loss = model(input_ids=ids, labels=labels).loss * example.num_learnt / num_learnt
+            loss.backward()
+            total += float(loss)
+        losses.append(total)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(sft, step, lessons.num_steps)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def test_losses_are_those_of_a_plain_loop_on_the_same_batches(whole: Path) -> None:
+    config = load_config("sft", settings(whole))
+    lessons = read_lessons(config, whole.parent / "model")
+    assert any(example.is_learnt is not None for example in lessons.batch(0))
+    expected = reference_losses(whole.parent / "model", lessons, config.sft)
+    assert [row["policy/loss"] for row in rows(whole)[1:]] == pytest.approx(expected, abs=1e-5)
+    assert expected[-1] < expected[0]
+
+
+def test_metrics_are_declared_and_the_validation_loss_falls(whole: Path) -> None:
+    metrics = rows(whole)
+    assert [row["step"] for row in metrics] == list(range(NUM_STEPS + 1))
+    assert undeclared(sorted(set().union(*metrics) - {"step"})) == []
+    losses = [row["sft/val_loss"] for row in metrics if "sft/val_loss" in row]
+    assert len(losses) == 3 and losses[-1] < losses[0]
+
+
+def test_a_run_killed_after_step_three_and_resumed_equals_the_uninterrupted_one(whole: Path) -> None:
+    folder = whole.parent / "killed"
+    killed = Command("sft", *settings(folder))
+    metrics = folder / "metrics.jsonl"
+    killed.wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 3)
+    killed.kill()
+    assert "resumed after step 2" in run("sft", *settings(folder)).output
+    assert rows(folder) == rows(whole)
+    one, other = (load_file(path / "hf" / "model.safetensors") for path in (folder, whole))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    changed = Command("sft", *settings(folder, **{"sft.lr": 2e-3}))
+    assert changed.wait() == 2
+    assert "lr was 0.001, now 0.002" in changed.errors
+
+
+def test_the_export_is_read_by_transformers_and_vllm_with_its_template(whole: Path) -> None:
+    exported = whole / "hf"
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+    talk = [{"role": "user", "content": "after 3?"}]
+    text = tokenizer.apply_chat_template(talk, add_generation_prompt=True, tokenize=False)
+    assert text == "user: after 3?<eos>\nassistant: "
+    assert json.loads((exported / "generation_config.json").read_text())["eos_token_id"] == EOS_ID
+    questions = whole.parent / "questions.jsonl"
+    questions.write_text("".join(json.dumps({"prompt": f"after {n}?", "answer": str(n + 1)}) + "\n" for n in range(8)))
+    asked = [
+        f"policy.model={exported}", "data.source=jsonl", f"data.path={questions}", f"data.held_out_path={questions}",
+        "evaluation.num_prompts=2", "evaluation.samples_per_prompt=2", "rollouts.max_response_tokens=8",
+        "generation.num_engines=1", "rewards.num_workers=1", f"evaluation.output={whole.parent / 'evaluation'}",
+    ]  # fmt: skip
+    run("evaluate", *asked)
+    assert (whole.parent / "evaluation" / "evaluation.json").is_file()
+
+
+def test_what_a_run_has_stored_is_learnt(whole: Path) -> None:
+    stored = whole.parent / "run"
+    stored.mkdir()
+    (stored / "config.yaml").write_text(to_yaml(load_config("brorl_cpu", [f"policy.model={whole.parent / 'model'}"])))
+    for step in (1, 2, 3):
+        DirectStore(stored).write(record(step))
+    run("export-sft", str(stored))
+    folder = whole.parent / "best"
+    given = {"data.path": stored / "sft.jsonl", "data.held_out_fraction": 0, "sft.max_steps": 1}
+    assert "3 conversations (0 held out" in run("sft", *settings(folder, **given)).output
+    assert (folder / "hf" / "model.safetensors").is_file()
+    assert [row["step"] for row in rows(folder)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"data.path": "nowhere.jsonl"}, "data.path=nowhere.jsonl: there is no such file"),
+        ({"policy.model": "nowhere"}, "policy.model=nowhere: there is no such folder"),
+        ({"sft.max_tokens": 600, "policy.tokens_per_micro_batch": 600}, "more than the model's 512 positions"),
+        ({"sft.max_tokens": 300}, "policy.tokens_per_micro_batch × policy.context_parallel_size = 256"),
+        ({"sft.max_tokens": 20}, "are longer than sft.max_tokens=20"),
+    ],
+)
+def test_a_mistake_in_the_input_is_one_message(whole: Path, given: dict[str, Any], message: str) -> None:
+    command = Command("sft", *settings(whole.parent / "wrong", **given))
+    assert command.wait() == 2
+    assert message in command.errors
+    assert not (whole.parent / "wrong").exists()
