@@ -11,7 +11,7 @@ from pathlib import Path
 from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.commands.run import resolve_model
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.logs import get_logger
@@ -33,7 +33,7 @@ from nemo_brorl.tasks.scoring.pool import VerifierPool
 from nemo_brorl.tasks.scoring.service_client import reach
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.payload import Payload
-from nemo_brorl.tasks.verifiers.registry import configure, find, names_in, remote_parts
+from nemo_brorl.tasks.verifiers.registry import check_payload, configure, find, names_in, remote_parts
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
 from nemo_brorl.training.parts import Parts
@@ -79,10 +79,10 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     held_out = held_out_prompts(config, tokenizer)
     verifiers: set[str] = set()
     remote: dict[str, tuple[str, Payload]] = {}
-    for prompt in held_out:
-        verifiers.update(names_in(prompt.verifier, prompt.payload))
-        for name, payload in remote_parts(prompt.verifier, prompt.payload):
-            remote[f"{name} {payload.get('url')}"] = (name, payload)
+    for name, payload in verifiers_of(config.rewards, held_out):
+        verifiers.update(names_in(name, payload))
+        for part, own in remote_parts(name, payload):
+            remote[f"{part} {own.get('url')}"] = (part, own)
     if config.rewards.services.replay is None:
         for name, payload in remote.values():
             reach(name, payload)
@@ -91,6 +91,24 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     for own_verifier in config.rewards.verifiers:
         find(own_verifier.name)  # a mistake in its parameters is found here, not by a worker
     return Inputs(model_folder, tokenizer, prompts, held_out, sorted(verifiers))
+
+
+def verifiers_of(rewards: RewardsConfig, prompts: Sequence[Prompt]) -> Iterator[tuple[str, Payload]]:
+    """Verifiers that these prompts are scored by at any time, with their payloads. Raises DataError, ConfigError for
+    options of a later stage, or of a second opinion, that a verifier cannot score with."""
+    opinion = rewards.second_opinion
+    for prompt in prompts:
+        payload = dict(prompt.payload)
+        yield prompt.verifier, payload
+        for stage in rewards.stages:
+            if stage.concerns(prompt.domain):
+                payload = {**payload, **stage.options}
+                check_payload(prompt.verifier, payload)
+                yield prompt.verifier, payload
+        if opinion.verifier is not None:
+            own = opinion.payload(payload)
+            check_payload(opinion.verifier, own)
+            yield opinion.verifier, own
 
 
 def try_constants(config: BroRLConfig) -> None:
@@ -177,7 +195,8 @@ def make_sampler(
 ) -> Sampler:
     """Sampler over the engines and the verifiers."""
     chunk_size, seed = config.rollouts.chunk_size, config.trainer.seed
-    return Sampler(actors.generator, actors.verifier, console, chunk_size, seed, heartbeat)
+    opinion = config.rewards.second_opinion
+    return Sampler(actors.generator, actors.verifier, console, chunk_size, seed, heartbeat, opinion)
 
 
 def trainer_parts(

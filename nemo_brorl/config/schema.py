@@ -31,7 +31,9 @@ from nemo_brorl.config.sections.rewards import (
     CosineLengthConfig,
     OwnVerifierConfig,
     RewardsConfig,
+    RewardStageConfig,
     RewardWatchConfig,
+    SecondOpinionConfig,
     ServicesConfig,
     ShapingConfig,
 )

@@ -36,6 +36,9 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("mean", "", _ROLLOUTS, "Raw reward"),
             Metric("{task}", "", _ROLLOUTS, "Raw reward of one task's prompts"),
             Metric("num_failed", "responses", _COUNT, "Responses whose verifier failed: reward 0"),
+            Metric("second_opinions", "responses", _COUNT, "Successes that a second verifier was asked about"),
+            Metric("overruled", "responses", _COUNT, "Those of them that it refused: reward 0"),
+            Metric("stage", "", "last", "Number of `rewards.stages` that have begun"),
         ),
     ),
     "reward_watch": (

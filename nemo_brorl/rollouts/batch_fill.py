@@ -82,7 +82,7 @@ class BatchFill:
         num_rollouts = stage.num_per_prompt * stage.prompts_per_step
         chunk_size = fitting_chunk_size(num_rollouts, carry_over.num_engines, self.settings.chunk_size)
         self.replay_cache = carry_over.take_replay(version)
-        self.stream = sampler.open_stream(carry_over.lengths, chunk_size, self.replay_cache)
+        self.stream = sampler.open_stream(carry_over.lengths, chunk_size, self.replay_cache, with_second_opinion=True)
         self.allocation = make_allocation(self.settings, stage.num_per_prompt, carry_over.beliefs, sampler.seed)
         self.phase = Phase.FILLING
         self.is_overdue = False  # the step's deadline has passed
@@ -147,6 +147,8 @@ class BatchFill:
         metrics.update(self.dynamic_sampling.metrics())
         metrics.update(cut_metrics(self.cut_groups))
         metrics.update(self.carry_over.metrics())
+        if self.stream.opinions is not None:
+            metrics.update(self.stream.opinions.metrics())
         loss_scale = self.dynamic_sampling.share_of_step(batch)
         metrics["dynamic_sampling/loss_scale"] = loss_scale
         metrics["rollouts/late_groups"] = float(len(completed))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.config.schema import DynamicSamplingConfig, RolloutsConfig
+from nemo_brorl.config.schema import DynamicSamplingConfig, RewardStageConfig, RolloutsConfig
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.rollouts.coverage import CoverageWatch
@@ -26,6 +26,7 @@ from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.prompt_pool import PromptPool
 from nemo_brorl.rollouts.replay_cache import ReplayCache
+from nemo_brorl.rollouts.reward_stages import RewardStages
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.types import Prompt, Sampling, ScoredChunk, ScoredGroup
@@ -69,7 +70,9 @@ class CarryOver:
         num_engines: int,
         prompts: PromptSource,
         sampler: Sampler,
+        reward_stages: Sequence[RewardStageConfig] = (),
     ) -> None:
+        self.reward_stages = RewardStages(reward_stages)
         self.settings = rollouts
         self.num_engines = num_engines
         self.prompts = prompts
@@ -147,7 +150,8 @@ class CarryOver:
         """Prompts of `num` new groups: those to be restarted first; each is handed out once more."""
         restarted = self.restarted[:num]
         self.restarted = self.restarted[num:]
-        return restarted + self.pool.take(num - len(restarted))
+        new = self.pool.take(num - len(restarted))
+        return restarted + [self.reward_stages.applied(prompt) for prompt in new]
 
     def take_completed(self) -> list[ScoredGroup]:
         """Completed groups in the order of their prompts' uids, as the batch is taken."""
@@ -201,6 +205,10 @@ class CarryOver:
                 self.lengths.observe(task, group.uid, block.lengths, is_cut)
         self.beliefs.learn(sampled)
         self.coverage.note(sampled)
+        reason = self.reward_stages.learn(sampled)
+        if reason is not None:
+            stage = self.reward_stages.num_begun
+            self.sampler.console.line(f"rewards: stage {stage} begins with the next prompts ({reason})")
         of_step = Spent(num_tokens, num_informative, num_rollouts)
         self.spent = self.spent.plus(of_step)
 
@@ -210,6 +218,7 @@ class CarryOver:
             **self.spent.metrics(),
             **self.pool.metrics(),
             **self.coverage.metrics(),
+            **self.reward_stages.metrics(),
         }
 
     def state(self) -> SamplerState:
@@ -226,6 +235,7 @@ class CarryOver:
             "beliefs": self.beliefs.state_dict(),
             "spent": self.spent.state_dict(),
             "coverage": self.coverage.state_dict(),
+            "reward_stages": self.reward_stages.state_dict(),
             "is_batch_complete": self.is_batch_complete,
         }
         return SamplerState(
@@ -253,6 +263,8 @@ class CarryOver:
         self.beliefs.load_state_dict(own["beliefs"])
         self.spent = Spent.from_state(own["spent"])
         self.is_batch_complete = own.get("is_batch_complete", False)
+        if "reward_stages" in own:
+            self.reward_stages.load_state_dict(own["reward_stages"])
         if "coverage" in own:
             self.coverage.load_state_dict(own["coverage"])
 

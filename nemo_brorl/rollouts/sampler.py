@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 
+from nemo_brorl.config.schema import SecondOpinionConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.stall_watch import Heartbeat, Stalled
@@ -16,6 +17,7 @@ from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
 from nemo_brorl.rollouts.replay_cache import ReplayCache
 from nemo_brorl.rollouts.requests import request_to_go_on, requests_for, requests_to_resume
+from nemo_brorl.rollouts.second_opinion import SecondOpinions
 from nemo_brorl.types import (
     PartialRollouts,
     Prompt,
@@ -46,8 +48,11 @@ class RolloutStream:
         heartbeat: Heartbeat,
         forecast: Forecast | None = None,
         replay_cache: ReplayCache | None = None,
+        opinions: SecondOpinions | None = None,
     ) -> None:
-        """`replay_cache`: what is in it is not sampled, and what comes back is noted there."""
+        """`replay_cache`: what is in it is not sampled, and what comes back is noted there. `opinions`: groups with few
+        successes pass there before they come out."""
+        self.opinions = opinions
         self.session: GenerationSession = generator.open_session(forecast)
         self.verifier = verifier
         self.chunk_size = chunk_size
@@ -65,7 +70,9 @@ class RolloutStream:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no rollout is out."""
+        """Whether no rollout is out, and no group under review."""
+        if self.opinions is not None and not self.opinions.is_idle:
+            return False
         return self.ledger.num_out == 0
 
     def open(
@@ -136,6 +143,11 @@ class RolloutStream:
             else:
                 self._receive(chunk, None, settled)
         for scored in scores:
+            if self.opinions is not None and self.opinions.is_review(scored.chunk):
+                reviewed = self.opinions.receive(scored)
+                if reviewed is not None:
+                    settled.append(reviewed)
+                continue
             if self.replay_cache is not None:
                 self.replay_cache.note(scored)
             self._receive(scored.chunk, scored, settled)
@@ -162,7 +174,9 @@ class RolloutStream:
         self.num_settled += len(chunk.request.indices)
         if scored is not None and scored.goes_on is not None and uid not in self._cut:
             self._go_on(group, scored.goes_on)
-        if self.ledger.is_settled(uid):
+        if not self.ledger.is_settled(uid):
+            return
+        if self.opinions is None or not self.opinions.ask(group):
             settled.append(group)
 
     def _go_on(self, group: OpenGroup, block: PartialRollouts) -> None:
@@ -218,7 +232,10 @@ class Sampler:
         chunk_size: int,
         seed: int,
         heartbeat: Heartbeat | None = None,
+        second_opinion: SecondOpinionConfig | None = None,
     ) -> None:
+        """`second_opinion`: settings of the verifier that `open_stream` asks beside `verifier`, where it is told to."""
+        self.second_opinion = second_opinion or SecondOpinionConfig()
         self.generator = generator
         self.verifier = verifier
         self.console = console
@@ -235,8 +252,12 @@ class Sampler:
         forecast: Forecast | None = None,
         chunk_size: int | None = None,
         replay_cache: ReplayCache | None = None,
+        with_second_opinion: bool = False,
     ) -> RolloutStream:
         """Stream of groups that are begun, extended and cut one by one. One stream at a time."""
+        opinions = None
+        if with_second_opinion:
+            opinions = SecondOpinions(self.second_opinion, self.verifier)
         return RolloutStream(
             self.generator,
             self.verifier,
@@ -245,6 +266,7 @@ class Sampler:
             self.heartbeat,
             forecast,
             replay_cache,
+            opinions,
         )
 
     def sample(

@@ -54,7 +54,12 @@ class BroRLTrainer:
         self.events = EventLog(parts.run_folder / "events.jsonl")
         self.reward_alarms = RewardAlarms(config.rewards.watch, parts.run_folder)
         self.carry_over = CarryOver(
-            config.rollouts, config.dynamic_sampling, num_engines(config), parts.prompts, parts.sampler
+            config.rollouts,
+            config.dynamic_sampling,
+            num_engines(config),
+            parts.prompts,
+            parts.sampler,
+            config.rewards.stages,
         )
         self.fill: BatchFill | None = None  # the batch that no step has taken yet
         self.handover = DeviceHandover(parts.policy, parts.generator)
