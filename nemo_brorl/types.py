@@ -487,3 +487,5 @@ class EngineStats:
     num_restarts: int = 0  # engines that were replaced here
     num_garbage: int = 0  # of these, for what they had sampled
     num_resampled: int = 0  # rollouts that were sampled again because their engine was lost
+    resumed_tokens: int = 0  # that rollouts had when they were gone on with, their prompt's included
+    resumed_hits: int = 0  # of these, found in the prefix cache

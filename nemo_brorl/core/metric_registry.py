@@ -191,6 +191,15 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("restarted", "groups", _COUNT, "Cut when the batch was full, to be sampled anew in the next step"),
         ),
     ),
+    "trajectories": (
+        "Of groups that an environment answered; absent in a step without any.",
+        (
+            Metric("turns", "turns", _ROLLOUTS, "Turns of a trajectory"),
+            Metric("turns_max", "turns", "maximum of the step", "Turns of the longest trajectory"),
+            Metric("tool_errors", "share", "mean over turns", "Turns that called a tool wrongly"),
+            Metric("observation_tokens", "tokens", _ROLLOUTS, "Tokens of a response that the environment said"),
+        ),
+    ),
     "generation": (
         "What the engines did while the batch was filled.",
         (
@@ -198,6 +207,12 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("tokens_per_s", "tokens / s", "over all engines", "Response tokens per second of sampling"),
             Metric("num_samples", "rollouts", _COUNT, "Finished rollouts"),
             Metric("prefix_cache_hit_rate", "share", "over prompt tokens", "Prompt tokens found in the prefix cache"),
+            Metric(
+                "resumed_hit_rate",
+                "share",
+                "over tokens gone on from",
+                "Prefix cache hits of later turns and resumed rollouts; absent without any",
+            ),
             Metric("num_preemptions", "sequences", _COUNT, "Sequences that vLLM put off for want of KV cache"),
             Metric("num_restarts", "engines", _COUNT, "Engines that were lost and replaced"),
             Metric("num_garbage", "engines", _COUNT, "Those of them that were replaced because they answered garbage"),
@@ -307,6 +322,8 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("pass_at_1/{task}", "share", _VALIDATION, "Chance for one task's prompts"),
             Metric("response_tokens", "tokens", "mean over responses", "Length of a response"),
             Metric("truncated", "share", "over responses", "Responses that ended at the limit of tokens"),
+            Metric("turns", "turns", "mean over responses", "Turns of an environment's trajectory"),
+            Metric("tool_errors", "share", "mean over turns", "Turns that called a tool wrongly"),
             Metric("constant_answer", "share", _VALIDATION, "What the best constant answers, one a task, would earn"),
             Metric("constant_answer/{task}", "share", _VALIDATION, "What the best one earns for one task"),
         ),

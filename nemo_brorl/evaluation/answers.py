@@ -19,10 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+import numpy as np
+
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
 from nemo_brorl.core.errors import CheckpointError, ModelError
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.types import SUCCESS_REWARD, ScoredGroup
+from nemo_brorl.types import SUCCESS_REWARD, Int64, ScoredGroup
 
 BLOCK = 1 << 22  # bytes read at a time
 MAX_REFERENCE = 200  # characters of a reference answer that are kept; of a given one, too
@@ -43,6 +45,8 @@ class PromptAnswers:
     answers: tuple[str | None, ...] | None  # [n] in one spelling; None: the verifier knows of no answers
     num_failed: int  # samples whose verifier timed out or crashed
     reference: str | None  # as written; None: the verifier reads none
+    turns: tuple[int, ...] | None = None  # [n] of trajectories; None: of no environment
+    tool_errors: tuple[int, ...] | None = None  # [n] turns that called a tool wrongly
 
     @property
     def is_correct(self) -> tuple[bool, ...]:  # [n]
@@ -61,17 +65,35 @@ def answers_of(group: ScoredGroup) -> PromptAnswers:
     reference = prompt.payload.get("answer")
     if reference is not None:
         reference = _shortened(str(reference))
+    order = np.argsort(group.indices)  # trajectories that ended at a later turn are in a later chunk
+    if answers is not None:
+        answers = tuple(answers[place] for place in order)
+    turns: tuple[int, ...] | None = None
+    if group.records:
+        turns = tuple(group.num_turns[order].tolist())
     return PromptAnswers(
         uid=prompt.uid,
         task=prompt.task,
         domain=prompt.domain,
-        rewards=tuple(group.rewards.tolist()),
-        tokens=tuple(group.group.lengths.tolist()),
-        is_stopped=tuple(group.group.is_stopped.tolist()),
+        rewards=tuple(group.rewards[order].tolist()),
+        tokens=tuple(group.group.lengths[order].tolist()),
+        is_stopped=tuple(group.group.is_stopped[order].tolist()),
         answers=answers,
         num_failed=group.num_failed,
         reference=reference,
+        turns=turns,
+        tool_errors=_tool_errors(group, order),
     )
+
+
+def _tool_errors(group: ScoredGroup, order: Int64) -> tuple[int, ...] | None:
+    """Turns of each trajectory that called a tool wrongly; None: there is no environment."""
+    counts: list[int] = []
+    for record in group.records:
+        if record is None:
+            return None
+        counts += record.is_tool_error.sum(axis=1).tolist()
+    return tuple(counts[place] for place in order) if counts else None
 
 
 def weights_digest(folder: Path) -> str:

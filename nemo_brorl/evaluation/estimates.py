@@ -40,6 +40,8 @@ class Scores:
     no_answer: float | None  # share of samples, where the verifier knows of answers; None: no such prompt
     constant_answer: float | None  # pass@1 of always giving each task's most frequent reference; None: there are none
     num_failed: int  # samples whose verifier timed out or crashed; they count as wrong
+    turns: float | None = None  # of a trajectory; None: there is no environment
+    tool_errors: float | None = None  # of a trajectory: turns that called a tool wrongly
 
     def as_json(self) -> dict[str, Any]:
         """With numbers under plain names."""
@@ -57,6 +59,8 @@ class Scores:
             "no_answer": self.no_answer,
             "constant_answer": self.constant_answer,
             "num_failed": self.num_failed,
+            "turns": self.turns,
+            "tool_errors": self.tool_errors,
         }
 
 
@@ -109,7 +113,18 @@ def scores_of(strata: Sequence[Group], config: EvaluationConfig) -> Scores:
         no_answer=_no_answer(strata),
         constant_answer=_constant_answer(strata),
         num_failed=sum(prompt.num_failed for prompt in every),
+        turns=_mean_count([prompt.turns for prompt in every]),
+        tool_errors=_mean_count([prompt.tool_errors for prompt in every]),
     )
+
+
+def _mean_count(counts: Sequence[tuple[int, ...] | None]) -> float | None:
+    """Mean over prompts of the mean over their trajectories, of those that have some."""
+    means: list[float] = []
+    for of_prompt in counts:
+        if of_prompt is not None:
+            means.append(float(np.mean(of_prompt)))
+    return float(np.mean(means)) if means else None
 
 
 def success(prompt: PromptAnswers) -> float:

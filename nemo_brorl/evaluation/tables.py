@@ -70,11 +70,20 @@ def score_table(results: Results, confidence: float) -> list[list[str]]:
         "no answer",
         "constant",
     ]
+    has_turns = any(scores.turns is not None for _, scores in named)
+    if has_turns:
+        header += ["turns", "tool errors"]
     rows = [header]
     for name, scores in named:
         cells = _cells(scores, sorted(pass_ks), sorted(majority_ks))
+        if has_turns:
+            cells += [_count_of(scores.turns), _count_of(scores.tool_errors)]
         rows.append([name, *cells])
     return rows
+
+
+def _count_of(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
 
 
 def comparison_table(comparison: Mapping[str, Compared]) -> list[list[str]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.evaluation.pass_at_k import constant_pass_at_1, mean_pass_at_k, standard_error
+from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
 
@@ -25,6 +26,7 @@ class TaskResult:
     constant_answer: float  # see best_constant_answer
     response_tokens: float
     truncated: float
+    trajectories: Mapping[str, float]  # as `trajectory_metrics`
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class EvaluationResult:
             f"{prefix}/truncated": overall.truncated,
             f"{prefix}/constant_answer": overall.constant_answer,
         }
+        for name in ("turns", "tool_errors"):
+            value = overall.trajectories.get(f"trajectories/{name}")
+            if value is not None:
+                found[f"{prefix}/{name}"] = value
         for task, result in self.tasks.items():
             found[f"{prefix}/pass_at_1/{task}"] = result.pass_at_1
             found[f"{prefix}/constant_answer/{task}"] = result.constant_answer
@@ -99,6 +105,7 @@ def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
         constant_answer=best_constant_answer(groups),
         response_tokens=float(lengths.mean()),
         truncated=float(1.0 - is_stopped.mean()),
+        trajectories=trajectory_metrics(groups),
     )
 
 

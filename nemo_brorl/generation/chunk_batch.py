@@ -44,6 +44,8 @@ class ChunkBatch:
         self.version = 0
         self.num_tokens = 0  # sampled so far
         self.num_samples = 0  # rollouts that have ended
+        self.num_resumed = 0  # tokens that rollouts were gone on with from
+        self.num_cached = 0  # of these, found in the prefix cache
         self._requests = requests
         self._chunks: dict[int, ChunkTask] = {}  # by call
         self._rollouts: dict[str, tuple[ChunkTask, int]] = {}  # unfinished, by name: chunk and row
@@ -191,6 +193,9 @@ class ChunkBatch:
             self._reports.times.note_told(time.monotonic())
             self.num_samples += len(meta.lengths)
             self.num_tokens += chunk.num_sampled
+            num_resumed, num_cached = chunk.prefix_hits()
+            self.num_resumed += num_resumed
+            self.num_cached += num_cached
         chunk.answer.set_result((meta, arrays, partial))
 
     def _drop(self, chunk: ChunkTask) -> None:

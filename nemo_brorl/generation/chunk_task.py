@@ -32,6 +32,7 @@ class Continuation:
     versions: Sequence[int]  # that sampled them, oldest first; empty without tokens
     has_ended: bool
     is_stopped: bool
+    num_cached: int = 0  # tokens of those it went on from, found in the prefix cache
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,18 @@ class ChunkTask:
             if continuation is not None:
                 num_tokens += len(continuation.token_ids)
         return num_tokens
+
+    def prefix_hits(self) -> tuple[int, int]:
+        """Tokens that the rollouts went on from, their prompt's included, and those found in the prefix cache."""
+        num_tokens = 0
+        num_cached = 0
+        num_prompt = len(self.request.prompt.token_ids)
+        for row, continuation in enumerate(self._continuations):
+            num_resumed = self.num_resumed(row)
+            if num_resumed and continuation is not None:
+                num_tokens += num_prompt + num_resumed
+                num_cached += continuation.num_cached
+        return num_tokens, num_cached
 
     def rollouts(self) -> Iterator[RolloutTask]:
         """One task per rollout, in order."""

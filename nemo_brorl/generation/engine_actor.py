@@ -249,4 +249,6 @@ class RolloutEngine:
             num_preemptions=self._counters.num_preemptions,
             generated_tokens=self._batch.num_tokens,
             generated_samples=self._batch.num_samples,
+            resumed_tokens=self._batch.num_resumed,
+            resumed_hits=self._batch.num_cached,
         )

@@ -13,7 +13,15 @@ from nemo_brorl.generation.chunk_messages import ChunkFailure
 from nemo_brorl.generation.transport import EngineTransport, explain
 from nemo_brorl.types import EngineStats, TensorInfo
 
-_COUNTERS = ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "generated_tokens", "generated_samples")
+_COUNTERS = (
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "num_preemptions",
+    "generated_tokens",
+    "generated_samples",
+    "resumed_tokens",
+    "resumed_hits",
+)
 
 logger = get_logger(__name__)
 

@@ -123,6 +123,7 @@ class VllmRequests:
             versions=sampled.versions,
             has_ended=completion.finish_reason != "abort",
             is_stopped=completion.finish_reason == "stop",
+            num_cached=output.num_cached_tokens or 0,
         )
 
     def _count(self, sampled: _Sampled, num_tokens: int) -> None:

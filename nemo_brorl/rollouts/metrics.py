@@ -11,7 +11,15 @@ from nemo_brorl.rollouts.group_size.allocation import allocation_metrics
 from nemo_brorl.types import SUCCESS_REWARD, EngineStats, Float32, Int32, ScoredGroup
 
 FAULTS = ("num_restarts", "num_garbage", "num_resampled")  # of EngineStats
-COUNTS = ("prefix_cache_queries", "prefix_cache_hits", "num_preemptions", "generated_tokens", "generated_samples")
+COUNTS = (
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "num_preemptions",
+    "generated_tokens",
+    "generated_samples",
+    "resumed_tokens",
+    "resumed_hits",
+)
 SUCCESS_BUCKETS = ("0", "1", "2_to_5", "more", "all")  # at large N the first ones hold the hard prompts
 MASS_BALANCE = (
     "unsampled_mass",
@@ -27,6 +35,7 @@ def group_metrics(groups: Sequence[ScoredGroup], num_per_prompt: int) -> dict[st
     if not groups:
         return {}
     metrics = reward_metrics(groups)
+    metrics.update(trajectory_metrics(groups))
     metrics.update(mass_balance_metrics(groups))
     metrics.update(allocation_metrics(groups, num_per_prompt))
     metrics.update(coverage_metrics(groups))
@@ -52,6 +61,33 @@ def reward_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     metrics.update(success_histogram(groups))
     metrics.update(domain_metrics(groups))
     return metrics
+
+
+def trajectory_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
+    """Turns, mistakes and observations of the groups that an environment answered; nothing without one."""
+    num_turns = 0
+    num_errors = 0
+    num_observed = 0
+    turns: list[Int32] = []
+    for group in groups:
+        if not group.records:
+            continue
+        turns.append(group.num_turns)
+        observed = group.group.lengths - group.group.num_sampled
+        num_observed += int(observed.sum())
+        for record in group.records:
+            if record is not None:
+                num_turns += record.is_tool_error.size
+                num_errors += int(record.is_tool_error.sum())
+    if not turns:
+        return {}
+    of_each = np.concatenate(turns)
+    return {
+        "trajectories/turns": float(of_each.mean()),
+        "trajectories/turns_max": float(of_each.max()),
+        "trajectories/tool_errors": num_errors / num_turns,
+        "trajectories/observation_tokens": num_observed / len(of_each),
+    }
 
 
 def domain_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
@@ -168,6 +204,8 @@ def generation_metrics(
         "generation/num_preemptions": totals["num_preemptions"],
         "generation/num_samples": totals["generated_samples"],
     }
+    if totals["resumed_tokens"]:
+        metrics["generation/resumed_hit_rate"] = totals["resumed_hits"] / totals["resumed_tokens"]
     for name, count in faults.items():
         metrics[f"generation/{name}"] = count
     return metrics

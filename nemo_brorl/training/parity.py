@@ -2,12 +2,15 @@
 
 They are three implementations of one model. A silent difference between them (a rotary base, a missing bias, a stale LM
 head) turns every importance ratio into noise, so a run refuses to start above the bound.
+
+Prompts of environments are answered in two turns, with their last tokens for an observation: engines go on from what
+they have, and only what was sampled is compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,12 +19,14 @@ from nemo_brorl.config.derived import parity_bound
 from nemo_brorl.config.schema import BroRLConfig, ParityConfig
 from nemo_brorl.core.errors import ParityError
 from nemo_brorl.core.logs import get_logger
-from nemo_brorl.core.object_store import fetch
+from nemo_brorl.core.object_store import fetch, store
 from nemo_brorl.ports import Generator, Policy
 from nemo_brorl.rollouts.requests import requests_for
-from nemo_brorl.types import Float32, Prompt, Sampling
+from nemo_brorl.tasks.scoring.turns import ENVIRONMENT, with_observations
+from nemo_brorl.types import Bool, Float32, PartialRollouts, Prompt, RolloutChunk, RolloutRequest, Sampling
 
 _log = get_logger(__name__)
+OBSERVED = 8  # tokens between two turns
 _ALARMS = (
     ("policy/log_prob_mismatch", "max_step_mismatch", "Megatron - vLLM"),
     ("policy/fp8_mismatch", "max_fp8_mismatch", "FP8 - bf16"),
@@ -64,23 +69,24 @@ def check_parity(
     max_tokens = min(config.rollouts.max_response_tokens, config.parity.max_response_tokens)
     sampling = Sampling(config.rollouts.temperature, 1.0, max_tokens)
     num = config.parity.responses_per_prompt
+    requests = requests_for(prompts, num, num, sampling, config.trainer.seed)
+    chunks = list(_responses(requests, generator, config.rollouts.max_response_tokens))
+    chunks.sort(key=lambda chunk: chunk.request.prompt.uid)
     prompt_ids: list[Sequence[int]] = []
     response_ids: list[Sequence[int]] = []
-    sampled: list[Float32] = []
-    requests = requests_for(prompts, num, num, sampling, config.trainer.seed)
-    for chunk in sorted(generator.generate(requests), key=lambda chunk: chunk.request.prompt.uid):
+    for chunk in chunks:
         arrays = fetch(chunk.data)
         for low, high in pairwise(arrays.offsets.tolist()):
             prompt_ids.append(chunk.request.prompt.token_ids)
             response_ids.append(arrays.token_ids[low:high].tolist())
-            sampled.append(arrays.log_probs[low:high])
-    vllm = np.concatenate(sampled)
-    megatron = np.concatenate(policy.log_probs(prompt_ids, response_ids, with_fp8=False))
-    hf = np.concatenate(policy.hf_log_probs(prompt_ids, response_ids))
+    log_probs, counts = _sampled(chunks)
+    vllm = log_probs[counts]
+    megatron = np.concatenate(policy.log_probs(prompt_ids, response_ids, with_fp8=False))[counts]
+    hf = np.concatenate(policy.hf_log_probs(prompt_ids, response_ids))[counts]
     fp8 = None
     measured: dict[str, float] = {}
     if config.policy.fp8:
-        with_fp8 = np.concatenate(policy.log_probs(prompt_ids, response_ids))
+        with_fp8 = np.concatenate(policy.log_probs(prompt_ids, response_ids))[counts]
         fp8 = _mean_abs(with_fp8 - megatron)
         measured["policy/fp8_mismatch"] = fp8
     report = ParityReport(
@@ -100,6 +106,58 @@ def check_parity(
     for alarm in alarms(measured, config.parity):
         _log.warning("%s", alarm)
     return report
+
+
+def _sampled(chunks: Sequence[RolloutChunk]) -> tuple[Float32, Bool]:
+    """Log-probs of the engines' tokens, and which of them were sampled."""
+    log_probs: list[Float32] = []
+    masks: list[Bool] = []
+    for chunk in chunks:
+        arrays = fetch(chunk.data)
+        log_probs.append(arrays.log_probs)
+        is_sampled = arrays.is_sampled
+        if is_sampled is None:
+            is_sampled = np.ones(len(arrays.token_ids), bool)
+        masks.append(is_sampled)
+    return np.concatenate(log_probs), np.concatenate(masks)
+
+
+def _responses(
+    requests: Sequence[RolloutRequest],
+    generator: Generator,
+    max_tokens: int,
+) -> Iterator[RolloutChunk]:
+    """Answers of one turn, or of two where an environment would speak between them and `max_tokens` leave room."""
+    seconds: list[RolloutRequest] = []
+    for chunk in generator.generate(requests):
+        is_conversation = chunk.request.prompt.verifier == ENVIRONMENT
+        if is_conversation and chunk.lengths.max() + OBSERVED < max_tokens:
+            seconds.append(_second_turn(chunk, max_tokens))
+        else:
+            yield chunk
+    yield from generator.generate(seconds)
+
+
+def _second_turn(chunk: RolloutChunk, max_tokens: int) -> RolloutRequest:
+    """Go on from an answer and the end of its prompt, in place of an observation."""
+    request = chunk.request
+    told = request.prompt.token_ids[-OBSERVED:]
+    arrays = fetch(chunk.data)
+    longer = with_observations(arrays, [told] * request.num_rollouts)
+    sampling = request.sampling
+    both = int(chunk.lengths.max()) + len(told) + sampling.max_tokens
+    partial = PartialRollouts(
+        indices=chunk.indices,
+        lengths=np.diff(longer.offsets).astype(np.int32),
+        version=chunk.version,
+        data=store(longer),
+        engine=chunk.engine,
+    )
+    return replace(
+        request,
+        sampling=replace(sampling, max_tokens=min(both, max_tokens)),
+        partial=partial,
+    )
 
 
 def alarms(metrics: Mapping[str, float], config: ParityConfig) -> Iterator[str]:

@@ -34,6 +34,7 @@ from nemo_brorl.types import (
 
 MAX_EXAMPLE = 400  # characters
 SEEDS = 2**31
+ENVIRONMENT = "environment"  # the verifier that answers
 NO_LOG_PROB = 0.0  # of a token that was not sampled
 
 
@@ -254,6 +255,12 @@ def _split(data: ChunkArrays, values: np.ndarray) -> Iterator[np.ndarray]:
     """Values of the tokens of each response."""
     for start, end in pairwise(data.offsets.tolist()):
         yield values[start:end]
+
+
+def with_observations(data: ChunkArrays, observations: Sequence[Sequence[int]]) -> ChunkArrays:
+    """Responses, each with its observation behind it."""
+    rows = range(len(observations))
+    return _taken(data, rows, observations)
 
 
 def _taken(

@@ -17,14 +17,13 @@ from nemo_brorl.tasks.scoring.evidence import evidence_of
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool, Verdicts
 from nemo_brorl.tasks.scoring.remote_scores import Asked, Messages, RemoteScores
 from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys
-from nemo_brorl.tasks.scoring.turns import Judged, ResponseScores, TurnJudge
+from nemo_brorl.tasks.scoring.turns import ENVIRONMENT, Judged, ResponseScores, TurnJudge
 from nemo_brorl.tasks.verifiers import composite, services
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.registry import answer_reader, configure, is_remote
 from nemo_brorl.types import ChunkArrays, RolloutChunk
 
-ENVIRONMENT = "environment"  # the verifier that answers
 LIGHTEST = "exact_match"  # loads nothing: shows that processes can be started
 
 

@@ -55,7 +55,7 @@ def output_of(name: str, tokens: list[int], reason: str) -> Any:
     completion = SimpleNamespace(
         finish_reason=reason, token_ids=list(tokens), logprobs=SimpleNamespace(logprobs=[-1.0] * len(tokens))
     )
-    return SimpleNamespace(finished=True, request_id=name, outputs=[completion])
+    return SimpleNamespace(finished=True, request_id=name, outputs=[completion], num_cached_tokens=0)
 
 
 def test_a_rollout_names_the_versions_that_sampled_a_token_of_it() -> None:

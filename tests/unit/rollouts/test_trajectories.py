@@ -11,9 +11,11 @@ import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
+from nemo_brorl.evaluation.answers import answers_of
 from nemo_brorl.rollouts.batch_fill import BatchFill
 from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
+from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
@@ -30,6 +32,7 @@ from tests.support.environments import (
     one_to_four_turns,
     outcome,
 )
+from tests.support.fakes import make_group
 
 LONG = Sampling(1.0, 1.0, max_tokens=64)
 
@@ -241,3 +244,18 @@ def test_ten_thousand_trajectories_close_though_tools_hang_and_crash() -> None:
     assert num_late + num_raised == num_failed
     assert 0.4 < num_late / num_failed < 0.6
     assert verifier.host.instances == {}
+
+
+def test_metrics_count_turns_mistakes_and_observations() -> None:
+    group = sample(one_to_four_turns)
+    metrics = trajectory_metrics([group])
+    assert metrics["trajectories/turns"] == group.num_turns.mean()
+    assert metrics["trajectories/turns_max"] == 4
+    assert metrics["trajectories/observation_tokens"] == 3 * (group.num_turns.mean() - 1)
+    assert 0 < metrics["trajectories/tool_errors"] < 0.5
+    assert trajectory_metrics([make_group([0.0, 1.0])]) == {}
+    kept = answers_of(group)
+    by_index = dict(zip(group.indices.tolist(), group.num_turns.tolist(), strict=True))
+    assert kept.turns == tuple(by_index[index] for index in range(16)), "in the order of their seeds"
+    assert kept.tool_errors is not None
+    assert sum(kept.tool_errors) / group.num_turns.sum() == pytest.approx(metrics["trajectories/tool_errors"])

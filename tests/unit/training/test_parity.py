@@ -9,6 +9,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ParityError
 from nemo_brorl.training.parity import check_parity
 from nemo_brorl.types import Float32
+from tests.support.environments import PROMPT_TOKENS, VOCABULARY, TurnGenerator, environment_prompt
 from tests.support.fakes import FakeGenerator, FakePolicy, make_prompt
 
 
@@ -44,3 +45,23 @@ def test_fp8_is_left_out_of_the_comparison_and_measured_apart(caplog: pytest.Log
     assert (report.worst, report.fp8) == (0.0, 0.25)
     assert "FP8 adds 2.5e-01" in str(report)
     assert "above parity.max_fp8_mismatch=0.02" in caplog.text
+
+
+class Scorer(FakePolicy):
+    """Knows what `TurnGenerator` says of its own tokens, and nothing of observations."""
+
+    def log_probs(
+        self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]], with_fp8: bool = True
+    ) -> list[Float32]:
+        self.responses = response_ids
+        return [np.array([-0.1 - token / VOCABULARY for token in response], np.float32) for response in response_ids]
+
+    hf_log_probs = log_probs
+
+
+def test_prompts_of_environments_are_compared_over_two_turns_at_sampled_tokens_alone() -> None:
+    policy = Scorer()
+    report = check_parity(BroRLConfig(), [environment_prompt()], policy, TurnGenerator())
+    assert report.worst < 1e-6, "an observation's log-prob is 0 there and never 0 here"
+    lengths = [len(response) for response in policy.responses]
+    assert report.num_tokens == sum(lengths) - 4 * PROMPT_TOKENS, "the prompt's three tokens are what was said between"
