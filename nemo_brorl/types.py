@@ -319,6 +319,8 @@ class TrainBatch:
     loss_scale: float = 1.0  # where batches vary in size
     min_reward_range: float | None = None  # of raw rewards in a group for which it was kept; None: all groups were
     shaped: tuple[Float32, ...] = ()  # per group [N]: the rewards that the advantages were made of
+    # per group [N, K] where turns have advantages of their own, of which those above are means; none: they have not
+    turn_advantages: tuple[Float32, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -327,9 +329,10 @@ class PlannedGroup:
 
     prompt_ids: Int32  # [P]
     chunks: tuple[Any, ...]  # data references, in order
-    advantages: Float32  # [N]
+    advantages: Float32  # [N], or [N, K] of each turn
     staleness: int  # updates between the weights that sampled it and those that learn from it
     is_measured: bool = True  # whether its rollouts of the last mini-batch are a fresh sample (policy/measured_gain.py)
+    num_turns: Int32 | None = None  # [N]; None: one each
 
 
 @dataclass(frozen=True)
@@ -365,6 +368,18 @@ class UpdatePlan:
         """Sampled tokens of one mini-batch over all ranks: the denominator of the token mean."""
         micro_batches = chain.from_iterable(self.mini_batches[mini_batch])
         return sum(micro.num_loss_tokens for micro in micro_batches)
+
+    def num_turns(self, mini_batch: int) -> int:
+        """Turns of the trajectories of one mini-batch over all ranks."""
+        total = 0
+        for micro in chain.from_iterable(self.mini_batches[mini_batch]):
+            for segment in micro.segments:
+                num_turns = self.groups[segment.group].num_turns
+                if num_turns is None:
+                    total += len(segment.rollouts)
+                else:
+                    total += int(num_turns[list(segment.rollouts)].sum())
+        return total
 
     def num_responses(self, mini_batch: int) -> int:
         """Responses of one mini-batch over all ranks."""

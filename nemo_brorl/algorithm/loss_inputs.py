@@ -9,6 +9,7 @@ Legend: T sampled tokens of this rank's part of a micro-batch, R responses of th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -69,22 +70,36 @@ class MiniBatchSize:
 
     num_tokens: int  # sampled tokens
     num_sequences: int  # responses
+    num_turns: int  # of these
     max_tokens: int  # that a response may have
 
 
-def token_weights(aggregation: str, sequence_lengths: Tensor, size: MiniBatchSize) -> Tensor:
-    """Weights [T] of tokens in the mean of the loss, from the length of each token's response [T]. The caller divides
-    the weighted sum by the mini-batch's tokens.
+class TokenLengths(NamedTuple):
+    """Of each token [T] float32, in sampled tokens."""
+
+    sequence: Tensor  # of its response
+    turn: Tensor  # of its turn
+    num_turns: Tensor  # that its response has
+
+
+def token_weights(aggregation: str, lengths: TokenLengths, size: MiniBatchSize) -> Tensor:
+    """Weights [T] of tokens in the mean of the loss. The caller divides the weighted sum by the mini-batch's tokens.
 
     token_mean     1: every token counts alike, long responses more (DAPO, arXiv 2503.14476 equation 12)
     sequence_mean  every response counts alike: mean over its tokens, then over responses (GRPO, arXiv 2402.03300; GSPO)
     constant       sums over responses divided by a constant length, so that no response's length enters (Dr. GRPO,
                    arXiv 2503.20783)
+    turn_mean      every turn counts alike: mean over its tokens, then over turns, so that long trajectories count more
+    sequence_turn_mean  every response counts alike, and every turn of it: mean over tokens, then turns, then responses
     """
     if aggregation == "token_mean":
-        return torch.ones_like(sequence_lengths)
+        return torch.ones_like(lengths.sequence)
     tokens_per_sequence = size.num_tokens / size.num_sequences
     if aggregation == "sequence_mean":
-        return tokens_per_sequence / sequence_lengths
+        return tokens_per_sequence / lengths.sequence
+    if aggregation == "turn_mean":
+        return size.num_tokens / size.num_turns / lengths.turn
+    if aggregation == "sequence_turn_mean":
+        return tokens_per_sequence / (lengths.num_turns * lengths.turn)
     assert aggregation == "constant", aggregation
-    return torch.full_like(sequence_lengths, tokens_per_sequence / size.max_tokens)
+    return torch.full_like(lengths.sequence, tokens_per_sequence / size.max_tokens)

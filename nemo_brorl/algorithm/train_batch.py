@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of, weigh_rare_successes
+from nemo_brorl.algorithm.credit import Float64, advantages_by_turn, returns_of
 from nemo_brorl.algorithm.reward_shaping import find_shaping, shaped_rewards
 from nemo_brorl.algorithm.wave_advantages import WaveMembers, advantages_by_wave
 from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig
@@ -27,9 +28,14 @@ def make_train_batch(
     shaping = config.rewards.shaping
     own_shaping = find_shaping(shaping)
     rewards = []
+    returns = []
     trained = []
     for group in groups:
         shaped = shaped_rewards(group, shaping, max_tokens, step, own_shaping)
+        if algorithm.credit != "outcome":
+            returns.append(returns_of(group, shaped, algorithm.turn_discount))
+        if algorithm.credit == "return":
+            shaped = returns[-1][:, 0].astype(np.float32)
         of_group = GroupRewards(group.rewards, shaped, group.group.num_sampled)
         rewards.append(of_group)
         trained.append(_trained_rollouts(group, of_group, algorithm))
@@ -38,11 +44,15 @@ def make_train_batch(
         waves = [members_of_waves(group, is_resumed) for group in groups]
         advantages = advantages_by_wave(rewards, waves, algorithm)
     else:
-        advantages = _advantages(groups, rewards, trained, algorithm)
+        advantages = _advantages(groups, rewards, trained, algorithm, returns)
     kept = []
     for group, values, chosen in zip(groups, advantages, trained, strict=True):
         weighted = np.float32(group.prompt.weight) * values[chosen]
         kept.append(_zero_elsewhere(weighted, chosen, len(values)))
+    of_turns: tuple[Float32, ...] = ()
+    if algorithm.credit == "turn":
+        of_turns = tuple(kept)
+        kept = [values.sum(axis=1) / group.num_turns for group, values in zip(groups, kept, strict=True)]
     selection = config.dynamic_sampling
     min_reward_range = selection.min_reward_range if selection.enabled else None
     return TrainBatch(
@@ -52,6 +62,7 @@ def make_train_batch(
         loss_scale=loss_scale,
         min_reward_range=min_reward_range,
         shaped=tuple(of_group.shaped for of_group in rewards),
+        turn_advantages=of_turns,
     )
 
 
@@ -70,15 +81,21 @@ def _advantages(
     rewards: Sequence[GroupRewards],
     trained: Sequence[Int64],
     config: AlgorithmConfig,
+    returns: Sequence[Float64],
 ) -> list[Float32]:
-    """[N] per group. A chosen subset is compared within itself, a tail within its group."""
+    """[N] per group, or [N, K] of its turns. A chosen subset is compared within itself, a tail within its group."""
     compared = []
     compared_rewards = []
     for group, of_group, chosen in zip(groups, rewards, trained, strict=True):
         rollouts = chosen if group.learn_from is None else np.arange(len(of_group.raw))
         compared.append(rollouts)
         compared_rewards.append(of_group.of(rollouts))
-    values_of_compared = advantages_of(compared_rewards, config)
+    if config.credit == "turn":
+        compared_returns = [values[rollouts] for values, rollouts in zip(returns, compared, strict=True)]
+        num_turns = [group.num_turns[rollouts] for group, rollouts in zip(groups, compared, strict=True)]
+        values_of_compared = advantages_by_turn(compared_rewards, compared_returns, num_turns, config)
+    else:
+        values_of_compared = advantages_of(compared_rewards, config)
     if config.rare_success_exponent > 0:
         values_of_compared = weigh_rare_successes(values_of_compared, rewards, config.rare_success_exponent)
     advantages = []
@@ -104,8 +121,8 @@ def members_of_waves(scored: ScoredGroup, is_resumed: bool = False) -> list[Wave
 
 
 def _zero_elsewhere(values: Float32, rollouts: Int64, size: int) -> Float32:
-    """An array [size] with the values of these rollouts and 0 for all others."""
-    spread = np.zeros(size, np.float32)
+    """An array [size, ...] with the values of these rollouts and 0 for all others."""
+    spread = np.zeros((size, *values.shape[1:]), np.float32)
     spread[rollouts] = values
     return spread
 

@@ -164,6 +164,11 @@ def waves_do_not_bias_the_gradient(config: BroRLConfig) -> Iterator[str]:
             "rollouts, which rollouts.allocation=waves makes depend on its size: write "
             "algorithm.rare_success_exponent=0 or rollouts.allocation=fixed"
         )
+    if algorithm.credit == "turn":
+        yield (
+            "algorithm.credit=turn compares turns with those of the whole group, and rollouts.allocation=waves each "
+            "wave with itself: write algorithm.credit=return or rollouts.allocation=fixed"
+        )
     if sampling.in_flight in ("restart", "drop"):
         yield (
             f"dynamic_sampling.in_flight={sampling.in_flight} gives up groups that are still sampled, and under "

@@ -159,6 +159,7 @@ def _fillers(rows: Sequence[Row]) -> list[Row]:
         packing=no_targets,
         sampled_log_probs=last.sampled_log_probs[:0],
         advantages=last.advantages[:0],
+        turn_lengths=last.turn_lengths[:0],
         is_fresh=last.is_fresh[:0],
         responses=(),
     )

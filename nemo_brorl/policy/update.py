@@ -11,7 +11,7 @@ import torch
 from megatron.core import parallel_state
 from torch import Tensor
 
-from nemo_brorl.algorithm.loss_inputs import MiniBatchSize, Sequences, TokenBatch, token_weights
+from nemo_brorl.algorithm.loss_inputs import MiniBatchSize, Sequences, TokenBatch, TokenLengths, token_weights
 from nemo_brorl.algorithm.losses import SUPERVISED, find_loss
 from nemo_brorl.policy.measured_gain import MeasuredGain
 from nemo_brorl.policy.model.log_probs import TokenScores
@@ -203,6 +203,7 @@ class Update:
         size = MiniBatchSize(
             self.plan.num_loss_tokens(index),
             self.plan.num_responses(index),
+            self.plan.num_turns(index),
             self.state.config.rollouts.max_response_tokens,
         )
         is_last = 0 < index == len(self.plan.mini_batches) - 1
@@ -241,6 +242,9 @@ def _token_batch(
     index = torch.from_numpy(row.response_index).to(device)
     num_sampled = [response.num_sampled for response in row.responses]
     lengths = torch.tensor(num_sampled, dtype=torch.float32, device=device)
+    turns = [len(response.turn_lengths) for response in row.responses]
+    num_turns = torch.tensor(turns, dtype=torch.float32, device=device)
+    token_lengths = TokenLengths(lengths[index], row.turn_lengths, num_turns[index])
     group = None  # of the ranks that share the tokens of a response
     if parallel_state.get_context_parallel_world_size() > 1:
         group = parallel_state.get_context_parallel_group()
@@ -251,7 +255,7 @@ def _token_batch(
         sampled_log_probs=row.sampled_log_probs,
         reference_log_probs=reference,
         advantages=row.advantages,
-        weights=token_weights(aggregation, lengths[index], size),
+        weights=token_weights(aggregation, token_lengths, size),
         sequences=Sequences(index, lengths, group),
     )
 

@@ -126,15 +126,19 @@ def make_plan(
 
 
 def as_trajectories(plan: UpdatePlan) -> UpdatePlan:
-    """The plan with tokens 0 and 1 only, so that responses share what they begin with; every fourth was observed."""
+    """The plan with tokens 0 and 1 only, so that responses share what they begin with; every fourth was observed, and
+    every turn has an advantage of its own."""
+    rng = np.random.default_rng(0)
     groups = []
     for group in plan.groups:
+        num_turns = np.maximum(-(-np.array(rollout_lengths(group)) // 4), 1)
+        advantages = rng.normal(size=(len(num_turns), num_turns.max())).astype(np.float32)
         chunks = []
         for chunk in group.chunks:
             lengths = np.diff(chunk.offsets)
             places = np.arange(len(chunk.token_ids)) - np.repeat(chunk.offsets[:-1], lengths)
             chunks.append(replace(chunk, token_ids=chunk.token_ids % 2, is_sampled=places % 4 != 3))
-        groups.append(replace(group, chunks=tuple(chunks)))
+        groups.append(replace(group, chunks=tuple(chunks), advantages=advantages, num_turns=num_turns))
 
     def with_sampled_tokens(micro: MicroBatch) -> MicroBatch:
         num_sampled = 0

@@ -80,9 +80,17 @@ class AlgorithmConfig(Section):
     loss_params: dict[str, Any] = setting({}, "parameters of a loss of your own (docs/extending.md)")
     aggregation: str = setting(
         "token_mean",
-        "mean over tokens or responses; constant: sum over rollouts.max_response_tokens",
-        choices=("token_mean", "sequence_mean", "constant"),
+        "mean over tokens, over responses, over turns, or over responses of the mean over their turns; constant: sum "
+        "over rollouts.max_response_tokens",
+        choices=("token_mean", "sequence_mean", "constant", "turn_mean", "sequence_turn_mean"),
     )
+    credit: str = setting(
+        "outcome",
+        "what turns of a trajectory learn by. outcome: its reward; return: the discounted sum of its turns' rewards; "
+        "turn: each its own return, against the group's at the same turn",
+        choices=("outcome", "return", "turn"),
+    )
+    turn_discount: float = setting(1.0, "weight of the next turn's return in a turn's", within=(0, 1))
     clip_low: float = setting(0.2, "ratio to the older policy is clipped below 1 - this", above=0, at_most=1)
     clip_high: float = setting(0.28, "ratio to the older policy is clipped above 1 + this", above=0)
     dual_clip: float = setting(10.0, "bound of the ratio where the advantage is negative; 0: off", at_least=0)
@@ -109,6 +117,16 @@ class AlgorithmConfig(Section):
                 f"algorithm.clip_high={self.clip_high} is a bound for single tokens; ratios of whole responses "
                 "(algorithm.loss=gspo) stay much closer to 1: write for example algorithm.clip_low=3e-4 "
                 "algorithm.clip_high=4e-4"
+            )
+        if self.credit == "turn" and self.advantage in ("opo", "maxrl", "pass_at_k"):
+            yield (
+                f"algorithm.credit=turn compares returns of turns and algorithm.advantage={self.advantage} looks at "
+                "whole responses: write advantage=reinforce_plus_plus_baseline, or credit=return"
+            )
+        if self.credit == "outcome" and self.turn_discount != 1:
+            yield (
+                f"algorithm.turn_discount={self.turn_discount} discounts rewards of turns, and credit=outcome looks at "
+                "none: write credit=return or credit=turn, or turn_discount=1.0"
             )
         if self.kl.placement == "reward" and self.kl.coefficient == 0:
             yield (

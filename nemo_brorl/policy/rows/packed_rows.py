@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,12 @@ class Response:
     index: int  # within the segment
     token_ids: Int32  # [T]
     log_probs: Float32  # [T], when it was sampled
-    advantage: float
+    advantage: float | Float32  # [K] where its turns have their own
     is_fresh: bool  # sampled by the weights that the update starts from
     is_measured: bool = True  # as its group
     is_sampled: Bool | None = None  # [T] False: observed; None: all were sampled
 
-    @property
+    @cached_property
     def counts(self) -> Bool:
         """[T] whether the loss counts a token."""
         if self.is_sampled is None:
@@ -37,6 +38,25 @@ class Response:
     @property
     def num_sampled(self) -> int:
         return int(self.counts.sum())
+
+    @cached_property
+    def turns(self) -> Int64:
+        """[T] number of the turn that a token is of; what is observed belongs to the turn before."""
+        begins = self.counts.copy()
+        begins[1:] &= ~self.counts[:-1]
+        return np.maximum(np.cumsum(begins) - 1, 0)
+
+    @cached_property
+    def turn_lengths(self) -> Int64:
+        """[K] sampled tokens of each turn."""
+        return np.bincount(self.turns, weights=self.counts).astype(np.int64)
+
+    @property
+    def token_advantages(self) -> Float32:
+        """[T] of each token."""
+        if isinstance(self.advantage, np.ndarray):
+            return self.advantage[self.turns]
+        return np.full(len(self.token_ids), self.advantage, np.float32)
 
 
 @dataclass(frozen=True)
@@ -57,6 +77,7 @@ class Row:
     packing: Packing
     sampled_log_probs: Tensor  # [n] float32
     advantages: Tensor  # [n] float32
+    turn_lengths: Tensor  # [n] float32, sampled tokens of the turn that a token is of
     is_fresh: Tensor  # [n] bool
     responses: tuple[Response, ...]  # of the whole micro-batch, in the order their tokens have in [n]
     response_index: Int64  # [n] which of `responses` a token is of
@@ -128,13 +149,13 @@ def segments_of(
         responses = []
         for index, rollout in enumerate(segment.rollouts):
             token_ids, log_probs, is_sampled = groups[segment.group].response(rollout)
-            advantage = float(planned.advantages[rollout])
+            advantage = planned.advantages[rollout]
             response = Response(
                 segment=number,
                 index=index,
                 token_ids=token_ids,
                 log_probs=log_probs,
-                advantage=advantage,
+                advantage=advantage if planned.advantages.ndim == 2 else float(advantage),
                 is_fresh=planned.staleness == 0,
                 is_measured=planned.is_measured,
                 is_sampled=is_sampled,

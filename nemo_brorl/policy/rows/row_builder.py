@@ -181,7 +181,6 @@ class _Draft:
             predicted.add(stretch)
         responses = predicted.responses
         response_index = _joined(predicted.response_index, np.int64)
-        advantages = np.array([response.advantage for response in responses], np.float32)
         is_fresh = np.array([response.is_fresh for response in responses], np.bool_)
         score_index = None
         if predicted.has_shared:
@@ -206,7 +205,8 @@ class _Draft:
             positions=positions[None],
             packing=packing,
             sampled_log_probs=self._joined(predicted.log_probs, np.float32),
-            advantages=self._tensor(advantages[response_index]),
+            advantages=self._joined(predicted.advantages, np.float32),
+            turn_lengths=self._joined(predicted.turn_lengths, np.float32),
             is_fresh=self._tensor(is_fresh[response_index]),
             responses=tuple(responses),
             response_index=response_index,
@@ -244,6 +244,8 @@ class _Predicted:
         self.targets: list[Int32] = []  # [u]
         self.score_index: list[Int64] = []  # [n] into u
         self.log_probs: list[Float32] = []  # [n] when they were sampled
+        self.advantages: list[Float32] = []  # [n]
+        self.turn_lengths: list[Int64] = []  # [n]
         self.response_index: list[Int64] = []  # [n]
         self.token_index: list[Int64] = []  # [n] in the response
         self.has_shared = False
@@ -267,6 +269,8 @@ class _Predicted:
             places = stretch.first_token + mine[is_counted]
             self.score_index.append(self._num_scores + np.flatnonzero(is_counted))
             self.log_probs.append(response.log_probs[places])
+            self.advantages.append(response.token_advantages[places])
+            self.turn_lengths.append(response.turn_lengths[response.turns[places]])
             self.response_index.append(np.full(len(places), index))
             self.token_index.append(places)
         self.has_shared |= len(stretch.responses) > 1

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nemo_brorl.algorithm.importance import importance_weights
-from nemo_brorl.algorithm.loss_inputs import MiniBatchSize, Sequences, TokenBatch, token_weights
+from nemo_brorl.algorithm.loss_inputs import MiniBatchSize, Sequences, TokenBatch, TokenLengths, token_weights
 from nemo_brorl.algorithm.losses import cispo, cross_entropy, gspo, kl_per_token, ppo_clip
 from nemo_brorl.config.schema import AlgorithmConfig, ImportanceCorrectionConfig, KLConfig
 from tests.support.token_batches import tokens
@@ -136,23 +136,47 @@ def test_the_entropy_bonus_lowers_the_loss_by_its_coefficient() -> None:
     assert used.entropies.grad.item() == pytest.approx(-0.1)
 
 
+# a response of one turn and token, and one of two turns, of 2 tokens and 1; none may have more than 8
+LENGTHS = TokenLengths(
+    sequence=torch.tensor([1.0, 3.0, 3.0, 3.0]),
+    turn=torch.tensor([1.0, 2.0, 2.0, 1.0]),
+    num_turns=torch.tensor([1.0, 2.0, 2.0, 2.0]),
+)
+SIZE = MiniBatchSize(num_tokens=4, num_sequences=2, num_turns=3, max_tokens=8)
+AGGREGATIONS = ("token_mean", "sequence_mean", "turn_mean", "sequence_turn_mean")
+
+
 @pytest.mark.parametrize(
     ("aggregation", "expected"),
     # advantages 1, two responses of 1 and 3 tokens, at most 8: mean over 4 tokens; mean of 1 and 1; (1 + 3) / 8 over 2
-    # responses
-    [("token_mean", -1.0), ("sequence_mean", -1.0), ("constant", -0.25)],
+    # responses; of turns too the mean of ones
+    [
+        ("token_mean", -1.0),
+        ("sequence_mean", -1.0),
+        ("constant", -0.25),
+        ("turn_mean", -1.0),
+        ("sequence_turn_mean", -1.0),
+    ],
 )
 def test_aggregation_by_hand(aggregation: str, expected: float) -> None:
-    weights = token_weights(aggregation, torch.tensor([1.0, 3.0, 3.0, 3.0]), MiniBatchSize(4, 2, 8))
+    weights = token_weights(aggregation, LENGTHS, SIZE)
     used = replace(tokens([0.0] * 4, [1.0] * 4, [1, 3]), weights=weights)
     assert ppo_clip(used, AlgorithmConfig(importance_correction=OFF)).loss.item() / 4 == pytest.approx(expected)
 
 
 def test_a_sequence_mean_weighs_responses_alike_where_a_token_mean_does_not() -> None:
-    lengths, size = torch.tensor([1.0, 3.0, 3.0, 3.0]), MiniBatchSize(4, 2, 8)
     advantages = torch.tensor([1.0, -1.0, -1.0, -1.0])  # of a short right and a long wrong response
-    assert (token_weights("sequence_mean", lengths, size) @ advantages).item() / 4 == pytest.approx(0.0, abs=1e-6)
-    assert (token_weights("token_mean", lengths, size) @ advantages).item() / 4 == pytest.approx(-0.5)
+    assert (token_weights("sequence_mean", LENGTHS, SIZE) @ advantages).item() / 4 == pytest.approx(0.0, abs=1e-6)
+    assert (token_weights("token_mean", LENGTHS, SIZE) @ advantages).item() / 4 == pytest.approx(-0.5)
+
+
+def test_means_over_turns_by_hand() -> None:
+    advantages = torch.tensor([0.0, 0.0, 0.0, 1.0])  # 1 at the second turn of the second response, its last token
+    found = {name: (token_weights(name, LENGTHS, SIZE) @ advantages).item() / 4 for name in AGGREGATIONS}
+    # of 4 tokens; of 3 in the second of 2 responses; of 3 turns; of 2 turns in the second of 2 responses
+    assert found == pytest.approx(
+        {"token_mean": 1 / 4, "sequence_mean": 1 / 6, "turn_mean": 1 / 3, "sequence_turn_mean": 1 / 4}
+    )
 
 
 def two_tokens(logits: Tensor) -> TokenBatch:

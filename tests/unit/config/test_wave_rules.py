@@ -18,6 +18,7 @@ WRONG = [
         [WAVES, "algorithm.advantage=reinforce_plus_plus"],
         "algorithm.advantage=reinforce_plus_plus means something else",
     ),
+    ([WAVES, "algorithm.credit=turn"], "write algorithm.credit=return or rollouts.allocation=fixed"),
     ([WAVES, "algorithm.train_rollouts=16"], "write algorithm.train_rollouts=null or rollouts.allocation=fixed"),
     (
         [WAVES, "algorithm.rare_success_exponent=1"],

@@ -66,11 +66,11 @@ def test_sharing_a_prompt_changes_neither_loss_nor_weights(new_learner: NewLearn
 def test_trees_of_trajectories_change_no_metric(new_learner: NewLearner, model_folder: Path) -> None:
     """The loss looks at whole responses, whose tokens lie in several stretches; two optimizer steps."""
     config = make_config(least_shared_tokens=1)
-    config.algorithm.aggregation = "sequence_mean"
+    config.algorithm.aggregation = "sequence_turn_mean"
     config.algorithm.importance_correction.kind = "sequence_tis"
     plans = [as_trajectories(make_plan(shared=shared, objective="gspo")) for shared in (True, False)]
     tree, plain = (new_learner(model_folder, config).update(plan).metrics for plan in plans)
-    assert tree == pytest.approx(plain, rel=1e-4)
+    assert tree == pytest.approx(plain, rel=1e-3)  # the gain is a small difference of ratios after a step of Adam
 
 
 def test_the_cut_into_micro_batches_changes_neither_loss_nor_weights(

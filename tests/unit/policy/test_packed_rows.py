@@ -183,6 +183,20 @@ def test_observed_tokens_are_read_and_not_predicted_and_the_last_of_them_predict
     assert [part.packing.targets.tolist() for part in on_ranks] == [[10], [11]]
 
 
+def test_every_token_has_the_advantage_and_the_length_of_its_turn() -> None:
+    """Turns of two tokens and one, between them two that were observed."""
+    advantages = np.array([0.5, -1.0, 9.0], np.float32)  # another trajectory of the group has come further
+    is_sampled = np.array([True, True, False, False, True])
+    tokens = np.array([10, 11, 90, 91, 12], np.int32)
+    zeros = np.zeros(5, np.float32)
+    trajectory = Response(0, 0, tokens, zeros, advantages, is_fresh=True, is_sampled=is_sampled)
+    other = Response(0, 1, tokens[:2], zeros[:2], 2.0, is_fresh=True)
+    laid = row(PackedSegment(np.array([1], np.int32), (trajectory, other)))
+    assert laid.advantages.tolist() == [2.0, 2.0, 0.5, 0.5, -1.0]
+    assert laid.turn_lengths.tolist() == [2, 2, 2, 2, 1]
+    assert trajectory.turn_lengths.tolist() == [2, 1]
+
+
 def test_rollouts_are_found_across_chunks() -> None:
     first = ChunkArrays(np.array([1, 2, 3], np.int32), np.array([0.1, 0.2, 0.3], np.float32), np.array([0, 2, 3]))
     second = ChunkArrays(np.array([4, 5], np.int32), np.array([0.4, 0.5], np.float32), np.array([0, 2]))
