@@ -24,6 +24,7 @@ from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.megatron_policy import MegatronPolicy
 from nemo_brorl.ports import MetricSink
 from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.tasks.environments.turn_tokens import check_environment
 from nemo_brorl.tasks.questions.row_index import FOLDER as INDEX_FOLDER
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream
@@ -74,6 +75,8 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     device.check(config)
     tokenizer = load_tokenizer(model_folder)
     index_folder = Path(config.exp_manager.explicit_log_dir) / INDEX_FOLDER
+    for _, section in config.data.sources():
+        check_environment(section, tokenizer)
     source = make_source(config.data, "train", config.trainer.seed, index_folder)
     prompts = PromptStream(source, tokenizer, config.data)
     held_out = held_out_prompts(config, tokenizer)

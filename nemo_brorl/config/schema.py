@@ -29,6 +29,7 @@ from nemo_brorl.config.sections.policy import MoeConfig, OptimConfig, PolicyConf
 from nemo_brorl.config.sections.rewards import (
     CodeConfig,
     CosineLengthConfig,
+    EnvironmentsConfig,
     OwnVerifierConfig,
     RewardsConfig,
     RewardStageConfig,

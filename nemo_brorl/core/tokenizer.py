@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 Messages = Sequence[Mapping[str, str]]  # each with role and content
+Tools = Sequence[Mapping[str, Any]]  # each a function by name, with a JSON schema of its parameters
 
 _OLD_FILES = frozenset(["tokenizer.model", "spiece.model", "vocab.json", "vocab.txt"])
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -67,7 +68,12 @@ class ChatTokenizer:
         """Text of a response, without special tokens."""
         return self.backend.decode(list(token_ids), skip_special_tokens=True)
 
-    def prompt_ids(self, question: str | Messages, system_prompt: str | None = None) -> list[int]:
+    def prompt_ids(
+        self,
+        question: str | Messages,
+        system_prompt: str | None = None,
+        tools: Tools = (),
+    ) -> list[int]:
         """Ids of a conversation that ends where the assistant's answer begins. `question` is the user's text, or whole
         messages.
 
@@ -78,13 +84,14 @@ class ChatTokenizer:
             messages = conversation(question, system_prompt)
             text = "\n\n".join(message["content"] for message in messages)
             return self.backend.encode(f"{text}\n", add_special_tokens=True).ids
-        return self.encode(self.render(question, system_prompt))
+        return self.encode(self.render(question, system_prompt, tools=tools))
 
     def render(
         self,
         question: str | Messages,
         system_prompt: str | None = None,
         is_prompt: bool = True,
+        tools: Tools = (),
     ) -> str:
         """The conversation as text; a prompt ends where the assistant's answer begins. Raises ModelError when the
         template refuses it (some know no system role)."""
@@ -92,7 +99,12 @@ class ChatTokenizer:
 
         messages = conversation(question, system_prompt)
         try:
-            return self._template.render(messages=messages, add_generation_prompt=is_prompt, **self.special_tokens)
+            return self._template.render(
+                messages=messages,
+                tools=list(tools) or None,
+                add_generation_prompt=is_prompt,
+                **self.special_tokens,
+            )
         except jinja2.TemplateError as error:
             hint = ""
             if system_prompt:

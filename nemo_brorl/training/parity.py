@@ -22,7 +22,8 @@ from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.object_store import fetch, store
 from nemo_brorl.ports import Generator, Policy
 from nemo_brorl.rollouts.requests import requests_for
-from nemo_brorl.tasks.scoring.turns import ENVIRONMENT, with_observations
+from nemo_brorl.tasks.scoring.turns import with_observations
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.types import Bool, Float32, PartialRollouts, Prompt, RolloutChunk, RolloutRequest, Sampling
 
 _log = get_logger(__name__)

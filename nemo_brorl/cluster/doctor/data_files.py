@@ -28,7 +28,8 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
     for where, source in config.data.sources():
         name = f"data, {getattr(source, 'name', '')}" if where != "data" else "data"
         settings = OmegaConf.to_container(OmegaConf.structured(plain_source(source)))
-        found = ask("data_files", "source", {"source": settings}, DEADLINE_S)
+        asked = {"source": settings, "model": config.policy.model}
+        found = ask("data_files", "source", asked, DEADLINE_S)
         if found.data is None:
             yield Check(name, FAIL, f"{source.path or source.source}: {found.reason}", "is its file server up?")
         elif found.data["fault"]:
@@ -49,10 +50,35 @@ def look_at_source(wanted: dict[str, Any]) -> dict[str, Any]:
     merged = OmegaConf.merge(schema, wanted["source"])
     source: Any = OmegaConf.to_object(merged)
     try:
-        found = _tasks(source) if source.source == "reasoning_gym" else _files(source)
+        found = _questions(source)
+        if source.environment is not None:
+            found += _environment(source, wanted.get("model", ""))
     except (BroRLError, OSError) as error:
         return {"found": "", "fault": str(error)}
     return {"found": found, "fault": ""}
+
+
+def _questions(source: SourceConfig) -> str:
+    if source.source == "environment":
+        return "tasks that are drawn"
+    return _tasks(source) if source.source == "reasoning_gym" else _files(source)
+
+
+def _environment(source: SourceConfig, model: str) -> str:
+    """The environment is there, and the model in this folder, if it is one, can talk to it."""
+    from nemo_brorl.core.tokenizer import load_tokenizer
+    from nemo_brorl.tasks.environments.registry import make
+    from nemo_brorl.tasks.environments.turn_tokens import check_environment
+
+    name = source.environment or ""
+    environment = make(name, source.environment_settings)
+    if source.source == "environment":
+        environment.task(0)
+    if not Path(model).is_dir():
+        return f"; environment {name}"
+    tokenizer = load_tokenizer(model)
+    check_environment(source, tokenizer)
+    return f"; environment {name}, which the model's chat template can take part in"
 
 
 def _tasks(source: SourceConfig) -> str:

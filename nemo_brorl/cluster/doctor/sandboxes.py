@@ -18,6 +18,10 @@ ADVICE = "docs/sandbox.md says how to get one: bubblewrap, or user namespaces, o
 
 def verifiers(source: SourceConfig) -> set[str]:
     """Verifiers that may score the answers of a source, as far as its settings tell: a row may name another."""
+    if source.environment == "python":
+        return {"code"}  # needs the same sandbox
+    if source.source == "environment":
+        return set()
     if source.source == "reasoning_gym":
         return {"reasoning_gym"}
     names: set[str] = set()

@@ -21,7 +21,7 @@ FILE_WORDS = {
     "parquet": "a Parquet file",
     "dataset": "the folder of a Hugging Face dataset on disk",
 }
-SOURCES = ("reasoning_gym", *FILE_WORDS)
+SOURCES = ("reasoning_gym", *FILE_WORDS, "environment")
 
 
 @dataclass
@@ -72,6 +72,10 @@ class SourceConfig(Section):
     columns: ColumnsConfig = section(ColumnsConfig)
     verifier: str | None = setting(None, "verifier that scores the answers; null: as the preset says")
     verifier_options: dict[str, Any] = setting({}, "options handed to the verifier with every question")
+    environment: str | None = setting(
+        None, "environment that answers the model, over several turns: a name or package.module:Class; null: one turn"
+    )
+    environment_settings: dict[str, Any] = setting({}, "settings of the environment (docs/environments.md)")
     max_bad_rows: int = setting(
         0, "rows that cannot be used, repeated questions among them, are left out up to this many", at_least=0
     )
@@ -83,6 +87,13 @@ class SourceConfig(Section):
                 yield (
                     f"{where}.tasks is empty and {where}.source is reasoning_gym: write for example "
                     f"{where}.tasks=[{{name: chain_sum}}]"
+                )
+            return
+        if self.source == "environment":
+            if self.environment is None:
+                yield (
+                    f"{where}.source=environment needs {where}.environment: write the one that draws the tasks, for "
+                    f"example {where}.environment=mastermind"
                 )
             return
         words, kind = FILE_WORDS[self.source], "folder" if self.source == "dataset" else "file"
@@ -140,6 +151,11 @@ class DataConfig(SourceConfig):
                         f"{where}.tasks, {task.name}: its stages begin at {starts}; write from_question in ascending "
                         "order"
                     )
+            if source.environment is None and source.environment_settings:
+                yield (
+                    f"{where}.environment_settings is set and {where}.environment is not: write its name, or leave "
+                    "them out"
+                )
             seconds = source.verifier_options.get("timeout_s", 1.0)
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
                 yield (

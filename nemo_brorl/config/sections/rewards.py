@@ -131,6 +131,16 @@ class RewardStageConfig(Section):
 
 
 @dataclass
+class EnvironmentsConfig(Section):
+    """Limits of environments (docs/environments.md)."""
+
+    step_timeout_s: float = setting(10.0, "seconds for one step", above=0)
+    episode_timeout_s: float = setting(300.0, "seconds for all steps of an episode", above=0)
+    max_observation_characters: int = setting(8000, "longer observations are cut off", at_least=1)
+    num_processes: int = setting(2, "processes at work at once for an environment, in each of num_workers", at_least=1)
+
+
+@dataclass
 class RewardWatchConfig(Section):
     """Watch for reward hacking (docs/verifiers.md): alarms in metrics and in the log, examples in
     `reward_watch.jsonl`."""
@@ -168,6 +178,7 @@ class RewardsConfig(Section):
         choices=("sum", "last"),
     )
     verifiers: list[OwnVerifierConfig] = setting([], "verifiers of your own that take parameters (docs/extending.md)")
+    environments: EnvironmentsConfig = section(EnvironmentsConfig)
     watch: RewardWatchConfig = section(RewardWatchConfig)
     shaping: ShapingConfig = section(ShapingConfig)
     code: CodeConfig = section(CodeConfig)

@@ -22,13 +22,12 @@ from nemo_brorl.tasks.environments import registry, tool_calls
 from nemo_brorl.tasks.environments.protocol import (
     Action,
     Environment,
-    EpisodeOutcome,
-    EpisodeStep,
     Message,
     Step,
     as_messages,
     failed,
 )
+from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
 
 MAX_ERROR = 2000  # characters
 MAX_INFO = 10_000

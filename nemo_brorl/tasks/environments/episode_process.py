@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.tasks.environments.child import LATE
-from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.scoring.child import ReplyError
 from nemo_brorl.tasks.scoring.child_process import MAX_STARVED, cpu_time, wants_to_run
+from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.scoring.fork_server import ForkServer
 
 PATIENCE_S = 0.5  # after which others do not wait for a step any more

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Pipe, wait
 from typing import Any
 
+from nemo_brorl.config.schema import EnvironmentsConfig
 from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.tasks.environments.episode_process import (
@@ -31,12 +32,12 @@ from nemo_brorl.tasks.environments.episode_process import (
 from nemo_brorl.tasks.environments.protocol import (
     ALONE,
     ANY,
-    EpisodeOutcome,
-    EpisodeStep,
+    Traits,
     failed,
 )
-from nemo_brorl.tasks.environments.registry import Traits
+from nemo_brorl.tasks.environments.tool_calls import ANY_FORMAT
 from nemo_brorl.tasks.scoring.child import ReplyError
+from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.scoring.fork_server import ForkServer
 from nemo_brorl.tasks.verifiers.registry import Template, templates
 
@@ -59,7 +60,18 @@ class HostLimits:
     episode_s: float = 300.0  # for all steps of an episode together
     max_characters: int = 8000  # of an observation; what is more is cut off
     num_processes: int = 2  # at work at once, of each kind
-    tool_format: str = "hermes"
+    tool_format: str = ANY_FORMAT
+
+    @classmethod
+    def of(cls, config: EnvironmentsConfig, tool_format: str) -> HostLimits:
+        """As the settings say."""
+        return cls(
+            config.step_timeout_s,
+            config.episode_timeout_s,
+            config.max_observation_characters,
+            config.num_processes,
+            tool_format,
+        )
 
 
 class EpisodeHost:

@@ -6,12 +6,14 @@ and actions: one whose process was lost is made anew by repeating its actions.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome
 
 Message = Mapping[str, Any]  # role and content
 Observation = str | Sequence[Message]  # a text is what the user says, or the tool that was called
@@ -51,6 +53,14 @@ class Step:
     info: Mapping[str, Any] = field(default_factory=dict)  # JSON-able
 
 
+class Traits(NamedTuple):
+    """Which processes may hold an episode."""
+
+    is_open: bool
+    is_async: bool
+    isolation: str
+
+
 class Environment(ABC):
     """Base of environments. The keyword arguments of the constructor, annotated, are its settings.
 
@@ -63,9 +73,11 @@ class Environment(ABC):
     isolation: str = ANY
 
     @classmethod
-    def preload(cls, task: Task) -> None:
-        """Import what episodes of such tasks need; processes are copies of the one in which this is called."""
-        return
+    def traits(cls, task: Task) -> Traits:
+        """What the owner of processes must know. Episodes live in copies of the process in which this is called: what
+        such tasks need is best imported here."""
+        is_async = inspect.iscoroutinefunction(cls.step)
+        return Traits(cls.is_open, is_async, cls.isolation)
 
     def task(self, seed: int) -> Task:
         """A task of the environment's own, drawn with the seed, for `data.source=environment`. Raises ConfigError where
@@ -85,28 +97,6 @@ class Environment(ABC):
     def close(self) -> None:
         """Give back what the episode holds."""
         return
-
-
-class EpisodeStep(NamedTuple):
-    """One more turn of an episode."""
-
-    episode: str  # name of the trajectory, the same at every turn
-    environment: str
-    settings: Mapping[str, Any]
-    task: Task
-    seed: int
-    actions: tuple[str, ...]  # texts of all turns so far; the last one is new
-
-
-class EpisodeOutcome(NamedTuple):
-    """What the environment makes of it."""
-
-    observation: tuple[Message, ...]  # none when it has ended
-    reward: float
-    has_ended: bool
-    truncated: bool
-    info: Mapping[str, Any]  # `tool_error`: the turn called a tool wrongly
-    error: str  # why the environment failed; "" if it did not
 
 
 def failed(reason: str) -> EpisodeOutcome:

@@ -8,21 +8,19 @@ import inspect
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 from nemo_brorl.core.components import import_function, is_import_path, typed_params
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.tasks.environments.protocol import ISOLATIONS, Environment, Task
+from nemo_brorl.tasks.environments.protocol import ISOLATIONS, Environment, Task, Traits
 
-ENVIRONMENTS: dict[str, str] = {}
-
-
-class Traits(NamedTuple):
-    """What the owner of processes must know of an environment."""
-
-    is_open: bool
-    is_async: bool
-    isolation: str
+PLACE = "nemo_brorl.tasks.environments"
+ENVIRONMENTS = {
+    "calculator": f"{PLACE}.judged:Calculator",
+    "mastermind": f"{PLACE}.mastermind:Mastermind",
+    "python": f"{PLACE}.judged:PythonTool",
+    "verify_and_retry": f"{PLACE}.judged:VerifyAndRetry",
+}
 
 
 def find(name: str) -> type[Environment]:
@@ -64,10 +62,9 @@ def traits(asked: tuple[str, Task]) -> Traits:
     import jsonschema  # noqa: F401 for all processes that are forked from this one
 
     try:
-        kind.preload(task)
+        return kind.traits(task)
     except (ImportError, OSError, LookupError) as error:
         raise ConfigError(f"environment {name} cannot be loaded: {type(error).__name__}: {error}") from error
-    return Traits(kind.is_open, inspect.iscoroutinefunction(kind.step), kind.isolation)
 
 
 def check_tools(name: str, environment: Environment) -> None:

@@ -18,6 +18,7 @@ HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 HERMES_MARK = "<tool_call>"
 LLAMA_MARK = "<|python_tag|>"
 MISTRAL_MARK = "[TOOL_CALLS]"
+ANY_FORMAT = "hermes"  # where nothing says which
 THINKING_END = "</think>"
 MAX_SHOWN = 200  # characters of a call in a message
 

@@ -39,6 +39,8 @@ def some_questions(
 ) -> Iterator[list[Question]]:
     """At most `num` questions of each Reasoning Gym task, until `budget_s` seconds have been spent on making them, or
     the first ones of a file. Raises DataError as the source does."""
+    if source.source == "environment":
+        return
     if source.source != "reasoning_gym":
         yield _of_files(source)
         return

@@ -20,6 +20,7 @@ class Question:
     text: str
     payload: Mapping[str, Any]  # JSON-able
     messages: tuple[Mapping[str, str], ...] = ()  # role and content of a conversation; empty: `text` from the user
+    tools: tuple[Mapping[str, Any], ...] = ()  # that the model may call, as its chat template takes them
 
 
 @dataclass(frozen=True)

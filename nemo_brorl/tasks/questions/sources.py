@@ -18,6 +18,7 @@ import numpy as np
 
 from nemo_brorl.config.schema import DataConfig, DomainConfig, SourceConfig
 from nemo_brorl.core.errors import ConfigError, DataError
+from nemo_brorl.tasks.questions.environment_source import EnvironmentSource
 from nemo_brorl.tasks.questions.file_source import FileSource, QuestionFile, open_questions
 from nemo_brorl.tasks.questions.folders import find_files
 from nemo_brorl.tasks.questions.mixture import Domain, Mixture
@@ -66,6 +67,8 @@ def make_source(
             source = _file_source(section, files, split, seed)
         else:
             source = _generated(section, config, split, seed)
+        if section.environment is not None:
+            source = _answered(section, source, config, split, seed)
         if source is None:
             continue
         domain = Domain(
@@ -101,6 +104,8 @@ def _generated(
     split: str,
     seed: int,
 ) -> Source | None:
+    if section.source == "environment":
+        return None
     if section.source != "reasoning_gym":
         known = ", ".join(("reasoning_gym", *FILE_SOURCES, "mixture"))
         raise DataError(f"unknown data.source {section.source!r}; choose {known}")
@@ -119,6 +124,28 @@ def _generated(
     if section.verifier_options:
         check_payload(verifier, source.question(0).payload)
     return source
+
+
+def _answered(
+    section: DomainConfig,
+    source: Source | None,
+    config: DataConfig,
+    split: str,
+    seed: int,
+) -> Source | None:
+    """The source with an environment that answers; None where nothing of it is held out."""
+    draws_tasks = section.source == "environment"
+    if source is None and not draws_tasks:
+        return None
+    if split == "held_out" and config.held_out_fraction == 0 and draws_tasks:
+        return None
+    return EnvironmentSource(
+        section,
+        source,
+        config.held_out_fraction,
+        split,
+        _seed(section, seed),
+    )
 
 
 def _file_source(

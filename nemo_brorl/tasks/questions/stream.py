@@ -128,7 +128,7 @@ class PromptStream:
         question = domain.source.question(index)
         place = f"{domain.name}/{index}" if domain.name else str(index)
         asked = question.messages or question.text
-        token_ids = self.tokenizer.prompt_ids(asked, domain.system_prompt)
+        token_ids = self.tokenizer.prompt_ids(asked, domain.system_prompt, question.tools)
         messages = conversation(asked, domain.system_prompt)
         return Prompt(
             uid=f"{self.split}/{place}",

@@ -24,7 +24,7 @@ class EpisodeOutcome(NamedTuple):
     reward: float
     has_ended: bool
     truncated: bool
-    info: Mapping[str, Any]
+    info: Mapping[str, Any]  # `tool_error`: the turn called a tool wrongly
     error: str  # why the environment failed; "" if it did not
 
 

@@ -34,7 +34,6 @@ from nemo_brorl.types import (
 
 MAX_EXAMPLE = 400  # characters
 SEEDS = 2**31
-ENVIRONMENT = "environment"  # the verifier that answers
 NO_LOG_PROB = 0.0  # of a token that was not sampled
 
 

@@ -13,14 +13,17 @@ import numpy as np
 
 from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
+from nemo_brorl.tasks.environments.turn_tokens import TurnTokens
 from nemo_brorl.tasks.scoring.evidence import evidence_of
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool, Verdicts
 from nemo_brorl.tasks.scoring.remote_scores import Asked, Messages, RemoteScores
 from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys
-from nemo_brorl.tasks.scoring.turns import ENVIRONMENT, Judged, ResponseScores, TurnJudge
+from nemo_brorl.tasks.scoring.turns import Judged, ResponseScores, TurnJudge
 from nemo_brorl.tasks.verifiers import composite, services
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.tasks.verifiers.registry import answer_reader, configure, is_remote
 from nemo_brorl.types import ChunkArrays, RolloutChunk
 
@@ -57,7 +60,7 @@ class VerifierWorker:
         self.index = index
         self._remote: RemoteScores | None = None
         self._lock = threading.Lock()
-        self.turn_judge: TurnJudge | None = None  # None: no environment is asked
+        self.turn_judge: TurnJudge | None = None  # None: no environment has been asked
         self.process_pool = ProcessPool(Deadlines(timeout_s) if rewards is None else Deadlines.of(rewards))
 
     def judge(
@@ -69,8 +72,8 @@ class VerifierWorker:
         """What becomes of a chunk's responses, as `TurnJudge.judge`; a verifier that only scores ends all of them.
         `chunk` is without its data; `places` as of `score`, which says what is raised."""
         prompt = chunk.request.prompt
-        if self.turn_judge is not None and prompt.verifier == ENVIRONMENT:
-            return self.turn_judge.judge(chunk, data)
+        if prompt.verifier == ENVIRONMENT:
+            return self._judge_of_turns().judge(chunk, data)
         scores = self.score(prompt.verifier, prompt.payload, data, prompt.messages, places)
         return scores, None, None
 
@@ -82,6 +85,16 @@ class VerifierWorker:
                 settings = self.rewards.services
                 self._remote = RemoteScores(settings, self.record_folder, self.index)
             return self._remote
+
+    def _judge_of_turns(self) -> TurnJudge:
+        """Made when an environment is first asked."""
+        with self._lock:
+            if self.turn_judge is None:
+                tokens = TurnTokens(self.tokenizer)
+                limits = HostLimits.of(self.rewards.environments, tokens.tool_format)
+                host = EpisodeHost(limits)
+                self.turn_judge = TurnJudge(self.tokenizer, host, tokens, self.rewards)
+            return self.turn_judge
 
     def end_episodes(self) -> None:
         """Forget every trajectory under way: nobody waits for it any more."""
@@ -211,6 +224,8 @@ class VerifierWorker:
         """Kill all processes, and end what services are asked."""
         if self._remote is not None:
             self._remote.close()
+        if self.turn_judge is not None:
+            self.turn_judge.host.close()
         self.process_pool.close()
 
     def child_pids(self) -> list[int]:

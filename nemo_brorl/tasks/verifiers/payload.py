@@ -12,6 +12,7 @@ Answer = Callable[[Payload, str], str | None]  # None: the response gives none
 Check = Callable[[Payload], Iterator[str]]
 Load = Callable[[], object]
 
+ENVIRONMENT = "environment"  # stands for the verifier where an environment answers
 UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of control characters, format marks and blanks
 
 

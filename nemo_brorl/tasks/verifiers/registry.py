@@ -28,7 +28,7 @@ from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import check_timeout
 from nemo_brorl.tasks.verifiers.ifeval import instruction_following
 from nemo_brorl.tasks.verifiers.math import answer as math_answer
-from nemo_brorl.tasks.verifiers.payload import Answer, Check, Load, Payload, Score
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT, Answer, Check, Load, Payload, Score
 
 PARAMS_VARIABLE = "BRORL_VERIFIER_PARAMS"  # of the environment: parameters of a user's own verifiers, by import path
 
@@ -196,6 +196,8 @@ def check_payload(name: str, payload: Payload) -> None:
 
 def names_in(name: str, payload: Payload) -> list[str]:
     """The verifiers that score this payload: the one of that name, or a composite one's parts."""
+    if name == ENVIRONMENT:
+        return []
     if name != "composite":
         return [name]
     return [part["verifier"] for part in payload.get("parts", ())]

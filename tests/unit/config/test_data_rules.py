@@ -14,7 +14,7 @@ MIXTURE = ["data.source=mixture"]
 PUZZLES = "{name: puzzles, tasks: [{name: gcd}]}"
 
 WRONG = [
-    (["data.source=csv"], "write one of reasoning_gym, jsonl, parquet, dataset, mixture"),
+    (["data.source=csv"], "write one of reasoning_gym, jsonl, parquet, dataset, environment, mixture"),
     (["data.preset=alpaca"], "write one of plain, deepscaler, eurus_2, scp_116k, ifeval"),
     (["data.max_bad_rows=-1"], "data.max_bad_rows=-1 is out of range"),
     (["data.source=parquet", "data.path=nowhere.parquet"], "there is no such file; write the path of a Parquet file"),

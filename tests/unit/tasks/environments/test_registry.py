@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.tasks.environments.registry import make
+from nemo_brorl.tasks.environments.protocol import Action, Step
+from nemo_brorl.tasks.environments.registry import ENVIRONMENTS, find, make
 from tests.support.bad_environments import COUNTER, Counter
+from tests.support.source_tree import ROOT
 
 PLACE = "tests.support.bad_environments:"
 
@@ -35,3 +40,26 @@ def test_settings_are_the_arguments_of_the_constructor() -> None:
 def test_what_is_wrong_is_one_message(name: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make(name, settings)
+
+
+def test_the_pages_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "my_game.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    game = make("my_game:GuessTheNumber", {"highest": 10})
+    assert game.task(12) == {"number": 3}
+    assert game.reset({"number": 3}, 0) == "Guess my number from 1 to 10. Write digits only."
+    assert [game.step(Action(text)) for text in ("2", "5", "3")] == [
+        Step("higher"),
+        Step("lower"),
+        Step(reward=1.0, terminated=True),
+    ]
+
+
+def test_the_page_names_every_environment_and_its_settings() -> None:
+    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    for name in ENVIRONMENTS:
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}` |")]
+        for setting in inspect.signature(find(name)).parameters:
+            assert f"`{setting}`" in row

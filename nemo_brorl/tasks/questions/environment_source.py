@@ -1,0 +1,122 @@
+"""Questions that an environment answers over several turns: another source's, or tasks that it draws itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from nemo_brorl.config.schema import SourceConfig
+from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.tasks.environments.protocol import Environment, Message, Task, as_messages
+from nemo_brorl.tasks.environments.registry import make
+from nemo_brorl.tasks.questions.questions import Question, Source, hash_of, is_held_out
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
+
+MAX_ATTEMPTS = 1000  # draws for one task of a split before the split counts as empty
+SEEDS = 2**31
+
+
+class EnvironmentSource:
+    """The questions of `source`, each the task of an episode, or, without one, tasks of the environment's own."""
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        source: Source | None,
+        held_out_fraction: float,
+        split: str,
+        seed: str,
+    ) -> None:
+        """Raises ConfigError for what is no environment, or one that has no tasks where it needs them."""
+        assert config.environment is not None, "an environment was asked for"
+        self.name = config.environment
+        self.settings = dict(config.environment_settings)
+        self.source = source
+        self.held_out_fraction = held_out_fraction
+        self.split = split
+        self.seed = seed
+        environment = make(self.name, self.settings)
+        self.tools = tuple(dict(tool) for tool in environment.tools)
+        if source is None:
+            environment.task(0)
+
+    @property
+    def size(self) -> int | None:
+        """As the questions' source; tasks that are drawn have no end."""
+        return None if self.source is None else self.source.size
+
+    @property
+    def fingerprint(self) -> str:
+        """As the questions' source."""
+        return "" if self.source is None else self.source.fingerprint
+
+    def question(self, index: int) -> Question:
+        """Prompt and task of episode `index`. Raises DataError when the environment draws none of this split, or does
+        not begin an episode with what the source gives."""
+        if self.source is not None:
+            asked = self.source.question(index)
+            task = _task_of(asked)
+            return self._question(asked.task, task, self._prompt(task))
+        for attempt in range(MAX_ATTEMPTS):
+            seed = hash_of(f"{self.seed}/{self.split}/{index}/{attempt}") % SEEDS
+            task = make(self.name, self.settings).task(seed)
+            written = repr(sorted(task.items()))
+            if is_held_out(written, self.held_out_fraction) == (self.split == "held_out"):
+                return self._question(self.name, task, self._prompt(task))
+        raise DataError(
+            f"environment {self.name} drew no {self.split} task in {MAX_ATTEMPTS} draws; it has too few different "
+            f"tasks, or data.held_out_fraction={self.held_out_fraction} leaves none"
+        )
+
+    def _question(self, name: str, task: Task, messages: tuple[Message, ...]) -> Question:
+        payload = {
+            "environment": self.name,
+            "settings": self.settings,
+            "task": dict(task),
+        }
+        return Question(
+            task=name,
+            verifier=ENVIRONMENT,
+            text=messages[-1]["content"],
+            payload=payload,
+            messages=messages,
+            tools=self.tools,
+        )
+
+    def _prompt(self, task: Task) -> tuple[Message, ...]:
+        environment = make(self.name, self.settings)
+        return first_messages(self.name, environment, task)
+
+
+def first_messages(name: str, environment: Environment, task: Task) -> tuple[Message, ...]:
+    """What an episode begins with. Raises DataError when it does not begin."""
+    try:
+        observation: Any = environment.reset(task, 0)
+        if inspect.iscoroutine(observation):
+            observation = _completed(observation)
+        return as_messages(observation, "user")
+    except BroRLError:
+        raise
+    except Exception as error:
+        raise DataError(f"environment {name}: reset does not take its task: {type(error).__name__}: {error}") from error
+    finally:
+        environment.close()
+
+
+def _completed(work: Any) -> Any:
+    import asyncio
+
+    return asyncio.run(work)
+
+
+def _task_of(question: Question) -> Mapping[str, Any]:
+    """A question as the task of an episode."""
+    task: dict[str, Any] = {
+        "text": question.text,
+        "verifier": question.verifier,
+        "payload": dict(question.payload),
+    }
+    if question.messages:
+        task["messages"] = [dict(message) for message in question.messages]
+    return task
