@@ -121,12 +121,13 @@ class _CpuSizes:
     def write(self, chosen: _Chosen, wanted: _CpuSizes, machine: Machine, shape: ModelShape) -> None:
         """Fill in what nobody gave. A size that is less than wanted says what made it so."""
         cores = f"{machine.cores} cores"
-        chosen.take(THREADS, max(1, machine.cores // self.ranks), f"{cores}, {self.ranks} ranks")
         reasons = (cores, cores, "no core gains from more", f"{CACHED_RESPONSES} responses of half length, or more")
         values, wishes = astuple(self), astuple(wanted)
         for setting, value, wish, reason in zip(CPU_SETTINGS, values, wishes, reasons, strict=True):
             short = f"{machine.free_gib or 0:.1f} GiB are free; with more {wish:g}"
             chosen.take(setting, value, reason if value == wish else short)
+        ranks = derived.num_policy_ranks(chosen.config)
+        chosen.take(THREADS, max(1, machine.cores // ranks), f"{cores}, {ranks} ranks")
         cache = derived.kv_cache_gib(chosen.config)
         fitting = int(cache / _cache_gib(chosen.config, shape, 1))
         batch = chosen.config.generation.max_num_batched_tokens or derived.SEQUENCES

@@ -81,6 +81,11 @@ def test_numbers_that_were_given_stay(shape: ModelShape) -> None:
     assert (config.generation.max_model_len, config.parity.max_mean_abs_diff) == (900, 0.01)
 
 
+def test_ranks_that_were_given_share_the_cores(shape: ModelShape) -> None:
+    assert sized(shape, 64.0, "policy.data_parallel_size=2").policy.num_threads == 1
+    assert sized(shape, 64.0, "policy.data_parallel_size=1").policy.num_threads == 2
+
+
 def test_auto_is_a_word_for_a_size_that_nobody_gave() -> None:
     config = load_config("sums_cpu", ["policy.tokens_per_micro_batch=auto", "generation.num_engines=auto"])
     assert (config.policy.tokens_per_micro_batch, config.generation.num_engines) == (None, None)
