@@ -116,5 +116,5 @@ def print_summary(console: Console, run_folder: Path, seconds: float) -> None:
     console.line(f"sampling: {sampling_line(rows)}")
     console.line(
         f"run folder {run_folder}: metrics.jsonl, checkpoints/, hf/ (best weights, Hugging Face format); {seconds:.0f} "
-        "s in all"
+        f"s in all; `brorl report {run_folder}` makes a page of it"
     )

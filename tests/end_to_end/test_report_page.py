@@ -229,7 +229,7 @@ def test_runs_are_compared_with_intervals(opened: Watched) -> None:
     page = opened.open("compare")
     rows = texts(page, "table[aria-label=Comparison] tbody tr")
     assert rows[0].split("\t")[:4] == ["first", "4", "70.0 %", "66.1 … 73.9 %"]
-    assert rows[1].split("\t")[4:6] == ["+0.0 points", "−5.5 points … +5.5 points"]
+    assert rows[1].split("\t")[4:6] == ["+0.0 points", "−5.5 … +5.5 points"]
 
 
 def test_dark_and_light_are_chosen_by_a_button(opened: Watched) -> None:

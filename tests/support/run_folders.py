@@ -50,9 +50,10 @@ def put_run(
     responses: Sequence[str] = PLAIN,
     seed: int = 0,
     task: str = "sums",
+    metrics: Sequence[str] = (),
 ) -> Path:
-    """A run of `num_steps` steps of `prompts` groups of `size`; prompts grow easier. Rollout i of a group answers with
-    response i mod their number, the last one's text for the wrong ones."""
+    """A run of `num_steps` steps of `prompts` groups of `size`; prompts grow easier. Right rollouts answer with the
+    responses but the last one in turn, wrong ones with that. `metrics`: names of further ones, of random values."""
     folder.mkdir(parents=True)
     put_tokenizer(folder / "hf")
     config = BroRLConfig()
@@ -68,7 +69,9 @@ def put_run(
             groups = tuple(_groups(step, prompts, size, responses, task, num_steps, generator)) if step else ()
             if step:
                 writer.write(StepRecord(step, step, 1e-3, 1.0, groups))
-            file.write(json.dumps(_row(step, num_steps, groups)) + "\n")
+            drawn = dict(zip(metrics, generator.random(len(metrics)).tolist(), strict=True))
+            row = drawn | _row(step, num_steps, groups)
+            file.write(json.dumps(row) + "\n")
     put_heartbeat(folder, "ended")
     return folder
 

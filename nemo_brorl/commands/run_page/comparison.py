@@ -32,7 +32,7 @@ SEED = 0
 TEXT = (
     "At the last step that every run has validated; differences to the first run, of independent normal errors. Runs "
     "that validate on the same questions differ less by chance than that: the paired tests say by how much, where "
-    "`brorl evaluate` has scored both."
+    "brorl evaluate has scored both."
 )
 
 Part = dict[str, Any]

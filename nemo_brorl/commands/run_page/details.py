@@ -1,11 +1,10 @@
-"""One group of the rollout store in full: its conversation, the numbers of its rollouts, and responses piece by piece
-with the log-probs of their tokens."""
+"""One group of the rollout store in full: its conversation, the numbers of its rollouts, and responses to read."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from nemo_brorl.commands.run_page.responses import bounded, response_part, tokens_of
 from nemo_brorl.commands.run_page.runs import settings_of
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.tasks.verifiers.registry import answer_reader
+from nemo_brorl.tasks.verifiers.payload import accepted_answers
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import SUCCESS_REWARD
 
 MAX_SHOWN = 12  # responses of a group that come with it
-FIRST_TOKENS = 800  # of a response that is longer than both together
-LAST_TOKENS = 400
-MAX_CHARACTERS = 20_000  # of a text, a message or a payload's value
 NUMBERS = (
     "place",
     "num_tokens",
@@ -36,6 +33,7 @@ NUMBERS = (
     "engine",
     "version",
 )
+
 
 Part = dict[str, Any]
 
@@ -66,18 +64,18 @@ def group_details(
     columns: dict[str, list[Any]] = {}
     for name in NUMBERS:
         columns[name] = _numbers(table[name])
-    columns["mean_log_prob"] = _mean_log_probs(table["log_probs"])
+    columns["mean_log_prob"] = _mean_log_probs(table)
     payload = json.loads(group["payload"])
     messages: list[Part] = []
     for message in group["messages"]:
-        content = _bounded(message["content"])
+        content = bounded(message["content"])
         messages.append({"role": message["role"], "content": content})
     if not messages and tokenizer is not None:
         prompt = tokenizer.backend.decode(group["prompt_ids"], skip_special_tokens=False)
-        messages.append({"role": "prompt", "content": _bounded(prompt)})
+        messages.append({"role": "prompt", "content": bounded(prompt)})
     shown: dict[str, Part] = {}
     for place in shown_places(columns["reward"]):
-        shown[str(place)] = _response(table, place, tokenizer, group["verifier"], payload)
+        shown[str(place)] = response_part(table, place, tokenizer, group["verifier"], payload)
     return {
         "step": step,
         "row": row,
@@ -89,6 +87,7 @@ def group_details(
         "num_failed": group["num_failed"],
         "verifier": group["verifier"],
         "payload": _texts(payload),
+        "expected": _expected(payload),
         "messages": messages,
         "sampling": [group["temperature"], group["top_p"], group["max_tokens"]],
         "version": group["version"],
@@ -109,7 +108,7 @@ def response_details(
     group, table = _read(folder, step, row)
     if not 0 <= place < table.num_rows:
         raise DataError(f"group {row} of step {step} has {table.num_rows} rollouts, there is no rollout {place}")
-    return _response(table, place, tokenizer, group["verifier"], json.loads(group["payload"]))
+    return response_part(table, place, tokenizer, group["verifier"], json.loads(group["payload"]))
 
 
 def shown_places(rewards: Sequence[float], num: int = MAX_SHOWN) -> list[int]:
@@ -151,90 +150,21 @@ def _numbers(column: pa.ChunkedArray) -> list[Any]:
     return found
 
 
-def _mean_log_probs(column: pa.ChunkedArray) -> list[float | None]:
-    found: list[float | None] = []
-    for values in column.to_pylist():
-        found.append(round(float(np.mean(values)), 4) if values else None)
-    return found
+def _mean_log_probs(table: pa.Table) -> list[float | None]:
+    """Of every rollout, over its sampled tokens."""
+    means: list[float | None] = []
+    for place in range(table.num_rows):
+        tokens = tokens_of(table, place)
+        values = [value for value in tokens.values() if value is not None]
+        means.append(round(float(np.mean(values)), 4) if values else None)
+    return means
 
 
-def _response(
-    table: pa.Table,
-    place: int,
-    tokenizer: ChatTokenizer | None,
-    verifier: str,
-    payload: Part,
-) -> Part:
-    """Text of a response in pieces, each with the smallest log-prob of its tokens, and the answer that its verifier
-    reads; without a tokenizer its text, or its token ids, in one piece without log-probs."""
-    [token_ids] = table["token_ids"].slice(place, 1).to_pylist()
-    [log_probs] = table["log_probs"].slice(place, 1).to_pylist()
-    [text] = table["text"].slice(place, 1).to_pylist()
-    if tokenizer is None:
-        if text is None:
-            text = " ".join(str(token) for token in token_ids[:FIRST_TOKENS])
-            text = f"(the tokenizer of this run is not there; token ids) {text}"
-        return {"pieces": [_bounded(text)], "log_probs": [None], "left_out": 0, "cut_at": None}
-    spans = [(token_ids, log_probs)]
-    left_out = len(token_ids) - FIRST_TOKENS - LAST_TOKENS
-    if left_out > 0:
-        spans = [
-            (token_ids[:FIRST_TOKENS], log_probs[:FIRST_TOKENS]),
-            (token_ids[-LAST_TOKENS:], log_probs[-LAST_TOKENS:]),
-        ]
-    pieces: list[str] = []
-    lowest: list[float | None] = []
-    cut_at: int | None = None
-    for span_ids, span_log_probs in spans:
-        if pieces:
-            cut_at = len(pieces)
-        for piece, value in pieces_of(tokenizer, span_ids, span_log_probs):
-            pieces.append(piece)
-            lowest.append(value)
-    return {
-        "pieces": pieces,
-        "log_probs": lowest,
-        "left_out": max(0, left_out),
-        "cut_at": cut_at,
-        "answer": _answer(tokenizer.decode(token_ids), verifier, payload),
-    }
-
-
-def pieces_of(
-    tokenizer: ChatTokenizer,
-    token_ids: Sequence[int],
-    log_probs: Iterable[float],
-) -> list[tuple[str, float]]:
-    """Pieces of text that tokens stand for, special ones too, with the smallest log-prob of their tokens. Tokens that
-    are no whole character yet belong to the next piece."""
-    from tokenizers.decoders import DecodeStream
-
-    stream = DecodeStream(skip_special_tokens=False)
-    found: list[tuple[str, float]] = []
-    lowest = 0.0
-    is_open = False
-    for token, log_prob in zip(token_ids, log_probs, strict=True):
-        lowest = min(lowest, log_prob)
-        piece = stream.step(tokenizer.backend, token)
-        is_open = piece is None
-        if piece is not None:
-            found.append((piece[:MAX_CHARACTERS], round(lowest, 2)))
-            lowest = 0.0
-    if is_open:
-        found.append(("\ufffd", round(lowest, 2)))
-    return found
-
-
-def _answer(text: str, verifier: str, payload: Part) -> str | None:
-    """What the verifier takes for the answer of a response; None where there is none, or it knows of none."""
-    read = answer_reader(verifier, payload)
-    if read is None or len(text) > MAX_CHARACTERS:
+def _expected(payload: Part) -> str | None:
+    """The answers that are right, where the payload has them."""
+    if payload.get("answer") is None:
         return None
-    try:
-        found = read(payload, text)
-    except (ValueError, TypeError, RecursionError, KeyError):
-        return None
-    return None if found is None else _bounded(found)
+    return bounded(", ".join(accepted_answers(payload)))
 
 
 def _texts(payload: Part) -> dict[str, str]:
@@ -242,11 +172,5 @@ def _texts(payload: Part) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in payload.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        found[key] = _bounded(text)
+        found[key] = bounded(text)
     return found
-
-
-def _bounded(text: str) -> str:
-    if len(text) <= MAX_CHARACTERS:
-        return text
-    return f"{text[:MAX_CHARACTERS]}… ({len(text) - MAX_CHARACTERS:,} more characters)"

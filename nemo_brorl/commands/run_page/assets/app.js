@@ -58,7 +58,7 @@ async function lookForNews() {
   if (document.hidden) return;
   try {
     const stamp = await ask("stamp");
-    if (lookForNews.last !== undefined && lookForNews.last !== stamp.stamp) {
+    if (lookForNews.last && lookForNews.last !== stamp.stamp) {
       loaded.clear();
       await showState();
       const view = location.hash.slice(1).split("/")[0] || "curves";
@@ -90,5 +90,12 @@ document.getElementById("theme").addEventListener("click", () => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refresh);
 addEventListener("hashchange", route);
-route().then(showState).then(() => { document.documentElement.dataset.ready = "yes"; });
-if (MODE === "watch") setInterval(lookForNews, 1000 * LOOK_S);
+async function start() {
+  if (MODE === "watch") await lookForNews(); // before anything is read: what is written from now on is news
+  await route();
+  await showState();
+  document.documentElement.dataset.ready = "yes";
+  if (MODE === "watch") setInterval(lookForNews, 1000 * LOOK_S);
+}
+
+start();

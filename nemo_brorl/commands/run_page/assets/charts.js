@@ -17,6 +17,7 @@ const styleValue = (name) => getComputedStyle(document.documentElement).getPrope
 function forgetCharts() {
   for (const chart of charts) chart.destroy();
   charts.clear();
+  seen.disconnect();
 }
 
 // What all charts share. `label`: the whole chart in one sentence; `read(index)`: the values at a place, in words.
@@ -31,7 +32,9 @@ function figure({ title, text, label, wide, height, read, values, head }, draw) 
   const size = () => ({ width: Math.max(220, plot.clientWidth), height: height || (wide ? 300 : 210) });
   let chart = null;
   const say = (index) => { reading.textContent = ""; if (has(index)) add(reading, [read(index)]); };
+  plot.style.minHeight = `${size().height}px`;
   const start = () => {
+    if (chart) return;
     chart = draw(plot, size(), say);
     charts.add(chart);
     new ResizeObserver(() => { if (charts.has(chart) && plot.clientWidth > 0) chart.setSize(size()); }).observe(plot);
@@ -47,7 +50,21 @@ function figure({ title, text, label, wide, height, read, values, head }, draw) 
     say(index);
   });
   element.start = start; // once it stands in the page: only there it has a width
+  plot.addEventListener("focus", start);
   return element;
+}
+
+const seen = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue;
+    seen.unobserve(entry.target);
+    entry.target.start();
+  }
+}, { rootMargin: "200px" });
+
+// Charts take milliseconds each: those that nobody has come to yet are not drawn.
+function drawWhenSeen(element) {
+  if (element.start) seen.observe(element);
 }
 
 function axes(xTitle, unit, options) {

@@ -103,6 +103,7 @@ function drawSpans(chart, num, drawn, names, colourOf, marked) {
   context.clip();
   context.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
   context.textBaseline = "middle";
+  context.textAlign = "left";
   for (const span of drawn) {
     const left = chart.valToPos(span.start, "x", true);
     const right = Math.max(left + 1, chart.valToPos(span.end, "x", true));

@@ -23,7 +23,7 @@ function fill(...children) {
   forgetCharts();
   main.textContent = "";
   add(main, children);
-  for (const element of main.querySelectorAll("figure")) if (element.start) element.start();
+  for (const element of main.querySelectorAll("figure")) drawWhenSeen(element);
 }
 
 function runChoice(runs, again) {
@@ -331,7 +331,7 @@ function unlikely(logProb) {
 }
 
 function logProbLegend() {
-  return h("p", { class: "legend" }, "log-prob of a token when it was sampled, nats:", LIMITS.map((limit, index) => h("span", null, h("span", { class: `u${index + 1}` }, `below ${limit}`))));
+  return h("p", { class: "legend" }, "log-prob of a token when it was sampled, nats:", LIMITS.map((limit, index) => h("span", null, h("span", { class: `u${index + 1}` }, `below ${limit}`))), h("span", null, h("span", { class: "observed" }, "said by an environment")));
 }
 
 function response(group, place, found) {
@@ -342,12 +342,16 @@ function response(group, place, found) {
   const fact = [`reward ${number(reward)}`, has(columns.shaped_reward[place]) && columns.shaped_reward[place] !== reward ? `shaped ${number(columns.shaped_reward[place])}` : null,
     has(advantage) ? `advantage ${number(advantage)}` : "not learnt from", `${count(columns.num_tokens[place])} tokens`, columns.is_stopped[place] ? null : "cut at the limit",
     `mean log-prob ${number(columns.mean_log_prob[place])} nats`, columns.repetition[place] ? `repetition ${percent(columns.repetition[place])}` : null, `engine ${columns.engine[place]}`];
-  const verdict = found.reason ? `the verifier says: ${found.reason}` : has(found.answer) ? `answer read: ${found.answer}` : null;
+  const verdict = has(found.answer) ? `answer read: ${found.answer}${reward < 1 && has(group.expected) ? `, right: ${group.expected}` : ""}` : null;
+  const turns = (found.turns || []).map((turn) => `${number(turn.reward)}${turn.is_error ? " (wrong tool call)" : ""}`);
+  if (turns.length) fact.push(`rewards of ${turns.length} turns: ${turns.join(", ")}`);
+  const logProbs = found.log_probs || [];
   const text = h("div", { class: "said", tabindex: "0", role: "region", "aria-label": `Response ${place}`, dir: "auto" });
   found.pieces.forEach((piece, index) => {
-    if (index === found.cut_at) text.append(h("span", { class: "gap" }, `… ${count(found.left_out)} tokens are left out here …`));
-    const level = unlikely(found.log_probs[index]);
-    text.append(level ? h("span", { class: `u${level}`, title: `${found.log_probs[index]} nats` }, piece) : shown(piece));
+    if (found.left_out && index === found.cut_at) text.append(h("span", { class: "gap" }, `… ${count(found.left_out)} tokens are left out here …`));
+    const level = unlikely(logProbs[index]);
+    if (level) text.append(h("span", { class: `u${level}`, title: `${logProbs[index]} nats` }, piece));
+    else text.append(index in logProbs && !has(logProbs[index]) ? h("span", { class: "observed", title: "said by the environment" }, piece) : shown(piece));
   });
   return h("article", { class: "response", id: `response-${place}`, tabindex: "-1", "aria-label": `Rollout ${place}` },
     h("div", { class: "facts" }, h("b", null, `rollout ${place}`), h("span", { class: `tag ${kind[0]}` }, kind[1]), fact.filter(Boolean).map((one) => h("span", null, one)), verdict ? h("span", null, verdict) : null),
@@ -355,7 +359,7 @@ function response(group, place, found) {
 }
 
 function leastLikely(found) {
-  const places = found.log_probs.map((value, index) => [value, index]).filter(([value]) => has(value) && value < LIMITS[0]).sort((a, b) => a[0] - b[0]).slice(0, 10);
+  const places = (found.log_probs || []).map((value, index) => [value, index]).filter(([value]) => has(value) && value < LIMITS[0]).sort((a, b) => a[0] - b[0]).slice(0, 10);
   if (!places.length) return null;
   const rows = places.map(([value, index]) => [String(index), found.pieces[index], value.toFixed(2)]);
   const columns = [{ title: "place" }, { title: "text", text: true }, { title: "log-prob, nats" }];
@@ -395,7 +399,7 @@ async function showComparison() {
   const part = await load("comparison");
   if (!part || !part.rows.length) return fill(heading("Comparison"), h("p", null, "There is one run here. brorl report RUN RUN … compares several."));
   const columns = ["run", "step", "held-out pass@1", "95 % interval", `less ${part.rows[0].name}`, "95 % interval", "best pass@1", "at step", "rollouts sampled", "response tokens sampled", "time of these steps"].map((title, index) => ({ title, text: !index }));
-  const rows = part.rows.map((row) => [row.name, String(row.step), percent(row.value), interval(row.interval), has(row.difference) ? points(row.difference) : "–", row.difference_interval ? `${points(row.difference_interval[0])} … ${points(row.difference_interval[1])}` : "–",
+  const rows = part.rows.map((row) => [row.name, String(row.step), percent(row.value), interval(row.interval), has(row.difference) ? points(row.difference) : "–", pointsInterval(row.difference_interval),
     percent(row.best), String(row.best_step), has(row.rollouts) ? count(row.rollouts) : "–", has(row.tokens) ? count(row.tokens) : "–", has(row.seconds) ? ago(row.seconds) : "–"]);
   const { runs } = await load("overview");
   fill(heading("Comparison"), h("p", null, part.text), scrolled("Comparison", table("Comparison", columns, rows)),
@@ -406,7 +410,11 @@ async function showComparison() {
 
 const points = (value) => `${value >= 0 ? "+" : "−"}${Math.abs(100 * value).toFixed(1)} points`;
 
+function pointsInterval(ends) {
+  return ends ? `${points(ends[0]).replace(" points", "")} … ${points(ends[1])}` : "–";
+}
+
 function pairedTable(paired) {
   const columns = ["benchmark", "run", "against", "prompts", "difference", "95 % interval", "p"].map((title, index) => ({ title, text: index < 3 }));
-  return table("Paired evaluations", columns, paired.map((one) => [one.benchmark, one.name, one.other, count(one.num_prompts), points(one.difference), one.interval ? `${points(one.interval[0])} … ${points(one.interval[1])}` : "–", one.p < 0.001 ? "< 0.001" : number(one.p)]));
+  return table("Paired evaluations", columns, paired.map((one) => [one.benchmark, one.name, one.other, count(one.num_prompts), points(one.difference), pointsInterval(one.interval), one.p < 0.001 ? "< 0.001" : number(one.p)]));
 }

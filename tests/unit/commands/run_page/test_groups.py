@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_brorl.commands.run_page.details import group_details, pieces_of, response_details, shown_places
+from nemo_brorl.commands.run_page.details import group_details, response_details, shown_places
 from nemo_brorl.commands.run_page.groups import (
     RATE_EDGES,
     StoreTables,
@@ -17,6 +17,7 @@ from nemo_brorl.commands.run_page.groups import (
     success_rates,
 )
 from nemo_brorl.commands.run_page.page import reading_order
+from nemo_brorl.commands.run_page.responses import Tokens, pieces_of
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.training.store.files import StoreFiles
@@ -108,6 +109,7 @@ def test_a_group_has_its_numbers_conversation_and_responses(run: Path) -> None:
     assert found["columns"]["mean_log_prob"] == [-0.5, -0.5, -0.5]
     assert found["messages"] == [{"role": "user", "content": "What is 1?"}]
     assert found["payload"] == {"answer": "1"}
+    assert found["expected"] == "1"
     assert list(found["responses"]) == ["0", "1", "2"]
 
 
@@ -129,13 +131,20 @@ def test_a_character_of_several_tokens_is_one_piece_with_their_least_log_prob(tm
     put_tokenizer(tmp_path / "tokenizer")
     tokenizer = load_tokenizer(tmp_path / "tokenizer")
     tokens = [*"aé".encode(), 256]
-    assert pieces_of(tokenizer, tokens, [-1.0, -0.5, -3.0, -0.25]) == [("a", -1.0), ("é", -3.0), ("<eos>", -0.25)]
+    found = pieces_of(tokenizer, Tokens(tokens, [-1.0, -0.5, -3.0, -0.25], None))
+    assert found == [("a", -1.0), ("é", -3.0), ("<eos>", -0.25)]
+
+
+def test_what_an_environment_said_has_no_log_prob(tmp_path: Path) -> None:
+    put_tokenizer(tmp_path / "tokenizer")
+    tokens = Tokens([*b"abc"], [-1.0, 0.0, -2.0], [True, False, True])
+    assert pieces_of(load_tokenizer(tmp_path / "tokenizer"), tokens) == [("a", -1.0), ("b", None), ("c", -2.0)]
 
 
 def test_bytes_that_are_no_character_at_the_end_are_shown_as_one(tmp_path: Path) -> None:
     put_tokenizer(tmp_path / "tokenizer")
     tokenizer = load_tokenizer(tmp_path / "tokenizer")
-    assert pieces_of(tokenizer, [*b"a\xc3"], [-1.0, -2.0]) == [("a", -1.0), ("\ufffd", -2.0)]
+    assert pieces_of(tokenizer, Tokens([*b"a\xc3"], [-1.0, -2.0], None)) == [("a", -1.0), ("\ufffd", -2.0)]
 
 
 def test_responses_to_read_are_right_and_wrong_alike() -> None:

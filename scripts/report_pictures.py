@@ -1,0 +1,102 @@
+"""Pictures of the report's views for the documents, from runs that are there.
+
+    .venv/bin/python scripts/report_pictures.py RUN [OTHER_RUN]
+
+RUN is drawn alone, and with OTHER_RUN in the comparison. Needs Chromium and playwright; writes
+docs/figures/report_*.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # the browser is found by the tests' helper
+
+from nemo_brorl.commands.run_page.page import report  # noqa: E402
+from nemo_brorl.commands.run_page.runs import open_runs  # noqa: E402
+from tests.support.browser import PHONE, missing, open_browser  # noqa: E402
+
+FIGURES = ROOT / "docs" / "figures"
+COLOURS = 96  # of a picture: enough for charts, a third of the size
+MAX_BYTES = 150_000
+MAX_MIB = 5.0
+
+
+class Picture(NamedTuple):
+    """A view in a window of so many pixels."""
+
+    name: str
+    view: str
+    width: int
+    height: int
+    scheme: str = "light"
+
+
+ALONE = (
+    Picture("curves", "curves", 1200, 860),
+    Picture("prompts", "prompts", 1200, 900),
+    Picture("groups", "groups", 1200, 640),
+    Picture("group", "group", 1200, 900, "dark"),
+    Picture("timeline", "timeline", 1200, 900),
+    Picture("phone", "curves", PHONE["width"], PHONE["height"], "dark"),
+)
+TOGETHER = (Picture("comparison", "compare", 1200, 760),)
+
+
+def main() -> None:
+    """Write all pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("other", type=Path, nargs="?")
+    options = parser.parse_args()
+    reason = missing()
+    if reason is not None:
+        parser.error(reason)
+    with tempfile.TemporaryDirectory() as folder, open_browser() as browser:
+        alone = write_report(Path(folder) / "alone.html", [options.run])
+        for picture in ALONE:
+            take(browser, alone, picture)
+        if options.other is not None:
+            together = write_report(Path(folder) / "together.html", [options.run, options.other])
+            for picture in TOGETHER:
+                take(browser, together, picture)
+
+
+def write_report(path: Path, runs: list[Path]) -> str:
+    """Address of the page."""
+    path.write_text(report(open_runs(runs), MAX_MIB), encoding="utf-8")
+    return path.as_uri()
+
+
+def take(browser: Any, address: str, picture: Picture) -> None:
+    """Write one picture."""
+    window = {"width": picture.width, "height": picture.height}
+    context = browser.new_context(viewport=window, color_scheme=picture.scheme)
+    page = context.new_page()
+    page.goto(f"{address}#groups" if picture.view == "group" else f"{address}#{picture.view}")
+    page.wait_for_selector("html[data-ready=yes]")
+    if picture.view == "group":
+        page.get_by_label("Right, at most %").fill("20")
+        page.get_by_label("Right, at least %").fill("3")
+        page.locator("main td a").first.click()
+        page.wait_for_selector(".response")
+    page.evaluate("document.activeElement.blur()")
+    page.wait_for_timeout(300)
+    shot = Image.open(io.BytesIO(page.screenshot()))
+    path = FIGURES / f"report_{picture.name}.png"
+    shot.convert("RGB").quantize(COLOURS).save(path, optimize=True)
+    num_bytes = path.stat().st_size
+    assert num_bytes <= MAX_BYTES, f"{path} has {num_bytes} bytes, more than {MAX_BYTES}"
+    context.close()
+
+
+if __name__ == "__main__":
+    main()
