@@ -11,9 +11,13 @@ HEAD = """# Metrics
 
 Made from `nemo_brorl/core/metric_registry.py` by `make docs`; a test asserts that it is current.
 
-A run writes one flat JSON object a step to `metrics.jsonl`, keys `group/name`, and the same to TensorBoard and W&B
-where they are on. `{…}` stands for a task, a domain or a number. A metric that has no value in a step is left out of
-its row, or is NaN where the table says so. Metrics that a loss of your own returns are written as they are.
+A run writes one flat JSON object a step to `metrics.jsonl`, keys `group/name`, and the same to the trackers that are
+on: `exp_manager.create_X_logger=true` with X one of `tensorboard` (the default), `wandb`, `mlflow`, `clearml`,
+`neptune`, `dllogger`, `swanlab`, `trackio`, and the tracker's own arguments in `exp_manager.X_logger_kwargs`. All but
+TensorBoard are packages to install (`pip install nemo_brorl[loggers]`); keys come from the environment.
+
+`{…}` stands for a task, a domain or a number. A metric that has no value in a step is left out of its row, or is NaN
+where the table says so. Metrics that a loss of your own returns are written as they are.
 """
 
 

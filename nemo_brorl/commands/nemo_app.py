@@ -28,6 +28,8 @@ from nemo_brorl.config.load import CommandLine, hydra_arguments, to_config, type
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.logs import setup_logging
+from nemo_brorl.core.metric_sinks import ClearMLSink, LoggerSink, ModuleSink
+from nemo_brorl.ports import MetricSink
 
 # Level of NeMo and Lightning on the console; their notes concern a loop that is not used here.
 LIBRARY_LOG_LEVEL = logging.ERROR
@@ -36,11 +38,12 @@ logging.getLogger("nv_one_logger").setLevel(LIBRARY_LOG_LEVEL)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # while importing, about optional libraries that the driver does not need
     from lightning.pytorch import Trainer
-    from lightning.pytorch.loggers import Logger
+    from lightning.pytorch.loggers import Logger, MLFlowLogger
     from lightning.pytorch.plugins.environments import LightningEnvironment
     from nemo.core.config import hydra_runner
     from nemo.utils import logging as nemo_logging
     from nemo.utils.exp_manager import exp_manager
+    from nemo.utils.loggers import ClearMLLogger
 
 Result = TypeVar("Result")
 
@@ -77,6 +80,31 @@ def open_experiment(config: BroRLConfig) -> Experiment:
     return Experiment(run_folder, list(trainer.loggers))
 
 
+def open_sinks(config: BroRLConfig, experiment: Experiment) -> list[MetricSink]:
+    """Where metrics go beside the run folder: the loggers of exp_manager, and those that it cannot make."""
+    chosen = config.exp_manager
+    sinks: list[MetricSink] = []
+    for logger in experiment.loggers:
+        if isinstance(logger, ClearMLLogger):
+            sinks.append(ClearMLSink(logger))
+        else:
+            sinks.append(LoggerSink(logger))
+    if chosen.create_mlflow_logger:  # exp_manager of NeMo 3.0.0 gives Lightning's logger its `run_name` twice
+        beside_the_run = f"sqlite:///{experiment.log_dir.absolute()}/mlflow.db"
+        of_mlflow = {
+            "experiment_name": "brorl",
+            "tracking_uri": os.environ.get("MLFLOW_TRACKING_URI", beside_the_run),
+            **chosen.mlflow_logger_kwargs,
+        }
+        sinks.append(LoggerSink(MLFlowLogger(**of_mlflow)))
+    if chosen.create_swanlab_logger:
+        arguments = {"log_dir": str(experiment.log_dir / "swanlog"), **chosen.swanlab_logger_kwargs}
+        sinks.append(ModuleSink("swanlab", arguments))
+    if chosen.create_trackio_logger:
+        sinks.append(ModuleSink("trackio", {"embed": False, **chosen.trackio_logger_kwargs}))
+    return sinks
+
+
 def exp_manager_settings(config: BroRLConfig, folder: Path) -> dict[str, object]:
     """What exp_manager is told."""
     chosen = config.exp_manager
@@ -87,6 +115,15 @@ def exp_manager_settings(config: BroRLConfig, folder: Path) -> dict[str, object]
         "create_tensorboard_logger": chosen.create_tensorboard_logger,
         "create_wandb_logger": chosen.create_wandb_logger,
         "wandb_logger_kwargs": dict(chosen.wandb_logger_kwargs),
+        "create_dllogger_logger": chosen.create_dllogger_logger,
+        "dllogger_logger_kwargs": {
+            "json_file": str(folder / "dllogger.json"),
+            **chosen.dllogger_logger_kwargs,
+        },
+        "create_clearml_logger": chosen.create_clearml_logger,
+        "clearml_logger_kwargs": dict(chosen.clearml_logger_kwargs),
+        "create_neptune_logger": chosen.create_neptune_logger,
+        "neptune_logger_kwargs": dict(chosen.neptune_logger_kwargs),
         "create_checkpoint_callback": False,
         "create_preemption_callback": False,  # it asks for the current CUDA device
         "log_step_timing": False,

@@ -16,7 +16,7 @@ from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch, grace_s
 from nemo_brorl.core.console import Console
-from nemo_brorl.core.metric_sinks import JsonlSink, LoggerSink, MetricFan, read_metrics
+from nemo_brorl.core.metric_sinks import JsonlSink, MetricFan, read_metrics
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.training.tables import change_rows, curve_lines, sampling_line, time_rows
@@ -51,7 +51,11 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     starting = wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat)
     with stalls, starting as actors:
         with watch.measure("nemo"):
-            from nemo_brorl.commands.nemo_app import open_experiment, run_with_nemo  # six seconds, while actors start
+            from nemo_brorl.commands.nemo_app import (  # six seconds, while actors start
+                open_experiment,
+                open_sinks,
+                run_with_nemo,
+            )
 
             # NeMo's runner composes the settings a second time: it takes them from a command line and nowhere else.
             experiment = run_with_nemo(line, open_experiment)
@@ -59,7 +63,7 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
         stalls.note_started()
         with watch.measure("parity"):
             wiring.pass_parity(config, inputs, actors, console)
-        loggers = [LoggerSink(logger) for logger in experiment.loggers]
+        loggers = open_sinks(config, experiment)
         with contextlib.closing(MetricFan(loggers)) as sinks:
             sampler = wiring.make_sampler(config, actors, console, heartbeat)
             parts = wiring.trainer_parts(config, inputs, actors, sampler, sinks, run_folder, console)

@@ -1,8 +1,9 @@
-"""Sinks of metrics and of rare events: a JSON-lines file always, TensorBoard and W&B through the loggers of NeMo's
-exp_manager."""
+"""Sinks of metrics and of rare events: a JSON-lines file always; TensorBoard, W&B, ClearML, Neptune and DLLogger
+through the loggers of NeMo's exp_manager, MLflow through Lightning's, SwanLab and trackio by themselves."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -84,7 +85,7 @@ class AlarmLog:
 
 
 class LoggerSink:
-    """A logger made by exp_manager (TensorBoard, W&B)."""
+    """A logger made by exp_manager."""
 
     def __init__(self, logger: Any) -> None:
         self.logger = logger
@@ -96,6 +97,45 @@ class LoggerSink:
     def close(self) -> None:
         """Flush and close."""
         self.logger.finalize("success")
+
+
+class ClearMLSink(LoggerSink):
+    """NeMo's ClearML logger, which keeps a task and draws no curves of its own."""
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Report every metric as a point of a curve, its group the title."""
+        super().write(step, metrics)
+        reports = self.logger.clearml_task.get_logger()
+        for name, value in metrics.items():
+            title, _, series = name.partition("/")
+            if math.isfinite(value):
+                reports.report_scalar(
+                    title=title,
+                    series=series,
+                    value=value,
+                    iteration=step,
+                )
+
+
+class ModuleSink:
+    """A tracker with the functions `init`, `log` and `finish` that W&B made common: SwanLab, trackio."""
+
+    def __init__(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """`arguments` are those of `init`."""
+        self.module = importlib.import_module(name)
+        self.module.init(**arguments)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Hand the metrics on; what is not finite is left out."""
+        finite = {}
+        for name, value in metrics.items():
+            if math.isfinite(value):
+                finite[name] = value
+        self.module.log(finite, step=step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        self.module.finish()
 
 
 class MetricFan:

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nemo_brorl.config.setting import Section, auto, setting
 
+NEEDED_BY_LOGGERS = {
+    "wandb": ("project", "name"),
+    "mlflow": (),
+    "dllogger": (),
+    "clearml": (),
+    "neptune": ("project", "name"),
+    "swanlab": ("project",),
+    "trackio": ("project",),
+}
+PACKAGES = {
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "dllogger": "git+https://github.com/NVIDIA/dllogger",
+    "clearml": "clearml",
+    "neptune": "neptune",
+    "swanlab": "swanlab",
+    "trackio": "trackio",
+}
+EXAMPLES = {"project": "brorl", "name": "first"}
+SECRETS = ("api_key", "api_token", "token", "password")
 TIME_LIMIT = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
 
 
@@ -60,20 +80,47 @@ class ExpManagerConfig(Section):
     create_tensorboard_logger: bool = setting(True, "metrics as TensorBoard events in the run folder")
     create_wandb_logger: bool = setting(False, "metrics to Weights & Biases")
     wandb_logger_kwargs: dict[str, Any] = setting({}, "arguments of its logger: name and project at least")
+    create_mlflow_logger: bool = setting(False, "metrics to MLflow")
+    mlflow_logger_kwargs: dict[str, Any] = setting(
+        {}, "arguments of its logger: experiment_name, tracking_uri, …; without an address RUN/mlflow.db"
+    )
+    create_dllogger_logger: bool = setting(False, "metrics to NVIDIA's DLLogger")
+    dllogger_logger_kwargs: dict[str, Any] = setting({}, "json_file (RUN/nemo/dllogger.json), stdout, verbose")
+    create_clearml_logger: bool = setting(False, "metrics to ClearML")
+    clearml_logger_kwargs: dict[str, Any] = setting({}, "arguments of its logger: project, task, tags, …")
+    create_neptune_logger: bool = setting(False, "metrics to Neptune; its key is in NEPTUNE_API_TOKEN")
+    neptune_logger_kwargs: dict[str, Any] = setting({}, "arguments of its logger: name and project at least")
+    create_swanlab_logger: bool = setting(False, "metrics to SwanLab, not through NeMo")
+    swanlab_logger_kwargs: dict[str, Any] = setting({}, "arguments of swanlab.init: project at least; mode, …")
+    create_trackio_logger: bool = setting(False, "metrics to trackio, not through NeMo")
+    trackio_logger_kwargs: dict[str, Any] = setting({}, "arguments of trackio.init: project at least; name, …")
 
     def violations(self) -> Iterator[str]:
-        if not self.create_wandb_logger:
-            return
-        if not {"name", "project"} <= self.wandb_logger_kwargs.keys():
+        for logger, needed in NEEDED_BY_LOGGERS.items():
+            if getattr(self, f"create_{logger}_logger"):
+                given = getattr(self, f"{logger}_logger_kwargs")
+                yield from _wrong_logger(logger, needed, given)
+
+
+def _wrong_logger(logger: str, needed: Sequence[str], given: Mapping[str, Any]) -> Iterator[str]:
+    """What is missing of a logger that is asked for."""
+    setting_name = f"exp_manager.create_{logger}_logger=true"
+    kwargs = f"exp_manager.{logger}_logger_kwargs"
+    if not set(needed) <= given.keys():
+        names = " and ".join(f".{name}" for name in needed)
+        example = " ".join(f"{kwargs}.{name}={EXAMPLES[name]}" for name in needed)
+        yield f"{setting_name} needs {kwargs}{names}: write for example {example}"
+    for name in given:
+        if name in SECRETS:
             yield (
-                "exp_manager.create_wandb_logger=true needs exp_manager.wandb_logger_kwargs.project and .name: write "
-                "for example exp_manager.wandb_logger_kwargs.project=brorl exp_manager.wandb_logger_kwargs.name=first"
+                f"{kwargs}.{name} would stand in config.yaml: leave it out, and set {logger}'s variable of the "
+                "environment"
             )
-        if importlib.util.find_spec("wandb") is None:
-            yield (
-                "exp_manager.create_wandb_logger=true needs the package wandb, which is not installed: "
-                "pip install wandb, or write false"
-            )
+    if importlib.util.find_spec(logger) is None:
+        yield (
+            f"{setting_name} needs the package {logger}, which is not installed: pip install {PACKAGES[logger]}, or "
+            "write false"
+        )
 
 
 @dataclass
@@ -97,6 +144,9 @@ class ConvertConfig(Section):
 
     checkpoint: str | None = setting(None, "step_K folder; null: the newest complete one of the run folder")
     output: str | None = setting(None, "folder of the model; null: hf_step_K in the run folder")
+    push_to_hub: str | None = setting(None, "USER/NAME on the Hugging Face hub that the folder is uploaded to")
+    private: bool = setting(True, "a repository made for it is private")
+    dry_run: bool = setting(False, "say what would be uploaded, and reach for no network")
 
 
 @dataclass

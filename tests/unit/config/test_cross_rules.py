@@ -105,6 +105,12 @@ WRONG = [
     (["policy.sequence_parallel=true"], "write policy.sequence_parallel=false"),
     (["policy.virtual_pipeline_model_parallel_size=2"], "needs policy.pipeline_model_parallel_size > 1"),
     (["exp_manager.create_wandb_logger=true"], "exp_manager.wandb_logger_kwargs.project=brorl"),
+    (["exp_manager.create_trackio_logger=true"], "exp_manager.trackio_logger_kwargs.project=brorl"),
+    (["exp_manager.create_dllogger_logger=true"], "pip install git"),
+    (
+        ["exp_manager.create_neptune_logger=true", "exp_manager.neptune_logger_kwargs.api_key=x"],
+        "leave it out, and set neptune's variable of the environment",
+    ),
     (["policy.fp8=hybrid", "policy.fp8_params=true", "algorithm.kl.coefficient=0"], "on CPU FP8 is emulated"),
     (
         ["policy.fp8=hybrid", "policy.fp8_recipe=delayed", "policy.fp8_bf16_first_layers=1"],

@@ -1,0 +1,15 @@
+"""Stand-in for mlflow.entities."""
+
+from typing import NamedTuple
+
+
+class Metric(NamedTuple):
+    key: str
+    value: float
+    timestamp: int
+    step: int
+
+
+class Param(NamedTuple):
+    key: str
+    value: str

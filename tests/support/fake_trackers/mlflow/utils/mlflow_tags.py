@@ -1,0 +1,3 @@
+"""Stand-in for mlflow.utils.mlflow_tags."""
+
+MLFLOW_RUN_NAME = "mlflow.runName"

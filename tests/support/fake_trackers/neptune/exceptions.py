@@ -1,0 +1,5 @@
+"""Stand-in for neptune.exceptions."""
+
+
+class InactiveRunException(Exception):
+    pass
