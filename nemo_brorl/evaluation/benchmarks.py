@@ -14,7 +14,9 @@ from typing import Any
 from nemo_brorl.config.derived import HELD_OUT, benchmark_limits
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
 from nemo_brorl.core.errors import BroRLError, DataError
-from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
+from nemo_brorl.tasks.environments.turn_tokens import check_environment
+from nemo_brorl.tasks.questions.environment_source import DRAWN, EnvironmentSource
 from nemo_brorl.tasks.questions.file_source import open_questions
 from nemo_brorl.tasks.questions.questions import Question
 from nemo_brorl.tasks.questions.reasoning_gym import VERIFIER, ReasoningGymSource
@@ -79,10 +81,13 @@ def read_benchmarks(config: BroRLConfig, tokenizer: ChatTokenizer) -> list[Bench
     """
     chosen = config.evaluation.selected()
     if not chosen:
+        for _, source in config.data.sources():
+            check_environment(source, tokenizer)
         return [_held_out(config, tokenizer)]
     found = []
     for where, benchmark in chosen:
         try:
+            check_environment(benchmark, tokenizer)
             found.append(_benchmark(config, benchmark, tokenizer))
         except BroRLError as error:
             raise type(error)(f"{where} ({benchmark.name}): {error}") from error
@@ -125,7 +130,8 @@ def _benchmark(config: BroRLConfig, own: BenchmarkConfig, tokenizer: ChatTokeniz
     system_prompt = config.data.system_prompt if own.system_prompt is None else own.system_prompt
     prompts = []
     for number, question in _questions(config, own):
-        token_ids = tokenizer.prompt_ids(question.messages or question.text, system_prompt)
+        asked = question.messages or question.text
+        token_ids = tokenizer.prompt_ids(asked, system_prompt, question.tools)
         prompt = Prompt(
             uid=f"{own.name}/{number}",
             task=question.task,
@@ -133,6 +139,7 @@ def _benchmark(config: BroRLConfig, own: BenchmarkConfig, tokenizer: ChatTokeniz
             token_ids=tuple(token_ids),
             payload=question.payload,
             domain=own.domain or own.name,
+            messages=tuple(conversation(asked, system_prompt)),
         )
         prompts.append(prompt)
     _check_lengths(prompts, benchmark_limits(config, own).max_prompt_tokens)
@@ -161,7 +168,27 @@ def _check_lengths(prompts: Sequence[Prompt], most: int) -> None:
 
 
 def _questions(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[tuple[int, Question]]:
-    """(number of the row, or of the draw; question)."""
+    """(number of the row, or of the draw; question), with the environment that answers, if there is one."""
+    if own.environment is None:
+        yield from _without_environment(config, own)
+        return
+    environment = EnvironmentSource(
+        own,
+        None,
+        config.data.held_out_fraction,
+        "held_out",
+        f"{EVALUATION_SEED}/{own.name}",
+    )
+    if own.source == DRAWN:
+        assert own.num_prompts is not None, "rules ask for a number"
+        for number in range(own.num_prompts):
+            yield number, environment.question(number)
+        return
+    for number, question in _without_environment(config, own):
+        yield number, environment.answered(question)
+
+
+def _without_environment(config: BroRLConfig, own: BenchmarkConfig) -> Iterator[tuple[int, Question]]:
     if own.source == "reasoning_gym":
         assert own.num_prompts is not None, "rules ask for a number"
         verifier = own.verifier or VERIFIER

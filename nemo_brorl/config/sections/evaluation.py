@@ -35,6 +35,12 @@ class BenchmarkConfig(SourceConfig):
                 f"{where}.held_out_path={self.held_out_path} is for training: name the file of the benchmark in "
                 f"{where}.path"
             )
+        is_drawn = self.source in ("reasoning_gym", "environment")
+        if is_drawn and self.num_prompts is None:
+            yield f"{where}.source={self.source} has no end: write {where}.num_prompts, for example 100"
+        if self.source == "environment":
+            yield from self.missing_files(where)
+            return
         if self.source != "reasoning_gym":
             if self.tasks:
                 yield f"{where}.tasks is given and {where}.source is {self.source}: write {where}.source=reasoning_gym"
@@ -46,8 +52,6 @@ class BenchmarkConfig(SourceConfig):
                 f"{where}.tasks is empty and {where}.source is reasoning_gym: write for example "
                 f"{where}.tasks=[{{name: chain_sum}}]"
             )
-        if self.num_prompts is None:
-            yield f"{where}.source=reasoning_gym has no end: write {where}.num_prompts, for example 100"
 
 
 @dataclass

@@ -15,6 +15,7 @@ from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 
 MAX_ATTEMPTS = 1000  # draws for one task of a split before the split counts as empty
 SEEDS = 2**31
+DRAWN = "environment"  # the source of tasks that the environment draws
 
 
 class EnvironmentSource:
@@ -38,7 +39,7 @@ class EnvironmentSource:
         self.seed = seed
         environment = make(self.name, self.settings)
         self.tools = tuple(dict(tool) for tool in environment.tools)
-        if source is None:
+        if config.source == DRAWN:
             environment.task(0)
 
     @property
@@ -55,9 +56,7 @@ class EnvironmentSource:
         """Prompt and task of episode `index`. Raises DataError when the environment draws none of this split, or does
         not begin an episode with what the source gives."""
         if self.source is not None:
-            asked = self.source.question(index)
-            task = _task_of(asked)
-            return self._question(asked.task, task, self._prompt(task))
+            return self.answered(self.source.question(index))
         for attempt in range(MAX_ATTEMPTS):
             seed = hash_of(f"{self.seed}/{self.split}/{index}/{attempt}") % SEEDS
             task = make(self.name, self.settings).task(seed)
@@ -68,6 +67,11 @@ class EnvironmentSource:
             f"environment {self.name} drew no {self.split} task in {MAX_ATTEMPTS} draws; it has too few different "
             f"tasks, or data.held_out_fraction={self.held_out_fraction} leaves none"
         )
+
+    def answered(self, asked: Question) -> Question:
+        """A question as the prompt and task of an episode. Raises DataError as `question`."""
+        task = _task_of(asked)
+        return self._question(asked.task, task, self._prompt(task))
 
     def _question(self, name: str, task: Task, messages: tuple[Message, ...]) -> Question:
         payload = {

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig, EvaluationConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.benchmarks import Benchmark, held_out_prompts, read_benchmarks
@@ -193,3 +194,25 @@ def test_an_empty_file_is_refused(tokenizer: ChatTokenizer, tmp_path: Path) -> N
     (tmp_path / "a.jsonl").touch()
     with pytest.raises(DataError, match="is empty"):
         read(tokenizer, f"{{name: a, path: {tmp_path / 'a.jsonl'}}}")
+
+
+def test_a_benchmark_may_be_played_with_an_environment(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "sums.jsonl"
+    path.write_text('{"prompt": "1 + 1 =", "answer": "2"}\n', encoding="utf-8")
+    retried = BenchmarkConfig(
+        name="sums", path=str(path), environment="verify_and_retry", environment_settings={"max_turns": 3}
+    )
+    game = BenchmarkConfig(
+        name="game", source="environment", environment="mastermind", num_prompts=2, max_prompt_tokens=300
+    )
+    config = BroRLConfig(evaluation=EvaluationConfig(benchmarks=[retried, game]))
+    sums, games = read_benchmarks(config, tokenizer)
+    (prompt,) = sums.prompts
+    assert prompt.verifier == "environment"
+    assert prompt.messages == ({"role": "user", "content": "1 + 1 ="},)
+    assert prompt.payload["task"]["payload"]["answer"] == "2"
+    assert [prompt.payload["environment"] for prompt in games.prompts] == ["mastermind"] * 2
+    endless = BenchmarkConfig(name="game", source="environment", environment="mastermind")
+    assert list(endless.violations_at("here")) == [
+        "here.source=environment has no end: write here.num_prompts, for example 100"
+    ]
