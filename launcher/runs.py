@@ -96,7 +96,10 @@ def run_folders(folder: Path) -> Iterator[Path]:
         names[:] = sorted(name for name in names if not name.startswith(".")) if depth < MAX_DEPTH else []
 
 
-def summary(folder: Path, now: float) -> RunSummary:
+def summary(
+    folder: Path,
+    now: float,
+) -> RunSummary:
     """A run as far as its files tell. Never raises for what they hold."""
     try:
         return _summary(folder, now)
@@ -105,7 +108,10 @@ def summary(folder: Path, now: float) -> RunSummary:
         return RunSummary(str(folder), f"unreadable ({type(error).__name__}: {reason[0][:80]})")
 
 
-def _summary(folder: Path, now: float) -> RunSummary:
+def _summary(
+    folder: Path,
+    now: float,
+) -> RunSummary:
     run = read_run(folder)
     rows = last_rows(folder / "metrics.jsonl", MAX_BYTES)
     validations = [row for row in rows if _number(row, "validation/pass_at_1") is not None]
@@ -159,14 +165,20 @@ def _devices(folder: Path) -> tuple[int | None, int | None]:
     return int(nodes), int(nodes) * int(gpus)
 
 
-def _number(row: Row, name: str) -> float | None:
+def _number(
+    row: Row,
+    name: str,
+) -> float | None:
     """None for what is no number there."""
     value: Any = row.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return float(value) if is_number else None
 
 
-def _mean(rows: Sequence[Row], name: str) -> float | None:
+def _mean(
+    rows: Sequence[Row],
+    name: str,
+) -> float | None:
     numbers = [_number(row, name) for row in rows]
     known = [number for number in numbers if number is not None]
     return sum(known) / len(known) if known else None

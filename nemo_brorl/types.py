@@ -140,6 +140,15 @@ class ChunkArrays:
 
 
 @dataclass(frozen=True)
+class Period:
+    """When a chunk was worked on, unix seconds by the clock of whoever did."""
+
+    received_at: float
+    began_at: float  # with its first token, or its first response
+    ended_at: float
+
+
+@dataclass(frozen=True)
 class RolloutChunk:
     """What one engine sampled for one request: decisions need the small fields, workers fetch `data`.
 
@@ -156,6 +165,7 @@ class RolloutChunk:
     data: Any  # ray.ObjectRef of ChunkArrays, or ChunkArrays
     partial: PartialRollouts | None = None  # the rollouts that were cut
     num_sampled: Int32 | None = None  # [m] tokens of each response that were sampled; None: all
+    period: Period | None = None  # of the engine; None: not known
 
 
 @dataclass(frozen=True)
@@ -193,6 +203,8 @@ class ScoredChunk:
     evidence: RewardEvidence | None = None  # None: not looked for
     turns: TurnRecord | None = None  # [n] trajectories, with their last turn; None: of no environment
     goes_on: PartialRollouts | None = None  # trajectories of the chunk as sampled that have not ended, not in `chunk`
+    period: Period | None = None  # of the verifier; None: not known
+    worker: int = 0  # number of the verifier
 
 
 @dataclass(frozen=True)

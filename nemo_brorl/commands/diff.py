@@ -118,7 +118,10 @@ def read_rows(folder: Path) -> Rows:
     return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
 
 
-def differing_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def differing_settings(
+    a: Mapping[str, Any],
+    b: Mapping[str, Any],
+) -> list[tuple[str, str, str]]:
     """(name, value of A, value of B) where they differ."""
     found = []
     for name in sorted(a.keys() | b.keys()):
@@ -128,7 +131,10 @@ def differing_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple
     return found
 
 
-def last_common_step(a: Rows, b: Rows) -> int | None:
+def last_common_step(
+    a: Rows,
+    b: Rows,
+) -> int | None:
     """The last training step that both have."""
     steps_a = {row["step"] for row in a}
     steps_b = {row["step"] for row in b}
@@ -136,7 +142,10 @@ def last_common_step(a: Rows, b: Rows) -> int | None:
     return max(both) if both else None
 
 
-def compared_scores(a: Rows, b: Rows) -> list[Compared]:
+def compared_scores(
+    a: Rows,
+    b: Rows,
+) -> list[Compared]:
     """pass@1 on held-out prompts: of the last validation after a step that both validated after, and of each one's
     best."""
     by_step_a = _validations(a)
@@ -187,7 +196,11 @@ def show(
         console.line(f"others: mean ± standard deviation of the last {LAST_STEPS} steps up to {step}")
 
 
-def as_json(settings: Sequence[tuple[str, str, str]], compared: Sequence[Compared], step: int | None) -> str:
+def as_json(
+    settings: Sequence[tuple[str, str, str]],
+    compared: Sequence[Compared],
+    step: int | None,
+) -> str:
     """Everything that `show` shows."""
     rows = []
     for row in compared:
@@ -213,7 +226,11 @@ def _validations(rows: Rows) -> dict[int, tuple[float, float | None]]:
     return found
 
 
-def _score(name: str, a: tuple[float, float | None], b: tuple[float, float | None]) -> Compared:
+def _score(
+    name: str,
+    a: tuple[float, float | None],
+    b: tuple[float, float | None],
+) -> Compared:
     spreads = [None if error is None else Z * error for _, error in (a, b)]
     return Compared(name, a[0], b[0], spreads[0], spreads[1], has_interval=True)
 
@@ -222,7 +239,11 @@ def _first(pair: tuple[float, float | None]) -> float:
     return pair[0]
 
 
-def _mean(name: str, rows: Rows, step: int | None) -> tuple[float | None, float | None]:
+def _mean(
+    name: str,
+    rows: Rows,
+    step: int | None,
+) -> tuple[float | None, float | None]:
     values: list[float] = []
     for row in rows:
         value = _number(row.get(name))
@@ -244,7 +265,10 @@ def _setting(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _text(value: float | None, spread: float | None) -> str:
+def _text(
+    value: float | None,
+    spread: float | None,
+) -> str:
     if value is None:
         return UNSET
     return f"{value:.4g}" if spread is None else f"{value:.4g} ± {spread:.2g}"

@@ -18,6 +18,7 @@ from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch, grace_s
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.metric_sinks import JsonlSink, MetricFan, read_metrics
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
+from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.training.tables import change_rows, curve_lines, sampling_line, time_rows
 from nemo_brorl.training.trainer import BroRLTrainer
@@ -45,7 +46,7 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
         wiring.try_constants(config)
     stop = StopRequest(time_limit_s(config), grace_s(os.environ))
     stop.install()
-    heartbeat = Heartbeat()
+    heartbeat = Heartbeat(Timeline(config.timeline.enabled))
     limits = config.trainer
     stalls = StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, limits.start_timeout_s)
     starting = wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat)

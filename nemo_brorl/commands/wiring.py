@@ -146,7 +146,8 @@ def start_actors(
             stack.enter_context(RayCluster(config.trainer))
         places = places_of(config)
         stack.callback(places.close)
-        generator = VllmPool(config, model_folder, places)
+        timeline = heartbeat.timeline if heartbeat is not None else None
+        generator = VllmPool(config, model_folder, places, timeline)
         stack.callback(generator.close)
         policy = None
         if with_policy:

@@ -50,7 +50,7 @@ from nemo_brorl.config.sections.rollouts import (
     StageConfig,
     WavesConfig,
 )
-from nemo_brorl.config.sections.store import StoreConfig
+from nemo_brorl.config.sections.store import ProfileConfig, StoreConfig, TimelineConfig
 from nemo_brorl.config.sections.trainer import (
     ConvertConfig,
     ExpManagerConfig,
@@ -77,5 +77,7 @@ class BroRLConfig:
     evaluation: EvaluationConfig = section(EvaluationConfig)
     parity: ParityConfig = section(ParityConfig, may_change=True)
     store: StoreConfig = section(StoreConfig, may_change=True)
+    timeline: TimelineConfig = section(TimelineConfig, may_change=True)
+    profile: ProfileConfig = section(ProfileConfig, may_change=True)
     convert: ConvertConfig = section(ConvertConfig)
     sft: SftConfig = section(SftConfig, may_change=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import FrameType
 
 from nemo_brorl.core.logs import get_logger
+from nemo_brorl.core.timeline import Timeline
 
 log = get_logger(__name__)
 
@@ -17,17 +18,19 @@ SAVED = 75  # exit code (EX_TEMPFAIL) of a run that was saved before its end, by
 
 
 class Stopwatch:
-    """Adds up seconds by name: `with watch.measure("sync"): …`."""
+    """Adds up seconds by name: `with watch.measure("sync"): …`; each time is a stage of the timeline, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeline: Timeline | None = None) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self.timeline = timeline or Timeline(is_on=False)
 
     @contextlib.contextmanager
     def measure(self, name: str) -> Iterator[None]:
         """Add the time spent inside to `name`."""
         start = time.monotonic()
         try:
-            yield
+            with self.timeline.stage(name):
+                yield
         finally:
             self.seconds[name] += time.monotonic() - start
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from nemo_brorl.core.errors import StallError
 from nemo_brorl.core.files import write_whole
 from nemo_brorl.core.logs import get_logger
+from nemo_brorl.core.timeline import Timeline
 
 log = get_logger(__name__)
 
@@ -59,7 +60,9 @@ class Heartbeat:
         heartbeat.check()                                            # raises StallError once the watch has given up
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeline: Timeline | None = None) -> None:
+        """`timeline` is told of work by those who have the heartbeat; None: by nobody."""
+        self.timeline = timeline or Timeline(is_on=False)
         self._lock = threading.Lock()
         now = time.monotonic()
         self._stages = [_Stage("driver", now, ())]  # its own work between all others

@@ -21,8 +21,11 @@ from typing import Any
 DRIVER = "driver"
 STAGES = "stages"  # lane of the driver: its spans lie side by side or inside each other
 CHUNKS = "chunks"  # lane of work that goes on side by side: its spans are spread over as many lanes as they need
+WEIGHTS = "weights"  # lane of an engine
 STEP = "step"  # name of the span of the whole step, around all others of its lane
 BETWEEN = "between"  # name of the driver's spans in no stage
+TICK_S = 2e-6  # two times that differ by less are one: files have microseconds
+SHORTEST_S = 1e-4  # time of the driver in no stage that is worth a span
 MAX_WORK = 200_000  # of one step; what comes beyond is counted and left out
 
 
@@ -98,7 +101,7 @@ class StepTimeline:
     step: int
     began_at: float  # unix seconds of the driver
     seconds: float
-    spans: tuple[Span, ...]  # by start
+    spans: tuple[Span, ...]  # the step itself, then by start
     clocks: Mapping[str, ClockOffset]  # by process
     num_left_out: int = 0
 
@@ -166,13 +169,21 @@ class Timeline:
             return None
         ended_at = self.now()
         seconds = ended_at - self._began_at
-        spans = [Span(DRIVER, STAGES, STEP, 0.0, seconds)]
+        spans: list[Span] = []
         for process, piece in work:
             offset = clocks[process].seconds if process in clocks else 0.0
             spans.append(_span(process, piece, self._began_at + offset))
         spans += _between(spans, seconds)
+        whole = Span(DRIVER, STAGES, STEP, 0.0, seconds)
         ordered = sorted(_in_lanes(spans), key=_order)
-        return StepTimeline(step, self._began_at, seconds, tuple(ordered), clocks, num_left_out)
+        return StepTimeline(
+            step=step,
+            began_at=self._began_at,
+            seconds=seconds,
+            spans=(whole, *ordered),
+            clocks=clocks,
+            num_left_out=num_left_out,
+        )
 
 
 def top_stages(spans: Sequence[Span]) -> list[Span]:
@@ -180,7 +191,7 @@ def top_stages(spans: Sequence[Span]) -> list[Span]:
     found: list[Span] = []
     stages = [span for span in spans if (span.process, span.lane) == (DRIVER, STAGES) and span.name != STEP]
     for stage in sorted(stages, key=_order):
-        if not found or stage.start_s >= found[-1].end_s:
+        if not found or stage.start_s >= found[-1].end_s - TICK_S:
             found.append(stage)
     return found
 
@@ -206,10 +217,10 @@ def _between(spans: Sequence[Span], seconds: float) -> Iterator[Span]:
     """Spans of the driver that fill its step where no stage was."""
     reached = 0.0
     for stage in top_stages(spans):
-        if stage.start_s > reached:
+        if stage.start_s - reached >= SHORTEST_S:
             yield Span(DRIVER, STAGES, BETWEEN, reached, stage.start_s - reached)
         reached = max(reached, stage.end_s)
-    if seconds > reached:
+    if seconds - reached >= SHORTEST_S:
         yield Span(DRIVER, STAGES, BETWEEN, reached, seconds - reached)
 
 

@@ -39,7 +39,11 @@ Places = dict[Lane, tuple[int, int]]  # pid, tid
 class TraceFiles:
     """The ring of a run folder's traces."""
 
-    def __init__(self, run_folder: Path, keep_steps: int) -> None:
+    def __init__(
+        self,
+        run_folder: Path,
+        keep_steps: int,
+    ) -> None:
         self.folder = run_folder / FOLDER
         self.keep_steps = keep_steps
 
@@ -68,9 +72,12 @@ def timeline_steps(run_folder: Path) -> list[int]:
     return _steps(run_folder / FOLDER)
 
 
-def read_spans(run_folder: Path, step: int) -> list[Span]:
-    """Spans of a step, by start. The first is the driver's "step", as long as the step was. Raises DataError for a step
-    that is not there, or a damaged file."""
+def read_spans(
+    run_folder: Path,
+    step: int,
+) -> list[Span]:
+    """Spans of a step: the first is the driver's "step", as long as the step was, the others are by start. Raises
+    DataError for a step that is not there, or a damaged file."""
     path = run_folder / FOLDER / _name(step)
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -115,7 +122,10 @@ def trace_events(timeline: StepTimeline) -> list[Event]:
     return events
 
 
-def _write(path: Path, timeline: StepTimeline) -> None:
+def _write(
+    path: Path,
+    timeline: StepTimeline,
+) -> None:
     clocks = {}
     for process, clock in timeline.clocks.items():
         clocks[process] = {"offset_s": clock.seconds, "error_s": clock.error_s}
@@ -167,11 +177,20 @@ def _names(places: Places) -> Iterator[Event]:
         yield _named("thread_sort_index", pid, tid, {"sort_index": tid})
 
 
-def _named(name: str, pid: int, tid: int, args: dict[str, Any]) -> Event:
+def _named(
+    name: str,
+    pid: int,
+    tid: int,
+    args: dict[str, Any],
+) -> Event:
     return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}
 
 
-def _flow(number: int, chunk: str, path: Sequence[Event]) -> Iterator[Event]:
+def _flow(
+    number: int,
+    chunk: str,
+    path: Sequence[Event],
+) -> Iterator[Event]:
     """Arrows along a chunk's spans, in their order: from the end of the first to the beginnings of the others."""
     last = len(path) - 1
     if last == 0:
@@ -195,7 +214,10 @@ def _flow(number: int, chunk: str, path: Sequence[Event]) -> Iterator[Event]:
         }
 
 
-def _spans(events: Sequence[Event], zero: int) -> Iterator[Span]:
+def _spans(
+    events: Sequence[Event],
+    zero: int,
+) -> Iterator[Span]:
     processes: dict[int, str] = {}
     names: dict[int, str] = {}
     for event in events:

@@ -95,6 +95,7 @@ class ChunkBatch:
             if chunk.is_finished:
                 self._answer(chunk)
         now = time.monotonic()
+        self._note_begun(now)
         self._cut_overdue(now)
         if self._chunks and self._reports.is_due(now):
             self._reports.tell(self._progress(), now)
@@ -148,15 +149,18 @@ class ChunkBatch:
         self._chunks.clear()
         self._rollouts.clear()
 
-    def _cut_overdue(self, now: float) -> None:
-        for chunk in list(self._chunks.values()):
-            deadline_s = chunk.request.deadline_s
-            if deadline_s is None:
-                continue
+    def _note_begun(self, now: float) -> None:
+        for chunk in self._chunks.values():
             first = chunk.ids[0]  # vLLM begins with the first rollout of a chunk
             if chunk.begun_at is None and self._requests.num_tokens(first) != 0:
                 chunk.begun_at = now
-            if chunk.begun_at is not None and now - chunk.begun_at > deadline_s:
+
+    def _cut_overdue(self, now: float) -> None:
+        for chunk in list(self._chunks.values()):
+            deadline_s = chunk.request.deadline_s
+            if deadline_s is None or chunk.begun_at is None:
+                continue
+            if now - chunk.begun_at > deadline_s:
                 self.cut([chunk.call_id])
 
     def _progress(self) -> Progress:
@@ -189,7 +193,7 @@ class ChunkBatch:
         vocab_size = self._requests.vocab_size
         meta, arrays, partial = chunk.reply(self.version, vocab_size)
         if isinstance(meta, ChunkMeta):
-            meta = dataclasses.replace(meta, progress=self._progress())
+            meta = dataclasses.replace(meta, progress=self._progress(), period=chunk.period())
             self._reports.times.note_told(time.monotonic())
             self.num_samples += len(meta.lengths)
             self.num_tokens += chunk.num_sampled

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.types import Bool, ChunkArrays, Int32, Int64, PartialRollouts, RolloutRequest
+from nemo_brorl.types import Bool, ChunkArrays, Int32, Int64, PartialRollouts, Period, RolloutRequest
 
 LOG_PROB_SLACK = 1e-4  # a log-probability may be this far above 0 by rounding
 
@@ -41,6 +41,7 @@ class ChunkMeta:
     partial: PartialRollouts | None = None  # the others, when the chunk was cut; without their data
     num_sampled: Int32 | None = None  # [m], as in RolloutChunk
     progress: Progress = ()  # of the engine's other chunks
+    period: Period | None = None
 
 
 @dataclass(frozen=True)

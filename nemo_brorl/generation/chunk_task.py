@@ -4,6 +4,7 @@ nor vllm."""
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from nemo_brorl.generation.chunk_messages import (
     no_arrays,
     response_lengths,
 )
-from nemo_brorl.types import ChunkArrays, PartialRollouts, RolloutRequest, TurnRecord
+from nemo_brorl.types import ChunkArrays, PartialRollouts, Period, RolloutRequest, TurnRecord
 
 _SEED_BITS = 62  # of a group's seed: adding a rollout's index stays below 2**63
 
@@ -72,8 +73,8 @@ class ChunkTask:
         self.request = request
         self.answer = answer
         self.ids: list[str] = []  # vLLM's own, by row
-        # time.monotonic() when the first token was seen; kept where there is a deadline
-        self.begun_at: float | None = None
+        self.received_at = time.monotonic()
+        self.begun_at: float | None = None  # time.monotonic() when the first token was seen
         self._partial = partial or no_arrays(request.num_rollouts)
         self._offsets: list[int] = self._partial.offsets.tolist()
         self._continuations: list[Continuation | None] = [None] * request.num_rollouts
@@ -142,6 +143,16 @@ class ChunkTask:
             num_before = int(observed.max(initial=-1)) + 1
         num_of_turn = num_resumed - num_before
         return min(left, sampling.max_turn_tokens - num_of_turn)
+
+    def period(self) -> Period:
+        """When it came, began and ended, as it ends now."""
+        offset = time.time() - time.monotonic()
+        begun_at = self.begun_at or time.monotonic()
+        return Period(
+            received_at=self.received_at + offset,
+            began_at=begun_at + offset,
+            ended_at=time.time(),
+        )
 
     def put(self, row: int, continuation: Continuation) -> None:
         """A rollout has ended, or was cut off."""

@@ -130,6 +130,7 @@ def answered_chunk(in_flight: ChunkInFlight, request: RolloutRequest, meta: Chun
         data=in_flight.data,
         partial=partial,
         num_sampled=meta.num_sampled,
+        period=meta.period,
     )
 
 

@@ -16,6 +16,7 @@ from nemo_brorl.config.derived import max_model_len, max_num_seqs, num_engines, 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.object_store import wait_any
+from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.generation import device
 from nemo_brorl.generation.engine_actor import RolloutEngine
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady, check_weights
@@ -46,8 +47,9 @@ class VllmPool:
         config: BroRLConfig,
         model_folder: Path,
         places: Places | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
-        """`places` on a machine with GPUs."""
+        """`places` on a machine with GPUs; `timeline` is told when engines loaded weights."""
         places = places or Places(None)
         device.check(config)
         read_shapes(model_folder)  # a broken folder is refused here, not in an actor
@@ -81,6 +83,7 @@ class VllmPool:
             num_workers=len(self._handles) * self._generation.tensor_parallel_size,
             is_collective=weight_transport(config) == "collective",
             transport=self._transport,
+            timeline=timeline,
         )
 
     def wait_ready(self) -> list[EngineReady]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,20 +13,19 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from nemo_brorl.cluster.process_placement import Places
-from nemo_brorl.config.derived import shares_gpus, weight_transport
+from nemo_brorl.config.derived import shares_gpus
 from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError, RankLostError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
-from nemo_brorl.policy.layout import layout_of
-from nemo_brorl.policy.rank_progress import POLL_GROUP, ProgressPoll
+from nemo_brorl.policy.layout import layout_of, nsight_options, rank_environment
+from nemo_brorl.policy.rank_progress import POLL_GROUP, ProgressPoll, values_of
 from nemo_brorl.policy.weights.weight_source import SLICE_S, Calls, WeightSource
 from nemo_brorl.policy.worker import LearnerMethod, PolicyWorker
 from nemo_brorl.types import Float32, KeptCopy, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
 
 _CPUS_PER_RANK = 0.1  # ranks and engines take turns, so Ray must not keep them apart
-_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _CLOSE_TIMEOUT_S = 30.0
 _DEATH_TIMEOUT_S = 5.0  # to learn which rank is gone once one call has failed
 _log = get_logger(__name__)
@@ -40,6 +38,7 @@ class _Call(NamedTuple):
 
     method: str
     references: Calls
+    asked_at: float  # by the timeline's clock, or earlier
 
 
 class MegatronPolicy:
@@ -67,6 +66,7 @@ class MegatronPolicy:
         self.weights = WeightSource(self.ranks, config, self._wait)
         self.poll = ProgressPoll({})  # of the call under way
         self._updating: _Call | None = None
+        self._asked_at = 0.0  # when ranks were last called together
         self._address: Any = self.ranks[0].open_store.remote()  # where ranks that have not been told to load shall meet
         self._starting: Calls = []
         for number, rank in enumerate(self.ranks):
@@ -80,12 +80,16 @@ class MegatronPolicy:
         # `progress` must answer while another method computes or hangs.
         actor: Any = ray.remote(
             num_cpus=_CPUS_PER_RANK,
-            runtime_env={"env_vars": _environment(config, self.model_folder)},
             concurrency_groups={POLL_GROUP: 1},
         )(PolicyWorker)
+        environment = rank_environment(config, self.model_folder)
         ranks = []
         for number in range(self.layout.world_size):
-            placed = actor.options(**places.policy_options(number))
+            process: dict[str, Any] = {"env_vars": environment}
+            nsight = nsight_options(config.profile, number)
+            if nsight is not None:
+                process["nsight"] = nsight
+            placed = actor.options(runtime_env=process, **places.policy_options(number))
             ranks.append(placed.remote(config, self.layout, self.model_folder, number))
         return ranks
 
@@ -207,6 +211,7 @@ class MegatronPolicy:
 
     def _call_all(self, method: LearnerMethod, *arguments: Any) -> Calls:
         """Calls of a method on the Learners of all ranks, as (rank, reference)."""
+        self._asked_at = self.heartbeat.timeline.now()
         calls = []
         for number, rank in enumerate(self.ranks):
             calls.append((number, rank.call.remote(method, *arguments)))
@@ -229,7 +234,7 @@ class MegatronPolicy:
     def _begin(self, calls: Calls, method: str) -> _Call:
         called = {number: self.ranks[number] for number, _ in calls}
         self.poll = ProgressPoll(called)
-        return _Call(method, calls)
+        return _Call(method, calls, self._asked_at)
 
     def _results(self, call: _Call, timeout_s: float | None) -> list[Any] | None:
         """None: they are not all there within the time."""
@@ -238,7 +243,8 @@ class MegatronPolicy:
         while True:
             slice_s = min(SLICE_S, max(ends_at - time.monotonic(), 0.0))
             try:
-                return ray.get(references, timeout=slice_s)
+                answers = ray.get(references, timeout=slice_s)
+                return values_of(call.references, answers, call.asked_at, self.heartbeat.timeline)
             except GetTimeoutError:
                 self._ask()
             except RayError as error:
@@ -266,35 +272,3 @@ class MegatronPolicy:
             except (GetTimeoutError, RayTaskError):
                 continue
         return error
-
-
-def _environment(config: BroRLConfig, model_folder: Path) -> dict[str, str]:
-    """Environment variables of a rank's process."""
-    variables = {
-        "OMP_NUM_THREADS": str(config.policy.num_threads or 1),
-        "PYTHONDONTWRITEBYTECODE": "",  # without byte code, imports take several times as long
-        # Megatron asks for it under tensor parallelism; engines do not want it
-        "CUDA_DEVICE_MAX_CONNECTIONS": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
-    }
-    if weight_transport(config) == "cuda_ipc":
-        for name in _ALLOCATOR:
-            if name in os.environ:
-                variables[name] = _without_expandable_segments(os.environ[name])
-    if config.trainer.gpus_per_node == 0:
-        # one heap: with several, each keeps the holes of other micro-batches, 0.2 GiB of 1.7
-        variables["MALLOC_ARENA_MAX"] = "1"
-        if config.trainer.num_nodes == 1:
-            variables["GLOO_SOCKET_IFNAME"] = "lo"
-    if model_folder.exists():
-        variables["HF_HUB_OFFLINE"] = "1"
-    return variables
-
-
-def _without_expandable_segments(settings: str) -> str:
-    """Settings of torch's allocator without the one whose memory is shared with other processes by a system call that
-    containers forbid (pytorch issue 165685)."""
-    kept = []
-    for setting in settings.split(","):
-        if not setting.strip().startswith("expandable_segments"):
-            kept.append(setting)
-    return ",".join(kept)

@@ -1,7 +1,7 @@
 """Progress of the ranks: noted by the thread that computes, read while it may hang, and told as who stands still.
 
-On a rank, `PROGRESS` is marked as work goes on, and a second thread of the actor reads it. On the driver,
-`ProgressPoll` asks for it while a call takes long. No torch here.
+On a rank, `PROGRESS` is marked as work goes on, and a second thread of the actor reads it; what took how long goes
+along with the rank's next answer. On the driver, `ProgressPoll` asks for it while a call takes long. No torch here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import ray
 from ray.exceptions import RayError
+
+from nemo_brorl.core.timeline import Exchange, Timeline, Work
 
 # Whoever is in one of these files of torch and Megatron waits for other ranks.
 COLLECTIVE_FILES = ("distributed_c10d.py", "param_and_grad_buffer.py", "p2p_communication.py")
@@ -29,6 +32,9 @@ POLL_EVERY_S = 4.0
 ANSWER_S = 1.0  # a rank's own answering thread waits for nothing but the interpreter's lock
 SILENT_S = 8.0  # without an answer for longer, a rank counts as one that does not answer
 MAX_NAMED = 8
+
+MAX_WORK = 2000  # pieces that a rank keeps for its next answer, the newest ones
+SHORTEST_S = 1e-3  # a part that took less is none
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -45,6 +51,15 @@ class RankProgress(NamedTuple):
     process: int  # its id
 
 
+class RankAnswer(NamedTuple):
+    """What a rank's Learner returned, and what the rank has done since its last answer."""
+
+    value: Any
+    received_at: float  # unix seconds of the rank's clock, as is the next
+    answered_at: float
+    work: tuple[Work, ...]
+
+
 class ProgressMarks:
     """The marks of one process. Ranks that do the same work pass the same number of marks, so counts can be
     compared."""
@@ -56,20 +71,29 @@ class ProgressMarks:
         self._step = ""
         self._num_marks = 0
         self._marked_at = time.monotonic()
+        self._work: deque[Work] = deque(maxlen=MAX_WORK)
+        self._part_began_at = 0.0  # unix seconds
+        self._part_details: Mapping[str, Any] = {}
 
     @contextmanager
     def method(self, name: str) -> Iterator[None]:
         """Inside, the calling thread is in this method."""
         self._thread = threading.get_ident()
         self._begin(name)
+        began_at = time.time()
         try:
             yield
         finally:
+            self._end_part()
+            self._work.append(Work(name, began_at, time.time()))
             self._begin(IDLE)
 
-    def part(self, name: str) -> None:
-        """The method has come to this part."""
+    def part(self, name: str, **details: Any) -> None:
+        """The method has come to this part. `details` are small and JSON-able, for the timeline."""
+        self._end_part()
         self._part = name
+        self._part_began_at = time.time()
+        self._part_details = details
         self._step = ""
         self._count()
 
@@ -92,6 +116,18 @@ class ProgressMarks:
             collective=_collective_of(frame),
             process=os.getpid(),
         )
+
+    def answer(self, value: Any, received_at: float) -> RankAnswer:
+        """An answer to what was asked at `received_at`, with all work since the last one."""
+        work = tuple(self._work)
+        self._work.clear()
+        return RankAnswer(value, received_at, time.time(), work)
+
+    def _end_part(self) -> None:
+        now = time.time()
+        if self._part and now - self._part_began_at >= SHORTEST_S:
+            self._work.append(Work(self._part, self._part_began_at, now, details=self._part_details))
+        self._part = ""
 
     def _begin(self, method: str) -> None:
         self._method = method
@@ -195,6 +231,25 @@ class ProgressPoll:
         if before is None:
             return True
         return before.place != now.place or before.num_marks != now.num_marks
+
+
+def values_of(
+    calls: Sequence[tuple[int, Any]],
+    answers: Sequence[Any],
+    asked_at: float,
+    timeline: Timeline,
+) -> list[Any]:
+    """Values of answers to calls given as (rank, reference); the timeline is told of the work that came along."""
+    known_at = timeline.now()
+    values = []
+    for (number, _), answer in zip(calls, answers, strict=True):
+        if not isinstance(answer, RankAnswer):
+            values.append(answer)
+            continue
+        exchange = Exchange(asked_at, answer.received_at, answer.answered_at, known_at)
+        timeline.note(f"policy rank {number}", answer.work, exchange)
+        values.append(answer.value)
+    return values
 
 
 def stalled_ranks(

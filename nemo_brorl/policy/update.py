@@ -183,7 +183,11 @@ class Update:
     ) -> float | None:
         """One optimizer step on mini-batch `index`; its gradient norm, or None when all ranks skipped it."""
         state = self.state
-        PROGRESS.part(f"mini-batch {index + 1} of {len(self.plan.mini_batches)}")
+        PROGRESS.part(
+            f"mini-batch {index + 1} of {len(self.plan.mini_batches)}",
+            mini_batch=index,
+            data_rank=parallel_state.get_data_parallel_rank(),
+        )
         loss = self._loss(index, old, reference)
         values = train_rows(state.chunks, rows, loss)
         PROGRESS.step("optimizer")

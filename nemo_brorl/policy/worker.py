@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.logs import get_logger, setup_logging
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.rank_progress import PROGRESS, RankProgress, tracked
-from nemo_brorl.types import BucketNotice, Float32, WeightBucket, WeightLink
+from nemo_brorl.policy.rank_progress import PROGRESS, RankAnswer, RankProgress, tracked
+from nemo_brorl.types import BucketNotice, Float32, UpdatePlan, WeightBucket, WeightLink
 
 if TYPE_CHECKING:
     from nemo_brorl.policy.learner import Learner
+    from nemo_brorl.policy.profiling import Profiling
 
 _log = get_logger(__name__)
 
@@ -56,7 +58,8 @@ class PolicyWorker:
         self.store: Any = None
         self.weight_store: Any = None  # rank 0's, while weights are broadcast
         self.device: Any = None
-        self.learner: Learner  # from `start` on
+        self.learner: Learner  # from `start` on, as is the next
+        self.profiling: Profiling
 
     @tracked
     def open_store(self) -> tuple[str, int]:
@@ -85,6 +88,7 @@ class PolicyWorker:
         """Join the process groups and load the model. Raises ModelError, ConfigError."""
         from nemo_brorl.policy import process_groups
         from nemo_brorl.policy.learner import Learner
+        from nemo_brorl.policy.profiling import Profiling
 
         if self.store is None:
             self.store = process_groups.join_store(*address, self.layout.world_size)
@@ -92,15 +96,27 @@ class PolicyWorker:
             process_groups.choose_interface(process_groups.this_host(is_single_node=False))
         seed = self.config.trainer.seed
         process_groups.open_groups(self.layout, self.rank, self.store, self.device, seed)
+        run_folder = Path(self.config.exp_manager.explicit_log_dir)
+        self.profiling = Profiling(self.config.profile, run_folder, self.rank)
         self.learner = Learner(self.config, self.layout, self.model_folder, self.device)
         # imports and model stay: Megatron collects garbage in every save, and looks at all of them otherwise
         gc.freeze()
         _log.info("model loaded from %s", self.model_folder)
 
-    def call(self, method: LearnerMethod, *arguments: Any) -> Any:
-        """A method of this rank's Learner."""
-        with PROGRESS.method(method):
-            return getattr(self.learner, method)(*arguments)
+    def call(self, method: LearnerMethod, *arguments: Any) -> RankAnswer:
+        """A method of this rank's Learner, as a RankAnswer."""
+        received_at = time.time()
+        with PROGRESS.method(method), self.profiling.of_memory():
+            value = self._profiled(method, *arguments)
+        return PROGRESS.answer(value, received_at)
+
+    def _profiled(self, method: LearnerMethod, *arguments: Any) -> Any:
+        learner_method = getattr(self.learner, method)
+        if method != "update":
+            return learner_method(*arguments)
+        plan: UpdatePlan = arguments[0]
+        with self.profiling.of_update(plan.version):  # every step makes one version
+            return learner_method(plan)
 
     @tracked
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:

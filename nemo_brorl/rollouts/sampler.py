@@ -1,3 +1,4 @@
+# long: a stream of groups and the sampler that opens it
 """Sampling and scoring of groups through the Generator and Verifier ports. Training, validation, evaluation and the
 warm-up's probes all come through here."""
 
@@ -13,6 +14,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.stall_watch import Heartbeat, Stalled
 from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
+from nemo_brorl.rollouts.chunk_spans import ChunkSpans
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup
 from nemo_brorl.rollouts.replay_cache import ReplayCache
@@ -67,6 +69,7 @@ class RolloutStream:
         self._cut: set[str] = set()  # groups whose trajectories do not go on
         self._num_sampling = 0  # rollouts that no engine has answered for
         self._replayed: list[ScoredChunk] = []  # for the next turn
+        self._spans = ChunkSpans(heartbeat.timeline)
 
     @property
     def is_idle(self) -> bool:
@@ -138,11 +141,14 @@ class RolloutStream:
         settled: list[OpenGroup] = []
         for chunk in chunks:
             self._note_sampled(chunk)
+            self._spans.sampled(chunk)
             if len(chunk.lengths):
+                self._spans.asked(chunk.request)
                 self.verifier.submit(chunk)
             else:
                 self._receive(chunk, None, settled)
         for scored in scores:
+            self._spans.scored(scored)
             if self.opinions is not None and self.opinions.is_review(scored.chunk):
                 reviewed = self.opinions.receive(scored)
                 if reviewed is not None:
@@ -194,6 +200,7 @@ class RolloutStream:
             replayed = None if self.replay_cache is None else self.replay_cache.take(request)
             if replayed is None:
                 to_sample.append(request)
+                self._spans.asked(request)
             else:
                 self._note_sampled(replayed.chunk)
                 self._replayed.append(replayed)

@@ -1,3 +1,4 @@
+# long: the loop, and all that is due between its steps
 """The BroRL loop, fill a batch → learn → publish → record. No branch on backend, parallelism or hardware in here."""
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from nemo_brorl.training.reward_alarms import RewardAlarms
 from nemo_brorl.training.run_folder import write_samples
 from nemo_brorl.training.step_plan import plan_step
 from nemo_brorl.training.step_row import StepRow
+from nemo_brorl.training.step_timeline import StepTimelines
 from nemo_brorl.training.store.record import step_record
 from nemo_brorl.training.tables import step_line
 from nemo_brorl.types import TrainBatch, UpdatePlan, UpdateReport
@@ -63,6 +65,8 @@ class BroRLTrainer:
         )
         self.fill: BatchFill | None = None  # the batch that no step has taken yet
         self.handover = DeviceHandover(parts.policy, parts.generator)
+        self.timeline = parts.sampler.heartbeat.timeline
+        self.timelines = StepTimelines(self.timeline, parts.run_folder, config.timeline)
 
     def fit(self) -> None:
         """Train up to max_steps, or until asked to stop; the state is saved either way."""
@@ -70,13 +74,17 @@ class BroRLTrainer:
             return  # asked to stop while it started: there is nothing to save yet
         self.handover.begin(self.version, is_published=self.version == 0)
         if not self.history:
+            self.timelines.begin(self.step_number)
             self.validate()
             self.row.write(self.step_number)
+            self.timelines.end()
         try:
             while self.step_number < self.config.trainer.max_steps and not self.stop.should_stop():
                 self.stop.step_begins()
+                self.timelines.begin(self.step_number + 1)
                 self.step()
                 self.after_step()
+                self.timelines.end()
                 self.stop.step_ended()
         except StepCut:
             self.save_before_cut_step()
@@ -89,25 +97,29 @@ class BroRLTrainer:
     def step(self) -> None:
         """One BroRL update: fill a batch with informative groups, learn from it, hand out the new weights. Raises
         StarvationError, or StepCut when there is no time for it."""
-        watch = Stopwatch()
+        watch = Stopwatch(self.timeline)
         with watch.measure("collect"):
             filled = self.fill_batch()
         watch.seconds["generate"] += filled.generate_s
         watch.seconds["reward"] += filled.reward_s
-        batch = make_train_batch(filled.batch, self.config, self.step_number + 1, filled.loss_scale)
+        with self.timeline.stage("advantages"):
+            batch = make_train_batch(filled.batch, self.config, self.step_number + 1, filled.loss_scale)
         num_trained = sum(len(rollouts) for rollouts in batch.rollouts)
         self.parts.console.stage(f"update on {num_trained:,} rollouts")
         with self.handover.policy_turn(watch) as turn:
-            plan = self.plan(batch)
-            update = self.learn(plan)
+            with self.timeline.stage("update"):
+                plan = self.plan(batch)
+                self.timelines.learns(plan, batch)
+                update = self.learn(plan)
             turn.made(update.version)
         self.step_number += 1
         self.version = update.version
         self.num_skipped += update.num_skipped
-        num_samples = self.config.rollouts.save_samples
-        write_samples(self.parts.run_folder, self.step_number, batch, num_samples, self.parts.decode)
-        self.parts.store.write(step_record(self.step_number, plan, filled, batch, self.config.dynamic_sampling))
-        self.record(filled, update, watch)
+        with self.timeline.stage("record"):
+            num_samples = self.config.rollouts.save_samples
+            write_samples(self.parts.run_folder, self.step_number, batch, num_samples, self.parts.decode)
+            self.parts.store.write(step_record(self.step_number, plan, filled, batch, self.config.dynamic_sampling))
+            self.record(filled, update, watch)
 
     def record(self, filled: FilledBatch, update: UpdateReport, watch: Stopwatch) -> None:
         """Note the metrics of a step that has ended and show its line."""
@@ -184,11 +196,13 @@ class BroRLTrainer:
             self.begin_stage(self.schedule.after_validation(step, result.overall.pass_at_1))
         self.begin_stage(self.schedule.before_step(step, self.carry_over.num_sampled))
         self.reset_reference()
-        self.saver.finish(wait=False)
-        self.row.add(self.saver.take_seconds())
-        self.row.write(step)
+        with self.timeline.stage("record"):
+            self.saver.finish(wait=False)
+            self.row.add(self.saver.take_seconds())
+            self.row.write(step)
         if is_last or is_due(step, settings.save_interval):
-            self.save(wait=is_last)
+            with self.timeline.stage("checkpoint"):
+                self.save(wait=is_last)
         if self.num_skipped > settings.max_skipped_updates:
             self.saver.finish(wait=True)
             raise TrainingError(
@@ -211,7 +225,7 @@ class BroRLTrainer:
         """Make the current weights the reference of the KL term when one of the settings asks for it."""
         reset = self.resets.due(self.step_number, self.row.metrics)
         if reset:
-            with self.handover.policy_turn(Stopwatch()):
+            with self.timeline.stage("reference reset"), self.handover.policy_turn(Stopwatch(self.timeline)):
                 self.parts.policy.reset_reference(self.config.algorithm.reference_reset.clear_optimizer)
             self.resets.note_reset(self.step_number)
             self.events.write(self.step_number, "reference_reset", reset.reason, reset.value)
@@ -220,7 +234,7 @@ class BroRLTrainer:
 
     def validate(self) -> EvaluationResult:
         """Evaluate on the held-out prompts; the best weights so far are exported as a Hugging Face folder."""
-        watch = Stopwatch()
+        watch = Stopwatch(self.timeline)
         self.complete_fill()
         with watch.measure("validate"):
             result = self.parts.evaluator.evaluate()
@@ -234,7 +248,7 @@ class BroRLTrainer:
         )
         if self.step_number and result.overall.pass_at_1 > self.best_pass_at_1:
             self.best_pass_at_1 = result.overall.pass_at_1
-            with self.handover.policy_turn(watch):
+            with self.timeline.stage("export"), self.handover.policy_turn(watch):
                 self.parts.policy.export(self.parts.run_folder / "hf")
         return result
 
@@ -255,7 +269,7 @@ class BroRLTrainer:
             "schedule": self.schedule.state_dict(),
             "reward_watch": self.reward_alarms.state_dict(),
         }
-        with self.handover.policy_turn(Stopwatch()):
+        with self.handover.policy_turn(Stopwatch(self.timeline)):
             self.saver.save(RunState(self.step_number, state, sampling.groups), wait)
 
     def save_before_cut_step(self, why: str = "for want of time") -> None:
@@ -274,6 +288,7 @@ class BroRLTrainer:
         resume_step = run.step if run else None
         self.events.drop_after(resume_step)
         self.parts.store.drop_after(resume_step)
+        self.timelines.files.drop_after(resume_step)
         self.reward_alarms.resume(resume_step, run.state.get("reward_watch") if run else None)
         if run is None:
             return False

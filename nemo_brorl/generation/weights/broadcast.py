@@ -40,6 +40,7 @@ class WeightBroadcast:
         self._largest = 0  # bytes of a bucket
         self._num_confirmed = {handle.index: 0 for handle in handles}  # buckets, by engine
         self.lost: dict[int, Exception] = {}  # by engine: how it was found dead
+        self.reports: dict[int, LoadReport] = {}  # by engine, once it is finished
 
     def join(self, link: WeightLink) -> None:
         """Bring all engines into a broadcast group. Raises ReceiverLostError that names those that do not come."""
@@ -92,12 +93,12 @@ class WeightBroadcast:
     def finish(self, version: int) -> None:
         """Raises WeightSyncError when an engine did not get everything, or engines got different bytes."""
         calls = self._submit("finish_weights", version)
-        reports: dict[int, LoadReport] = self._gather(calls)
-        for engine, report in reports.items():
-            first = min(reports)
-            if report != reports[first]:
+        self.reports = self._gather(calls)
+        for engine, report in self.reports.items():
+            first = min(self.reports)
+            if report != self.reports[first]:
                 raise WeightSyncError(
-                    f"engines hold different weights: engine {first} {reports[first]}, engine {engine} {report}"
+                    f"engines hold different weights: engine {first} {self.reports[first]}, engine {engine} {report}"
                 )
 
     def bytes_alive(self, num_workers: int) -> int:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
 from nemo_brorl.core.errors import ModelError, WeightSyncError
-from nemo_brorl.types import WEIGHT_ITEM_BYTES, BucketNotice, TensorInfo, WeightBucket
+from nemo_brorl.types import WEIGHT_ITEM_BYTES, BucketNotice, Period, TensorInfo, WeightBucket
 
 _TIED_HEAD = "lm_head.weight"
 
@@ -29,6 +30,7 @@ class LoadReport:
     num_tensors: int
     num_bytes: int
     checksum: int  # crc32 over the buckets' checksums, in order: equal in all engines
+    period: Period | None = field(default=None, compare=False)  # from the manifest to the last tensor
 
 
 def read_shapes(model_folder: Path) -> dict[str, tuple[int, ...]]:
@@ -109,6 +111,7 @@ class IncomingWeights:
         self._num_tensors = 0
         self._num_bytes = 0
         self._checksum = 0
+        self._announced_at = time.time()
 
     @property
     def has_started(self) -> bool:
@@ -146,6 +149,7 @@ class IncomingWeights:
             num_tensors=self._num_tensors,
             num_bytes=self._num_bytes,
             checksum=self._checksum,
+            period=Period(self._announced_at, self._announced_at, time.time()),
         )
 
 

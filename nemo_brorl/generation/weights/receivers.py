@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nemo_brorl.core.errors import ReceiverLostError
+from nemo_brorl.core.timeline import WEIGHTS, Exchange, Timeline, Work
 from nemo_brorl.generation.engine_handle import EngineHandle, PublishedWeights
 from nemo_brorl.generation.transport import EngineTransport
 from nemo_brorl.generation.weights.broadcast import WeightBroadcast
@@ -27,12 +28,14 @@ class WeightReceivers:
         num_workers: int,
         is_collective: bool,
         transport: EngineTransport,
+        timeline: Timeline | None = None,
     ) -> None:
         self._handles = handles
         self._timeout_s = timeout_s
         self._num_workers = num_workers  # of all engines together
         self._is_collective = is_collective
         self._transport = transport
+        self._timeline = timeline or Timeline(is_on=False)
 
     def names(self) -> tuple[str, ...]:
         """Names of the engines, all alive; one that was replaced has another."""
@@ -64,6 +67,7 @@ class WeightReceivers:
         """
         self._wait_ready()
         broadcast = self._new_broadcast()
+        announced_at = self._timeline.now()
         broadcast.announce(manifest)
         is_whole = False
         try:
@@ -74,8 +78,19 @@ class WeightReceivers:
             if not is_whole:
                 for handle in self._handles:
                     handle.replace(f"weights of version {version} arrived in part")
+        self._note_loading(broadcast, announced_at)
         published = PublishedWeights.of(manifest, copies, version)
         return self._note_published(published, broadcast)
+
+    def _note_loading(self, broadcast: WeightBroadcast, announced_at: float) -> None:
+        """Spans of the engines."""
+        known_at = self._timeline.now()
+        for engine, report in broadcast.reports.items():
+            period = report.period
+            if period is not None:
+                work = Work("load weights", period.began_at, period.ended_at, WEIGHTS)
+                exchange = Exchange(announced_at, period.received_at, period.ended_at, known_at)
+                self._timeline.note(f"engine {engine}", [work], exchange)
 
     def _note_published(self, published: PublishedWeights, broadcast: WeightBroadcast) -> int:
         before = self._handles[0].published

@@ -70,6 +70,7 @@ def scored_chunk(
         evidence=scores.evidence,
         turns=scores.turns,
         goes_on=block,
+        period=scores.period,
     )
 
 
@@ -199,7 +200,7 @@ class VerifierPool:
             if judged.goes_on is not None:
                 first_index = int(judged.goes_on.indices[0])
                 self._holders[_key(first_index, submission.chunk)] = submission.worker
-            scored.append(judged)
+            scored.append(replace(judged, worker=submission.worker))
         return scored
 
     def metrics(self) -> dict[str, float]:

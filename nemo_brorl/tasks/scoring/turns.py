@@ -26,6 +26,7 @@ from nemo_brorl.types import (
     Float32,
     Int64,
     PartialRollouts,
+    Period,
     RewardEvidence,
     RolloutChunk,
     TurnRecord,
@@ -52,6 +53,7 @@ class ResponseScores(NamedTuple):
     goes_on: PartialRollouts | None = None  # without its data
     ended: Int64 | None = None  # rows of the chunk that have ended; None: all
     is_stopped: Bool | None = None  # of these; None: as they came
+    period: Period | None = None
 
 
 # Of a chunk; arrays of the responses that have ended where some have not; arrays of those that go on.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -25,7 +26,7 @@ from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.tasks.verifiers.registry import answer_reader, configure, is_remote
-from nemo_brorl.types import ChunkArrays, RolloutChunk
+from nemo_brorl.types import ChunkArrays, Period, RolloutChunk
 
 LIGHTEST = "exact_match"  # loads nothing: shows that processes can be started
 
@@ -71,11 +72,15 @@ class VerifierWorker:
     ) -> Judged:
         """What becomes of a chunk's responses, as `TurnJudge.judge`; a verifier that only scores ends all of them.
         `chunk` is without its data; `places` as of `score`, which says what is raised."""
+        began_at = time.time()
         prompt = chunk.request.prompt
         if prompt.verifier == ENVIRONMENT:
-            return self._judge_of_turns().judge(chunk, data)
-        scores = self.score(prompt.verifier, prompt.payload, data, prompt.messages, places)
-        return scores, None, None
+            scores, ended, goes_on = self._judge_of_turns().judge(chunk, data)
+        else:
+            scores = self.score(prompt.verifier, prompt.payload, data, prompt.messages, places)
+            ended = goes_on = None
+        period = Period(began_at, began_at, time.time())
+        return scores._replace(period=period), ended, goes_on
 
     @property
     def remote(self) -> RemoteScores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -249,3 +250,15 @@ def test_after_a_failure_nothing_is_sampled() -> None:
     assert meta_of(before) == ChunkFailure("broken")
     assert meta_of(add(batch, 2)) == ChunkFailure("broken")
     assert batch.is_idle
+
+
+def test_a_chunk_says_when_it_came_began_and_ended() -> None:
+    batch = ChunkBatch(FakeRequests(room=2))
+    before = time.time()
+    first, second = add(batch, 1), add(batch, 2)
+    for _ in range(6):
+        batch.step()
+    one, other = meta_of(first).period, meta_of(second).period
+    assert before - 1e-3 <= one.received_at <= one.began_at <= one.ended_at <= time.time()
+    assert other.began_at >= one.ended_at - 1e-3  # it waited for room
+    assert other.received_at <= one.ended_at

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from nemo_brorl.core.errors import GenerationError
+from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.generation.engine_handle import PublishedWeights
+from nemo_brorl.generation.weights.incoming import LoadReport
 from nemo_brorl.generation.weights.receivers import WeightReceivers
+from nemo_brorl.types import Period
 from tests.support.fake_engines import FakeEngines, finish, requests_of, session_of
 
 
@@ -47,3 +50,21 @@ def test_without_a_copy_of_the_weights_the_last_engine_that_dies_ends_the_run() 
     session.submit(requests_of(6))
     with pytest.raises(GenerationError, match="no engine is left that has the published weights.*Lost to: engine 0: "):
         session.poll()
+
+
+def test_engines_that_loaded_weights_are_spans_of_the_timeline() -> None:
+    engines = FakeEngines(2)
+    for handle in engines.handles:
+        handle.wait()
+        handle.actor.answers["finish_weights"] = LoadReport(3, 1, 4, 7, Period(1001.0, 1001.0, 1001.5))
+    timeline = Timeline(now=lambda: 1001.25)
+    timeline.begin(1)
+    receivers = WeightReceivers(engines.handles, 30.0, 2, False, engines.transport, timeline)
+    receivers.load([], [], version=3)
+    done = timeline.end()
+    assert done is not None
+    loads = [span for span in done.spans if span.lane == "weights"]
+    assert [(span.process, span.name, span.seconds) for span in loads] == [
+        ("engine 0", "load weights", 0.5),
+        ("engine 1", "load weights", 0.5),
+    ]

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import FrameType, SimpleNamespace
 from typing import cast
 
-from nemo_brorl.policy.rank_progress import Answer, ProgressMarks, RankProgress, _collective_of, stalled_ranks
+from nemo_brorl.core.timeline import Timeline, Work
+from nemo_brorl.policy.rank_progress import (
+    SHORTEST_S,
+    Answer,
+    ProgressMarks,
+    RankAnswer,
+    RankProgress,
+    _collective_of,
+    stalled_ranks,
+    values_of,
+)
 
 NOW = 1000.0
 
@@ -80,3 +91,32 @@ def test_the_outermost_function_of_a_collectives_file_is_named() -> None:
         )
     assert _collective_of(cast(FrameType, frame)) == "f1"
     assert _collective_of(None) is None
+
+
+def test_a_ranks_next_answer_brings_its_methods_and_their_parts_once() -> None:
+    marks = ProgressMarks()
+    with marks.method("update"):
+        marks.part("fetch")
+        time.sleep(2 * SHORTEST_S)
+        marks.part("nothing")
+        marks.part("mini-batch 1 of 1", mini_batch=0, data_rank=3)
+        time.sleep(2 * SHORTEST_S)
+    answer = marks.answer("report", received_at=5.0)
+    fetch, mini_batch, update = answer.work
+    assert (fetch.name, mini_batch.name, update.name) == ("fetch", "mini-batch 1 of 1", "update")
+    assert mini_batch.details == {"mini_batch": 0, "data_rank": 3}
+    assert update.began_at <= fetch.began_at <= fetch.ended_at <= mini_batch.began_at
+    assert mini_batch.ended_at <= update.ended_at
+    assert marks.answer(None, received_at=6.0).work == ()
+
+
+def test_the_driver_notes_what_answers_bring_and_keeps_their_values() -> None:
+    timeline = Timeline(now=lambda: 20.0)
+    timeline.begin(1)
+    work = Work("update", began_at=11.0, ended_at=19.0)
+    answers = [RankAnswer("first", 10.5, 19.5, (work,)), "plain"]
+    assert values_of([(4, None), (5, None)], answers, asked_at=10.0, timeline=timeline) == ["first", "plain"]
+    done = timeline.end()
+    assert done is not None
+    assert [span.name for span in done.spans if span.process == "policy rank 4"] == ["update"]
+    assert done.clocks["policy rank 4"].error_s == 0.5

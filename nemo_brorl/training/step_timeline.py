@@ -1,0 +1,105 @@
+"""Timeline of the loop's steps: from the first span of a step to its file, with the rollouts that each mini-batch
+learns from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nemo_brorl.config.schema import TimelineConfig
+from nemo_brorl.core.timeline import Span, Timeline, chunk_key
+from nemo_brorl.core.trace_export import exporter
+from nemo_brorl.core.trace_file import TraceFiles
+from nemo_brorl.types import MicroBatch, TrainBatch, UpdatePlan
+
+Part = tuple[int, int]  # mini-batch, data-parallel rank
+
+
+class StepTimelines:
+    """Writes the timeline of every step."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        run_folder: Path,
+        settings: TimelineConfig,
+    ) -> None:
+        self.timeline = timeline
+        self.files = TraceFiles(run_folder, settings.keep_steps)
+        self.export = exporter(settings.opentelemetry)
+        self.learnt_from: Mapping[Part, tuple[str, ...]] = {}
+
+    def begin(self, step: int) -> None:
+        """A step begins."""
+        self.learnt_from = {}
+        self.timeline.begin(step)
+
+    def learns(
+        self,
+        plan: UpdatePlan,
+        batch: TrainBatch,
+    ) -> None:
+        """The step learns from this batch, laid out like that."""
+        if self.timeline.is_on:
+            self.learnt_from = chunks_by_part(plan, batch)
+
+    def end(self) -> None:
+        """The step ends: its file is written."""
+        done = self.timeline.end()
+        if done is None:
+            return
+        done = replace(done, spans=with_rollouts(done.spans, self.learnt_from))
+        self.files.write(done)
+        if self.export is not None:
+            self.export(done)
+
+
+def chunks_by_part(
+    plan: UpdatePlan,
+    batch: TrainBatch,
+) -> dict[Part, tuple[str, ...]]:
+    """Chunks of which a data-parallel rank learns in a mini-batch, each where its first rollout is learnt from."""
+    keys: list[list[str]] = []  # by group, of every rollout
+    for scored in batch.groups:
+        of_group: list[str] = []
+        for chunk in scored.group.chunks:
+            key = chunk_key(scored.prompt.uid, int(chunk.request.indices[0]))
+            of_group += [key] * len(chunk.lengths)
+        keys.append(of_group)
+    found: dict[Part, tuple[str, ...]] = {}
+    seen: set[str] = set()
+    for mini_batch, ranks in enumerate(plan.mini_batches):
+        for data_rank, micro_batches in enumerate(ranks):
+            chunks = dict.fromkeys(_chunks_of(micro_batches, keys))
+            found[mini_batch, data_rank] = tuple(key for key in chunks if key not in seen)
+            seen.update(chunks)
+    return found
+
+
+def _chunks_of(
+    micro_batches: Sequence[MicroBatch],
+    keys: Sequence[Sequence[str]],
+) -> Iterator[str]:
+    """Chunk of every rollout in micro-batches."""
+    for micro_batch in micro_batches:
+        for segment in micro_batch.segments:
+            of_group = keys[segment.group]
+            for rollout in segment.rollouts:
+                yield of_group[rollout]
+
+
+def with_rollouts(
+    spans: tuple[Span, ...],
+    learnt_from: Mapping[Part, tuple[str, ...]],
+) -> tuple[Span, ...]:
+    """Spans of mini-batches with their chunks; of ranks that share a data-parallel rank, on the first one."""
+    left: dict[Any, tuple[str, ...]] = dict(learnt_from)
+    filled: list[Span] = []
+    for span in spans:
+        details = span.details
+        part = (details.get("mini_batch"), details.get("data_rank"))
+        keys = left.pop(part, ())
+        filled.append(replace(span, rollouts=keys) if keys else span)
+    return tuple(filled)

@@ -1,0 +1,59 @@
+"""What the steps of a run leave: the job of `make train`, with fewer rollouts, its two ranks side by side in every
+layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.core.timeline import BETWEEN, top_stages
+from nemo_brorl.core.trace_file import read_spans, timeline_steps
+from tests.support.commands import run
+
+pytestmark = pytest.mark.end_to_end
+
+SMALL = (
+    "generation.num_engines=1",
+    "rewards.num_workers=1",
+    "parity.enabled=false",
+    "policy.tensor_model_parallel_size=2",
+    "policy.data_parallel_size=1",
+    "rollouts.num_per_prompt=16",
+    "rollouts.prompts_per_step=8",
+    "evaluation.num_prompts=8",
+    "trainer.max_steps=2",
+    "trainer.save_interval=1",
+    "trainer.val_interval=0",
+)
+
+
+@pytest.fixture(scope="module")
+def tensor_parallel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps."""
+    folder = tmp_path_factory.mktemp("runs") / "tensor_parallel"
+    run("train", "--config-name", "sums_cpu", f"exp_manager.explicit_log_dir={folder}", *SMALL)
+    return folder
+
+
+def test_a_stored_step_of_two_tensor_parallel_ranks_is_the_same_update_bit_for_bit(tensor_parallel: Path) -> None:
+    output = run("replay", str(tensor_parallel), "--step", "2").output
+    assert "bit-identical" in output
+    assert "differ" not in output
+
+
+def test_every_step_leaves_a_trace_of_all_processes_whose_stages_are_its_time(tensor_parallel: Path) -> None:
+    assert timeline_steps(tensor_parallel) == [0, 1, 2]
+    spans = read_spans(tensor_parallel, 2)
+    assert {span.process for span in spans} >= {"driver", "verifier 0", "policy rank 0", "policy rank 1"}
+    stages = top_stages(spans)
+    assert sum(stage.seconds for stage in stages) >= 0.98 * spans[0].seconds
+    assert sum(stage.seconds for stage in stages if stage.name == BETWEEN) <= 0.02 * spans[0].seconds
+    sampled: set[str] = set()
+    learnt: set[str] = set()
+    for span in spans:
+        if span.name == "sample":
+            sampled.update(span.rollouts)
+        elif span.name.startswith("mini-batch"):
+            learnt.update(span.rollouts)
+    assert sampled & learnt
