@@ -6,6 +6,7 @@
 # make check         unit tests and linters: what a change needs before it is committed
 # make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
 # make attacks       10,000 attacks on the verifiers, drawn by seed: some hours; ARGS="--count 1000 --seed 7" tries others
+# make site          the documentation as a site in runs/site, strictly (mkdocs-material)
 # make lint          ruff, mypy, the architecture test
 #
 # CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack,
@@ -16,6 +17,7 @@ ARGS ?=
 KIND ?= cpu
 SEED ?= 1
 WORKERS ?= 2
+MKDOCS ?= .venv/bin/mkdocs
 PYTHON := .venv/bin/python
 
 # Without compiled modules every actor would compile all of its imports again.
@@ -36,7 +38,7 @@ PYTEST := OMP_NUM_THREADS=1 $(PYTHON) -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STYLE := tests/test_architecture.py tests/test_style.py
 
-.PHONY: help env train real-model base test check test-cluster attacks lint bench docs clean
+.PHONY: help env train real-model base test check test-cluster attacks lint bench docs site clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|WORKERS\)/s/^# //p' Makefile
@@ -85,6 +87,12 @@ lint: env
 
 bench: env
 	@for script in bench/*.py; do echo "== $$script"; OMP_NUM_THREADS=1 $(PYTHON) $$script || exit 1; done
+
+# The pages as a site, every link checked. MKDOCS is another environment's: mkdocs-material is no part of ours.
+site:
+	@$(MKDOCS) --version > /dev/null 2>&1 || { echo "make site needs mkdocs-material: pip install 'nemo_brorl[site]', or MKDOCS=/path/to/mkdocs"; exit 2; }
+	NO_MKDOCS_2_WARNING=1 $(MKDOCS) build --strict --quiet
+	@echo "runs/site/index.html"
 
 docs: env
 	$(PYTHON) scripts/configuration_page.py
