@@ -4,10 +4,10 @@ them anew at every turn; and the throughput that is lost while environments thin
     python -m bench.turns [--rollouts 512] [--turns 4] [--engines 1] [--turn-tokens 32] [--observation-tokens 16]
         [--think-s 1.0] [--prompts 2] [--repeats 3] [--json FILE]
 
-The real session, placement, judging of turns and vLLM engines on random weights; the environment answers at once and in
-no process. `anew`: each request begins with tokens of its own, so that nothing of it is found in the cache.
-`thinking`: as `continued`, but environments answer each chunk after `--think-s` seconds; what it lacks of `continued` is
-the share of time that places of the batch were empty for that. Arms take turns; ratios are of medians.
+The real session, placement, judging of turns and vLLM engines on random weights; the environment answers at once and
+in no process. `anew`: each request begins with tokens of its own, so that nothing of it is found in the cache.
+`thinking`: as `continued`, but environments answer each chunk after `--think-s` seconds; what it lacks of `continued`
+is the share of time that places of the batch were empty for that. Arms take turns; ratios are of medians.
 """
 
 from __future__ import annotations

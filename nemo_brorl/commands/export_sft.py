@@ -65,15 +65,19 @@ def best_lines(
     tokenizer: ChatTokenizer,
 ) -> Iterator[Line]:
     """Lines of a group's best responses, different ones: highest reward first, then the shortest, then the first.
-    Responses that were cut at the limit are left out."""
+    Responses that were cut at the limit are left out, and trajectories of several turns, whose text is not the model's
+    alone."""
     responses = responses_of(scored)
     lengths = scored.group.lengths
     is_stopped = scored.group.is_stopped
     order = sorted(range(len(responses)), key=lambda place: (-scored.rewards[place], lengths[place], place))
+    num_turns = scored.num_turns
     texts: set[str] = set()
     for place in order:
         if len(texts) == best or scored.rewards[place] < min_reward:
             return
+        if num_turns[place] > 1:
+            continue
         token_ids, _ = responses[place]
         text = tokenizer.decode(token_ids.tolist())
         if not is_stopped[place] or text in texts:

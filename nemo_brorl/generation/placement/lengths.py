@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.types import Bool, Int32, RolloutRequest
 
 _PRIOR_SPREAD = 0.7  # of prompts, and of rollouts of a prompt, before anything was seen; a factor of 2 up or down
@@ -192,7 +193,9 @@ class LengthHistory:
             sums.add(np.log(tokens), fading)
 
     def note_ended(self, request: RolloutRequest, lengths: Int32) -> None:
-        """A chunk is done: [m] lengths of its responses that ended."""
+        """A chunk is done: [m] lengths of its responses that ended. Turns teach nothing before their group closes."""
+        if request.prompt.verifier == ENVIRONMENT:
+            return
         prompt = self._touch(request.prompt.uid)
         prompt.running.pop(request.first_index, None)
         limit = request.sampling.max_tokens

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from nemo_brorl.core.errors import DataError
 from nemo_brorl.ports import Verifier
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.tasks.verifiers.registry import check_payload
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Prompt, RolloutChunk, ScoredGroup
 
@@ -37,6 +39,11 @@ def asked_again(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]
         verifier=verifier or prompt.verifier,
         payload={**prompt.payload, **options},
     )
+    if changed.verifier == ENVIRONMENT:
+        raise DataError(
+            f"prompt {prompt.uid} was answered by an environment, which cannot be asked again: write --verifier of "
+            "one that reads the whole text"
+        )
     check_payload(changed.verifier, changed.payload)
     return changed
 

@@ -7,6 +7,7 @@ import pytest
 
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.training.store.rescore import asked_again, changes_by_task, confusion, rescore
+from tests.support.environments import environment_prompt
 from tests.support.fakes import FakeVerifier, make_prompt
 from tests.support.stored import group
 
@@ -42,3 +43,8 @@ def test_a_verifier_that_cannot_score_these_prompts_is_refused_first() -> None:
         asked_again(make_prompt(), "maths", {})
     with pytest.raises(DataError, match="verifier instruction_following"):
         asked_again(make_prompt(), "instruction_following", {})
+
+
+def test_what_an_environment_answered_is_not_scored_again_by_it() -> None:
+    with pytest.raises(DataError, match="answered by an environment"):
+        asked_again(environment_prompt(), None, {})
