@@ -99,6 +99,12 @@ class PartialRollouts:
     turns: TurnRecord | None = None  # their turns that are over; None: none is
     engine: int = -1  # that sampled the last of these tokens, and may hold them all in its prefix cache; -1: none
 
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens of all of them that were sampled."""
+        counts = self.lengths if self.num_sampled is None else self.num_sampled
+        return int(counts.sum())
+
 
 @dataclass(frozen=True)
 class RolloutRequest:
@@ -166,6 +172,12 @@ class RolloutChunk:
     partial: PartialRollouts | None = None  # the rollouts that were cut
     num_sampled: Int32 | None = None  # [m] tokens of each response that were sampled; None: all
     period: Period | None = None  # of the engine; None: not known
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens of all responses that were sampled."""
+        counts = self.lengths if self.num_sampled is None else self.num_sampled
+        return int(counts.sum())
 
 
 @dataclass(frozen=True)

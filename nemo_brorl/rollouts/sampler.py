@@ -202,18 +202,19 @@ class RolloutStream:
                 to_sample.append(request)
                 self._spans.asked(request)
             else:
-                self._note_sampled(replayed.chunk)
+                self._note_sampled(replayed.chunk, replayed.goes_on)
                 self._replayed.append(replayed)
         if to_sample:
             self.session.submit(to_sample)
 
-    def _note_sampled(self, chunk: RolloutChunk) -> None:
-        """Count the tokens that were sampled for this chunk, those it came with apart."""
-        self.num_tokens += int(chunk.lengths.sum())
-        if chunk.partial is not None:
-            self.num_tokens += int(chunk.partial.lengths.sum())
+    def _note_sampled(self, chunk: RolloutChunk, goes_on: PartialRollouts | None = None) -> None:
+        """Count tokens sampled for this chunk, those it came with apart; `goes_on` are trajectories no longer in it."""
+        self.num_tokens += chunk.sampled_tokens
+        for block in (chunk.partial, goes_on):
+            if block is not None:
+                self.num_tokens += block.sampled_tokens
         if chunk.request.partial is not None:
-            self.num_tokens -= int(chunk.request.partial.lengths.sum())
+            self.num_tokens -= chunk.request.partial.sampled_tokens
         self._num_sampling -= len(chunk.request.indices)
         if self._num_sampling == 0:
             self.sampled_at = time.monotonic()

@@ -147,7 +147,7 @@ def make_judge(host: FakeHost, **settings: Any) -> TurnJudge:
 
 
 class EnvironmentVerifier(FakeVerifier):
-    """The real judging of turns over a fake host, `num_per_poll` chunks at a time."""
+    """The real judging of turns over a fake host, `num_per_poll` chunks at a time; other prompts as FakeVerifier."""
 
     num_per_poll: int | None = None
 
@@ -167,6 +167,8 @@ class EnvironmentVerifier(FakeVerifier):
         self.judge.end_all()
 
     def scored(self, chunk: RolloutChunk) -> ScoredChunk:
+        if "environment" not in chunk.request.prompt.payload:
+            return super().scored(chunk)
         if not len(chunk.lengths):
             return scored_chunk(chunk, NO_SCORES)
         return scored_chunk(chunk, *self.judge.judge(chunk, fetch(chunk.data)))

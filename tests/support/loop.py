@@ -24,11 +24,18 @@ def small_config(max_steps: int = 6) -> BroRLConfig:
     return config
 
 
-def make_trainer(folder: Path, config: BroRLConfig, num_skipped: int = 0) -> BroRLTrainer:
-    generator, verifier, console = FakeGenerator(), FakeVerifier(), Console()
+def make_trainer(
+    folder: Path,
+    config: BroRLConfig,
+    num_skipped: int = 0,
+    generator: FakeGenerator | None = None,
+    verifier: FakeVerifier | None = None,
+    prompts: FakePrompts | None = None,
+) -> BroRLTrainer:
+    generator, verifier, console = generator or FakeGenerator(), verifier or FakeVerifier(), Console()
     sampler = Sampler(generator, verifier, console, config.rollouts.chunk_size, config.trainer.seed)
     parts = Parts(
-        prompts=FakePrompts(),
+        prompts=prompts or FakePrompts(),
         policy=FakePolicy(num_skipped),
         generator=generator,
         sampler=sampler,
