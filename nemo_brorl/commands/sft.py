@@ -196,6 +196,7 @@ def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str)
         config.data.system_prompt,
         sft.tagged_fraction,
         habits,
+        sft.insisting_rate,
     )
 
 

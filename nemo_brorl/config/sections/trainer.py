@@ -187,6 +187,11 @@ class SftConfig(Section):
         0.0, "chance that a worked sum forgets a carry or a borrowed ten", within=(0, 1)
     )
     slip_rate: float = setting(0.0, "chance that a step of a worked sum is off by one", within=(0, 1))
+    insisting_rate: float = setting(
+        0.0,
+        "chance that a demonstration repeats its answer when the environment calls it wrong; else it is right then",
+        within=(0, 1),
+    )
     precision: str = setting(
         "auto",
         "of the new model while it is trained; auto: bf16 where the processor has it",

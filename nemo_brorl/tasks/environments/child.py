@@ -27,11 +27,14 @@ from nemo_brorl.tasks.environments.protocol import (
     as_messages,
     failed,
 )
+from nemo_brorl.tasks.scoring.child import ReplyError
 from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
 
 MAX_ERROR = 2000  # characters
 MAX_INFO = 10_000
 CUT = "\n… (cut: {} characters more)"
+MAX_REPLY = 2**24  # bytes
+OUTCOME_TYPES = (tuple, float, bool, bool, dict, str)
 LATE = "has not ended after"  # begins the reason of a deadline
 
 Value = TypeVar("Value")
@@ -197,6 +200,38 @@ class Server:
             if num_more > 0:
                 break
         return tuple(kept)
+
+
+def read_outcome(connection: Connection) -> tuple[int, EpisodeOutcome]:
+    """The next reply of a process, which may be anybody's by now. Raises EOFError or OSError when it is gone,
+    ReplyError when this is none."""
+    raw = connection.recv_bytes(MAX_REPLY)
+    try:
+        number, messages, *rest = json.loads(raw)
+        outcome = EpisodeOutcome(tuple(messages), *rest)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ReplyError("its reply is no outcome") from error
+    if type(number) is not int or not _is_outcome(outcome):
+        raise ReplyError("its reply is no outcome")
+    return number, outcome
+
+
+def _is_outcome(outcome: EpisodeOutcome) -> bool:
+    for value, kind in zip(outcome, OUTCOME_TYPES, strict=True):
+        if type(value) is not kind:
+            return False
+    for message in outcome.observation:
+        if not _is_message(message):
+            return False
+    return math.isfinite(outcome.reward)
+
+
+def _is_message(message: Any) -> bool:
+    if type(message) is not dict:
+        return False
+    role = message.get("role")
+    content = message.get("content")
+    return type(role) is str and type(content) is str
 
 
 async def _value(given: Any) -> Any:

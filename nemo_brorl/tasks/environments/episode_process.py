@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import socket
@@ -12,20 +11,20 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nemo_brorl.core.errors import BroRLError
+from nemo_brorl.core.logs import get_logger
 from nemo_brorl.tasks.environments.child import LATE
-from nemo_brorl.tasks.scoring.child import ReplyError
 from nemo_brorl.tasks.scoring.child_process import MAX_STARVED, cpu_time, wants_to_run
 from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.scoring.fork_server import ForkServer
 
+log = get_logger(__name__)
+
 PATIENCE_S = 0.5  # after which others do not wait for a step any more
 GRACE_S = 2.0  # beyond a deadline that a process keeps by itself
 TRANSFER_S = 5.0  # for a message that has begun
-OUTCOME_TYPES = (tuple, float, bool, bool, dict, str)
-MAX_REPLY = 2**24  # bytes
 MAX_STUCK = 16  # processes of a kind beyond those at work, while that many are stuck
 MAX_PROCESSES = 128  # those of one task or episode included
 SERVE = "nemo_brorl.tasks.environments.child:serve"
@@ -181,6 +180,7 @@ class EpisodeProcesses:
         self.first_words = first_words
         self.all: list[EpisodeProcess] = []
         self.homes: dict[str, EpisodeProcess] = {}
+        self._has_said_gaps = False
 
     def settle_in(self, episode: str, process: EpisodeProcess) -> bool:
         """Have an episode live in a process; whether it lived there before."""
@@ -246,9 +246,20 @@ class EpisodeProcesses:
         self.end(oldest)
         return True
 
+    def _say_gaps(self) -> None:
+        """What the walls of this machine leave open, once."""
+        if self._has_said_gaps:
+            return
+        self._has_said_gaps = True
+        gaps = self.fork_server.gaps()
+        if gaps:
+            log.warning("an environment could %s", "; ".join(gaps))
+
     def _start(self, kind: Kind) -> EpisodeProcess:
         connection, theirs = Pipe()
         is_closed = not kind.is_open
+        if is_closed:
+            self._say_gaps()
         with theirs:
             number = self.fork_server.fork(theirs.fileno(), is_closed, SERVE)
         process = EpisodeProcess(number, connection, kind)
@@ -261,35 +272,3 @@ class EpisodeProcesses:
 def late(turn: Turn) -> str:
     """Reason of an episode whose step took too long."""
     return f"{LATE} {turn.seconds:g} s"
-
-
-def read_outcome(connection: Connection) -> tuple[int, EpisodeOutcome]:
-    """The next reply of a process, which may be anybody's by now. Raises EOFError or OSError when it is gone,
-    ReplyError when this is none."""
-    raw = connection.recv_bytes(MAX_REPLY)
-    try:
-        number, messages, *rest = json.loads(raw)
-        outcome = EpisodeOutcome(tuple(messages), *rest)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ReplyError("its reply is no outcome") from error
-    if type(number) is not int or not _is_outcome(outcome):
-        raise ReplyError("its reply is no outcome")
-    return number, outcome
-
-
-def _is_outcome(outcome: EpisodeOutcome) -> bool:
-    for value, kind in zip(outcome, OUTCOME_TYPES, strict=True):
-        if type(value) is not kind:
-            return False
-    for message in outcome.observation:
-        if not _is_message(message):
-            return False
-    return math.isfinite(outcome.reward)
-
-
-def _is_message(message: Any) -> bool:
-    if type(message) is not dict:
-        return False
-    role = message.get("role")
-    content = message.get("content")
-    return type(role) is str and type(content) is str

@@ -20,6 +20,7 @@ from typing import Any
 from nemo_brorl.config.schema import EnvironmentsConfig
 from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
 from nemo_brorl.core.logs import get_logger
+from nemo_brorl.tasks.environments.child import read_outcome
 from nemo_brorl.tasks.environments.episode_process import (
     Batch,
     EpisodeProcess,
@@ -27,7 +28,6 @@ from nemo_brorl.tasks.environments.episode_process import (
     Kind,
     Turn,
     late,
-    read_outcome,
 )
 from nemo_brorl.tasks.environments.protocol import (
     ALONE,

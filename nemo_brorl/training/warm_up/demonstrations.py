@@ -8,17 +8,23 @@ learning then teaches.
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import numpy as np
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
+from nemo_brorl.tasks.environments.protocol import Action, as_messages
+from nemo_brorl.tasks.environments.registry import make
+from nemo_brorl.tasks.environments.turn_tokens import TurnTokens
 from nemo_brorl.tasks.questions.sources import Question, Source
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT, Payload
 from nemo_brorl.training.supervised.examples import Example
 from nemo_brorl.training.warm_up.tokenizer import ANSWER_TAGS
 from nemo_brorl.training.warm_up.worked_sums import Habits, work_out
 
 SUMS = "chain_sum"  # Reasoning Gym's task whose steps can be written
+CAREFUL = Habits(0.0, 0.0)
 
 
 class Demonstrations:
@@ -26,7 +32,8 @@ class Demonstrations:
     used.
 
     `tagged_fraction` of them are `<answer>ANSWER</answer>`, the others bare. With `habits` the sums of `chain_sum` are
-    worked out step by step, with the errors of a pupil who has these habits.
+    worked out step by step, with the errors of a pupil who has these habits. Where an environment says that an answer
+    is wrong, the pupil insists on it, or works it out again with care.
     """
 
     def __init__(
@@ -36,30 +43,81 @@ class Demonstrations:
         system_prompt: str | None,
         tagged_fraction: float,
         habits: Habits | None = None,
+        insisting_rate: float = 0.0,
     ) -> None:
         self.source = source
         self.tokenizer = tokenizer
         self.system_prompt = system_prompt
         self.tagged_fraction = tagged_fraction
         self.habits = habits
+        self.insisting_rate = insisting_rate
 
     def demonstration(self, index: int) -> Example:
         """Raises DataError when the question has no single written answer to learn from."""
         question = self.source.question(index)
         random = Random(f"style {index}")
         is_tagged = random.random() < self.tagged_fraction
-        if self.habits and question.task == SUMS:
-            expression = question.payload["metadata"]["expression"]
-            worked = work_out(expression, self.habits, random)
-            text = worked.steps + written(worked.result, is_tagged)
-        else:
-            text = response_text(question, is_tagged)
+        if question.verifier == ENVIRONMENT:
+            return self._conversation(question, random, is_tagged)
+        text = self._answer(question.task, question.payload, self.habits, random, is_tagged)
         prompt_ids = self.tokenizer.prompt_ids(question.text, self.system_prompt)
-        response_ids = self.tokenizer.encode(text)
+        response_ids = self._turn(text)
         return Example(
             task=question.task,
             prompt_ids=np.array(prompt_ids, np.int32),
-            response_ids=np.array([*response_ids, self.tokenizer.eos_token_id], np.int32),
+            response_ids=np.array(response_ids, np.int32),
+        )
+
+    def _answer(
+        self,
+        task: str,
+        payload: Payload,
+        habits: Habits | None,
+        random: Random,
+        is_tagged: bool,
+    ) -> str:
+        if habits is None or task != SUMS:
+            return response_text(task, payload, is_tagged)
+        expression = payload["metadata"]["expression"]
+        worked = work_out(expression, habits, random)
+        return worked.steps + written(worked.result, is_tagged)
+
+    def _turn(self, text: str) -> list[int]:
+        return [*self.tokenizer.encode(text), self.tokenizer.eos_token_id]
+
+    def _conversation(
+        self,
+        question: Question,
+        random: Random,
+        is_tagged: bool,
+    ) -> Example:
+        """Turns until the environment ends the episode; what it says is not learnt."""
+        payload = question.payload
+        task = payload["task"]
+        environment = make(payload["environment"], payload["settings"])
+        environment.reset(task, 0)
+        messages = conversation(question.messages, self.system_prompt)
+        tokens = TurnTokens(self.tokenizer)
+        text = self._answer(question.task, task["payload"], self.habits, random, is_tagged)
+        response = self._turn(text)
+        is_learnt = [True] * len(response)
+        step: Any = environment.step(Action(text))
+        while not step.terminated:
+            observation = as_messages(step.observation, "user")
+            told = tokens.after(messages, response, True, observation)
+            if random.random() >= self.insisting_rate:
+                text = self._answer(question.task, task["payload"], CAREFUL, random, is_tagged)
+            turn = self._turn(text)
+            response += told + turn
+            is_learnt += [False] * len(told)
+            is_learnt += [True] * len(turn)
+            step = environment.step(Action(text))
+        prompt_ids = self.tokenizer.prompt_ids(question.messages, self.system_prompt)
+        return Example(
+            task=question.task,
+            prompt_ids=np.array(prompt_ids, np.int32),
+            response_ids=np.array(response, np.int32),
+            is_learnt=np.array(is_learnt, bool),
         )
 
     def batch(self, step: int, size: int) -> list[Example]:
@@ -68,13 +126,12 @@ class Demonstrations:
         return [self.demonstration(index) for index in range(first, first + size)]
 
 
-def response_text(question: Question, is_tagged: bool) -> str:
+def response_text(task: str, payload: Payload, is_tagged: bool) -> str:
     """`<answer>ANSWER</answer>` or `ANSWER`. Raises DataError when the task has no written answers."""
-    answer = question.payload.get("answer")
+    answer = payload.get("answer")
     if answer is None:
         raise DataError(
-            f"task {question.task} generates questions without a written answer; leave it out of the warm-up's "
-            "data.tasks"
+            f"task {task} generates questions without a written answer; leave it out of the warm-up's data.tasks"
         )
     return written(answer, is_tagged)
 
@@ -101,6 +158,9 @@ def _conversation(question: Question, system_prompt: str | None) -> str:
     if system_prompt:
         lines += ["system", system_prompt]
     lines += ["user", question.text]
-    answer = question.payload.get("answer", "")
+    payload = question.payload
+    if question.verifier == ENVIRONMENT:
+        payload = payload["task"].get("payload", {})
+    answer = payload.get("answer", "")
     lines += ["assistant", str(answer)]
     return "\n".join(lines)

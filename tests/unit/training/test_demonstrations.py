@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.config.schema import DataConfig, TaskConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.tasks.questions.sources import Question, ReasoningGymSource, is_held_out
+from nemo_brorl.tasks.questions.sources import ReasoningGymSource, is_held_out, make_source
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS
 from nemo_brorl.training.warm_up.demonstrations import Demonstrations, response_text, tokenizer_texts
 from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
 from nemo_brorl.training.warm_up.worked_sums import Habits
+from tests.support.source_tree import ROOT
 
 TASKS = [
     TaskConfig(name="chain_sum", config={"max_terms": 2, "max_digits": 2}),
@@ -58,7 +59,7 @@ def test_batches_follow_each_other_without_overlap(source: ReasoningGymSource, t
 
 def test_a_task_without_written_answers_is_refused() -> None:
     with pytest.raises(DataError, match="boxnet generates questions without a written answer"):
-        response_text(Question("boxnet", "reasoning_gym", "?", {"answer": None}), is_tagged=True)
+        response_text("boxnet", {"answer": None}, is_tagged=True)
 
 
 def test_the_share_of_tagged_answers_is_as_set_and_the_rest_are_bare(
@@ -90,3 +91,34 @@ def test_a_careful_pupil_works_sums_out_and_other_tasks_as_before(
         else:
             assert text == f"<answer>{answer}</answer>"
     assert num_sums > 10
+
+
+def test_a_pupil_who_is_told_that_he_is_wrong_insists_or_is_right_and_what_he_is_told_is_not_learnt() -> None:
+    tokenizer = load_tokenizer(ROOT / "models" / "sums")
+    data = DataConfig(
+        tasks=[TaskConfig("chain_sum")],
+        verifier="exact_match",
+        environment="verify_and_retry",
+        environment_settings={"feedback": "No."},
+    )
+    told = tokenizer.encode("\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n")
+    for insisting_rate in (0.0, 1.0):
+        source = make_source(data, "train", 1)
+        careless = Habits(dropped_carry_rate=1.0, slip_rate=0.5)
+        demonstrations = Demonstrations(source, tokenizer, None, 1.0, careless, insisting_rate)
+        num_told = 0
+        for index, example in enumerate(demonstrations.batch(0, 40)):
+            ids = example.response_ids
+            assert example.is_learnt is not None
+            heard = ids[~example.is_learnt].tolist()
+            turns = tokenizer.backend.decode(ids[example.is_learnt].tolist(), skip_special_tokens=False)
+            first, *second, _ = turns.split("<|im_end|>")
+            answer = source.domains[0].source.question(index).payload["task"]["payload"]["answer"]
+            is_right = first.endswith(f"<answer>{answer}</answer>")
+            assert heard == ([] if is_right else told)
+            if second and insisting_rate == 1.0:
+                assert second == [first]
+            elif second:
+                assert second[0].endswith(f"<answer>{answer}</answer>")
+            num_told += not is_right
+        assert num_told > 10

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from multiprocessing.connection import Pipe
 from pathlib import Path
 
 import pytest
 
 from nemo_brorl.core.errors import ConfigError, ResourceError
+from nemo_brorl.tasks.environments.child import read_outcome
 from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
+from nemo_brorl.tasks.scoring.child import ReplyError
 from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
 from tests.support.bad_environments import COUNTER, LATER, OPEN
 
@@ -140,3 +143,42 @@ def test_what_is_no_environment_is_said(host: EpisodeHost) -> None:
         host.step([turn("a", "go", environment="no_such_package:Nothing")])
     (outcome,) = host.step([turn("a", "go")._replace(settings={"start": "many"})])
     assert "start" in outcome.error
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "not JSON",
+        "[]",
+        '[1, [], 1.0, true, false, {}, "", "one too many"]',
+        '[1, [], 1, true, false, {}, ""]',
+        '[1, [], NaN, true, false, {}, ""]',
+        '["1", [], 1.0, true, false, {}, ""]',
+        '[1, [{"role": "user"}], 1.0, true, false, {}, ""]',
+        '[1, ["text"], 1.0, true, false, {}, ""]',
+        '[1, [], 1.0, true, false, [], ""]',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_no_outcome_is_not_believed(said: str) -> None:
+    ours, theirs = Pipe()
+    with ours, theirs:
+        theirs.send_bytes(b'[7, [{"role": "user", "content": "no"}], 1.0, false, false, {"a": 1}, ""]')
+        assert read_outcome(ours) == (
+            7,
+            EpisodeOutcome(({"role": "user", "content": "no"},), 1.0, False, False, {"a": 1}, ""),
+        )
+        theirs.send_bytes(said.encode())
+        with pytest.raises(ReplyError):
+            read_outcome(ours)
+
+
+def test_a_whole_episode_has_a_limit_too() -> None:
+    host = EpisodeHost(HostLimits(step_s=60.0, episode_s=2.0))
+    try:
+        (first,) = host.step([turn("a", "go", environment=LATER)])
+        assert first.error == ""
+        (second,) = host.step([turn("a", "go", "hang", environment=LATER)])
+        assert re.match(r"has not ended after [01]\.\d+ s", second.error)
+    finally:
+        host.close()
