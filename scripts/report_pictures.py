@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))  # the browser is found by the tests' helper
 
 from nemo_brorl.commands.run_page.page import report  # noqa: E402
 from nemo_brorl.commands.run_page.runs import open_runs  # noqa: E402
+from nemo_brorl.core.trace_file import timeline_steps  # noqa: E402
 from tests.support.browser import PHONE, missing, open_browser  # noqa: E402
 
 FIGURES = ROOT / "docs" / "figures"
@@ -63,7 +64,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, open_browser() as browser:
         alone = write_report(Path(folder) / "alone.html", [options.run])
         for picture in ALONE:
-            take(browser, alone, picture)
+            if picture.view != "timeline" or timeline_steps(options.run):
+                take(browser, alone, picture)
         if options.other is not None:
             together = write_report(Path(folder) / "together.html", [options.run, options.other])
             for picture in TOGETHER:

@@ -37,7 +37,7 @@ async function showCurves() {
   const overview = await load("overview");
   const runs = overview.runs;
   if (!runs.some((run) => run.steps.length)) return fill(heading("Curves"), h("p", null, "No step is written yet."));
-  const panels = overview.panels.filter((panel) => panel.metrics.length).map((panel) => curve(panel, overview));
+  const panels = overview.panels.filter((panel) => panel.metrics.length > (panel.title === "Reward by task" ? 1 : 0)).map((panel) => curve(panel, overview));
   fill(heading("Curves"), runs.map((run) => facts(run, runs.length > 1)), h("div", { class: "panels" }, panels), anyMetric(overview), runs.map((run) => events(run, runs.length > 1)), runs.map(evaluation));
 }
 
@@ -53,13 +53,13 @@ function facts(run, isNamed) {
   const first = (run.metrics["validation/pass_at_1"] || []).find(has);
   const cards = [
     ["step", `${run.steps[run.steps.length - 1] ?? "–"}${run.max_steps ? ` of ${run.max_steps}` : ""}`],
-    [`held-out pass@1, step ${at ?? "–"}`, has(passed) ? `${percent(passed)} ± ${(196 * (error || 0)).toFixed(1)}` : "–"],
+    [`held-out pass@1, step ${at ?? "–"}`, has(passed) ? `${(100 * passed).toFixed(1)} ± ${(196 * (error || 0)).toFixed(1)} %` : "–"],
     ["before training", percent(first)],
     ["mean reward", number(last(run, "reward/mean")[0])],
     ["groups kept", percent(last(run, "dynamic_sampling/keep_rate")[0], 0)],
     ["rollouts per group", number(last(run, "rollouts/group_size")[0])],
     ["response tokens sampled", has(last(run, "rollouts/generated_tokens")[0]) ? axisText(last(run, "rollouts/generated_tokens")[0]) : "–"],
-    ["response tokens per second", has(last(run, "generation/tokens_per_s")[0]) ? count(last(run, "generation/tokens_per_s")[0]) : "–"],
+    ["unsampled mass", percent(last(run, "mass_balance/unsampled_mass")[0])],
   ];
   return h("section", { "aria-label": plain(run.name) }, isNamed ? h("h3", null, run.name) : null,
     h("div", { class: "cards" }, cards.map(([name, value]) => h("div", { class: "card" }, h("b", null, value), h("small", null, name)))));
@@ -163,7 +163,7 @@ function whatNBuys(rates) {
   if (sizes.length < 2) return "Groups of this run are too small to say what a smaller N would have given.";
   const most = sizes[sizes.length - 1];
   const few = sizes.find((size) => size >= most / 16) || sizes[0];
-  return `At step ${rates.steps[rates.steps.length - 1]} ${percent(newest[most], 0)} of prompts are informative with N = ${most}; with N = ${few} it would be ${percent(newest[few], 0)}.`;
+  return `At step ${rates.steps[rates.steps.length - 1]}, ${percent(newest[most], 0)} of prompts are informative with N = ${most}; with N = ${few} it would be ${percent(newest[few], 0)}.`;
 }
 
 function bySize(title, text, rates, bySteps, at) {
