@@ -38,6 +38,7 @@ COMMANDS = {
     "advise": ("nemo_brorl.commands.advise", "what another N, or fill of batches, would make of a run"),
     "runs": ("nemo_brorl.launcher.runs", "run folders: state, step, pass@1, throughput, cost"),
     "diff": ("nemo_brorl.commands.diff", "two runs: settings that differ, metrics side by side"),
+    "sweep": ("nemo_brorl.commands.sweep", "a grid of runs from one file, and what came out of it"),
     "plateau": ("nemo_brorl.commands.plateau", "where the plateau detector would have broadened a run"),
 }
 

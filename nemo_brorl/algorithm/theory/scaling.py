@@ -1,0 +1,123 @@
+"""Reward over compute as a sigmoid: R(C) = bottom + (top − bottom) / (1 + (middle / C)^slope) (ScaleRL, arXiv
+2510.13786, equation 1), its intervals, and what it foretells of points that it has not seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import curve_fit
+
+Float64 = NDArray[np.float64]
+
+NUM_PARAMETERS = 4
+LEAST_POINTS = NUM_PARAMETERS + 1  # different amounts of compute
+MAX_SLOPE = 8.0
+SLOPES = (0.5, 1.0, 2.0, 4.0)  # that a fit begins from; the best end is kept
+INTERVAL = (2.5, 97.5)  # percentiles
+
+
+class Sigmoid(NamedTuple):
+    """Parameters of the curve."""
+
+    bottom: float
+    top: float
+    middle: float  # compute at which half of the way is gone
+    slope: float
+
+    def at(self, compute: Float64) -> Float64:
+        """Reward at amounts of compute above 0, of any shape."""
+        rise = self.top - self.bottom
+        return self.bottom + rise / (1 + (self.middle / compute) ** self.slope)
+
+
+@dataclass(frozen=True)
+class SigmoidFit:
+    """The curve of some runs, and the same from resamples of them."""
+
+    best: Sigmoid
+    resampled: tuple[Sigmoid, ...]
+
+    def interval(self, name: str) -> tuple[float, float]:
+        """95 % of a parameter over the resamples."""
+        low, high = np.percentile([getattr(curve, name) for curve in self.resampled], INTERVAL)
+        return float(low), float(high)
+
+    def foretold(self, compute: float) -> tuple[float, float, float]:
+        """Reward at an amount of compute, and its 95 % interval."""
+        at = np.array([compute])
+        low, high = np.percentile([curve.at(at)[0] for curve in self.resampled], INTERVAL)
+        return float(self.best.at(at)[0]), float(low), float(high)
+
+
+class Points(NamedTuple):
+    """Validations of one run."""
+
+    compute: Float64  # ascending, in whatever unit: rollouts, seconds
+    reward: Float64
+
+
+def fit_sigmoid(compute: Float64, reward: Float64, near: Sigmoid | None = None) -> Sigmoid | None:
+    """Least squares over points [n] at amounts of compute above 0; None for fewer than `LEAST_POINTS` different ones,
+    or where no curve is found. Rewards lie between 0 and 1. `near`: where to begin; None: in several places."""
+    if len(np.unique(compute)) < LEAST_POINTS:
+        return None
+    best: Sigmoid | None = None
+    least_error = np.inf
+    bounds = ([0.0, 0.0, compute.min() / 10, 0.1], [1.0, 1.0, compute.max() * 10, MAX_SLOPE])
+    starts = [near]
+    if near is None:
+        starts = [Sigmoid(reward.min(), reward.max(), float(np.median(compute)), slope) for slope in SLOPES]
+    for start in starts:
+        try:
+            found, _ = curve_fit(_rewards, compute, reward, np.clip(start, *bounds), bounds=bounds, maxfev=1000)
+        except RuntimeError:  # no end after so many evaluations
+            continue
+        curve = Sigmoid(*map(float, found))
+        error = float(((curve.at(compute) - reward) ** 2).sum())
+        if error < least_error:
+            best, least_error = curve, error
+    return best
+
+
+def fit_runs(runs: Sequence[Points], seed: int = 0, num_resamples: int = 200) -> SigmoidFit | None:
+    """One curve through all points of runs that differ in their seed. Resamples draw runs with replacement, and of each
+    run the residuals around the curve, which are widened by what the fit has taken from them. None where no curve is
+    found."""
+    compute = np.concatenate([run.compute for run in runs])
+    best = fit_sigmoid(compute, np.concatenate([run.reward for run in runs]))
+    if best is None:
+        return None
+    random = np.random.default_rng(seed)
+    widened = math.sqrt(len(compute) / max(1, len(compute) - NUM_PARAMETERS))
+    resampled = []
+    for _ in range(num_resamples):
+        drawn = [runs[index] for index in random.integers(len(runs), size=len(runs))]
+        rewards = []
+        for run in drawn:
+            residuals = widened * (run.reward - best.at(run.compute))
+            rewards.append(best.at(run.compute) + random.choice(residuals, len(residuals)))
+        curve = fit_sigmoid(np.concatenate([run.compute for run in drawn]), np.concatenate(rewards), near=best)
+        if curve is not None:
+            resampled.append(curve)
+    return SigmoidFit(best, tuple(resampled) or (best,))
+
+
+def hold_back(runs: Sequence[Points], share: float) -> tuple[list[Points], list[Points]]:
+    """Runs up to a share of the compute of the shortest, and what comes after it."""
+    limit = share * min(float(run.compute[-1]) for run in runs)
+    seen = []
+    kept_back = []
+    for run in runs:
+        is_seen = run.compute <= limit
+        seen.append(Points(run.compute[is_seen], run.reward[is_seen]))
+        kept_back.append(Points(run.compute[~is_seen], run.reward[~is_seen]))
+    return seen, kept_back
+
+
+def _rewards(compute: Float64, bottom: float, top: float, middle: float, slope: float) -> Float64:
+    return Sigmoid(bottom, top, middle, slope).at(compute)
