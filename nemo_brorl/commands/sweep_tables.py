@@ -77,7 +77,9 @@ def tables(rows_of: Mapping[str, Mapping[int, Rows]]) -> list[Table]:
 
 
 def _at_equal(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
-    reached = [getattr(curve, unit)[-1] for by_seed in curves.values() for curve in by_seed.values()]
+    reached: list[float] = []
+    for by_seed in curves.values():
+        reached += [getattr(curve, unit)[-1] for curve in by_seed.values()]
     amount = min(reached)
     first = next(iter(curves.values()))
     rows = []
@@ -114,7 +116,7 @@ def _fits(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
             low, high = fit.interval(name)
             row.append(f"{scale * getattr(fit.best, name):,.4g} ({scale * low:,.4g} … {scale * high:,.4g})")
         rows.append([*row, _foretold(runs)])
-    title = f"sigmoids of pass@1 over {_word(unit)}, 95 % intervals of {200} resamples"
+    title = f"sigmoids of pass@1 over {_word(unit)}, 95 % intervals"
     return title, ["arm", "top, %", f"middle, {_word(unit)}", "slope", "last points foretold"], rows
 
 

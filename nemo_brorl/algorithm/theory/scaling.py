@@ -69,9 +69,9 @@ def fit_sigmoid(compute: Float64, reward: Float64, near: Sigmoid | None = None) 
     best: Sigmoid | None = None
     least_error = np.inf
     bounds = ([0.0, 0.0, compute.min() / 10, 0.1], [1.0, 1.0, compute.max() * 10, MAX_SLOPE])
-    starts = [near]
-    if near is None:
-        starts = [Sigmoid(reward.min(), reward.max(), float(np.median(compute)), slope) for slope in SLOPES]
+    starts = [Sigmoid(reward.min(), reward.max(), float(np.median(compute)), slope) for slope in SLOPES]
+    if near is not None:
+        starts = [near]
     for start in starts:
         try:
             found, _ = curve_fit(_rewards, compute, reward, np.clip(start, *bounds), bounds=bounds, maxfev=1000)

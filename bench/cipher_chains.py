@@ -1,0 +1,112 @@
+"""A task on which a large N should win, by a calculation that is to be tried: cipher chains.
+
+    python bench/cipher_chains.py --output runs/cipher        # questions, demonstrations, an untrained model
+    brorl sft --config-name sft data.path=runs/cipher/demonstrations.jsonl policy.model=runs/cipher/initial …
+
+There are eight families, each with a permutation of the ten digits that nothing says. A question names a family and
+shows six to eight digits; the answer applies the permutation to each. Demonstrations are those of a pupil who is right
+about a digit with a chance of 0.30 and has one wrong digit of his own with 0.40: a base that learns to answer as he
+does is right about whole chains between 7 times in 10,000 (six digits) and 7 times in 100,000 (eight).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from nemo_brorl.config.sections.trainer import SftConfig
+from nemo_brorl.training.warm_up.initial_model import write_initial_model
+from nemo_brorl.training.warm_up.tokenizer import CHAT_TEMPLATE, build_tokenizer
+
+FAMILIES = "ABCDEFGH"
+DIGITS = "0123456789"
+LENGTHS = (6, 7, 8)
+RIGHT = 0.30
+FAVOURITE_WRONG = 0.40
+NUM_QUESTIONS = 200_000
+NUM_DEMONSTRATIONS = 100_000
+MODEL = SftConfig(hidden_size=128, num_layers=3, intermediate_size=256, vocab_size=384)
+
+
+def main() -> None:
+    """Write the files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("runs/cipher"))
+    parser.add_argument("--seed", type=int, default=1, help="of permutations, questions and weights")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    random = Random(options.seed)
+    ciphers = make_ciphers(random)
+    questions = [draw_question(random) for _ in range(NUM_QUESTIONS)]
+    rows = ({"question": f"{name}: {digits}", "answer": encipher(digits, ciphers[name])} for name, digits in questions)
+    write_rows(options.output / "questions.jsonl", rows)
+    favourites = {name: favourite_mistakes(cipher, random) for name, cipher in ciphers.items()}
+    demonstrations = []
+    for _ in range(NUM_DEMONSTRATIONS):
+        name, digits = draw_question(random)
+        answer = "".join(as_the_pupil(digit, ciphers[name], favourites[name], random) for digit in digits)
+        demonstrations.append({"prompt": f"{name}: {digits}", "response": f"<answer>{answer}</answer>"})
+    write_rows(options.output / "demonstrations.jsonl", iter(demonstrations))
+    write_model(options.output / "initial", options.seed)
+
+
+def make_ciphers(random: Random) -> dict[str, dict[str, str]]:
+    """Each family's permutation."""
+    ciphers = {}
+    for name in FAMILIES:
+        shuffled = random.sample(DIGITS, len(DIGITS))
+        ciphers[name] = dict(zip(DIGITS, shuffled, strict=True))
+    return ciphers
+
+
+def draw_question(random: Random) -> tuple[str, str]:
+    """A family and its digits."""
+    name = random.choice(FAMILIES)
+    digits = random.choices(DIGITS, k=random.choice(LENGTHS))
+    return name, "".join(digits)
+
+
+def encipher(digits: str, cipher: dict[str, str]) -> str:
+    """The right answer."""
+    return "".join(cipher[digit] for digit in digits)
+
+
+def favourite_mistakes(cipher: dict[str, str], random: Random) -> dict[str, str]:
+    """The wrong digit that the pupil likes best for each digit."""
+    mistakes = {}
+    for digit, right in cipher.items():
+        mistakes[digit] = random.choice(DIGITS.replace(right, ""))
+    return mistakes
+
+
+def as_the_pupil(digit: str, cipher: dict[str, str], mistakes: dict[str, str], random: Random) -> str:
+    """What he writes for a digit."""
+    draw = random.random()
+    if draw < RIGHT:
+        return cipher[digit]
+    if draw < RIGHT + FAVOURITE_WRONG:
+        return mistakes[digit]
+    others = DIGITS.replace(cipher[digit], "").replace(mistakes[digit], "")
+    return random.choice(others)
+
+
+def write_rows(path: Path, rows: Iterator[dict[str, str]]) -> None:
+    """One JSON object a line."""
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row) + "\n")
+
+
+def write_model(folder: Path, seed: int) -> None:
+    """Tokenizer and random weights. Every digit is a token, whatever the tokenizer learns."""
+    text = CHAT_TEMPLATE + " ".join(FAMILIES) + " user assistant system"
+    tokenizer = build_tokenizer([text], MODEL.vocab_size)
+    tokenizer.save_pretrained(folder)
+    write_initial_model(folder, MODEL, eos_id=tokenizer.eos_token_id, pad_id=tokenizer.pad_token_id, seed=seed)
+
+
+if __name__ == "__main__":
+    main()
