@@ -14,6 +14,7 @@ from nemo_brorl.tasks.environments.protocol import Action, Environment, Step
 
 COUNTER = "tests.support.bad_environments:Counter"
 OPEN = "tests.support.bad_environments:OpenCounter"
+REMEMBERING = "tests.support.bad_environments:Remembering"
 LATER = "tests.support.bad_environments:AsyncCounter"
 
 
@@ -66,6 +67,20 @@ class OpenCounter(Counter):
     """The same without walls."""
 
     is_open = True
+
+
+class Remembering(Environment):
+    """Says all that its episode was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def reset(self, task: Mapping[str, Any], seed: int) -> str:
+        return "speak"
+
+    def step(self, action: Action) -> Step:
+        self.told.append(action.text)
+        return Step(" ".join(self.told))
 
 
 class AsyncCounter(Environment):

@@ -13,7 +13,7 @@ import inspect
 import json
 import math
 from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -53,7 +53,7 @@ class Episode:
     """A live instance."""
 
     environment: Environment
-    num_actions: int = 0
+    actions: list[str] = field(default_factory=list)  # taken so far
 
 
 def serve(connection: Connection) -> None:
@@ -144,7 +144,7 @@ class Server:
     async def _stepped(self, step: EpisodeStep) -> EpisodeOutcome:
         *before, newest = step.actions
         episode = self.episodes.get(step.episode)
-        if episode is None or episode.num_actions != len(before):
+        if episode is None or episode.actions != before:
             self.forget([step.episode])
             episode = Episode(registry.make(step.environment, step.settings))
             self.episodes[step.episode] = episode
@@ -158,7 +158,7 @@ class Server:
 
     async def _turn(self, episode: Episode, text: str) -> EpisodeOutcome:
         environment = episode.environment
-        episode.num_actions += 1
+        episode.actions.append(text)
         calls: tuple[tool_calls.ToolCall, ...] = ()
         if environment.tools:
             try:
@@ -175,7 +175,7 @@ class Server:
         reward = float(step.reward)
         if not math.isfinite(reward):
             raise ValueError(f"the reward is {reward}")
-        is_last = episode.num_actions >= episode.environment.max_turns
+        is_last = len(episode.actions) >= episode.environment.max_turns
         truncated = step.truncated or (is_last and not step.terminated)
         has_ended = bool(step.terminated or truncated)
         observation: tuple[Message, ...] = ()

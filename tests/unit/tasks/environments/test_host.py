@@ -15,7 +15,7 @@ from nemo_brorl.tasks.environments.child import read_outcome
 from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
 from nemo_brorl.tasks.scoring.child import ReplyError
 from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
-from tests.support.bad_environments import COUNTER, LATER, OPEN
+from tests.support.bad_environments import COUNTER, LATER, OPEN, REMEMBERING
 
 
 @pytest.fixture
@@ -57,6 +57,13 @@ def test_an_episode_keeps_its_state_and_its_process(host: EpisodeHost) -> None:
     assert said(second).split()[2] == said(first).split()[2]
     assert second.observation[0]["role"] == "user"
     assert second.info == {"count": 2}
+
+
+def test_an_instance_that_was_told_something_else_is_made_anew(host: EpisodeHost) -> None:
+    """As one of a step that was cut, when the step begins anew under other weights."""
+    host.step([turn("a", "old", environment=REMEMBERING)])
+    (outcome,) = host.step([turn("a", "new", "words", environment=REMEMBERING)])
+    assert said(outcome) == "new words"
 
 
 def test_an_episode_that_is_not_there_is_made_anew_from_its_actions(host: EpisodeHost) -> None:
