@@ -14,6 +14,7 @@ INTERRUPTED = 130
 # package does not import the launcher.
 COMMANDS = {
     "train": ("nemo_brorl.commands.train", "a whole BroRL run"),
+    "try": ("nemo_brorl.commands.try_out", "what a model says to a few questions of a run, what it earns and why"),
     "evaluate": ("nemo_brorl.commands.evaluate", "pass@1, pass@k, majority@k on benchmarks"),
     "sft": ("nemo_brorl.commands.sft", "supervised fine-tuning on conversations, or a small base model of one's own"),
     "convert": ("nemo_brorl.commands.convert", "the weights of a training checkpoint as a Hugging Face folder"),

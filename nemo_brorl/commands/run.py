@@ -60,6 +60,8 @@ def sized(config: BroRLConfig, console: Console, with_policy: bool = True) -> tu
     config, sizes = resolve_sizes(with_sizes_of_run(config), read_model_shape(folder), this_machine(), with_policy)
     check_rules(config)
     for size in sizes:
+        if not with_policy and not size.setting.startswith("generation."):
+            continue
         console.line(f"chosen: {size}")
     check_memory(config, with_policy, folder)
     return config, folder

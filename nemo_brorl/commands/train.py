@@ -42,6 +42,7 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, model_folder)
         run_folder = claim_run_folder(config)
+    wiring.say_instructions(inputs, console)
     with watch.measure("constants"):
         wiring.try_constants(config)
     stop = StopRequest(time_limit_s(config), grace_s(os.environ))
@@ -77,6 +78,8 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
             stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
             stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in watch.seconds.items())
             console.line(f"ready after {time.monotonic() - start:.1f} s ({stages})")
+            if config.trainer.rehearsal and trainer.step_number == 0 and config.trainer.max_steps:
+                wiring.rehearse(config, inputs, actors, sampler, console)
             trainer.fit()
     print_summary(console, run_folder, time.monotonic() - start)
     return SAVED if stop.goes_on_later and trainer.step_number < config.trainer.max_steps else 0

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import sys
 import time
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
@@ -123,6 +124,18 @@ class Console:
             self._bar.start()
         [task] = self._bar.task_ids
         self._bar.update(task, description=text, completed=done, total=total, refresh=True)
+
+
+def inert(text: str) -> str:
+    """Text that nobody vouches for, to be shown on a terminal: control characters, escape sequences, marks that turn
+    the direction of writing and lone surrogates are written out; line breaks stay."""
+    shown = []
+    for character in text:
+        is_strange = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+        if is_strange and character != "\n":
+            character = character.encode("unicode_escape").decode("ascii")
+        shown.append(character)
+    return "".join(shown)
 
 
 def draw_table(

@@ -14,8 +14,9 @@ from typing import Any
 from nemo_brorl.config.derived import HELD_OUT, benchmark_limits
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
 from nemo_brorl.core.errors import BroRLError, DataError
-from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
+from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.tasks.environments.turn_tokens import check_environment
+from nemo_brorl.tasks.questions.answer_format import ask
 from nemo_brorl.tasks.questions.environment_source import DRAWN, EnvironmentSource
 from nemo_brorl.tasks.questions.file_source import open_questions
 from nemo_brorl.tasks.questions.questions import Question
@@ -130,16 +131,16 @@ def _benchmark(config: BroRLConfig, own: BenchmarkConfig, tokenizer: ChatTokeniz
     system_prompt = config.data.system_prompt if own.system_prompt is None else own.system_prompt
     prompts = []
     for number, question in _questions(config, own):
-        asked = question.messages or question.text
-        token_ids = tokenizer.prompt_ids(asked, system_prompt, question.tools)
+        asked = ask(question, system_prompt, config.data)
+        token_ids = tokenizer.prompt_ids(asked.messages, system_prompt, question.tools)
         prompt = Prompt(
             uid=f"{own.name}/{number}",
             task=question.task,
             verifier=question.verifier,
             token_ids=tuple(token_ids),
-            payload=question.payload,
+            payload=asked.payload,
             domain=own.domain or own.name,
-            messages=tuple(conversation(asked, system_prompt)),
+            messages=tuple(asked.messages),
         )
         prompts.append(prompt)
     _check_lengths(prompts, benchmark_limits(config, own).max_prompt_tokens)

@@ -12,6 +12,7 @@ from nemo_brorl.core.errors import ServiceError, StarvationError, TrainingError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.metric_sinks import EventLog
 from nemo_brorl.evaluation import EvaluationResult
+from nemo_brorl.evaluation.rehearsal import shown_responses
 from nemo_brorl.rollouts.batch_fill import BatchFill
 from nemo_brorl.rollouts.carry_over import CarryOver, SamplerState
 from nemo_brorl.rollouts.filled_batch import FilledBatch
@@ -141,6 +142,9 @@ class BroRLTrainer:
         try:
             self.fill.complete(self.stop.check)
         except StarvationError:
+            sampled = self.fill.dynamic_sampling.sampled()
+            for line in shown_responses(sampled, self.parts.decode) if sampled else ():
+                self.parts.console.line(line)
             self.fill = None
             self.save(wait=True)  # what was sampled and learnt so far is kept for other settings
             raise

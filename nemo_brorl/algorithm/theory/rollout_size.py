@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,6 +97,37 @@ class SuccessPrior:
     def pass_at_k(self, k: int) -> float:
         """Expected pass@k of a prompt: 1 − E[(1 − x)^k]."""
         return float(1.0 - np.exp(betaln(self.a, self.b + k) - betaln(self.a, self.b)))
+
+
+class Expected(NamedTuple):
+    """A share, and between which two it lies with a chance of 80 %."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def expected_keep_rate(
+    successes: Sequence[int] | NDArray[np.int64],
+    num_rollouts: Sequence[int] | NDArray[np.int64],
+    num_asked: int,
+) -> Expected:
+    """Share of prompts with an informative group of `num_asked` rollouts, from few groups: the posterior of `keep_rate`
+    over all Beta priors of a grid, evenly spread over the log-odds of their mean and the logarithm of their size. k of
+    N right in each group; of none, the grid's own belief."""
+    k, n = np.asarray(successes, float), np.asarray(num_rollouts, float)
+    odds = np.exp(np.linspace(-7, 7, 57))
+    mean, size = np.meshgrid(odds / (1 + odds), np.exp(np.linspace(-2, 4, 25)))
+    a, b = (mean * size).ravel(), ((1 - mean) * size).ravel()
+    likelihood = betaln(k[:, None] + a, (n - k)[:, None] + b) - betaln(a, b)
+    log_weight = likelihood.sum(axis=0)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    kept = 1 - np.exp(betaln(a + num_asked, b) - betaln(a, b)) - np.exp(betaln(a, b + num_asked) - betaln(a, b))
+    order = np.argsort(kept)
+    below = np.cumsum(weight[order])
+    low, high = kept[order][np.searchsorted(below, (0.1, 0.9)).clip(max=len(kept) - 1)]
+    return Expected(float((weight * kept).sum()), float(low), float(high))
 
 
 def fit_success_prior(

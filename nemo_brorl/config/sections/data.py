@@ -123,6 +123,15 @@ class DataConfig(SourceConfig):
     )
     domains: list[DomainConfig] = setting([], "sources of a mixture")
     system_prompt: str | None = setting(None, 'null: that of the row, if it has one; "" for none')
+    answer_format: str = setting(
+        "auto",
+        "where an answer stands: in <answer> tags, in \\boxed{}, or behind the last `answer is`; auto: as the verifier "
+        "reads it by itself",
+        choices=("auto", "tags", "boxed", "last"),
+    )
+    answer_instruction: str | None = setting(
+        None, 'added to questions where neither they nor the system prompt name that place; null: ours; "": none'
+    )
     max_prompt_tokens: int = setting(160, "tokens of a prompt; longer ones are left out and counted", at_least=1)
     held_out_fraction: float = setting(
         0.1, "share of all questions, chosen by a hash of the question; never trained on", within=(0, 1)

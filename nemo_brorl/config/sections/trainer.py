@@ -49,6 +49,11 @@ class TrainerConfig(Section):
     start_timeout_s: float = setting(
         1800.0, "seconds until engines, policy and verifiers are ready; then the run ends", above=0, may_change=True
     )
+    rehearsal: bool = setting(
+        True,
+        "before the first step a few responses are sampled and shown, with what they earn and why",
+        may_change=True,
+    )
     stall_warning_s: float = setting(
         120.0, "seconds without any progress before a warning says who is late", above=0, may_change=True
     )

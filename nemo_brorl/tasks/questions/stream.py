@@ -8,7 +8,8 @@ from typing import Any
 
 from nemo_brorl.config.schema import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
-from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
+from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.tasks.questions.answer_format import ask
 from nemo_brorl.tasks.questions.mixture import Domain, Mixture
 from nemo_brorl.tasks.questions.questions import Source
 from nemo_brorl.types import Prompt
@@ -35,6 +36,8 @@ class PromptStream:
             source = Mixture([domain], split)
         self.mixture = source
         self.tokenizer = tokenizer
+        self.config = config
+        self.instructions: dict[str, str] = {}  # by verifier: what was added to its questions
         self.split = split
         self.position = 0  # draws so far
         self.num_skipped = {domain.name: 0 for domain in source.domains}
@@ -53,6 +56,13 @@ class PromptStream:
             if prompt is not None:
                 prompts.append(prompt)
         self.position += num
+        return prompts
+
+    def peek(self, num: int) -> list[Prompt]:
+        """What `take` would give, and will give still."""
+        state = self.state_dict()
+        prompts = self.take(num)
+        self.load_state_dict(state)
         return prompts
 
     def metrics(self) -> dict[str, float]:
@@ -127,15 +137,15 @@ class PromptStream:
     def _prompt(self, domain: Domain, index: int) -> Prompt:
         question = domain.source.question(index)
         place = f"{domain.name}/{index}" if domain.name else str(index)
-        asked = question.messages or question.text
-        token_ids = self.tokenizer.prompt_ids(asked, domain.system_prompt, question.tools)
-        messages = conversation(asked, domain.system_prompt)
+        asked = ask(question, domain.system_prompt, self.config)
+        if asked.instruction:
+            self.instructions[question.verifier] = asked.instruction
         return Prompt(
             uid=f"{self.split}/{place}",
             task=question.task,
             verifier=question.verifier,
-            token_ids=tuple(token_ids),
-            payload=question.payload,
+            token_ids=tuple(self.tokenizer.prompt_ids(asked.messages, domain.system_prompt, question.tools)),
+            payload=asked.payload,
             domain=domain.name,
-            messages=tuple(messages),
+            messages=tuple(asked.messages),
         )

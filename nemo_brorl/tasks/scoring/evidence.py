@@ -20,7 +20,7 @@ EARNS = 0.5  # a response earns from here on
 MAX_PAID = 4  # answers that are named
 MAX_ANSWER = 80  # characters
 MAX_EXAMPLE = 400
-FORMS = ("<answer>{}</answer>", "\\boxed{{{}}}")  # in which a verifier reads its own reference
+FORMS = ("<answer>{}</answer>", "\\boxed{{{}}}", "The answer is {}.")  # in which a verifier reads its own reference
 
 
 def evidence_of(

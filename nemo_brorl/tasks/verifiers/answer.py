@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 OPENING = "<answer>"
 CLOSING = "</answer>"
@@ -12,6 +13,9 @@ THINK_CLOSING = "</think>"
 _BOX = re.compile(r"\\f?boxed\s*\{")
 # Ends a gap between boxes that says that there is another: `, `, `\text{ and } `, `$ or $y=`.
 _SEPARATOR = re.compile(r"(?:\b(?:and|or)\b|[,;])(?:[\s$}]|\\[(\[]|\\q?quad|\\text\s*\{|[A-Za-z]\w{0,3}\s*=)*$")
+_SAID = re.compile(r"####|\banswer(?:[*_]{0,2}[ \t]*[:=]|[ \t]+is\b[ \t]*:?)", re.IGNORECASE)
+_AROUND = " \t*_$`\"'"  # blanks, marks of bold and code, dollars, quotes
+MAX_SAID = 400  # characters of an answer behind "answer is"
 MAX_GAP = 10  # characters between two boxes of one answer, as in `\boxed{1}$, $\boxed{2}` ...
 MAX_GAP_WITH_SEPARATOR = 70  # ... and with such a separator (math-verify's numbers)
 MAX_BOXES = 64  # of one answer
@@ -35,6 +39,33 @@ def without_thinking(response: str) -> str:
     if closing:
         return after
     return "" if THINK_OPENING in response else response
+
+
+def last_answer(response: str) -> str | None:
+    """What stands behind the last "answer is", "Answer:" or "####" of a text, on that line or, where nothing does, on
+    the next, without what only sets it apart. None when there is none, or it is too long to be an answer."""
+    shown = without_thinking(response)
+    marks = list(_SAID.finditer(shown))
+    if not marks:
+        return None
+    line, _, _ = shown[marks[-1].end() :].lstrip().partition("\n")
+    said = line.strip(_AROUND).removesuffix(".").strip(_AROUND)
+    boxes = boxed_answers(said)
+    if boxes:
+        said = ", ".join(dict.fromkeys(box.content.strip() for box in boxes))
+    return said if 0 < len(said) <= MAX_SAID else None
+
+
+def read_answer(payload: Mapping[str, Any], response: str) -> str | None:
+    """A response's answer where `payload["answer_format"]` says that it stands; in `<answer>` tags where it says
+    nothing."""
+    place = payload.get("answer_format")
+    if place == "last":
+        return last_answer(response)
+    if place == "boxed":
+        boxes = boxed_answers(without_thinking(response))
+        return ", ".join(dict.fromkeys(box.content.strip() for box in boxes)) or None
+    return extract_answer(response)
 
 
 class Box(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nemo_brorl.tasks.verifiers.answer import extract_answer
+from nemo_brorl.tasks.verifiers.answer import read_answer
 from nemo_brorl.tasks.verifiers.payload import Payload, accepted_answers
 from nemo_brorl.tasks.verifiers.payload import check_answer as check
 
@@ -11,7 +11,7 @@ __all__ = ["answer", "check", "score"]
 
 def score(payload: Payload, response: str) -> float:
     """Compare the response's answer with `payload["answer"]`; runs of white space count as one blank."""
-    given = extract_answer(response)
+    given = read_answer(payload, response)
     if given is None:
         return 0.0
     words = given.split()
@@ -21,7 +21,7 @@ def score(payload: Payload, response: str) -> float:
 
 def answer(payload: Payload, response: str) -> str | None:
     """The response's answer, one blank for a run of white space."""
-    given = extract_answer(response)
+    given = read_answer(payload, response)
     if not given:
         return None
     return " ".join(given.split())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any
 
-from nemo_brorl.tasks.verifiers.answer import extract_answer
+from nemo_brorl.tasks.verifiers.answer import read_answer
 from nemo_brorl.tasks.verifiers.arithmetic import FUNCTIONS
 from nemo_brorl.tasks.verifiers.payload import is_blank
 from nemo_brorl.tasks.verifiers.reasoning_gym_rules import RULES
@@ -47,7 +47,7 @@ def score(payload: Mapping[str, Any], response: str) -> float:
     scorers are wrong. Raises EvaluationError when a task runs answers
     that is not known to.
     """
-    given = extract_answer(response)
+    given = read_answer(payload, response)
     if given is None or not _is_safe(payload, given):
         return 0.0
     if is_blank(given) and given != payload["answer"]:
@@ -66,7 +66,7 @@ def score(payload: Mapping[str, Any], response: str) -> float:
 
 def answer(payload: Mapping[str, Any], response: str) -> str | None:
     """The response's answer, one blank for a run of white space."""
-    return " ".join((extract_answer(response) or "").split()) or None
+    return " ".join((read_answer(payload, response) or "").split()) or None
 
 
 def check(payload: Mapping[str, Any]) -> Iterator[str]:

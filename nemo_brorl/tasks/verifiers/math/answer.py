@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from nemo_brorl.tasks.verifiers.answer import Box, boxed_answers, extract_answer, without_thinking
+from nemo_brorl.tasks.verifiers.answer import Box, boxed_answers, extract_answer, last_answer, without_thinking
 from nemo_brorl.tasks.verifiers.math.compare import PERCENT, UNITS, USUAL, Rules, are_equal
 from nemo_brorl.tasks.verifiers.math.key import key_of
 from nemo_brorl.tasks.verifiers.math.library import equal_by_library
@@ -22,7 +22,7 @@ from nemo_brorl.tasks.verifiers.math.reading import read
 from nemo_brorl.tasks.verifiers.math.statement import is_prose, stated_answer
 from nemo_brorl.tasks.verifiers.payload import Payload, accepted_answers, check_answer, check_choice, is_number
 
-PLACES = ("anywhere", "boxed", "tags")  # where an answer may stand; the first is the default
+PLACES = ("anywhere", "boxed", "tags", "last")  # where an answer may stand; the first is the default
 TOLERANCE = "relative_tolerance"
 MAX_TAIL = 2000  # characters at the end of a response in which an unmarked answer is looked for, and of any answer
 _FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # what is said so after a box counts, and the box does not
@@ -44,7 +44,7 @@ def check(payload: Payload) -> Iterator[str]:
 def score(payload: Payload, response: str) -> float:
     """1 when the response's answer equals one of `payload["answer"]`. `payload["extract"]`: where it must stand;
     `percent`, `units`, `relative_tolerance`: what is held equal (`compare.py`)."""
-    place = payload.get("extract", PLACES[0])
+    place = place_of(payload)
     given = find_answer(response, place)
     if given is None:
         return 0.0
@@ -61,7 +61,7 @@ def score(payload: Payload, response: str) -> float:
 
 def answer(payload: Payload, response: str) -> str | None:
     """The response's answer in one spelling (`key.py`); what math-verify finds equal may still be two."""
-    place = payload.get("extract", PLACES[0])
+    place = place_of(payload)
     found = find_answer(response, place)
     return key_of(found) if found else None
 
@@ -74,23 +74,32 @@ def load() -> None:
     equal_by_library("x<3", "(1,3)")
 
 
+def place_of(payload: Payload) -> str:
+    """Where an answer must stand: as the verifier's own option says, else as the data's format does."""
+    place: str = payload.get("extract") or payload.get("answer_format") or PLACES[0]
+    return place
+
+
 def find_answer(response: str, place: str = PLACES[0]) -> str | None:
     """The answer of a response, as short as can be told: what is in its box. None when there is none at that place."""
+    if place == "last":
+        said = last_answer(response)
+        return None if said is None else stated_answer(f"answer is {said}")
     shown = without_thinking(response)
     tagged = extract_answer(shown)
     if place == "tags" and tagged is None:
         return None
     text = shown if tagged is None else tagged
     boxes = boxed_answers(text)
-    said = -1  # where the last "final answer is" begins
+    final = -1  # where the last "final answer is" begins
     for match in _FINAL_ANSWER.finditer(text):
-        said = match.start()
-    if boxes and said < boxes[-1].end:
+        final = match.start()
+    if boxes and final < boxes[-1].end:
         return _in_boxes(boxes)
     if place == "boxed":
         return None
-    if said >= 0:
-        return stated_answer(text[said : said + MAX_TAIL])
+    if final >= 0:
+        return stated_answer(text[final : final + MAX_TAIL])
     return stated_answer(text[-MAX_TAIL:], may_be_words=tagged is not None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -21,6 +22,11 @@ from tests.unit.tasks.questions.files import plain_rows, write_jsonl
 SYSTEM = {"role": "system", "content": "row"}
 MESSAGES = ({"role": "user", "content": "w"},)
 TEMPLATE = "{% for message in messages %}{{ message.role }} {{ message.content }} {% endfor %}"
+
+
+def data_config(**settings: Any) -> DataConfig:
+    """Settings under which nothing is added to a question."""
+    return DataConfig(answer_instruction="", **settings)
 
 
 @dataclass
@@ -53,7 +59,7 @@ def word_tokenizer(template: str | None = None) -> ChatTokenizer:
 
 
 def make_stream(max_prompt_tokens: int = 10) -> PromptStream:
-    return PromptStream(CountingSource(), word_tokenizer(), DataConfig(max_prompt_tokens=max_prompt_tokens))
+    return PromptStream(CountingSource(), word_tokenizer(), data_config(max_prompt_tokens=max_prompt_tokens))
 
 
 def mixed_stream(
@@ -66,7 +72,7 @@ def mixed_stream(
         if not path.exists():
             write_jsonl(path, plain_rows(size, f"d{number} q"))
         domains.append(DomainConfig(source="jsonl", path=str(path), name=f"d{number}"))
-    config = DataConfig(source="mixture", domains=domains, held_out_fraction=0.0 if split == "train" else 0.5)
+    config = data_config(source="mixture", domains=domains, held_out_fraction=0.0 if split == "train" else 0.5)
     return PromptStream(make_source(config, split, seed), word_tokenizer(), config, split)
 
 
@@ -124,7 +130,7 @@ def test_every_row_comes_once_an_epoch_however_often_the_run_is_resumed(
 
 def test_shares_hold_although_one_domain_loses_prompts_to_the_limit() -> None:
     domains = [Domain("long", CountingSource(), 1.0, None, 10), Domain("any", CountingSource(), 1.0, None, 60)]
-    stream = PromptStream(Mixture(domains, "1"), word_tokenizer(), DataConfig())
+    stream = PromptStream(Mixture(domains, "1"), word_tokenizer(), data_config())
     counts = Counter(prompt.domain for prompt in stream.take(4096))
     assert counts == {"long": 2048, "any": 2048}
     assert stream.num_skipped == {"long": 1023, "any": 0}
@@ -155,7 +161,7 @@ def test_a_held_out_stream_ends_where_its_files_do(tmp_path: Path) -> None:
 
 def test_a_domain_that_runs_out_of_held_out_rows_leaves_the_others_their_share() -> None:
     domains = [Domain("few", CountingSource(size=3), 1.0, None, 60), Domain("many", CountingSource(), 1.0, None, 60)]
-    stream = PromptStream(Mixture(domains, "1"), word_tokenizer(), DataConfig(), "held_out")
+    stream = PromptStream(Mixture(domains, "1"), word_tokenizer(), data_config(), "held_out")
     assert Counter(prompt.domain for prompt in stream.take(4096)) == {"few": 3, "many": 2048}
 
 
@@ -164,7 +170,7 @@ def test_a_domain_that_runs_out_of_held_out_rows_leaves_the_others_their_share()
     [(None, ["system", "row", "user", "w"]), ("own", ["system", "own", "user", "w"]), ("", ["user", "w"])],
 )
 def test_the_domains_system_prompt_takes_the_place_of_the_rows(system_prompt: str | None, words: list[str]) -> None:
-    stream = PromptStream(ConversationSource(), word_tokenizer(TEMPLATE), DataConfig(system_prompt=system_prompt))
+    stream = PromptStream(ConversationSource(), word_tokenizer(TEMPLATE), data_config(system_prompt=system_prompt))
     (prompt,) = stream.take(1)
     assert stream.tokenizer.decode(prompt.token_ids).split() == words
 
@@ -198,3 +204,10 @@ def test_a_checkpoint_does_not_fit_a_file_that_has_changed(tmp_path: Path) -> No
 def test_a_limit_that_no_prompt_meets_is_an_error() -> None:
     with pytest.raises(DataError, match="longer than data.max_prompt_tokens=1"):
         make_stream(max_prompt_tokens=1).take(1)
+
+
+def test_looking_at_the_next_prompts_takes_none() -> None:
+    stream = make_stream()
+    seen = [prompt.uid for prompt in stream.peek(3)]
+    assert stream.position == 0
+    assert [prompt.uid for prompt in stream.take(3)] == seen == ["train/0", "train/1", "train/3"]

@@ -1,0 +1,246 @@
+"""Rehearsal before training: a few prompts, a few rollouts of each, what they earned and why, and what that says of the
+run: how many groups will be informative, and how long a step will take.
+
+Nothing of the run is used up: prompts are looked at without being taken, and rollouts have seeds of their own group.
+Responses are hostile text; they are shown with their control characters written out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+
+from nemo_brorl.algorithm.theory.rollout_size import expected_keep_rate
+from nemo_brorl.config.derived import data_parallel_size, stage_sizes
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import Console, inert
+from nemo_brorl.core.object_store import fetch
+from nemo_brorl.ports import Policy
+from nemo_brorl.rollouts.group_size.wave_weights import Draw
+from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.tasks.questions.answer_format import place_of_answer
+from nemo_brorl.tasks.verifiers.answer import last_answer, read_answer
+from nemo_brorl.tasks.verifiers.math.answer import find_answer, place_of
+from nemo_brorl.tasks.verifiers.payload import accepted_answers
+from nemo_brorl.tasks.verifiers.registry import names_in
+from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
+
+NUM_PROMPTS = 8
+NUM_ROLLOUTS = 8  # of each prompt
+LIMIT_S = 40.0  # then what is unfinished is cut
+NUM_SHOWN = 3  # responses
+MAX_SHOWN = 700  # characters of a prompt or a response: its end, where the answer is
+NUM_SCORED = 8  # responses that the policy scores, to time it
+FORWARD_PASSES = 3.0  # of an update: forward, and backward as two
+PLACES = {
+    "tags": "between <answer> and </answer>",
+    "boxed": "in \\boxed{}",
+    "last": 'behind the last "answer is", "Answer:" or "####"',
+    "anywhere": "in tags, in a box, or where the text states it",
+}
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What was sampled."""
+
+    groups: list[ScoredGroup]  # of what ended in time
+    num_asked: int
+    num_tokens: int  # sampled, also of what did not end
+    seconds: float
+
+
+def rehearse(config: BroRLConfig, prompts: Sequence[Prompt], sampler: Sampler, limit_s: float = LIMIT_S) -> Rehearsed:
+    """Sample and score `NUM_ROLLOUTS` of each prompt under the settings of training, for `limit_s` seconds at most."""
+    rollouts = config.rollouts
+    sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens, rollouts.max_turn_tokens)
+    start = time.monotonic()
+    groups: dict[str, ScoredGroup] = {}
+    stream = sampler.open_stream(chunk_size=NUM_ROLLOUTS)
+    is_cut = False
+    with closing(stream), sampler.stage("rehearse"):
+        for prompt in prompts:
+            stream.open(prompt, Draw(NUM_ROLLOUTS, 1.0), sampling)
+        while not stream.is_idle:
+            for group in stream.advance():
+                stream.release(group.uid)
+                if group.num_finished:
+                    groups[group.uid] = group.close()
+            seconds = time.monotonic() - start
+            if seconds > limit_s and not is_cut:
+                stream.cut()
+                is_cut = True
+            sampler.console.progress("rehearse", stream.num_settled, stream.num_asked, "rollouts", seconds)
+    sampler.console.clear()
+    in_order = [groups[prompt.uid] for prompt in prompts if prompt.uid in groups]
+    return Rehearsed(in_order, NUM_ROLLOUTS * len(prompts), stream.num_tokens, stream.sampled_at - start)
+
+
+def tell(
+    config: BroRLConfig,
+    rehearsed: Rehearsed,
+    decode: Decode,
+    console: Console,
+    policy: Policy | None = None,
+) -> None:
+    """Print the rehearsal. With a policy, the seconds of a step are those of sampling and learning."""
+    groups = rehearsed.groups
+    finished = sum(group.group.num_rollouts for group in groups)
+    console.line(f"rehearsal: {finished} of {rehearsed.num_asked} responses ended in {rehearsed.seconds:.1f} s")
+    if not groups:
+        console.line(
+            f"  none ended within {LIMIT_S:g} s: lower rollouts.max_response_tokens="
+            f"{config.rollouts.max_response_tokens}, or take a smaller model"
+        )
+        return
+    for line in shown_responses(groups, decode):
+        console.line(line)
+    console.line(keep_rate_line(groups, config))
+    console.line(step_line(config, rehearsed, policy))
+
+
+def shown_responses(groups: Sequence[ScoredGroup], decode: Decode) -> list[str]:
+    """Lines about three responses: the best, the middle and the worst by reward, with what each was paid for."""
+    places = []
+    for number, group in enumerate(groups):
+        for place, reward in enumerate(group.rewards.tolist()):
+            places.append((reward, number, place))
+    places.sort(key=lambda item: item[0], reverse=True)
+    middle = len(places) // 2
+    chosen = dict.fromkeys((0, middle, len(places) - 1))
+    lines = summary(groups)
+    for rank in list(chosen)[:NUM_SHOWN]:
+        reward, number, place = places[rank]
+        group = groups[number]
+        response = decode(response_ids(group, place))
+        lines.append(
+            f"  reward {reward:.2f} for {group.prompt.uid} ({group.prompt.task}): {why(group, place, response)}"
+        )
+        lines += quoted("asked", asked(group.prompt, decode))
+        lines += quoted("said", response)
+    return lines
+
+
+def summary(groups: Sequence[ScoredGroup]) -> list[str]:
+    """One line about all responses."""
+    rewards = np.concatenate([group.rewards for group in groups])
+    is_stopped = np.concatenate([group.group.is_stopped for group in groups])
+    tokens = np.concatenate([group.group.lengths for group in groups])
+    right = int((rewards >= SUCCESS_REWARD).sum())
+    num_cut = int((~is_stopped).sum())
+    return [
+        f"  reward {rewards.mean():.3f}, {right} of {len(rewards)} right, {num_cut} cut at their limit, "
+        f"{tokens.mean():.0f} tokens in the mean"
+    ]
+
+
+def response_ids(group: ScoredGroup, place: int) -> list[int]:
+    """Tokens of one response of a group."""
+    for chunk in group.group.chunks:
+        if place < len(chunk.lengths):
+            arrays = fetch(chunk.data)
+            start, end = arrays.offsets[place : place + 2].tolist()
+            ids: list[int] = arrays.token_ids[start:end].tolist()
+            return ids
+        place -= len(chunk.lengths)
+    raise IndexError(f"the group of {group.prompt.uid} has no response {place}")
+
+
+def asked(prompt: Prompt, decode: Decode) -> str:
+    """What the model read: the last message, or the whole prompt."""
+    if prompt.messages:
+        return prompt.messages[-1]["content"]
+    return decode(prompt.token_ids)
+
+
+def why(group: ScoredGroup, place: int, response: str) -> str:
+    """What the verifier read of a response, and compared it with."""
+    prompt = group.prompt
+    is_cut = not group.group.is_stopped[place]
+    cut = f"; it was cut at {group.group.lengths[place]} tokens, before its end" if is_cut else ""
+    names = names_in(prompt.verifier, prompt.payload)
+    if "math" in names:
+        looked = place_of(prompt.payload)
+        found = find_answer(response, looked)
+    else:
+        looked = place_of_answer(prompt.verifier, prompt.payload, prompt.payload.get("answer_format", "auto")) or ""
+        found = read_answer(prompt.payload, response)
+    if not looked:
+        return f"scored by {prompt.verifier}{cut}"
+    reference = ""
+    if "answer" in prompt.payload:
+        accepted = " or ".join(repr(inert(text)) for text in accepted_answers(prompt.payload))
+        reference = f"the reference is {accepted}"
+    if found is not None:
+        return f"answer found: {inert(found)!r}, {reference}{cut}"
+    elsewhere = last_answer(response)
+    hint = ""
+    if elsewhere is not None and looked != "last":
+        hint = f"; it says {inert(elsewhere)!r} elsewhere (data.answer_format=last reads that)"
+    return f"no answer found {PLACES[looked]}{hint}; {reference}{cut}"
+
+
+def quoted(title: str, text: str) -> list[str]:
+    """A text behind bars, its end where it is long."""
+    shown = inert(text.strip())
+    if len(shown) > MAX_SHOWN:
+        shown = f"… {shown[-MAX_SHOWN:]}"
+    lines = [f"    {title}:"]
+    lines += [f"    | {line}" for line in shown.splitlines() or [""]]
+    return lines
+
+
+def keep_rate_line(groups: Sequence[ScoredGroup], config: BroRLConfig) -> str:
+    """How many groups will be informative at the run's N."""
+    successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
+    sizes = [len(group.rewards) for group in groups]
+    num, _ = stage_sizes(config)[0]
+    kept = expected_keep_rate(successes, sizes, num)
+    line = (
+        f"  informative groups to expect at N = {num}: {kept.mean:.0%} (80 % interval {kept.low:.0%} … {kept.high:.0%})"
+    )
+    if not any(successes):
+        line += "; nothing was right: easier questions, another data.answer_format, `brorl sft` first, or a larger N"
+    elif successes == sizes:
+        line += "; everything was right: harder questions"
+    return line
+
+
+def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) -> str:
+    """Seconds of a step, at the pace of the rehearsal."""
+    groups = rehearsed.groups
+    num, prompts = stage_sizes(config)[0]
+    successes = [int((group.rewards >= SUCCESS_REWARD).sum()) for group in groups]
+    kept = 1.0
+    if config.dynamic_sampling.enabled and config.dynamic_sampling.fill == "full":
+        rate = expected_keep_rate(successes, [len(group.rewards) for group in groups], num).mean
+        kept = max(rate, 1 / config.dynamic_sampling.max_sampled)
+    mean = float(np.concatenate([group.group.lengths for group in groups]).mean())
+    sampling = num * prompts / kept * mean / max(1.0, rehearsed.num_tokens / rehearsed.seconds)
+    line = f"  a step: {num} × {prompts} rollouts of {mean:.0f} tokens; sampling about {sampling:,.0f} s at this pace"
+    if policy is None:
+        return f"{line}; learning: brorl plan"
+    return f"{line}, learning about {learning_s(config, groups, policy, mean):,.0f} s"
+
+
+def learning_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
+    """Seconds of an update, from the time that the policy takes to score a few responses: each replica scores all."""
+    prompts, responses = [], []
+    for group in groups[:NUM_SCORED]:
+        prompts.append(list(group.prompt.token_ids))
+        responses.append(response_ids(group, 0))
+    start = time.monotonic()
+    policy.log_probs(prompts, responses, with_fp8=False)
+    per_token = (time.monotonic() - start) / (sum(map(len, prompts)) + sum(map(len, responses)))
+    num, num_prompts = stage_sizes(config)[0]
+    mini_batches = config.algorithm.num_mini_batches
+    passes = FORWARD_PASSES + (mini_batches - 1) / mini_batches
+    passes += config.algorithm.kl.coefficient > 0
+    passes += config.policy.recompute == "full"
+    return passes * num * num_prompts * mean_tokens * per_token / data_parallel_size(config)

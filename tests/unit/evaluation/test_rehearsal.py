@@ -1,0 +1,136 @@
+"""The rehearsal: what it shows of a model, and that it uses nothing up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nemo_brorl.algorithm.theory.rollout_size import expected_keep_rate
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import Console, inert
+from nemo_brorl.evaluation.rehearsal import Rehearsed, quoted, rehearse, tell, why
+from nemo_brorl.types import ScoredGroup
+from tests.support.fakes import FakeGenerator, ListSink, make_group, make_prompt
+from tests.support.loop import fake, make_trainer, small_config
+
+ANSWERS = {10: "<answer>7</answer>", 20: "The answer is 7.", 30: "I do not know", 0: "<answer>8</answer>"}
+
+
+def decode(token_ids: Sequence[int]) -> str:
+    """Text of a response by its first token, which is ten times its place in the group."""
+    return ANSWERS.get(token_ids[0], "the question")
+
+
+def group_of(rewards: Sequence[float], verifier: str = "exact_match", **payload: Any) -> ScoredGroup:
+    group = make_group(rewards)
+    prompt = replace(group.prompt, verifier=verifier, payload={"answer": "7", **payload})
+    return replace(group, group=replace(group.group, prompt=prompt))
+
+
+def lines_of(capsys: pytest.CaptureFixture[str], groups: list[ScoredGroup], num_asked: int = 4) -> str:
+    config = BroRLConfig()
+    tell(config, Rehearsed(groups, num_asked, num_tokens=8, seconds=2.0), decode, Console())
+    return capsys.readouterr().out
+
+
+def test_three_responses_are_shown_with_what_they_earn_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = lines_of(capsys, [group_of([0.0, 1.0, 0.0, 0.0])])
+    assert "rehearsal: 4 of 4 responses ended in 2.0 s" in printed
+    assert "reward 0.250, 1 of 4 right" in printed
+    assert "reward 1.00 for train/0 (toy): answer found: '7', the reference is '7'" in printed
+    assert "no answer found between <answer> and </answer>; the reference is '7'" in printed
+    assert printed.count("    said:") == 3
+    assert "    | <answer>7</answer>" in printed
+
+
+def test_an_answer_that_stands_elsewhere_is_pointed_out() -> None:
+    group = group_of([0.0] * 4)
+    found = why(group, 2, "The answer is 7.")
+    assert "it says '7' elsewhere (data.answer_format=last reads that)" in found
+    assert why(group_of([1.0], answer_format="last"), 0, "The answer is 7.").startswith("answer found: '7'")
+    assert why(group_of([1.0], verifier="math"), 0, "so $x = 7$").startswith("answer found: ")
+    assert why(group_of([1.0], verifier="language"), 0, "so") == "scored by language"
+
+
+def test_a_response_that_was_cut_says_so() -> None:
+    group = group_of([0.0])
+    [chunk] = group.group.chunks
+    cut = replace(group.group, chunks=(replace(chunk, is_stopped=np.array([False])),))
+    assert why(replace(group, group=cut), 0, "I think").endswith("it was cut at 2 tokens, before its end")
+
+
+def test_groups_that_are_all_wrong_say_what_to_change(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = lines_of(capsys, [group_of([0.0] * 4)])
+    assert (
+        "nothing was right: easier questions, another data.answer_format, `brorl sft` first, or a larger N" in printed
+    )
+
+
+def test_the_time_of_a_step_follows_from_the_pace(capsys: pytest.CaptureFixture[str]) -> None:
+    config = BroRLConfig()
+    config.rollouts.num_per_prompt, config.rollouts.prompts_per_step = 8, 4
+    config.dynamic_sampling.enabled = False
+    tell(config, Rehearsed([group_of([0.0, 1.0])], 2, num_tokens=8, seconds=2.0), decode, Console())
+    # 8 x 4 rollouts of 2 tokens at 4 tokens a second
+    assert "a step: 8 × 4 rollouts of 2 tokens; sampling about 16 s at this pace" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J\x1b]0;owned\x07", "a\rb", "\u202etxt", "\x9b31m", "\udc80", "\u2028"])
+def test_hostile_text_reaches_a_terminal_inert(text: str) -> None:
+    shown = inert(text)
+    assert shown.isprintable()
+    assert shown.encode("utf-8")
+    assert inert("a\nb ü 7") == "a\nb ü 7"
+
+
+def test_long_text_is_shown_by_its_end() -> None:
+    lines = quoted("said", "x" * 5000 + " end")
+    assert lines[1].startswith("    | … x")
+    assert lines[1].endswith(" end")
+    assert len(lines[1]) < 800
+
+
+def test_little_evidence_leaves_a_wide_interval() -> None:
+    mixed = expected_keep_rate([1, 4, 0, 8, 2, 0, 3, 5], [8] * 8, 16)
+    none = expected_keep_rate([0] * 8, [8] * 8, 16)
+    many = expected_keep_rate([0] * 8, [8] * 8, 512)
+    assert none.low <= none.mean < 0.3 < mixed.low < mixed.mean < mixed.high
+    assert none.mean < many.mean, "a larger N finds what is rare"
+    assert many.high - many.low > 0.3, "64 wrong responses say little about 512"
+
+
+def test_what_does_not_end_in_time_is_cut(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config())
+    generator = trainer.parts.generator
+    assert isinstance(generator, FakeGenerator)
+    generator.held_from = 0
+    found = rehearse(small_config(), [make_prompt("train/0")], trainer.parts.sampler, limit_s=-1.0)
+    assert found.groups == []
+    tell(small_config(), found, decode, Console())
+    assert "none ended within 40 s: lower rollouts.max_response_tokens=32" in capsys.readouterr().out
+
+
+def steady(row: Mapping[str, float]) -> dict[str, float]:
+    """Metrics that no clock is in."""
+    return {name: value for name, value in row.items() if not re.search(r"time/|_per_s|seconds", name)}
+
+
+def test_training_is_the_same_with_and_without(tmp_path: Path) -> None:
+    plain, rehearsed = (make_trainer(tmp_path / name, small_config()) for name in ("plain", "rehearsed"))
+    prompts = [make_prompt(f"train/{index}") for index in range(4)]
+    assert len(rehearse(small_config(), prompts, rehearsed.parts.sampler).groups) == 4
+    plain.fit()
+    rehearsed.fit()
+    sinks = (plain.parts.sink, rehearsed.parts.sink)
+    assert isinstance(sinks[0], ListSink)
+    assert isinstance(sinks[1], ListSink)
+    for (step, row), (other_step, other) in zip(sinks[0].rows, sinks[1].rows, strict=True):
+        assert step == other_step
+        assert steady(row) == pytest.approx(steady(other), nan_ok=True)
+    assert fake(plain).weight == fake(rehearsed).weight
