@@ -37,14 +37,12 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     config, model_folder = sized(config, console)
     from nemo_brorl.commands import wiring  # Ray, Megatron, tokenizers: only for settings that hold
 
-    start = time.monotonic()
-    watch = Stopwatch()
+    start, watch = time.monotonic(), Stopwatch()
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, model_folder)
         run_folder = claim_run_folder(config)
-    wiring.say_instructions(inputs, console)
     with watch.measure("constants"):
-        wiring.try_constants(config)
+        wiring.look_at_questions(config, inputs, console)
     stop = StopRequest(time_limit_s(config), grace_s(os.environ))
     stop.install()
     heartbeat = Heartbeat(Timeline(config.timeline.enabled))
@@ -78,8 +76,7 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
             stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
             stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in watch.seconds.items())
             console.line(f"ready after {time.monotonic() - start:.1f} s ({stages})")
-            if config.trainer.rehearsal and trainer.step_number == 0 and config.trainer.max_steps:
-                wiring.rehearse(config, inputs, actors, sampler, console)
+            wiring.rehearse_once(config, inputs, actors, trainer, console)
             trainer.fit()
     print_summary(console, run_folder, time.monotonic() - start)
     return SAVED if stop.goes_on_later and trainer.step_number < config.trainer.max_steps else 0

@@ -40,6 +40,7 @@ from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
 from nemo_brorl.training.parts import Parts
 from nemo_brorl.training.store.store import make_store
+from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import Prompt
 
 log = get_logger(__name__)
@@ -239,6 +240,12 @@ def say_instructions(inputs: Inputs, console: Console) -> None:
         )
 
 
+def look_at_questions(config: BroRLConfig, inputs: Inputs, console: Console) -> None:
+    """Say what is added to questions, and try constants. Raises as `try_constants`."""
+    say_instructions(inputs, console)
+    try_constants(config)
+
+
 def rehearse(
     config: BroRLConfig,
     inputs: Inputs,
@@ -249,6 +256,18 @@ def rehearse(
     """Show what the model says to a few questions, and what it earns."""
     rehearsed = rehearsal.rehearse(config, inputs.prompts.peek(NUM_PROMPTS), sampler)
     rehearsal.tell(config, rehearsed, inputs.tokenizer.decode, console, actors.policy)
+
+
+def rehearse_once(
+    config: BroRLConfig,
+    inputs: Inputs,
+    actors: Actors,
+    trainer: BroRLTrainer,
+    console: Console,
+) -> None:
+    """Rehearse a run that is about to begin, where it should."""
+    if config.trainer.rehearsal and trainer.step_number == 0 and config.trainer.max_steps:
+        rehearse(config, inputs, actors, trainer.parts.sampler, console)
 
 
 @contextlib.contextmanager

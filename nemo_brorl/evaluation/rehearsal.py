@@ -21,6 +21,7 @@ from nemo_brorl.core.console import Console, inert
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
+from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.tasks.questions.answer_format import place_of_answer
 from nemo_brorl.tasks.verifiers.answer import last_answer, read_answer
@@ -61,7 +62,7 @@ def rehearse(config: BroRLConfig, prompts: Sequence[Prompt], sampler: Sampler, l
     rollouts = config.rollouts
     sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens, rollouts.max_turn_tokens)
     start = time.monotonic()
-    groups: dict[str, ScoredGroup] = {}
+    settled: dict[str, OpenGroup] = {}
     stream = sampler.open_stream(chunk_size=NUM_ROLLOUTS)
     is_cut = False
     with closing(stream), sampler.stage("rehearse"):
@@ -70,15 +71,14 @@ def rehearse(config: BroRLConfig, prompts: Sequence[Prompt], sampler: Sampler, l
         while not stream.is_idle:
             for group in stream.advance():
                 stream.release(group.uid)
-                if group.num_finished:
-                    groups[group.uid] = group.close()
+                settled[group.uid] = group
             seconds = time.monotonic() - start
             if seconds > limit_s and not is_cut:
                 stream.cut()
                 is_cut = True
             sampler.console.progress("rehearse", stream.num_settled, stream.num_asked, "rollouts", seconds)
     sampler.console.clear()
-    in_order = [groups[prompt.uid] for prompt in prompts if prompt.uid in groups]
+    in_order = [settled[prompt.uid].close() for prompt in prompts if settled[prompt.uid].num_finished]
     return Rehearsed(in_order, NUM_ROLLOUTS * len(prompts), stream.num_tokens, stream.sampled_at - start)
 
 
