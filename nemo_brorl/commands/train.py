@@ -35,14 +35,14 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     check_functions(config)
     console = Console()
     config, model_folder = sized(config, console)
-    from nemo_brorl.commands import wiring  # Ray, Megatron, tokenizers: only for settings that hold
+    from nemo_brorl.commands import rehearse, wiring  # Ray, Megatron, tokenizers: only for settings that hold
 
     start, watch = time.monotonic(), Stopwatch()
     with watch.measure("inputs"):
         inputs = wiring.read_inputs(config, model_folder)
         run_folder = claim_run_folder(config)
     with watch.measure("constants"):
-        wiring.look_at_questions(config, inputs, console)
+        rehearse.look_at_questions(config, inputs, console)
     stop = StopRequest(time_limit_s(config), grace_s(os.environ))
     stop.install()
     heartbeat = Heartbeat(Timeline(config.timeline.enabled))
@@ -76,7 +76,7 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
             stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
             stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in watch.seconds.items())
             console.line(f"ready after {time.monotonic() - start:.1f} s ({stages})")
-            wiring.rehearse_once(config, inputs, actors, trainer, console)
+            rehearse.rehearse_once(config, inputs, actors, trainer, console)
             trainer.fit()
     print_summary(console, run_folder, time.monotonic() - start)
     return SAVED if stop.goes_on_later and trainer.step_number < config.trainer.max_steps else 0

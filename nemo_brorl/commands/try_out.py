@@ -22,13 +22,13 @@ def try_out(config: BroRLConfig, line: CommandLine) -> int:
     """Start engines and verifiers, and rehearse."""
     console, start = Console(), time.monotonic()
     config, model_folder = sized(config, console, with_policy=False)
-    from nemo_brorl.commands import wiring  # Ray, tokenizers: only for settings that hold
+    from nemo_brorl.commands import rehearse, wiring  # Ray, tokenizers: only for settings that hold
 
     inputs = wiring.read_inputs(config, model_folder)
-    wiring.say_instructions(inputs, console)
+    rehearse.say_instructions(inputs, console)
     watch = Stopwatch()
     with wiring.start_actors(config, model_folder, inputs.verifiers, watch, with_policy=False) as actors:
         wiring.wait_ready(actors, watch)
         console.line(f"ready after {time.monotonic() - start:.1f} s")
-        wiring.rehearse(config, inputs, actors, wiring.make_sampler(config, actors, console), console)
+        rehearse.rehearse(config, inputs, actors, wiring.make_sampler(config, actors, console), console)
     return 0

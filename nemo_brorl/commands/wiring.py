@@ -17,9 +17,8 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.evaluation import Evaluator, rehearsal
+from nemo_brorl.evaluation import Evaluator
 from nemo_brorl.evaluation.benchmarks import held_out_prompts
-from nemo_brorl.evaluation.rehearsal import NUM_PROMPTS
 from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.megatron_policy import MegatronPolicy
@@ -40,7 +39,6 @@ from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
 from nemo_brorl.training.parts import Parts
 from nemo_brorl.training.store.store import make_store
-from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import Prompt
 
 log = get_logger(__name__)
@@ -228,46 +226,6 @@ def trainer_parts(
         decode=inputs.tokenizer.decode,
         run_folder=run_folder,
     )
-
-
-def say_instructions(inputs: Inputs, console: Console) -> None:
-    """Say what is added to questions so that the model knows where its answer has to stand."""
-    inputs.prompts.peek(NUM_PROMPTS)
-    for verifier, instruction in inputs.prompts.instructions.items():
-        console.line(
-            f"answers: verifier {verifier} reads them in one place, which neither questions nor system prompt name; "
-            f"added to every question: {instruction!r} (data.answer_instruction)"
-        )
-
-
-def look_at_questions(config: BroRLConfig, inputs: Inputs, console: Console) -> None:
-    """Say what is added to questions, and try constants. Raises as `try_constants`."""
-    say_instructions(inputs, console)
-    try_constants(config)
-
-
-def rehearse(
-    config: BroRLConfig,
-    inputs: Inputs,
-    actors: Actors,
-    sampler: Sampler,
-    console: Console,
-) -> None:
-    """Show what the model says to a few questions, and what it earns."""
-    rehearsed = rehearsal.rehearse(config, inputs.prompts.peek(NUM_PROMPTS), sampler)
-    rehearsal.tell(config, rehearsed, inputs.tokenizer.decode, console, actors.policy)
-
-
-def rehearse_once(
-    config: BroRLConfig,
-    inputs: Inputs,
-    actors: Actors,
-    trainer: BroRLTrainer,
-    console: Console,
-) -> None:
-    """Rehearse a run that is about to begin, where it should."""
-    if config.trainer.rehearsal and trainer.step_number == 0 and config.trainer.max_steps:
-        rehearse(config, inputs, actors, trainer.parts.sampler, console)
 
 
 @contextlib.contextmanager

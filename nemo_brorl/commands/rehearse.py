@@ -1,0 +1,51 @@
+"""A look at questions and responses before a run begins: what is added to questions, and the rehearsal."""
+
+from __future__ import annotations
+
+from nemo_brorl.commands import wiring
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import Console
+from nemo_brorl.evaluation import rehearsal
+from nemo_brorl.evaluation.rehearsal import NUM_PROMPTS
+from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.training.trainer import BroRLTrainer
+
+
+def say_instructions(inputs: wiring.Inputs, console: Console) -> None:
+    """Say what is added to questions so that the model knows where its answer has to stand."""
+    inputs.prompts.peek(NUM_PROMPTS)
+    for verifier, instruction in inputs.prompts.instructions.items():
+        console.line(
+            f"answers: verifier {verifier} reads them in one place, which neither questions nor system prompt name; "
+            f"added to every question: {instruction!r} (data.answer_instruction)"
+        )
+
+
+def look_at_questions(config: BroRLConfig, inputs: wiring.Inputs, console: Console) -> None:
+    """Say what is added to questions, and try constants. Raises as `try_constants`."""
+    say_instructions(inputs, console)
+    wiring.try_constants(config)
+
+
+def rehearse(
+    config: BroRLConfig,
+    inputs: wiring.Inputs,
+    actors: wiring.Actors,
+    sampler: Sampler,
+    console: Console,
+) -> None:
+    """Show what the model says to a few questions, and what it earns."""
+    rehearsed = rehearsal.rehearse(config, inputs.prompts.peek(NUM_PROMPTS), sampler)
+    rehearsal.tell(config, rehearsed, inputs.tokenizer.decode, console, actors.policy)
+
+
+def rehearse_once(
+    config: BroRLConfig,
+    inputs: wiring.Inputs,
+    actors: wiring.Actors,
+    trainer: BroRLTrainer,
+    console: Console,
+) -> None:
+    """Rehearse a run that is about to begin, where it should."""
+    if config.trainer.rehearsal and trainer.step_number == 0 and config.trainer.max_steps:
+        rehearse(config, inputs, actors, trainer.parts.sampler, console)
