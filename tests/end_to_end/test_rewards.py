@@ -20,6 +20,7 @@ from nemo_brorl.tasks.scoring.pool import VerifierPool
 from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
 from tests.support.bad_verifiers import MISBEHAVE
+from tests.support.scoring_service import scores_by, serving
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=16)
 
@@ -74,6 +75,25 @@ def test_a_hang_and_a_crash_cost_their_own_samples_only(pool: VerifierPool, mode
     scored = {item.chunk.request.first_index: item for item in pool.score(chunks)}
     assert [scored[index].rewards.tolist() for index in range(4)] == [[1, 0, 1], [1, 1], [0, 1], [1]]
     assert [scored[index].num_failed for index in range(4)] == [1, 0, 1, 0]
+
+
+def test_chunks_of_a_prompt_ask_a_service_once_and_what_it_cost_comes_back(
+    cluster: None, model_folder: Path, tmp_path: Path
+) -> None:
+    with serving(scores_by(lambda text: float("fine" in text))) as service:
+        prompt = Prompt("train/0", "toy", service.url, (1,), {}, messages=({"role": "user", "content": "well?"},))
+        pool = VerifierPool(RewardsConfig(num_workers=2), model_folder, [service.url], record_folder=tmp_path)
+        pool.wait_ready()
+        rows = [["fine", "answer"], ["answer", "fine", "fine"]]
+        chunks = [make_chunk(model_folder, prompt, row, index) for index, row in enumerate(rows)]
+        scored = {item.chunk.request.first_index: item for item in pool.score(chunks)}
+        metrics = pool.metrics()
+        pool.close()
+    assert [scored[index].rewards.tolist() for index in range(2)] == [[1, 0], [0, 1, 1]]
+    assert (metrics["service/responses"], metrics["service/asked"]) == (5, 2)
+    assert pool.metrics() == {}
+    recorded = [path.read_text().count("\n") for path in tmp_path.glob("worker_*.jsonl")]
+    assert sum(recorded) == 2
 
 
 def test_chunks_are_submitted_and_polled_one_by_one_and_an_empty_one_comes_back(
