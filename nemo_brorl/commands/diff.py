@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from nemo_brorl.config.same_run import RECORD, leaves
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.metric_sinks import read_metrics
@@ -122,10 +123,16 @@ def differing_settings(
     a: Mapping[str, Any],
     b: Mapping[str, Any],
 ) -> list[tuple[str, str, str]]:
-    """(name, value of A, value of B) where they differ."""
+    """(name, value of A, value of B) where they differ. One that a run's version did not have is listed where the other
+    run has not left it at its default."""
+    structure = OmegaConf.structured(BroRLConfig)
+    defaults = dict(leaves(OmegaConf.to_container(structure), ""))
     found = []
     for name in sorted(a.keys() | b.keys()):
-        was, now = a.get(name, UNSET), b.get(name, UNSET)
+        was = a.get(name, UNSET)
+        now = b.get(name, UNSET)
+        if UNSET in (was, now) and defaults.get(name, UNSET) in (was, now):
+            continue
         if was != now and name not in NOT_COMPARED:
             found.append((name, _setting(was), _setting(now)))
     return found

@@ -27,7 +27,8 @@ def two_runs(folder: Path) -> tuple[str, str]:
     rows_a = [validation(0, 0.2, 0.01), {"step": 1, "reward/mean": 0.25}, validation(2, 0.5, 0.03)]
     rows_b = [validation(0, 0.2, 0.01), {"step": 1, "reward/mean": 0.5}, validation(2, 0.6, 0.04)]
     a = make_run(folder / "a", "rollouts: {num_per_prompt: 16}\ntrainer: {seed: 1}\nexp_manager: {}\n", rows_a)
-    b = make_run(folder / "b", "rollouts: {num_per_prompt: 512}\ntrainer: {seed: 1}\nstore: {text: true}\n", rows_b)
+    newer = "store: {text: true, enabled: true}\n"  # of which enabled is the default
+    b = make_run(folder / "b", f"rollouts: {{num_per_prompt: 512}}\ntrainer: {{seed: 1}}\n{newer}", rows_b)
     return str(a), str(b)
 
 
@@ -38,7 +39,7 @@ def test_settings_that_differ_and_those_that_one_version_lacks_are_listed(
     found = json.loads(capsys.readouterr().out)
     assert {"name": "rollouts.num_per_prompt", "a": "16", "b": "512"} in found["settings"]
     assert {"name": "store.text", "a": "–", "b": "true"} in found["settings"]
-    assert not any(setting["name"] == "trainer.seed" for setting in found["settings"])
+    assert len(found["settings"]) == 2
 
 
 def test_a_difference_of_scores_has_the_interval_of_independent_errors() -> None:
