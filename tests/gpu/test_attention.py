@@ -15,8 +15,9 @@ SHAPES = ((20, [30, 12, 30, 7]), (300, [40] * 24), (33, [5, 90, 700]), (5, [])) 
 NUM_HEADS, NUM_KV, HEAD_SIZE = 8, 2, 64
 
 
-def make_row(prompt_length: int, lengths: list[int]) -> Any:
-    """A shared segment and a document, padded for FlexAttention."""
+def make_row(prompt_length: int, lengths: list[int], least_shared: int = 0) -> Any:
+    """A shared segment and a document, padded for FlexAttention. All tokens are the same: where more than the prompt is
+    shared, stretches stand on each other."""
     from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
     from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
     from nemo_brorl.policy.rows.row_builder import build_row
@@ -28,7 +29,7 @@ def make_row(prompt_length: int, lengths: list[int]) -> Any:
         ]
         return PackedSegment(np.ones(prompt, np.int32), tuple(made))
 
-    settings = RowSettings(torch.device("cuda"), ROW_MULTIPLE, attention="flex")
+    settings = RowSettings(torch.device("cuda"), ROW_MULTIPLE, attention="flex", least_shared=least_shared)
     return build_row([segment(prompt_length, lengths), segment(11, [17])], 1.0, settings)
 
 
@@ -44,13 +45,17 @@ def outputs_and_gradients(attend: Any, row: Any, dtype: torch.dtype) -> list[tor
     return [output.detach(), *(part.grad for part in heads)]
 
 
+TREES = pytest.mark.parametrize("least_shared", [0, 5], ids=["prompts", "trees"])
+
+
+@TREES
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 5e-3), (torch.bfloat16, 3e-2)], ids=["fp32", "bf16"])
-def test_flex_equals_the_block_loop(dtype: torch.dtype, tolerance: float) -> None:
+def test_flex_equals_the_block_loop(dtype: torch.dtype, tolerance: float, least_shared: int) -> None:
     from nemo_brorl.policy.model.attention_flex import attend_with_flex
     from nemo_brorl.policy.model.attention_sdpa import attend_by_blocks
 
     for shape in SHAPES:
-        row = make_row(*shape)
+        row = make_row(*shape, least_shared)
         for mine, expected in zip(
             outputs_and_gradients(attend_with_flex, row, dtype),
             outputs_and_gradients(attend_by_blocks, row, dtype),
@@ -59,12 +64,13 @@ def test_flex_equals_the_block_loop(dtype: torch.dtype, tolerance: float) -> Non
             assert (mine - expected).abs().max() <= tolerance * expected.abs().max(), shape
 
 
-def test_flash_equals_the_block_loop() -> None:
+@TREES
+def test_flash_equals_the_block_loop(least_shared: int) -> None:
     from nemo_brorl.policy.model.attention_flash import attend_with_flash
     from nemo_brorl.policy.model.attention_sdpa import attend_by_blocks
 
     for shape in SHAPES:
-        row = make_row(*shape)
+        row = make_row(*shape, least_shared)
         for mine, expected in zip(
             outputs_and_gradients(attend_with_flash, row, torch.bfloat16),
             outputs_and_gradients(attend_by_blocks, row, torch.bfloat16),
