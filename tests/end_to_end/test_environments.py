@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from nemo_brorl.rollouts.metrics import generation_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
 from nemo_brorl.types import Prompt, Sampling, ScoredGroup
+from tests.support.commands import Command, run
 from tests.support.engine_pool import hf_log_probs, prompt_of, start_pool
 from tests.support.environments import OBSERVATION, EnvironmentVerifier, draw, outcome
 from tests.support.tiny_model import make_tiny_model
@@ -124,3 +127,48 @@ def test_what_is_cut_within_and_between_turns_is_carried_and_goes_on(pool: VllmP
     assert sorted(scored.indices.tolist()) == list(range(32))
     assert set(scored.num_turns.tolist()) == {2, 3}
     assert max(verifier.host.num_steps.values()) == 1, "no turn is taken twice"
+
+
+SMALL = [
+    "data.source=reasoning_gym", "data.tasks=[{name: gcd, config: {max_value: 30}}]",
+    "data.environment=verify_and_retry", "data.environment_settings={max_turns: 3, retry_discount: 0.5}",
+    "rollouts.num_per_prompt=16", "rollouts.prompts_per_step=2", "rollouts.chunk_size=4",
+    "rollouts.max_response_tokens=280", "rollouts.max_turn_tokens=10", "generation.max_model_len=500",
+    "dynamic_sampling.enabled=false", "policy.tokens_per_micro_batch=8192", "algorithm.num_mini_batches=1",
+    "evaluation.num_prompts=2", "evaluation.samples_per_prompt=2", "data.max_prompt_tokens=200",
+    "trainer.max_steps=3", "trainer.val_interval=3", "trainer.save_interval=1",
+    "generation.num_engines=1", "rewards.num_workers=1", "rollouts.save_samples=0",
+]  # fmt: skip
+VOLATILE = ("time/", "generation/", "sync/")  # how fast, and what was in the cache
+
+
+def line(base: Path, folder: Path, *overrides: str) -> list[str]:
+    return ["train", *SMALL, f"policy.model={base}", f"exp_manager.explicit_log_dir={folder}", *overrides]
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    text = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{name: value for name, value in json.loads(row).items() if not name.startswith(VOLATILE)} for row in text]
+
+
+def num_rows(folder: Path) -> int:
+    path = folder / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def test_a_run_killed_between_turns_and_resumed_equals_the_one_that_was_not(folder: Path, tmp_path: Path) -> None:
+    """Two processes of environments, three turns at most, of which most trajectories take all."""
+    run(*line(folder, tmp_path / "whole"))
+    whole = rows(tmp_path / "whole")
+    assert [row["step"] for row in whole] == [0, 1, 2, 3]
+    for row in whole[1:]:
+        assert row["trajectories/turns"] > 2, "a random model answers wrongly"
+        assert row["trajectories/observation_tokens"] > 0
+        assert row["policy/log_prob_mismatch"] < 1e-4
+    assert whole[-1]["validation/turns"] > 2
+    killed = Command(*line(folder, tmp_path / "killed"))
+    killed.wait_for(lambda: num_rows(tmp_path / "killed") >= 3)  # steps 0 to 2 are written: it samples step 3
+    killed.kill()
+    output = run(*line(folder, tmp_path / "killed")).output
+    assert "resumed after step" in output
+    assert rows(tmp_path / "killed") == whole

@@ -134,18 +134,20 @@ class TurnJudge:
     ) -> ResponseScores:
         """Of trajectories that have ended, by what their environments said last."""
         has_failed = np.array([bool(outcome.error) for outcome in outcomes], bool)
-        rewards = turns.rewards[:, -1]
+        # A trajectory whose environment failed earns nothing, for its earlier turns neither.
+        turn_rewards = np.where(has_failed[:, None], np.float32(0), turns.rewards)
+        rewards = turn_rewards[:, -1]
         if self.sums_rewards:
-            rewards = turns.rewards.sum(axis=1)
+            rewards = turn_rewards.sum(axis=1)
         log_probs = [part.sum() for part in _split(arrays, arrays.log_probs)]
         ends = turn_ends(arrays, turns.rewards.shape[1])
         return ResponseScores(
-            rewards=np.where(has_failed, 0, rewards),
+            rewards=rewards,
             num_failed=int(has_failed.sum()),
             repetition=repetition_of(arrays, self.ngram),
             keys=response_keys(arrays),
             log_probs=np.array(log_probs, np.float32),
-            turns=replace(turns, ends=ends),
+            turns=replace(turns, rewards=turn_rewards, ends=ends),
         )
 
     def end_all(self) -> None:

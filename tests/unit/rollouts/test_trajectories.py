@@ -123,6 +123,11 @@ def test_an_environment_that_fails_costs_its_own_trajectory_with_the_reason() ->
     assert set(rewards.values()) == {0.75}
     assert group.num_failed == 1
     assert [evidence.example for evidence in group.evidence if evidence.num_raised] == ["crashed"]
+    by_turn: dict[int, list[float]] = {}
+    for chunk, record in zip(group.group.chunks, group.turns, strict=True):
+        assert record is not None
+        by_turn |= dict(zip(chunk.indices.tolist(), record.rewards.tolist(), strict=True))
+    assert not any(by_turn[3]), "its first turn earns nothing either, whatever credit turns get"
 
 
 def fill_of(config: BroRLConfig, generator: TurnGenerator, verifier: EnvironmentVerifier) -> CarryOver:
