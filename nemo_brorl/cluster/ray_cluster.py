@@ -38,7 +38,7 @@ class RayCluster:
     """A context: inside it Ray is up; on the way out everything started here is gone.
 
     With RAY_ADDRESS set (a Slurm job sets it) it connects, checks that the cluster has the GPUs the config asks for,
-    and leaves it running. Otherwise Ray's processes are ours. Who wants to talk to them needs this run's token, and
+    and leaves it running. Otherwise Ray's processes are ours. Who wants to talk to them needs this process's token, and
     their sockets lie in a folder that other users cannot enter (RAY_TMPDIR names another one). A watch ends the run
     when an essential process is lost: Ray itself would say nothing for a minute or more. BRORL_ACTOR_LOGS=1 shows the
     actors' own output.
@@ -49,11 +49,11 @@ class RayCluster:
         self._is_ours = "RAY_ADDRESS" not in os.environ
         self._processes: list[psutil.Process] = []  # that Ray started here
         self._watch: RayWatch | None = None
-        self._has_own_token = self._is_ours and not any(name in os.environ for name in TOKEN_SETTINGS)
 
     def __enter__(self) -> RayCluster:
-        if self._has_own_token:
-            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # Ray would keep one in a file of the home folder
+        if self._is_ours and not any(name in os.environ for name in TOKEN_SETTINGS):
+            # Ray would keep one in a file of the home folder. It reads ours once: all clusters of a process share it.
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         try:
             self._connect()
         except (ConnectionError, RuntimeError, OSError) as error:
@@ -87,8 +87,6 @@ class RayCluster:
             self._watch.close()
         started = with_descendants(self._processes)
         ray.shutdown()
-        if self._has_own_token:
-            os.environ.pop("RAY_AUTH_TOKEN", None)
         num_left = end_processes(started, END_S)
         if num_left:
             log.warning("%d processes of Ray's had not ended %.0f s after it and were killed", num_left, END_S)

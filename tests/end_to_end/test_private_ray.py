@@ -15,11 +15,13 @@ import os, sys
 import ray
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.config.load import load_config
-with RayCluster(load_config("brorl_cpu", []).trainer):
+trainer = load_config("brorl_cpu", []).trainer
+with RayCluster(trainer):
+    pass
+with RayCluster(trainer):  # the second one of a process
     context = ray.get_runtime_context()
     print(context.gcs_address, ray._private.worker._global_node.get_session_dir_path(), flush=True)
     sys.stdin.readline()
-print("RAY_AUTH_TOKEN" in os.environ, flush=True)
 """
 
 # A guest of this machine, of our own user but without our environment.
@@ -59,9 +61,8 @@ def run() -> Iterator[Run]:
     assert process.stdout is not None
     address, folder = process.stdout.readline().split()
     yield Run(address, folder)
-    left, _ = process.communicate("go on\n", timeout=60)
+    process.communicate("go on\n", timeout=60)
     assert process.returncode == 0
-    assert left == "False\n"  # the token is gone with the cluster
 
 
 def test_who_has_no_token_cannot_run_anything(run: Run) -> None:
