@@ -112,7 +112,9 @@ def test_a_step_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -
         read_spans(tmp_path, 4)
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"{}"), gzip.compress(b'{"traceEvents": [')[:-9]])
+@pytest.mark.parametrize(
+    "content", [b"", b"no gzip", gzip.compress(b"{}", mtime=0), gzip.compress(b'{"traceEvents": [')[:-9]]
+)
 def test_a_damaged_file_is_one_message(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "timeline").mkdir()
     (tmp_path / "timeline" / "step_000001.trace.json.gz").write_bytes(content)
