@@ -112,8 +112,12 @@ def test_a_step_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -
         read_spans(tmp_path, 4)
 
 
+EMPTY_TRACE = gzip.compress(b"{}", mtime=0)
+WHOLE_TRACE = gzip.compress(b'{"traceEvents": [', mtime=0)
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"no gzip", gzip.compress(b"{}", mtime=0), gzip.compress(b'{"traceEvents": [')[:-9]]
+    "content", [b"", b"no gzip", EMPTY_TRACE, WHOLE_TRACE[:-9]], ids=["nothing", "no gzip", "no events", "cut"]
 )
 def test_a_damaged_file_is_one_message(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "timeline").mkdir()
