@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import ray
 
+from nemo_brorl.config.derived import max_num_seqs
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.generation.chunk_messages import ChunkMeta, ChunkProgress
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
@@ -81,12 +82,15 @@ class StandInEngine:
 class StandInVerifier:
     """Answers like `rewards.worker.VerifierWorker`: reads everything, throws a die for each response."""
 
-    def judge(self, chunk: RolloutChunk, data: ChunkArrays) -> Judged:
+    def judge(self, chunk: RolloutChunk, data: ChunkArrays, places: Sequence[int] | None = None) -> Judged:
         payload = chunk.request.prompt.payload
         keys, num = response_keys(data), len(data.offsets) - 1
         rewards = (keys / 2.0**64 < payload["rate"]).astype(np.float32)
         log_probs = np.add.reduceat(data.log_probs, data.offsets[:-1])
         return ResponseScores(rewards, 0, np.zeros(num, np.float32), keys, log_probs), None, None
+
+    def end_episodes(self) -> None:
+        """There are none."""
 
 
 class StandInGenerator:
@@ -105,7 +109,7 @@ class StandInGenerator:
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
         generation = self.config.generation
-        placement = ChunkPlacement([], generation.max_num_seqs, self.config.rollouts.placement, forecast)
+        placement = ChunkPlacement([], max_num_seqs(self.config), self.config.rollouts.placement, forecast)
         return VllmSession(self.handles, placement, generation, self.call_ids, {0}, self.transport)
 
     def stats(self) -> list[EngineStats]:
