@@ -15,9 +15,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nemo_brorl.algorithm.packing import plan_update
+from nemo_brorl.algorithm.packing import Sharing, plan_update
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.commands import wiring
+from nemo_brorl.commands.run import sized
+from nemo_brorl.config.derived import micro_batch_tokens
 from nemo_brorl.config.load import load_config, parse_command_line
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
@@ -32,12 +34,12 @@ from nemo_brorl.types import Sampling, ScoredGroup, UpdatePlan
 def main(argv: Sequence[str]) -> list[float]:
     """Train for `trainer.max_steps` steps. Returns the mean raw reward of each."""
     line = parse_command_line(argv, "train", (__doc__ or "").strip())
-    config = load_config(*line)
     console = Console()
     watch = Stopwatch()
 
-    # Tokenizer and prompts are read before anything expensive starts.
-    inputs = wiring.read_inputs(config, wiring.resolve_model(config))
+    # Sizes that nobody gave are chosen, tokenizer and prompts are read, before anything expensive starts.
+    config, model_folder = sized(load_config(*line), console)
+    inputs = wiring.read_inputs(config, model_folder)
     rewards = []
     with wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch) as actors:
         wiring.wait_ready(actors, watch)
@@ -78,8 +80,8 @@ def plan_step(config: BroRLConfig, groups: Sequence[ScoredGroup], step: int, num
         make_train_batch(informative, config, step),
         num_mini_batches=config.algorithm.num_mini_batches,
         data_parallel_size=num_ranks,
-        token_budget=config.policy.tokens_per_micro_batch,
-        shared_prompt=config.policy.shared_prompt,
+        token_budget=micro_batch_tokens(config),
+        sharing=Sharing(config.policy.shared_prompt),
         version=step,
         learning_rate=config.policy.optim.lr,
         objective=config.algorithm.loss,

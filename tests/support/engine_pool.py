@@ -29,6 +29,7 @@ def start_pool(folder: Path, num_engines: int, max_num_seqs: int = 512) -> VllmP
     config = BroRLConfig()
     config.generation.num_engines = num_engines
     config.generation.max_num_seqs = max_num_seqs
+    config.generation.max_model_len = 256
     config.generation.kv_cache_gib = 0.0625
     config.generation.max_restarts = 2
     return VllmPool(config, folder)
