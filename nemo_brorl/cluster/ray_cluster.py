@@ -54,6 +54,7 @@ class RayCluster:
         if self._is_ours and not any(name in os.environ for name in TOKEN_SETTINGS):
             # Ray would keep one in a file of the home folder. It reads ours once: all clusters of a process share it.
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        before = set(psutil.Process().children(recursive=True))
         try:
             self._connect()
         except (ConnectionError, RuntimeError, OSError) as error:
@@ -61,7 +62,7 @@ class RayCluster:
                 f"Ray did not start: {error}. Is RAY_ADDRESS right, /dev/shm large enough (1 GiB), /tmp writable?"
             ) from error
         if self._is_ours:
-            self._processes = psutil.Process().children(recursive=True)
+            self._processes = [child for child in psutil.Process().children(recursive=True) if child not in before]
             essential = [process for process in self._processes if name_of(process) in ESSENTIAL]
             self._watch = RayWatch(essential, self._end_run)
             self._watch.start()

@@ -99,7 +99,7 @@ def test_a_broken_file_costs_one_line_and_no_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
 ) -> None:
     for folder in ("broken", "whole"):
-        beat(make_run(tmp_path / folder), "running")
+        beat(make_run(tmp_path / folder), "running", ago=NOW - time.time())
     (tmp_path / "broken" / name).write_text(text, encoding="utf-8")
     assert main([str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -15,7 +15,7 @@ from nemo_brorl.training.warm_up.trainer import check_band, fingerprint, is_cach
 
 
 def result(pass_at_1: float) -> EvaluationResult:
-    return EvaluationResult(TaskResult(8, 8, pass_at_1, 0.01, 1.0, 0.5, 4.0, 0.0), {})
+    return EvaluationResult(TaskResult(8, 8, pass_at_1, 0.01, 1.0, 0.5, 4.0, 0.0, {}), {})
 
 
 @pytest.mark.parametrize(("pass_at_1", "advice"), [(0.1, "sft.max_steps"), (0.9, "sft.probe_interval")])
