@@ -15,11 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from bench.product import run
 from nemo_brorl.core.console import format_table
 from nemo_brorl.core.metric_sinks import read_metrics
 
@@ -36,9 +35,7 @@ BEFORE_AND_AFTER = ("trainer.val_interval=0", "trainer.save_interval=0")
 
 def one_run(folder: Path, overrides: list[str]) -> dict[str, Any]:
     """Train one arm. Returns its means over steps."""
-    subprocess.run(
-        [sys.executable, "-m", "nemo_brorl", "train", f"exp_manager.explicit_log_dir={folder}", *overrides], check=True
-    )
+    run("train", f"exp_manager.explicit_log_dir={folder}", *overrides)
     rows = read_metrics(folder / "metrics.jsonl")
     steps = [row for row in rows if "policy/loss" in row]
     validations = [row["validation/pass_at_1"] for row in rows if "validation/pass_at_1" in row]
@@ -66,15 +63,15 @@ def table(runs: dict[str, dict[str, Any]]) -> list[str]:
     """One line an arm."""
     header = ["arm", "steps", "|vLLM|", "max", "|FP8|", "max", "update s", "step s", "pass@1 before", "after"]
     rows = []
-    for arm, run in runs.items():
+    for arm, found in runs.items():
         fp8 = (
             ["-", "-"]
-            if run["fp8_mismatch"] is None
-            else [f"{run['fp8_mismatch']:.4f}", f"{run['fp8_mismatch_max']:.2f}"]
+            if found["fp8_mismatch"] is None
+            else [f"{found['fp8_mismatch']:.4f}", f"{found['fp8_mismatch_max']:.2f}"]
         )
         rows.append(
-            [arm, str(run["steps"]), f"{run['vllm_mismatch']:.2e}", f"{run['vllm_mismatch_max']:.2f}", *fp8,
-             f"{run['update_s']:.1f}", f"{run['step_s']:.1f}", f"{run['before']:.1%}", f"{run['after']:.1%}"]
+            [arm, str(found["steps"]), f"{found['vllm_mismatch']:.2e}", f"{found['vllm_mismatch_max']:.2f}", *fp8,
+             f"{found['update_s']:.1f}", f"{found['step_s']:.1f}", f"{found['before']:.1%}", f"{found['after']:.1%}"]
         )  # fmt: skip
     return format_table(header, rows)
 
@@ -90,9 +87,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args()
     if not options.model.exists():
-        subprocess.run(
-            [sys.executable, "-m", "nemo_brorl", "sft", f"sft.output={options.model}", *options.overrides], check=True
-        )
+        run("sft", f"sft.output={options.model}", *options.overrides)
     shared = [
         f"policy.model={options.model}",
         f"trainer.max_steps={options.max_steps}",

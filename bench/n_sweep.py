@@ -18,11 +18,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from bench.figures.sweep import SweepRun, draw_sweep, sweep_tables
+from bench.product import run
 from nemo_brorl.commands.plateau import replay
 from nemo_brorl.config.schema import PlateauConfig
 from nemo_brorl.core.console import format_table
@@ -34,17 +33,12 @@ CHUNK = 64
 WARM_UP = ["sft.target_pass_at_1=0.5", "sft.max_pass_at_1=0.6", "sft.max_steps=1500", "sft.time_limit_s=400"]
 
 
-def command(module: str, *overrides: str) -> None:
-    """Run a command of the product to its end."""
-    subprocess.run([sys.executable, "-m", "nemo_brorl", module, *overrides], check=True)
-
-
 def train(folder: Path, base: Path, size: int, seed: int, steps: int, options: argparse.Namespace) -> None:
     """One run, unless it is complete."""
     metrics = folder / "metrics.jsonl"
     if metrics.exists() and read_metrics(metrics)[-1]["step"] >= steps:
         return
-    command(
+    run(
         "train", "--config-name", "brorl_cpu", f"exp_manager.explicit_log_dir={folder}", f"policy.model={base}",
         f"trainer.seed={seed}",
         f"trainer.max_steps={steps}", f"trainer.val_interval={options.val_interval}", "trainer.save_interval=0",
@@ -61,9 +55,8 @@ def saturate(base: Path, options: argparse.Namespace) -> Path:
     table = replay(read_metrics(folder / "metrics.jsonl"), PlateauConfig())
     print("\n".join(format_table(["step", "pass@1", "slope per validation", "verdict"], table)), flush=True)
     if not saturated.exists():
-        command("convert", "--config-name", "brorl_cpu", f"exp_manager.explicit_log_dir={folder}",
-                f"policy.model={base}",
-                f"convert.output={saturated}")  # fmt: skip
+        settings = [f"exp_manager.explicit_log_dir={folder}", f"policy.model={base}", f"convert.output={saturated}"]
+        run("convert", "--config-name", "brorl_cpu", *settings)
     return saturated
 
 
@@ -109,7 +102,7 @@ def main() -> None:
         parser.error(f"--steps has {len(options.steps)} numbers for {len(options.sizes)} sizes; write one for each")
     base = options.base or options.output / "base"
     if not base.exists():
-        command("sft", "--config-name", "brorl_cpu", f"sft.output={base}", f"policy.model={base}", *WARM_UP)
+        run("sft", "--config-name", "brorl_cpu", f"sft.output={base}", f"policy.model={base}", *WARM_UP)
     results = {}
     for arm in options.arms:
         start = base if arm == "plateaued" or options.draw_only else saturate(base, options)

@@ -10,29 +10,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import time
 from pathlib import Path
 
+from bench.product import run
 from nemo_brorl.core.console import format_table
 
 CONFIG = ("--config-name", "agent_cpu")
 REPORTED = ("evaluation.first_prompt=256", "evaluation.num_prompts=512", "evaluation.samples_per_prompt=16")
 
 
-def run(command: str, *overrides: str) -> float:
-    """Run a command of the product to its end. Returns its seconds."""
-    start = time.monotonic()
-    subprocess.run([sys.executable, "-m", "nemo_brorl", command, *CONFIG, *overrides], check=True)
-    return time.monotonic() - start
-
-
 def success(folder: Path, name: str, turns: int, *overrides: str) -> float:
     """pass@1 of a model with this many turns."""
     output = folder / name
     turned = f"data.environment_settings.max_turns={turns}"
-    run("evaluate", *REPORTED, *overrides, turned, f"evaluation.output={output}")
+    run("evaluate", *CONFIG, *REPORTED, *overrides, turned, f"evaluation.output={output}")
     found = json.loads((output / "evaluation.json").read_text())
     return float(found["overall"]["pass_at_1"])
 
@@ -42,7 +34,7 @@ def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, float]:
     folder = output / f"seed_{seed}"
     shared = [*overrides, f"trainer.seed={seed}", f"exp_manager.explicit_log_dir={folder}"]
     result = {"seed": float(seed)}
-    result["train_s"] = run("train", *shared)
+    result["train_s"] = run("train", *CONFIG, *shared)
     for turns in (2, 1):
         result[f"before_{turns}"] = success(folder, f"before_{turns}", turns, *shared)
         trained = f"policy.model={folder}/hf"

@@ -10,21 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
+from bench.product import run
 from nemo_brorl.core.console import format_table
 from nemo_brorl.core.metric_sinks import read_metrics
-
-
-def run(module: str, overrides: list[str]) -> float:
-    """Run a command of the product to its end. Returns its seconds."""
-    start = time.monotonic()
-    subprocess.run([sys.executable, "-m", "nemo_brorl", module, *overrides], check=True)
-    return time.monotonic() - start
 
 
 def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
@@ -36,8 +27,8 @@ def one_seed(seed: int, output: Path, overrides: list[str]) -> dict[str, Any]:
         f"policy.model={folder}/base",
         f"exp_manager.explicit_log_dir={folder}/run",
     ]
-    sft_s = run("sft", [*overrides, *shared])
-    train_s = run("train", [*overrides, *shared])
+    sft_s = run("sft", *overrides, *shared)
+    train_s = run("train", *overrides, *shared)
     rows = [row for row in read_metrics(folder / "run" / "metrics.jsonl") if "validation/pass_at_1" in row]
     curve = {row["step"]: row["validation/pass_at_1"] for row in rows}
     tasks = [name for name in rows[0] if name.startswith("validation/pass_at_1/")]

@@ -13,19 +13,11 @@ from typing import Any
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
+from nemo_brorl.core.metric_registry import step_seconds
 from nemo_brorl.launcher.frozen import read_jobs
 
 TAIL_BYTES = 1 << 20  # of metrics.jsonl; a row is a few KiB
 PACE_STEPS = 10  # over so many last steps a step's time is averaged, validations and checkpoints included
-STEP_PARTS = (
-    "collect",
-    "fetch",
-    "log_prob",
-    "update",
-    "sync",
-    "validate",
-    "save",
-)  # that follow each other; others lie inside these
 SHOWN_PARTS = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
 MAX_STEPS = "trainer.max_steps="
 MARKER = "COMPLETE"  # in a checkpoint's folder, written last
@@ -78,11 +70,6 @@ class RunState:
         if self.step_s is None or self.step is None or self.max_steps is None:
             return None
         return max(self.max_steps - self.step, 0) * self.step_s
-
-
-def step_seconds(row: Row) -> float:
-    """How long a step took."""
-    return sum(row.get(f"time/{part}_s") or 0.0 for part in STEP_PARTS)
 
 
 def read_run(folder: Path) -> RunState:

@@ -18,7 +18,8 @@ from bench.fp8_emulation import ARMS
 from bench.gpu.record import Row
 from bench.gpu.setting import Setting, open_setting
 from bench.gpu.shapes import TINY
-from bench.gpu.training_run import TINY_RUN, character_model, overrides_for, run, summary
+from bench.gpu.training_run import TINY_RUN, character_model, overrides_for, summary
+from bench.product import run
 from nemo_brorl.config.schema import ParityConfig
 from nemo_brorl.core.metric_sinks import read_metrics
 
@@ -38,7 +39,7 @@ def learn(setting: Setting, arm: str, model: Path) -> tuple[dict[str, float], li
         f"exp_manager.explicit_log_dir={folder}",
     )
     sizes = TINY_RUN if setting.is_tiny else CURVE
-    run("train", [*overrides_for(setting), *ARMS[arm], *where, *sizes])
+    run("train", *overrides_for(setting), *ARMS[arm], *where, *sizes)
     rows = read_metrics(folder / "metrics.jsonl")
     curve = [(row.get("step"), row["validation/pass_at_1"]) for row in rows if "validation/pass_at_1" in row]
     return summary(folder), curve
@@ -50,7 +51,7 @@ def base_model(setting: Setting) -> Path:
         return character_model(setting, "tiny_characters", TINY)
     folder = setting.models / "base_scaled_up"
     if not (folder / "config.json").exists():
-        run("sft", [*overrides_for(setting), *SCALED, f"sft.output={folder}"])
+        run("sft", *overrides_for(setting), *SCALED, f"sft.output={folder}")
     return folder
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +47,6 @@ def character_model(setting: Setting, name: str, config: Mapping[str, Any]) -> P
     if not (folder / "tokenizer.json").exists():
         make_tokenizer(folder)
     return folder
-
-
-def run(module: str, overrides: Sequence[str]) -> None:
-    """`python -m nemo_brorl.MODULE`. Raises CalledProcessError."""
-    subprocess.run([sys.executable, "-m", "nemo_brorl", module, *overrides], check=True)
 
 
 def summary(folder: Path) -> dict[str, float]:

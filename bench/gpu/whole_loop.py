@@ -16,7 +16,8 @@ from pathlib import Path
 from bench.gpu.record import Row
 from bench.gpu.setting import Setting, open_setting
 from bench.gpu.shapes import QWEN_0_5B, TINY
-from bench.gpu.training_run import RANDOM_MODEL, TINY_RUN, character_model, overrides_for, run, summary
+from bench.gpu.training_run import RANDOM_MODEL, TINY_RUN, character_model, overrides_for, summary
+from bench.product import run
 
 MISMATCH = 0.05  # alarm of training (parity.max_step_mismatch), nats
 LARGER = (*RANDOM_MODEL, "rollouts.num_per_prompt=128", "rollouts.prompts_per_step=16",
@@ -29,7 +30,7 @@ def train(setting: Setting, name: str, model: Path, overrides: Sequence[str], st
     """A run and its rows. Raises CalledProcessError where it fails."""
     folder = setting.work / name.replace(" ", "_")
     where = (f"policy.model={model}", f"trainer.max_steps={steps}", f"exp_manager.explicit_log_dir={folder}")
-    run("train", [*overrides_for(setting), *where, *overrides])
+    run("train", *overrides_for(setting), *where, *overrides)
     found = summary(folder)
     results = setting.results
     results.detail(name, found)
@@ -49,7 +50,7 @@ def train(setting: Setting, name: str, model: Path, overrides: Sequence[str], st
 def warm_base(setting: Setting, base: Path) -> Path:
     """The CPU task's base, made on the GPU where it is not there."""
     if not (base / "config.json").exists():
-        run("sft", [*overrides_for(setting), f"sft.output={base}"])
+        run("sft", *overrides_for(setting), f"sft.output={base}")
     return base
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nemo_brorl.commands import wiring
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
@@ -33,9 +35,12 @@ def rehearse(
     actors: wiring.Actors,
     sampler: Sampler,
     console: Console,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Show what the model says to a few questions, and what it earns."""
-    rehearsed = rehearsal.rehearse(config, inputs.prompts.peek(NUM_PROMPTS), sampler)
+    """Show what the model says to a few questions, and what it earns; nothing once `should_stop` says so."""
+    rehearsed = rehearsal.rehearse(config, inputs.prompts.peek(NUM_PROMPTS), sampler, should_stop)
+    if should_stop():
+        return
     rehearsal.tell(config, rehearsed, inputs.tokenizer.decode, console, actors.policy)
 
 
@@ -48,4 +53,4 @@ def rehearse_once(
 ) -> None:
     """Rehearse a run that is about to begin, where it should."""
     if config.trainer.rehearsal and trainer.step_number == 0 and config.trainer.max_steps:
-        rehearse(config, inputs, actors, trainer.parts.sampler, console)
+        rehearse(config, inputs, actors, trainer.parts.sampler, console, trainer.stop.should_stop)

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from nemo_brorl.algorithm.theory.scaling import Points, fit_runs, hold_back
+from nemo_brorl.core.metric_registry import step_seconds
 
 Float64 = NDArray[np.float64]
 Rows = Sequence[Mapping[str, Any]]  # of a metrics file
 Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
 
-# Parts of a step that are no training, or that another part holds.
-LEFT_OUT = ("time/validate_s", "time/save_s", "time/save_background_s", "time/generate_s", "time/reward_s")
+NO_TRAINING = ("validate", "save")  # parts of a step
 SCORE = "validation/pass_at_1"
 SEEN_SHARE = 0.6  # of the compute, from which the rest is foretold
 UNITS = ("samples", "seconds")
@@ -45,9 +45,7 @@ def curve_of(rows: Rows) -> Curve | None:
     points: list[tuple[float, float, float]] = []
     for row in rows:
         samples += row.get("generation/num_samples") or 0.0
-        for name, value in row.items():
-            if name.startswith("time/") and name not in LEFT_OUT:
-                seconds += value or 0.0
+        seconds += step_seconds(row, NO_TRAINING)
         if row.get(SCORE) is not None:
             points.append((samples, seconds, row[SCORE]))
     if len(points) < 2:

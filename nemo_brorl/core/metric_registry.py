@@ -9,9 +9,9 @@ fills in: a task, a domain, a number. Metrics that a user's own loss adds need n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Metric(NamedTuple):
@@ -345,6 +345,18 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
         ),
     ),
 }
+
+# Parts of a step's time that follow each other; what else is in `time/` lies inside these.
+STEP_PARTS = ("collect", "offload", "fetch", "log_prob", "update", "sync", "validate", "save")
+
+
+def step_seconds(row: Mapping[str, Any], left_out: Collection[str] = ()) -> float:
+    """Seconds of a step but for some of its parts, as far as its row of metrics knows them."""
+    total = 0.0
+    for part in STEP_PARTS:
+        if part not in left_out:
+            total += row.get(f"time/{part}_s") or 0.0
+    return total
 
 
 def declared_names() -> list[str]:

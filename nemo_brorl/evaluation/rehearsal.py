@@ -33,6 +33,7 @@ from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
 NUM_PROMPTS = 8
 NUM_ROLLOUTS = 8  # of each prompt
 LIMIT_S = 40.0  # then what is unfinished is cut
+SCORING_S = 20.0  # more, until what was not scored by then is left out
 NUM_SHOWN = 3  # responses
 MAX_SHOWN = 700  # characters of a prompt or a response: its end, where the answer is
 NUM_SCORED = 8  # responses that the policy scores, to time it
@@ -57,8 +58,15 @@ class Rehearsed:
     seconds: float
 
 
-def rehearse(config: BroRLConfig, prompts: Sequence[Prompt], sampler: Sampler, limit_s: float = LIMIT_S) -> Rehearsed:
-    """Sample and score `NUM_ROLLOUTS` of each prompt under the settings of training, for `limit_s` seconds at most."""
+def rehearse(
+    config: BroRLConfig,
+    prompts: Sequence[Prompt],
+    sampler: Sampler,
+    should_stop: Callable[[], bool],
+    limit_s: float = LIMIT_S,
+) -> Rehearsed:
+    """Sample and score `NUM_ROLLOUTS` of each prompt under the settings of training, for `limit_s` and `SCORING_S`
+    seconds at most. It is given up as soon as `should_stop` says so: what was settled by then is returned."""
     rollouts = config.rollouts
     sampling = Sampling(rollouts.temperature, rollouts.top_p, rollouts.max_response_tokens, rollouts.max_turn_tokens)
     start = time.monotonic()
@@ -68,7 +76,8 @@ def rehearse(config: BroRLConfig, prompts: Sequence[Prompt], sampler: Sampler, l
     with closing(stream), sampler.stage("rehearse"):
         for prompt in prompts:
             stream.open(prompt, Draw(NUM_ROLLOUTS, 1.0), sampling)
-        while not stream.is_idle:
+        seconds = 0.0
+        while not stream.is_idle and not should_stop() and seconds < limit_s + SCORING_S:
             for group in stream.advance():
                 stream.release(group.uid)
                 settled[group.uid] = group
@@ -78,7 +87,10 @@ def rehearse(config: BroRLConfig, prompts: Sequence[Prompt], sampler: Sampler, l
                 is_cut = True
             sampler.console.progress("rehearse", stream.num_settled, stream.num_asked, "rollouts", seconds)
     sampler.console.clear()
-    in_order = [settled[prompt.uid].close() for prompt in prompts if settled[prompt.uid].num_finished]
+    in_order = []
+    for prompt in prompts:
+        if prompt.uid in settled and settled[prompt.uid].num_finished:
+            in_order.append(settled[prompt.uid].close())
     return Rehearsed(in_order, NUM_ROLLOUTS * len(prompts), stream.num_tokens, stream.sampled_at - start)
 
 

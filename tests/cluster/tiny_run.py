@@ -10,6 +10,7 @@ from tests.support.tiny_model import make_tiny_model
 
 SETTINGS = (
     "trainer.num_nodes=2", "trainer.max_steps=3", "trainer.val_interval=0", "trainer.save_interval=2",
+    "trainer.rehearsal=false",
     "policy.data_parallel_size=2", "generation.num_engines=2", "rewards.num_workers=1",
     "rollouts.num_per_prompt=8", "rollouts.prompts_per_step=2", "rollouts.chunk_size=4",
     "rollouts.max_response_tokens=12",

@@ -11,22 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.commands.run_page.runs import Run, read_rows
+from nemo_brorl.core.metric_registry import step_seconds
 from nemo_brorl.evaluation.confidence import paired_test
 
 PASS_AT_1 = "validation/pass_at_1"
 ERROR = "validation/pass_at_1_standard_error"
 NORMAL_95 = 1.96  # standard errors
 CONFIDENCE = 0.95
-STAGES = (
-    "collect",
-    "offload",
-    "fetch",
-    "log_prob",
-    "update",
-    "sync",
-    "validate",
-    "save",
-)  # that follow each other; others lie inside these
 NUM_RESAMPLES = 2000
 SEED = 0
 TEXT = (
@@ -91,7 +82,7 @@ def _row(
         "best_step": best["step"],
         "rollouts": _total(until, "generation/num_samples"),
         "tokens": _last(until, "rollouts/generated_tokens"),
-        "seconds": _seconds(until),
+        "seconds": sum(step_seconds(row) for row in until),
         "difference": difference,
         "difference_interval": difference_interval,
     }
@@ -128,14 +119,6 @@ def _last(rows: Iterable[Row], name: str) -> float | None:
 def _total(rows: Iterable[Row], name: str) -> float | None:
     values = _known(rows, name)
     return sum(values) if values else None
-
-
-def _seconds(rows: Sequence[Row]) -> float:
-    """Wall time of steps, as far as their stages were timed; those that lie inside another one left out."""
-    total = 0.0
-    for part in STAGES:
-        total += _total(rows, f"time/{part}_s") or 0.0
-    return total
 
 
 def paired_evaluations(runs: Sequence[Run]) -> list[Part]:

@@ -27,6 +27,11 @@ def decode(token_ids: Sequence[int]) -> str:
     return ANSWERS.get(token_ids[0], "the question")
 
 
+def never() -> bool:
+    """Nobody asks to stop."""
+    return False
+
+
 def group_of(rewards: Sequence[float], verifier: str = "exact_match", **payload: Any) -> ScoredGroup:
     group = make_group(rewards)
     prompt = replace(group.prompt, verifier=verifier, payload={"answer": "7", **payload})
@@ -110,10 +115,21 @@ def test_what_does_not_end_in_time_is_cut(capsys: pytest.CaptureFixture[str], tm
     generator = trainer.parts.generator
     assert isinstance(generator, FakeGenerator)
     generator.held_from = 0
-    found = rehearse(small_config(), [make_prompt("train/0")], trainer.parts.sampler, limit_s=-1.0)
+    found = rehearse(small_config(), [make_prompt("train/0")], trainer.parts.sampler, never, limit_s=-1.0)
     assert found.groups == []
     tell(small_config(), found, decode, Console())
     assert "none ended within 40 s: lower rollouts.max_response_tokens=32" in capsys.readouterr().out
+
+
+def test_asked_to_stop_it_waits_for_nobody(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config())
+    generator = trainer.parts.generator
+    assert isinstance(generator, FakeGenerator)
+    generator.held_from = 0  # these rollouts would never end
+    asked = iter([False, False, True])
+    found = rehearse(small_config(), [make_prompt("train/0")], trainer.parts.sampler, lambda: next(asked))
+    assert found.groups == []
+    assert next(asked, None) is None, "it looks at each turn"
 
 
 def steady(row: Mapping[str, float]) -> dict[str, float]:
@@ -124,7 +140,7 @@ def steady(row: Mapping[str, float]) -> dict[str, float]:
 def test_training_is_the_same_with_and_without(tmp_path: Path) -> None:
     plain, rehearsed = (make_trainer(tmp_path / name, small_config()) for name in ("plain", "rehearsed"))
     prompts = [make_prompt(f"train/{index}") for index in range(4)]
-    assert len(rehearse(small_config(), prompts, rehearsed.parts.sampler).groups) == 4
+    assert len(rehearse(small_config(), prompts, rehearsed.parts.sampler, never).groups) == 4
     plain.fit()
     rehearsed.fit()
     sinks = (plain.parts.sink, rehearsed.parts.sink)
