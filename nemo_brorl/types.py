@@ -216,6 +216,8 @@ class ScoredChunk:
     turns: TurnRecord | None = None  # [n] trajectories, with their last turn; None: of no environment
     goes_on: PartialRollouts | None = None  # trajectories of the chunk as sampled that have not ended, not in `chunk`
     period: Period | None = None  # of the verifier; None: not known
+    # [n] what the verifier says of each score, why it failed for one; "": nothing. Empty: nothing of any
+    reasons: tuple[str, ...] = ()
     worker: int = 0  # number of the verifier
 
 
@@ -293,6 +295,8 @@ class ScoredGroup:
     answers: tuple[str | None, ...] | None = None  # [N], as in ScoredChunk
     evidence: tuple[RewardEvidence, ...] = ()  # of its chunks, where it was looked for
     records: tuple[TurnRecord | None, ...] = ()  # of its chunks; none: of no environment
+    reasons: tuple[str, ...] = ()  # [N], as in ScoredChunk
+    scored: tuple[Period | None, ...] = ()  # of its chunks, when the verifier worked on them
 
     @property
     def turns(self) -> tuple[TurnRecord | None, ...]:

@@ -229,6 +229,8 @@ def close_group(prompt: Prompt, parts: Iterable[ScoredChunk]) -> ScoredGroup:
         answers=_joined_answers(ordered),
         evidence=tuple(part.evidence for part in ordered if part.evidence is not None),
         records=_records(ordered),
+        reasons=_joined_reasons(ordered),
+        scored=tuple(part.period for part in ordered),
     )
 
 
@@ -249,6 +251,16 @@ def _joined_answers(parts: Sequence[ScoredChunk]) -> tuple[str | None, ...] | No
             return None
         answers.extend(part.answers)
     return tuple(answers)
+
+
+def _joined_reasons(parts: Sequence[ScoredChunk]) -> tuple[str, ...]:
+    """Reasons of all chunks; none where no chunk has one."""
+    if not any(part.reasons for part in parts):
+        return ()
+    reasons: list[str] = []
+    for part in parts:
+        reasons.extend(part.reasons or [""] * len(part.rewards))
+    return tuple(reasons)
 
 
 def _records(parts: Sequence[ScoredChunk]) -> tuple[TurnRecord | None, ...]:

@@ -23,6 +23,7 @@ TURNS = (  # likewise
     "turn_rewards",
     "tool_errors",
 )
+REASON = ("reason",)
 
 Part = dict[str, Any]
 Piece = tuple[str, float | None]
@@ -104,6 +105,7 @@ def response_part(
         "cut_at": cut_at,
         "answer": _answer(tokenizer.decode(tokens.ids), verifier, payload),
         "turns": _turns(table, place),
+        "reason": _row(table, place, REASON).get("reason"),
     }
 
 

@@ -7,6 +7,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from nemo_brorl.config.schema import ServicesConfig
 from nemo_brorl.core.errors import ConfigError
@@ -14,6 +15,14 @@ from nemo_brorl.tasks.verifiers.services import shown_url
 
 FOLDER = "service_answers"  # of a run folder
 MAX_REASON = 2000  # characters that are recorded
+MAX_KEPT = 300  # characters that are kept in memory
+
+
+class KnownAnswer(NamedTuple):
+    """What a service has said of a text."""
+
+    score: float
+    reason: str
 
 
 class KnownAnswers:
@@ -28,7 +37,7 @@ class KnownAnswers:
         """`folder`: where answers are recorded, by worker; None: nowhere. Raises ConfigError when what is to be
         replayed is not there."""
         self.settings = settings
-        self.scores: OrderedDict[bytes, float] = OrderedDict()  # the oldest first
+        self.answers: OrderedDict[bytes, KnownAnswer] = OrderedDict()  # the oldest first
         self._record = None
         if settings.replay is not None:
             self._load(_recorded(settings.replay))
@@ -38,11 +47,11 @@ class KnownAnswers:
             path = folder / f"worker_{worker}.jsonl"
             self._record = path.open("a", buffering=1, encoding="utf-8")
 
-    def score(self, key: bytes) -> float | None:
+    def find(self, key: bytes) -> KnownAnswer | None:
         """What was said; None where nothing is known."""
-        if key in self.scores:
-            self.scores.move_to_end(key)
-        return self.scores.get(key)
+        if key in self.answers:
+            self.answers.move_to_end(key)
+        return self.answers.get(key)
 
     def note(
         self,
@@ -52,7 +61,7 @@ class KnownAnswers:
         reason: str,
     ) -> None:
         """Keep an answer."""
-        self._remember(key, score)
+        self._remember(key, KnownAnswer(score, reason[:MAX_KEPT]))
         if self._record is not None:
             row = {
                 "key": key.hex(),
@@ -62,13 +71,13 @@ class KnownAnswers:
             }
             self._record.write(json.dumps(row) + "\n")
 
-    def _remember(self, key: bytes, score: float) -> None:
-        self.scores[key] = score
-        self.scores.move_to_end(key)
+    def _remember(self, key: bytes, answer: KnownAnswer) -> None:
+        self.answers[key] = answer
+        self.answers.move_to_end(key)
         if self.settings.replay is not None:
             return
-        if len(self.scores) > self.settings.cache_size:
-            self.scores.popitem(last=False)
+        if len(self.answers) > self.settings.cache_size:
+            self.answers.popitem(last=False)
 
     def close(self) -> None:
         """Close the record."""
@@ -78,8 +87,8 @@ class KnownAnswers:
     def _load(self, paths: Sequence[Path]) -> None:
         """Know what was recorded."""
         for path in paths:
-            for key, score in _answers(path):
-                self._remember(key, score)
+            for key, answer in _answers(path):
+                self._remember(key, answer)
 
 
 def _recorded(place: str) -> list[Path]:
@@ -95,8 +104,8 @@ def _recorded(place: str) -> list[Path]:
     return found
 
 
-def _answers(path: Path) -> Iterator[tuple[bytes, float]]:
-    """Keys and scores; a half-written last line is passed over."""
+def _answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
+    """Keys and answers; a half-written last line is passed over."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             try:
@@ -104,5 +113,5 @@ def _answers(path: Path) -> Iterator[tuple[bytes, float]]:
             except ValueError:
                 continue
             key = bytes.fromhex(row["key"])
-            score = float(row["score"])
-            yield key, score
+            reason = str(row.get("reason", ""))
+            yield key, KnownAnswer(float(row["score"]), reason[:MAX_KEPT])

@@ -71,6 +71,7 @@ def scored_chunk(
         turns=scores.turns,
         goes_on=block,
         period=scores.period,
+        reasons=scores.reasons,
     )
 
 

@@ -40,7 +40,7 @@ class Verdicts(NamedTuple):
     """What became of texts."""
 
     scores: list[float | None]  # None: the verifier failed
-    reasons: dict[int, str]  # by index, of those
+    reasons: dict[int, str]  # by index: why the verifier failed, or what it says of its score
 
 
 class ProcessPool:

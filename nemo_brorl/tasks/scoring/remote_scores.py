@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
     """What became of one question."""
 
     score: float | None  # None: the service failed
-    reason: str = ""  # why
+    reason: str = ""  # what it says of its score, or why it failed
     error: Failure | None = None  # where a failure ends the run
 
 
@@ -128,9 +128,9 @@ class RemoteScores:
             key = question.key
             if key in verdicts or key in waiting:
                 continue
-            score = self.known.score(key)
-            if score is not None:
-                verdicts[key] = Verdict(score)
+            known = self.known.find(key)
+            if known is not None:
+                verdicts[key] = Verdict(known.score, known.reason)
             elif key in self._open:
                 waiting[key] = self._open[key]
             else:
@@ -161,7 +161,7 @@ class RemoteScores:
             score = reply.scores[place]
             reason = reply.reasons[place]
             self.known.note(asked.verifier, question.key, score, reason)
-            self._answer(question, Verdict(score))
+            self._answer(question, Verdict(score, reason))
 
     async def _reply(self, asked: Asked, questions: Sequence[Question]) -> services.Reply:
         replay = self.settings.replay
@@ -233,7 +233,7 @@ def _in_order(
             verdict = verdicts[question.key]
         if verdict.error is not None:
             raise _ended(verdict.error)
-        if verdict.score is None:
+        if verdict.reason or verdict.score is None:
             reasons[index] = verdict.reason
         scores.append(verdict.score)
     return Verdicts(scores, reasons)

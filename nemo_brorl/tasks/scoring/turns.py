@@ -8,7 +8,7 @@ never tokenised again. A verifier that only scores is the trivial case, in which
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -34,6 +34,7 @@ from nemo_brorl.types import (
 )
 
 MAX_EXAMPLE = 400  # characters
+MAX_REASON = 300  # characters
 SEEDS = 2**31
 NO_LOG_PROB = 0.0  # of a token that was not sampled
 
@@ -54,10 +55,20 @@ class ResponseScores(NamedTuple):
     ended: Int64 | None = None  # rows of the chunk that have ended; None: all
     is_stopped: Bool | None = None  # of these; None: as they came
     period: Period | None = None
+    reasons: tuple[str, ...] = ()
 
 
 # Of a chunk; arrays of the responses that have ended where some have not; arrays of those that go on.
 Judged = tuple[ResponseScores, ChunkArrays | None, ChunkArrays | None]
+
+
+def kept_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
+    """Reasons as they travel with a chunk: shortened, without what no file can hold; none where all are empty."""
+    kept: list[str] = []
+    for reason in reasons:
+        text = reason[:MAX_REASON].encode("utf-8", "replace")
+        kept.append(text.decode())
+    return tuple(kept) if any(kept) else ()
 
 
 class TurnJudge:
@@ -148,6 +159,7 @@ class TurnJudge:
             keys=response_keys(arrays),
             log_probs=np.array(log_probs, np.float32),
             turns=replace(turns, rewards=turn_rewards, ends=ends),
+            reasons=kept_reasons(outcome.error for outcome in outcomes),
         )
 
     def end_all(self) -> None:

@@ -20,7 +20,7 @@ from nemo_brorl.tasks.scoring.evidence import evidence_of
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool, Verdicts
 from nemo_brorl.tasks.scoring.remote_scores import Asked, Messages, RemoteScores
 from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys
-from nemo_brorl.tasks.scoring.turns import Judged, ResponseScores, TurnJudge
+from nemo_brorl.tasks.scoring.turns import Judged, ResponseScores, TurnJudge, kept_reasons
 from nemo_brorl.tasks.verifiers import composite, services
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
@@ -129,6 +129,7 @@ class VerifierWorker:
         asked = Asked(verifier, payload, prompt)
         verdicts = self._judge(asked, different, counts)
         score_of = dict(zip(different, verdicts.scores, strict=True))
+        reason_of = {different[index]: reason for index, reason in verdicts.reasons.items()}
         rewards: list[float] = []
         num_failed = 0
         for text in texts:
@@ -147,6 +148,7 @@ class VerifierWorker:
             answers=self._answers(verifier, payload, texts),
             evidence=evidence_of(verifier, payload, different, verdicts, counts),
             usage=usage,
+            reasons=kept_reasons(reason_of.get(text, "") for text in texts),
         )
 
     def wait_ready(self) -> None:
@@ -181,10 +183,12 @@ class VerifierWorker:
         texts: Sequence[str],
         counts: Mapping[str, int],
     ) -> Verdicts:
-        """Scores of a composition, part by part: no service is asked about a text that an earlier part gave 0."""
+        """Scores of a composition, part by part, with each part's as the reason: no service is asked about a text that
+        an earlier part gave 0."""
         mode = asked.payload.get("mode", composite.MODES[0])
         weights: list[float] = []
         found: dict[str, list[float]] = {text: [] for text in texts}
+        told: dict[str, list[str]] = {text: [] for text in texts}
         failed: dict[str, str] = {}
         waiting = list(texts)
         for part in composite.parts_of(asked.payload):
@@ -200,6 +204,8 @@ class VerifierWorker:
                     failed[text] = verdicts.reasons[index]
                     continue
                 found[text].append(score)
+                said = verdicts.reasons.get(index, "")
+                told[text].append(f"{part.verifier} {score:g} {said}".rstrip())
                 total = composite.combined(mode, weights, found[text])
                 if mode == "sum" or total != 0:
                     still_open.append(text)
@@ -213,6 +219,7 @@ class VerifierWorker:
             else:
                 total = composite.combined(mode, weights, found[text])
                 scores.append(total)
+                reasons[place] = "; ".join(told[text])
         return Verdicts(scores, reasons)
 
     def _answers(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nemo_brorl.types import ChunkArrays, ScoredGroup, StepRecord, StoredGroup
+from nemo_brorl.types import ChunkArrays, Period, ScoredGroup, StepRecord, StoredGroup
 
 FORMAT = 1  # of the files
 METADATA = b"brorl"  # key of the step's own numbers in the schema of its groups
@@ -62,7 +62,12 @@ ROLLOUT_SCHEMA = pa.schema(
         "turn_rewards": pa.list_(pa.float32()),
         "tool_errors": pa.list_(pa.bool_()),
         "is_stopped": pa.bool_(),
+        "sampled_at": pa.float64(),
+        "sampling_s": pa.float64(),
+        "scored_at": pa.float64(),
+        "scoring_s": pa.float64(),
         "reward": pa.float32(),
+        "reason": pa.string(),
         "shaped_reward": pa.float32(),
         "advantage": pa.float32(),
         "is_trained": pa.bool_(),
@@ -164,7 +169,10 @@ def rollouts_table(
         "turn_rewards": rewards_of_turns,
         "tool_errors": tool_errors,
         "is_stopped": scored.group.is_stopped,
+        **_times("sampled_at", "sampling_s", [chunk.period for chunk in chunks], sizes),
+        **_times("scored_at", "scoring_s", scored.scored, sizes),
         "reward": scored.rewards,
+        "reason": [reason or None for reason in scored.reasons] or pa.nulls(num, pa.string()),
         "shaped_reward": no_numbers if stored.shaped is None else stored.shaped,
         "advantage": no_numbers if stored.advantages is None else stored.advantages,
         "is_trained": is_trained,
@@ -175,6 +183,23 @@ def rollouts_table(
         "text": pa.nulls(num, pa.string()) if texts is None else texts,
     }
     return pa.table(columns).cast(ROLLOUT_SCHEMA)
+
+
+def _times(
+    ended_at: str,
+    seconds: str,
+    periods: Sequence[Period | None],
+    sizes: Sequence[int],
+) -> dict[str, pa.Array]:
+    """Of every rollout when its chunk was through, and how long that took; null where it is not known."""
+    ends: list[float | None] = []
+    lasted: list[float | None] = []
+    for period, size in zip(periods or [None] * len(sizes), sizes, strict=True):
+        end = None if period is None else period.ended_at
+        took = None if period is None else period.ended_at - period.began_at
+        ends += [end] * size
+        lasted += [took] * size
+    return {ended_at: pa.array(ends, pa.float64()), seconds: pa.array(lasted, pa.float64())}
 
 
 def _turn_columns(scored: ScoredGroup) -> tuple[list[Any], list[Any]]:

@@ -343,6 +343,7 @@ function response(group, place, found) {
     has(advantage) ? `advantage ${number(advantage)}` : "not learnt from", `${count(columns.num_tokens[place])} tokens`, columns.is_stopped[place] ? null : "cut at the limit",
     `mean log-prob ${number(columns.mean_log_prob[place])} nats`, columns.repetition[place] ? `repetition ${percent(columns.repetition[place])}` : null, `engine ${columns.engine[place]}`];
   const verdict = has(found.answer) ? `answer read: ${found.answer}${reward < 1 && has(group.expected) ? `, right: ${group.expected}` : ""}` : null;
+  const reason = found.reason ? `verifier: ${found.reason}` : null;
   const turns = (found.turns || []).map((turn) => `${number(turn.reward)}${turn.is_error ? " (wrong tool call)" : ""}`);
   if (turns.length) fact.push(`rewards of ${turns.length} turns: ${turns.join(", ")}`);
   const logProbs = found.log_probs || [];
@@ -354,7 +355,7 @@ function response(group, place, found) {
     else text.append(index in logProbs && !has(logProbs[index]) ? h("span", { class: "observed", title: "said by the environment" }, piece) : shown(piece));
   });
   return h("article", { class: "response", id: `response-${place}`, tabindex: "-1", "aria-label": `Rollout ${place}` },
-    h("div", { class: "facts" }, h("b", null, `rollout ${place}`), h("span", { class: `tag ${kind[0]}` }, kind[1]), fact.filter(Boolean).map((one) => h("span", null, one)), verdict ? h("span", null, verdict) : null),
+    h("div", { class: "facts" }, h("b", null, `rollout ${place}`), h("span", { class: `tag ${kind[0]}` }, kind[1]), fact.filter(Boolean).map((one) => h("span", null, one)), verdict ? h("span", null, verdict) : null, reason ? h("span", null, reason) : null),
     text, leastLikely(found));
 }
 

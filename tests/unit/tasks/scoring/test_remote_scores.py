@@ -133,7 +133,7 @@ def test_the_cache_is_bounded(made: list[RemoteScores]) -> None:
         made.append(RemoteScores(settings(cache_size=2)))
         for text in ("1", "2", "3", "1"):
             made[0].judge(Asked(service.url, {}, PROMPT), [text])
-    assert len(made[0].known.scores) == 2
+    assert len(made[0].known.answers) == 2
     assert len(service.requests) == 4
 
 
@@ -158,6 +158,7 @@ def test_a_judge_is_a_chat_completion_whose_tokens_are_counted(made: list[Remote
         payload = {"url": service.url, "model": "m", "answer": "4", "range": [0, 10]}
         verdicts = made[0].judge(Asked("judge", payload, PROMPT), ["<think>so</think>4", "<think>hm</think> 4"])
     assert verdicts.scores == [0.7, 0.7]
+    assert verdicts.reasons == {place: "Fine. Score: 3\nScore: 7" for place in (0, 1)}
     (request,) = service.requests  # both show the same answer
     assert request["model"] == "m"
     assert "<response>\n4\n</response>" in request["messages"][0]["content"]
@@ -192,6 +193,8 @@ def test_a_worker_asks_a_service_only_where_cheaper_parts_leave_something_open(t
         only_last = worker.score(service.url, {"answer": "4"}, data, PROMPT, places=[3])
         worker.close()
     assert scores.rewards.tolist() == [0.5, 0, 0.5, 0.5]
+    of_parts = f"exact_match 1; {service.url} 0.5"
+    assert scores.reasons == (of_parts, "exact_match 0", of_parts, of_parts)
     assert only_last.rewards.tolist() == [0.5, 0, 0, 0.5]  # the first says the same
     assert scores.usage is not None
     assert (scores.usage["responses"], scores.usage["asked"]) == (3, 2)

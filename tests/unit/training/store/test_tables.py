@@ -22,7 +22,7 @@ from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.reader import read_step, stored_steps
 from nemo_brorl.training.store.tables import GROUP_SCHEMA, ROLLOUT_SCHEMA
 from nemo_brorl.training.store.writer import StoreWriter
-from nemo_brorl.types import RolloutChunk, Sampling, ScoredGroup, StepRecord, StoredGroup, Wave
+from nemo_brorl.types import Period, RolloutChunk, Sampling, ScoredGroup, StepRecord, StoredGroup, Wave
 from tests.support.environments import EnvironmentVerifier, TurnGenerator, environment_prompt
 from tests.support.fakes import SAMPLING, make_chunk, make_prompt, score_chunk
 from tests.support.source_tree import ROOT
@@ -80,6 +80,7 @@ def test_chunks_waves_and_the_tail_of_a_cut_group_come_back(tmp_path: Path) -> N
         repetition=np.zeros(4, np.float32),
         waves=(Wave(2, 1.0, 0.5), Wave(3, 0.25, -0.125)),
         learn_from=np.array([2, 3]),
+        scored=(),
     )
     kept = StepRecord(7, 7, 1e-6, 1.0, (StoredGroup(scored, "completed", "carried"),))
     loaded = written(tmp_path, kept).groups[0].scored
@@ -133,6 +134,24 @@ def test_a_step_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -
     written(tmp_path, record(3))
     with pytest.raises(DataError, match=r"step 4 is not in .*; steps 3 to 3 are"):
         read_step(tmp_path, 4)
+
+
+def test_reasons_and_times_are_kept_where_they_are_known(tmp_path: Path) -> None:
+    known = group("train/1", [0.0, 1.0])
+    sampled = [replace(chunk, period=Period(90.0, 100.0, 104.0)) for chunk in known.group.chunks]
+    known = replace(
+        known,
+        group=replace(known.group, chunks=tuple(sampled)),
+        reasons=("has not ended after 5 s", ""),
+        scored=(Period(105.0, 105.0, 105.5),),
+    )
+    groups = (StoredGroup(known, "sampled", "dropped"), StoredGroup(group("train/2", [1.0]), "sampled", "all_correct"))
+    written(tmp_path, StepRecord(3, 3, 1e-6, 1.0, groups))
+    columns = ["reason", "sampled_at", "sampling_s", "scored_at", "scoring_s"]
+    rows = pq.read_table(StoreFiles(tmp_path).rollouts(3), columns=columns).to_pylist()
+    assert [row["reason"] for row in rows] == ["has not ended after 5 s", None, None]
+    assert list(rows[1].values())[1:] == [104.0, 4.0, 105.5, 0.5]
+    assert list(rows[2].values()) == [None] * 5
 
 
 def test_a_damaged_file_is_one_message(tmp_path: Path) -> None:
