@@ -136,7 +136,7 @@ SMALL = [
     "rollouts.max_response_tokens=280", "rollouts.max_turn_tokens=10", "generation.max_model_len=500",
     "dynamic_sampling.enabled=false", "policy.tokens_per_micro_batch=8192", "algorithm.num_mini_batches=1",
     "evaluation.num_prompts=2", "evaluation.samples_per_prompt=2", "data.max_prompt_tokens=200",
-    "trainer.max_steps=3", "trainer.val_interval=3", "trainer.save_interval=1",
+    "trainer.max_steps=3", "trainer.val_interval=3", "trainer.save_interval=1", "trainer.rehearsal=false",
     "generation.num_engines=1", "rewards.num_workers=1", "rollouts.save_samples=0",
 ]  # fmt: skip
 VOLATILE = ("time/", "generation/", "sync/")  # how fast, and what was in the cache

@@ -23,6 +23,7 @@ SMALL = (
     "rollouts.prompts_per_step=8",
     "evaluation.num_prompts=8",
     "trainer.max_steps=2",
+    "trainer.rehearsal=false",
     "trainer.save_interval=1",
     "trainer.val_interval=0",
 )
