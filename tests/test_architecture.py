@@ -48,7 +48,12 @@ TORCH_FREE = (
     "algorithm/reference_reset.py",
     "training/trainer.py",
 )
-LAUNCHER_MAY_IMPORT = ("nemo_brorl.config.", "nemo_brorl.core.errors.", "nemo_brorl.core.console.")
+LAUNCHER_MAY_IMPORT = (
+    "nemo_brorl.config.",
+    "nemo_brorl.core.errors.",
+    "nemo_brorl.core.console.",
+    "nemo_brorl.core.metric_registry.",
+)
 
 
 def entry(path: Path) -> str:

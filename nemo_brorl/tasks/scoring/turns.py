@@ -1,3 +1,4 @@
+# long: judging of turns, and what it does to the arrays of a chunk
 """Judging of turns: what the environments of a chunk's trajectories say to their newest turns, and which of them go on.
 
 A trajectory's response is `turn 1 | observation 1 | turn 2 | …`. It goes on when its environment has answered and the

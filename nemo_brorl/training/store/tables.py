@@ -144,8 +144,7 @@ def rollouts_table(
     num = scored.group.num_rollouts
     sizes = [len(chunk.lengths) for chunk in chunks]
     lengths = scored.group.lengths
-    offsets = np.zeros(num + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = np.append(0, np.cumsum(lengths)).astype(np.int32)
     token_ids = np.concatenate([data.token_ids for data in arrays])
     log_probs = np.concatenate([data.log_probs for data in arrays])
     rewards_of_turns, tool_errors = _turn_columns(scored)
