@@ -116,7 +116,11 @@ def as_json(
     }
 
 
-def folder_of(output: Path, model_folder: Path, files: Mapping[str, AnswerFile]) -> Path:
+def folder_of(
+    output: Path,
+    model_folder: Path,
+    files: Mapping[str, AnswerFile],
+) -> Path:
     """Of this evaluation: another model, or other settings, have another one."""
     identities = [file.identity for file in files.values()]
     name = f"{model_folder.absolute().name}-{short_id(identities)}"

@@ -97,7 +97,11 @@ def check(config: BroRLConfig) -> None:
     check_engine_arguments(config.generation.engine_args)
 
 
-def prepare_process(on_cpu: bool, worker_environment: Mapping[str, str] = _NOTHING, sleeps: bool = False) -> None:
+def prepare_process(
+    on_cpu: bool,
+    worker_environment: Mapping[str, str] = _NOTHING,
+    sleeps: bool = False,
+) -> None:
     """Set up an engine's process, before torch and vllm are imported there; `worker_environment` says where vLLM starts
     workers, `sleeps` whether the engine ever does.
 

@@ -119,5 +119,11 @@ def hold_back(runs: Sequence[Points], share: float) -> tuple[list[Points], list[
     return seen, kept_back
 
 
-def _rewards(compute: Float64, bottom: float, top: float, middle: float, slope: float) -> Float64:
+def _rewards(
+    compute: Float64,
+    bottom: float,
+    top: float,
+    middle: float,
+    slope: float,
+) -> Float64:
     return Sigmoid(bottom, top, middle, slope).at(compute)

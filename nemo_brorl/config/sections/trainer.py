@@ -107,7 +107,11 @@ class ExpManagerConfig(Section):
                 yield from _wrong_logger(logger, needed, given)
 
 
-def _wrong_logger(logger: str, needed: Sequence[str], given: Mapping[str, Any]) -> Iterator[str]:
+def _wrong_logger(
+    logger: str,
+    needed: Sequence[str],
+    given: Mapping[str, Any],
+) -> Iterator[str]:
     """What is missing of a logger that is asked for."""
     setting_name = f"exp_manager.create_{logger}_logger=true"
     kwargs = f"exp_manager.{logger}_logger_kwargs"

@@ -109,7 +109,12 @@ class WaitingChunks:
                 longest = prompt
         return longest
 
-    def discard(self, uid: str, chunk: int, num_rollouts: int) -> bool:
+    def discard(
+        self,
+        uid: str,
+        chunk: int,
+        num_rollouts: int,
+    ) -> bool:
         """Take a chunk out if it is there; whether it was."""
         if chunk in self.first_in_line:
             self.first_in_line.remove(chunk)
@@ -120,7 +125,12 @@ class WaitingChunks:
         self.remove(uid, chunk, num_rollouts)
         return True
 
-    def remove(self, uid: str, chunk: int, num_rollouts: int) -> None:
+    def remove(
+        self,
+        uid: str,
+        chunk: int,
+        num_rollouts: int,
+    ) -> None:
         """Take a chunk out of its prompt's."""
         prompt = self._prompts[uid]
         prompt.chunks.remove(chunk)
@@ -128,7 +138,12 @@ class WaitingChunks:
         if not prompt.chunks:
             del self._prompts[uid]
 
-    def _count(self, prompt: WaitingPrompt, num_chunks: int, num_rollouts: int) -> None:
+    def _count(
+        self,
+        prompt: WaitingPrompt,
+        num_chunks: int,
+        num_rollouts: int,
+    ) -> None:
         prompt.num_rollouts += num_rollouts
         self.num_chunks += num_chunks
         self.work += num_rollouts * prompt.work_of_one

@@ -57,7 +57,12 @@ class WeightReceivers:
             for engine, cause in broadcast.lost.items():
                 self._handles[engine].replace(cause)
 
-    def load(self, manifest: Sequence[TensorInfo], buckets: Iterable[Any], version: int) -> int:
+    def load(
+        self,
+        manifest: Sequence[TensorInfo],
+        buckets: Iterable[Any],
+        version: int,
+    ) -> int:
         """Load a stream of StreamedBucket (or of references to WeightBucket) into every engine; prefix caches are
         dropped.
 

@@ -76,7 +76,12 @@ class PolicyModel(GPTModel):
         )
         self.rotary_pos_emb.inv_freq = inverse_frequencies(rope, self.config.kv_channels)
 
-    def _postprocess(self, hidden_states: Tensor, packed_seq_params: Packing, **others: Any) -> Tensor:
+    def _postprocess(
+        self,
+        hidden_states: Tensor,
+        packed_seq_params: Packing,
+        **others: Any,
+    ) -> Tensor:
         """Replaces GPTModel's: hidden states [T, 1, h] (cut over ranks under sequence parallelism) to scores [3, n]."""
         if not self.post_process:
             return hidden_states

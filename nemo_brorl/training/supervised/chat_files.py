@@ -219,7 +219,11 @@ def shortened(example: Example, max_tokens: int) -> Example | None:
     return replace(example, response_ids=example.response_ids[:room], is_learnt=is_learnt)
 
 
-def messages_of(row: Mapping[str, Any], prompt_path: str | None, answer_path: str | None) -> list[dict[str, str]]:
+def messages_of(
+    row: Mapping[str, Any],
+    prompt_path: str | None,
+    answer_path: str | None,
+) -> list[dict[str, str]]:
     """The conversation in a row: `messages`, or `prompt` (a text or messages) and `response`; other columns by path.
     Raises DataError."""
     path = prompt_path or "messages"

@@ -112,7 +112,12 @@ def repeat_simple(text: str) -> bool:
     return text.strip().lower() == REPEATED.lower()
 
 
-def repeat_span(text: str, prompt_to_repeat: str, n_start: int, n_end: int) -> bool:
+def repeat_span(
+    text: str,
+    prompt_to_repeat: str,
+    n_start: int,
+    n_end: int,
+) -> bool:
     """Words of the request from one index to before another."""
     wanted = prompt_to_repeat.lower().split()
     return text.lower().split() == wanted[n_start:n_end]

@@ -76,7 +76,12 @@ def no_consecutive(text: str) -> bool:
     return all(earlier != later for earlier, later in pairwise(letters))
 
 
-def keywords_specific_position(text: str, keyword: str, n: int, m: int) -> bool:
+def keywords_specific_position(
+    text: str,
+    keyword: str,
+    n: int,
+    m: int,
+) -> bool:
     """The m-th word of the n-th sentence."""
     sentences = sentences_of(text)
     if not 1 <= n <= len(sentences):

@@ -78,7 +78,12 @@ def compare(one: Value, other: Value, tolerance: float = 0.0) -> bool | None:
     return _are_near_equal(one, other, difference, scale)
 
 
-def _are_near_equal(one: Value, other: Value, difference: float, scale: float) -> bool | None:
+def _are_near_equal(
+    one: Value,
+    other: Value,
+    difference: float,
+    scale: float,
+) -> bool | None:
     """Of two values without variables of which one at least is irrational, or was computed as if it were."""
     place = float(max(one.last_place, other.last_place))
     if place > 0:
