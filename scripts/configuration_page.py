@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from nemo_brorl.config.reference import Group, Setting, groups
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+
+LEAST_SHARED = 3  # settings that two sections have alike, to be named in place of shown again
 
 INTRODUCTION = """# Settings
 
@@ -29,17 +32,60 @@ settings marked "may change".
 
 def page() -> str:
     """The whole page."""
-    return INTRODUCTION + "".join(section(group) for group in groups() if group.settings)
+    shown: dict[str, str] = {}
+    sections = []
+    for group in groups():
+        if group.settings:
+            sections.append(section(group, shown))
+            for setting in group.settings:
+                shown.setdefault(_said(setting), group.path)
+    return INTRODUCTION + "".join(sections)
 
 
-def section(group: Group) -> str:
-    """A heading and a table with one row for each setting."""
-    rows = "".join(row(setting) for setting in group.settings)
-    return (
-        f"\n## {group.path}\n\n{group.summary}\n\n"
-        "| setting | type | default | allowed | may change | meaning |\n|---|---|---|---|---|---|\n"
-        f"{rows}"
-    )
+def section(group: Group, shown: dict[str, str]) -> str:
+    """A heading, and a table with one row for each setting. `shown`: sections that have said the same of a setting;
+    what several settings share with one of them is named below the heading and has no row."""
+    shared = _shared(group, shown)
+    again = {setting.path for settings in shared.values() for setting in settings}
+    text = f"\n## {group.path}\n\n{group.summary}\n"
+    for path, settings in shared.items():
+        text += _as_in(path, settings, is_whole=len(settings) == len(group.settings))
+    rows = [row(setting) for setting in group.settings if setting.path not in again]
+    if rows:
+        head = "| setting | type | default | allowed | may change | meaning |\n|---|---|---|---|---|---|\n"
+        text += "\n" + head + "".join(rows)
+    return text
+
+
+def _shared(group: Group, shown: dict[str, str]) -> dict[str, list[Setting]]:
+    found: dict[str, list[Setting]] = {}
+    for setting in group.settings:
+        if _said(setting) in shown:
+            found.setdefault(shown[_said(setting)], []).append(setting)
+    least = min(LEAST_SHARED, len(group.settings))
+    return {path: settings for path, settings in found.items() if len(settings) >= least}
+
+
+def _as_in(path: str, settings: list[Setting], is_whole: bool) -> str:
+    names = ", ".join(f"`{_name(setting)}`" for setting in settings)
+    change = " All of these may change." if all(setting.may_change for setting in settings) else ""
+    what = "The settings are" if is_whole else f"{names} are"
+    return f"\n{what} those of [{path}](#{_anchor(path)}).{change}\n"
+
+
+def _said(setting: Setting) -> str:
+    """All that a row says of a setting, but for whether it may change."""
+    declared = setting.declared
+    return "\n".join((_name(setting), setting.annotation, setting.default, declared.allowed, declared.meaning))
+
+
+def _name(setting: Setting) -> str:
+    return setting.path.rpartition(".")[2]
+
+
+def _anchor(path: str) -> str:
+    """Where a heading is found, by the rule of GitHub and mkdocs."""
+    return re.sub(r"[^\w-]", "", path.lower())
 
 
 def row(setting: Setting) -> str:
@@ -47,9 +93,8 @@ def row(setting: Setting) -> str:
     declared = setting.declared
     resumed = "yes" if setting.may_change else ""
     allowed = declared.allowed.removeprefix("of ")
-    name = setting.path.rpartition(".")[2]
     cells = (
-        f"`{name}`",
+        f"`{_name(setting)}`",
         f"`{setting.annotation}`",
         f"`{setting.default}`",
         allowed,

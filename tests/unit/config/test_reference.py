@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from nemo_brorl.config.reference import as_yaml, groups, help_text, settings
 from scripts.configuration_page import PAGE, page
 
@@ -49,3 +51,14 @@ def test_help_names_every_setting() -> None:
 
 def test_the_configuration_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "docs/configuration.md is out of date: run `make docs`"
+
+
+def test_every_setting_has_a_row_or_the_name_of_the_section_that_has_it() -> None:
+    sections = {text.partition("\n")[0]: text for text in page().split("\n## ")}
+    for group in groups():
+        text = sections.get(group.path, "")
+        names = [setting.path.rpartition(".")[2] for setting in group.settings]
+        missing = [name for name in names if f"`{name}`" not in text]
+        assert missing == [] or "The settings are those of [" in text
+    anchors = {re.sub(r"[^\w-]", "", path) for path in sections}
+    assert set(re.findall(r"\(#([\w-]+)\)", page())) <= anchors
