@@ -1,5 +1,5 @@
-"""Writes docs/modules.md: every module with the first sentence of its docstring. `make docs` runs it; a test asserts
-that the page is current."""
+"""Writes docs/modules.md: every folder with the first paragraph of its docstring, every module with the first sentence.
+`make docs` runs it; a test asserts that the page is current."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def page() -> str:
 
 def _section(folder: Path) -> list[str]:
     """Heading and table of a folder, those of its sub-folders in the same table."""
-    lines = [f"## {folder.name}/", "", first_sentence(folder / "__init__.py"), ""]
+    lines = [f"## {folder.name}/", "", first_paragraph(folder / "__init__.py"), ""]
     modules = sorted(folder.rglob("*.py"), key=lambda path: (path.parent != folder, path))
     for path in modules:
         if path.name != "__init__.py":
@@ -57,11 +57,17 @@ def _row(path: Path, folder: Path) -> str:
     return f"- `{path.relative_to(folder)}` {first_sentence(path)}"
 
 
-def first_sentence(path: Path) -> str:
-    """First sentence of a module's docstring, on one line; what follows a colon or semicolon is left out."""
+def first_paragraph(path: Path) -> str:
+    """First paragraph of a module's docstring, on one line."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    paragraph = " ".join(text.partition("\n\n")[0].split())
-    sentence = re.split(r"\. |; |: ", paragraph)[0]
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def first_sentence(path: Path) -> str:
+    """First sentence of a module's docstring, on one line, without what follows a colon or semicolon and without the
+    arguments of a command."""
+    sentence = re.split(r"\. |; |: ", first_paragraph(path))[0]
+    sentence = re.sub(r"(`brorl [a-z-]+) [^`]*`", r"\1`", sentence)
     return sentence.removesuffix(".")
 
 
