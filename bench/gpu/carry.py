@@ -4,8 +4,7 @@
 
 Makes `.carry/1`, `.carry/2`, … (which git ignores), each with its part of the bundle of Transformer Engine, Megatron,
 NeMo, vLLM and Ray, and with wheels of Reasoning Gym, which the bundle lacks, made for Python 3.12 by pip. `--results`
-takes along what an earlier session has measured, so that it is not measured again with the same sources. docs/gpu.md
-says when to make which call.
+takes along what an earlier session has measured, so that it is not measured again with the same sources.
 """
 
 from __future__ import annotations
