@@ -26,7 +26,7 @@ brorl train --print-config                                # the resolved setting
 
 Unknown keys, wrong types, numbers out of range and settings that do not fit each other are refused before anything is
 started, with a message that says what to write instead. A run that is resumed may be given other values only for the
-settings marked "may change".
+settings marked with a star.
 """
 
 
@@ -52,7 +52,7 @@ def section(group: Group, shown: dict[str, str]) -> str:
         text += _as_in(path, settings, is_whole=len(settings) == len(group.settings))
     rows = [row(setting) for setting in group.settings if setting.path not in again]
     if rows:
-        head = "| setting | type | default | allowed | may change | meaning |\n|---|---|---|---|---|---|\n"
+        head = "| setting and default | type | meaning |\n|---|---|---|\n"
         text += "\n" + head + "".join(rows)
     return text
 
@@ -68,7 +68,7 @@ def _shared(group: Group, shown: dict[str, str]) -> dict[str, list[Setting]]:
 
 def _as_in(path: str, settings: list[Setting], is_whole: bool) -> str:
     names = ", ".join(f"`{_name(setting)}`" for setting in settings)
-    change = " All of these may change." if all(setting.may_change for setting in settings) else ""
+    change = " All of these have a star." if all(setting.may_change for setting in settings) else ""
     what = "The settings are" if is_whole else f"{names} are"
     return f"\n{what} those of [{path}](#{_anchor(path)}).{change}\n"
 
@@ -91,17 +91,21 @@ def _anchor(path: str) -> str:
 def row(setting: Setting) -> str:
     """One line of a table."""
     declared = setting.declared
-    resumed = "yes" if setting.may_change else ""
-    allowed = declared.allowed.removeprefix("of ")
-    cells = (
-        f"`{_name(setting)}`",
-        f"`{setting.annotation}`",
-        f"`{setting.default}`",
-        allowed,
-        resumed,
-        declared.meaning,
-    )
+    star = " *" if setting.may_change else ""
+    what = f"`{_name(setting)}`, required" if setting.default == "required" else f"`{_name(setting)}={setting.default}`"
+    cells = (what + star, _type(setting), declared.meaning)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _type(setting: Setting) -> str:
+    """Choices where there are some, else the type with its range."""
+    allowed = setting.declared.allowed.removeprefix("of ")
+    if setting.declared.choices:
+        return allowed
+    kind = f"`{setting.annotation.removesuffix(' | None')}`"
+    if setting.annotation.endswith(" | None"):
+        kind += " or null"
+    return f"{kind}, {allowed}" if allowed else kind
 
 
 if __name__ == "__main__":

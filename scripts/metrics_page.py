@@ -26,9 +26,10 @@ def page() -> str:
     lines = [HEAD]
     for group, (summary, metrics) in GROUPS.items():
         lines += [f"## {group}", "", summary, ""]
-        lines += ["| metric | unit | taken over | meaning |", "|---|---|---|---|"]
+        lines += ["| metric | unit, taken over | meaning |", "|---|---|---|"]
         for metric in metrics:
-            lines.append(f"| `{group}/{metric.name}` | {metric.unit} | {metric.aggregation} | {metric.meaning} |")
+            unit = f"{metric.unit}, " if metric.unit else ""
+            lines.append(f"| `{group}/{metric.name}` | {unit}{metric.aggregation} | {metric.meaning} |")
         lines.append("")
     return "\n".join(lines)
 
