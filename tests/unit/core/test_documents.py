@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and docs/ name only what is there: files, scripts, modules, commands."""
+"""README, CONTRIBUTING and docs/ name only what is there: files, scripts, modules, commands, settings, metrics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.__main__ import COMMANDS
+from nemo_brorl.config.reference import groups, settings
+from nemo_brorl.core.metric_registry import GROUPS, undeclared
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
@@ -20,6 +22,12 @@ A_PAGE = re.compile(r"(?<![\w./-])docs/\w+\.md")
 A_LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 A_MODULE = re.compile(r"python -m ((?:bench|nemo_brorl)(?:\.\w+)+)")
 A_COMMAND = re.compile(r"(?:`|^ *|&& )brorl ([a-z-]+)", re.MULTILINE)
+SECTIONS = {group.path.replace("[]", "") for group in groups()}
+SETTINGS = SECTIONS | {path.replace("[]", "") for path in settings()}
+MAPPINGS = tuple(f"{path}." for path, setting in settings().items() if setting.is_mapping)
+A_SETTING = re.compile(r"`\+?([a-z_]+(?:\.[a-z_0-9]+)+)(?=[=:`])")
+OF_EARLIER_RUNS = {"dynamic_sampling.max_rounds"}  # settings that a command of docs/results.md had when it was run
+A_METRIC = re.compile(rf"`((?:{'|'.join(GROUPS)})/[a-z_0-9]+)`")
 OF_A_USER = ("my_", "conf/site/NAME", "unpack.py")  # examples, and what `bench.gpu.carry` packs
 
 
@@ -49,3 +57,21 @@ def test_every_module_and_command_that_is_named_exists(page: Path) -> None:
     missing = [path for path in files if not (ROOT / f"{path}.py").exists() and not (ROOT / path).is_dir()]
     missing += [name for name in A_COMMAND.findall(text) if name not in COMMANDS]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_setting_that_is_named_exists(page: Path) -> None:
+    missing = []
+    for name in A_SETTING.findall(page.read_text(encoding="utf-8")):
+        path = re.sub(r"\.\d+(?=\.)", "", name)  # data.domains.0.path
+        module = ROOT / "nemo_brorl" / path.rpartition(".")[0].replace(".", "/")
+        is_elsewhere = path.partition(".")[0] not in SECTIONS or module.with_suffix(".py").exists()
+        if not is_elsewhere and path not in SETTINGS | OF_EARLIER_RUNS and not path.startswith(MAPPINGS):
+            missing.append(name)
+    assert [name for name in missing if not name.endswith((".py", ".json", ".jsonl", ".md"))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_metric_that_is_named_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert undeclared(A_METRIC.findall(text)) == []
