@@ -60,22 +60,12 @@ class ProcessPool:
         self._thread = threading.Thread(target=self._run, name="verifier-processes", daemon=True)
         self._thread.start()
 
-    def score(
-        self,
-        verifier: str,
-        payload: Mapping[str, Any],
-        texts: Sequence[str],
-    ) -> list[float | None]:
+    def score(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> list[float | None]:
         """Score of each text, None where the verifier failed. Raises ConfigError when the verifier cannot be loaded,
         ResourceError when no process can be started for it."""
         return self.judge(verifier, payload, texts).scores
 
-    def judge(
-        self,
-        verifier: str,
-        payload: Mapping[str, Any],
-        texts: Sequence[str],
-    ) -> Verdicts:
+    def judge(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> Verdicts:
         """The same, with why verifiers failed."""
         seconds = self.deadlines.seconds(verifier, payload)
         job = Job(verifier, dict(payload), texts, seconds)
