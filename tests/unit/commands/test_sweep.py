@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,12 @@ import pytest
 from nemo_brorl.commands import sweep
 from nemo_brorl.commands.sweep import main, plan_runs, read_file
 from nemo_brorl.commands.sweep_tables import curve_of, mean_and_interval, tables
+from nemo_brorl.config.load import load_config
+from nemo_brorl.config.same_run import leaves
 from nemo_brorl.core.clock import SAVED
 from nemo_brorl.core.errors import ConfigError
 
+ABLATIONS = Path(__file__).parents[3] / "bench" / "sweeps" / "ablations.yaml"
 TEXT = """
 config: sums_cpu
 output: {output}
@@ -152,3 +157,23 @@ def test_arms_are_compared_seed_by_seed_where_all_of_them_have_come() -> None:
 
 def test_one_value_has_no_interval() -> None:
     assert mean_and_interval([3.25]) == "3.2"
+
+
+def test_an_arm_of_the_ablations_differs_from_the_whole_by_its_switch_alone() -> None:
+    file = read_file(ABLATIONS)
+    runs = plan_runs(file)  # which checks the settings of every arm
+    arms = file.axes["without"]
+    assert len(runs) == len(arms) * len(file.seeds)
+    assert runs[0].arm == "without=nothing"
+    whole = settings_of(file.config, file.common)
+    for arm, switch in arms.items():
+        without = settings_of(file.config, [*file.common, *switch])
+        changed = {name for name, value in without.items() if value != whole[name]}
+        assert changed == {setting.partition("=")[0] for setting in switch}, arm
+    switches = [tuple(switch) for switch in arms.values()]
+    assert len(set(switches)) == len(switches)
+
+
+def settings_of(config_name: str, overrides: Sequence[str]) -> dict[str, Any]:
+    config = load_config(config_name, list(overrides))
+    return dict(leaves(dataclasses.asdict(config), ""))
