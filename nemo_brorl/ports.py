@@ -31,6 +31,10 @@ class PromptSource(Protocol):
     def take(self, num: int) -> list[Prompt]:
         """The next `num` prompts; each is handed out exactly once."""
 
+    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+        """Take in what a step's prompts came to, each with its share of correct rollouts, in an order that is always
+        the same: the next prompts may be easier or harder. A line about each change."""
+
     def metrics(self) -> dict[str, float]:
         """Of the stream so far."""
 

@@ -48,6 +48,7 @@ class Prompt:
     domain: str = ""  # of the mixture it was drawn from; "" where there is none
     weight: float = 1.0  # prompts that it stands for, itself and those passed over (rollouts/prompt_pool.py)
     messages: tuple[Mapping[str, str], ...] = ()  # each with role and content, of which the tokens were made
+    level: int | None = None  # of its task's difficulty, from 0; None: the task has no levels
 
 
 @dataclass(frozen=True)

@@ -226,6 +226,8 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             Metric("too_long/{domain}", "prompts", "sum of the run", "Those of one domain"),
             Metric("epochs", "passes", "of the run", "Times that all rows of the files have been gone through"),
             Metric("epochs/{domain}", "passes", "of the run", "Times for one domain"),
+            Metric("level/{task}", "", "after the step", "Level that a task with `levels` has reached, from 0"),
+            Metric("level/{domain}/{task}", "", "after the step", "The same in a mixture"),
         ),
     ),
     "sft": (

@@ -21,7 +21,7 @@ from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.rollouts.coverage import CoverageWatch
 from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling, judge
-from nemo_brorl.rollouts.group_size.allocation import Spent
+from nemo_brorl.rollouts.group_size.allocation import Spent, outcomes
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.prompt_pool import PromptPool
@@ -209,6 +209,9 @@ class CarryOver:
         if reason is not None:
             stage = self.reward_stages.num_begun
             self.sampler.console.line(f"rewards: stage {stage} begins with the next prompts ({reason})")
+        changes = self.prompts.learn(outcomes(sampled))
+        for change in changes:
+            self.sampler.console.line(change)
         of_step = Spent(num_tokens, num_informative, num_rollouts)
         self.spent = self.spent.plus(of_step)
 

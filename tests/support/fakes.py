@@ -87,6 +87,9 @@ class FakePrompts:
         self.taken += [prompt.uid for prompt in prompts]
         return prompts
 
+    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+        return []
+
     def metrics(self) -> dict[str, float]:
         return {"prompts/too_long": 0.0}
 

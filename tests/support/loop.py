@@ -8,6 +8,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation import Evaluator
+from nemo_brorl.ports import PromptSource
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parts import Parts
@@ -30,7 +31,7 @@ def make_trainer(
     num_skipped: int = 0,
     generator: FakeGenerator | None = None,
     verifier: FakeVerifier | None = None,
-    prompts: FakePrompts | None = None,
+    prompts: PromptSource | None = None,
 ) -> BroRLTrainer:
     generator, verifier, console = generator or FakeGenerator(), verifier or FakeVerifier(), Console()
     sampler = Sampler(generator, verifier, console, config.rollouts.chunk_size, config.trainer.seed)

@@ -42,6 +42,32 @@ class TaskConfig(Section):
     weight: float = setting(1.0, "share of the questions, over the sum of all weights", above=0)
     config: dict[str, Any] = setting({}, "settings of the task's own")
     stages: list[TaskStageConfig] = setting([], "curriculum; held-out questions are of all stages alike")
+    levels: list[dict[str, Any]] = setting(
+        [], "settings laid over the task's own, easiest first, of which success chooses; held-out: of all levels alike"
+    )
+    level_width: int = setting(1, "levels asked at a time: the one reached and those below it", at_least=1)
+    level_window: int = setting(8, "groups of the level reached before each decision, at least", at_least=1)
+    promote_from: float = setting(
+        0.9, "share of correct rollouts from which on a level is left for the next", above=0, at_most=1
+    )
+    demote_below: float = setting(0.1, "share below which it is left for the one before; 0: never", within=(0, 1))
+
+    def level_violations(self, where: str) -> Iterator[str]:
+        """Of a task that is set at `where`."""
+        if not self.levels:
+            return
+        if self.name == "*":
+            yield f'{where}.levels of "*": other tasks have other settings; write levels for tasks by their names'
+        if self.stages:
+            yield (
+                f"{where}.stages and {where}.levels both change the settings: write stages, by position, or levels, by "
+                "success"
+            )
+        if self.demote_below >= self.promote_from:
+            yield (
+                f"{where}.demote_below={self.demote_below} is not below promote_from={self.promote_from}: write for "
+                "example demote_below=0.1 promote_from=0.9"
+            )
 
 
 @dataclass
@@ -160,6 +186,7 @@ class DataConfig(SourceConfig):
                         f"{where}.tasks, {task.name}: its stages begin at {starts}; write from_question in ascending "
                         "order"
                     )
+                yield from task.level_violations(f"{where}.tasks.{task.name}")
             if source.environment is None and source.environment_settings:
                 yield (
                     f"{where}.environment_settings is set and {where}.environment is not: write its name, or leave "

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from nemo_brorl.types import Float32, ScoredGroup
+from nemo_brorl.types import SUCCESS_REWARD, Float32, Prompt, ScoredGroup
 
 PERCENTILES = (10, 50, 90)
 
@@ -89,6 +89,17 @@ def relative_weights(group: ScoredGroup) -> list[float]:
         return [1.0]
     size = sum(wave.num_rollouts for wave in group.waves)
     return [wave.weight * size / wave.num_rollouts for wave in group.waves]
+
+
+def outcomes(groups: Sequence[ScoredGroup]) -> list[tuple[Prompt, float]]:
+    """Prompts, by their uids, each with the share of correct rollouts in its first wave."""
+    found = []
+    for group in sorted(groups, key=lambda group: group.prompt.uid):
+        rewards = first_wave(group)
+        is_correct = rewards >= SUCCESS_REWARD
+        rate = float(is_correct.mean())
+        found.append((group.prompt, rate))
+    return found
 
 
 def first_wave(group: ScoredGroup) -> Float32:

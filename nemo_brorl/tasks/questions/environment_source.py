@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from nemo_brorl.config.schema import SourceConfig
@@ -71,7 +72,8 @@ class EnvironmentSource:
     def answered(self, asked: Question) -> Question:
         """A question as the prompt and task of an episode. Raises DataError as `question`."""
         task = _task_of(asked)
-        return self._question(asked.task, task, self._prompt(task))
+        question = self._question(asked.task, task, self._prompt(task))
+        return replace(question, level=asked.level)
 
     def _question(self, name: str, task: Task, messages: tuple[Message, ...]) -> Question:
         payload = {

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
 
 import numpy as np
 
 from nemo_brorl.core.errors import DataError
+from nemo_brorl.tasks.questions.levels import TaskLevel
 from nemo_brorl.tasks.questions.questions import Question, Source, hash_of
 from nemo_brorl.types import Int64
 
@@ -25,6 +26,7 @@ class Domain:
     weight: float
     system_prompt: str | None
     max_prompt_tokens: int
+    levels: Mapping[str, TaskLevel] = field(default_factory=dict)  # of those of its tasks that have some
 
 
 class Mixture:

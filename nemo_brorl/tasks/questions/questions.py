@@ -21,6 +21,7 @@ class Question:
     payload: Mapping[str, Any]  # JSON-able
     messages: tuple[Mapping[str, str], ...] = ()  # role and content of a conversation; empty: `text` from the user
     tools: tuple[Mapping[str, Any], ...] = ()  # that the model may call, as its chat template takes them
+    level: int | None = None  # of its task's difficulty; None: the task has no levels
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """Questions of Reasoning Gym: any of its tasks, mixed by weight, their settings changing with the position in the
-stream if asked to."""
+stream (stages) or with success (levels) if asked to."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
 from nemo_brorl.config.schema import TaskConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.logs import get_logger
+from nemo_brorl.tasks.questions.levels import TaskLevel
 from nemo_brorl.tasks.questions.questions import Question, hash_of, is_held_out
 from nemo_brorl.tasks.verifiers.registry import check_name
 
@@ -64,6 +66,10 @@ class ReasoningGymSource:
         self.tasks = expanded(tasks)
         check_tasks(self.tasks)
         _warn_of_unrepeatable(self.tasks)
+        self.levels: dict[str, TaskLevel] = {}  # of tasks that have some
+        for task in self.tasks:
+            if task.levels:
+                self.levels[task.name] = TaskLevel(task)
         self.held_out_fraction = held_out_fraction
         self.split = split
         self.seed = seed
@@ -78,24 +84,32 @@ class ReasoningGymSource:
         weights = [task.weight for task in self.tasks]
         (number,) = random.choices(numbers, weights=weights)
         task = self.tasks[number]
-        stage = self._stage(task, index)
+        stage = self._stage(task, index, random)
         for attempt in range(MAX_ATTEMPTS):
             entry = self._entry(number, stage, attempt, index)
             is_entry_held_out = is_held_out(entry["question"], self.held_out_fraction)
             if is_entry_held_out == (self.split == "held_out"):
                 settings = stage_config(task, stage)
-                return self._as_question(task.name, settings, entry)
+                level = stage if task.levels else None
+                return self._as_question(task.name, settings, entry, level)
         raise DataError(
             f"task {task.name} gave no {self.split} question in {MAX_ATTEMPTS} draws; "
             f"its settings allow too few different questions "
             f"or data.held_out_fraction={self.held_out_fraction} leaves none"
         )
 
-    def _stage(self, task: TaskConfig, index: int) -> int:
-        """0 before the first stage. Held-out questions take turns, so that a validation means the same throughout a
-        run."""
+    def _stage(
+        self,
+        task: TaskConfig,
+        index: int,
+        random: Random,
+    ) -> int:
+        """Which of a task's settings hold: 0 before the first stage, or on the first level. Held-out questions take
+        turns, so that a validation means the same throughout a run."""
         if self.split == "held_out":
-            return index % (len(task.stages) + 1)
+            return index % num_stages(task)
+        if task.levels:
+            return self.levels[task.name].draw(random)
         beginnings = [stage.from_question for stage in task.stages]
         return bisect.bisect_right(beginnings, index)
 
@@ -119,7 +133,13 @@ class ReasoningGymSource:
         entry: dict[str, Any] = in_use.dataset[place]
         return entry
 
-    def _as_question(self, name: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> Question:
+    def _as_question(
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        entry: Mapping[str, Any],
+        level: int | None,
+    ) -> Question:
         """The verifier gets the entry and the task's settings: some tasks score by them."""
         payload = {**self.options, "dataset": name, "config": config}
         for key in ("question", "answer", "metadata"):
@@ -130,11 +150,19 @@ class ReasoningGymSource:
             verifier=self.verifier,
             text=entry["question"],
             payload=json.loads(as_json),
+            level=level,
         )
 
 
+def num_stages(task: TaskConfig) -> int:
+    """How many settings a task has in turn."""
+    return len(task.levels) or len(task.stages) + 1
+
+
 def stage_config(task: TaskConfig, stage: int) -> dict[str, Any]:
-    """A task's settings at a stage; 0: before the first."""
+    """A task's settings at a stage, 0 before the first; of a task with levels, on a level."""
+    if task.levels:
+        return {**task.config, **task.levels[stage]}
     if stage == 0:
         return dict(task.config)
     changes = task.stages[stage - 1]
@@ -156,12 +184,7 @@ def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
         names = sorted(others) if task.name == ALL_TASKS else [task.name]
         weight = task.weight / len(names)
         for name in names:
-            one = TaskConfig(
-                name=name,
-                weight=weight,
-                config=dict(task.config),
-                stages=list(task.stages),
-            )
+            one = replace(task, name=name, weight=weight)
             found.append(one)
     return found
 
@@ -178,7 +201,7 @@ def check_tasks(tasks: Sequence[TaskConfig]) -> None:
             raise DataError(
                 f"data.tasks: {task.name} has weight {task.weight}; a weight is above 0 (leave the task out to drop it)"
             )
-        for stage in range(len(task.stages) + 1):
+        for stage in range(num_stages(task)):
             settings = stage_config(task, stage)
             _make_dataset(task.name, settings, seed=0, size=1)
 

@@ -63,10 +63,11 @@ def make_source(
             files[section.name] = _split_file(section, config.held_out_fraction, index_folder)
     domains = []
     for section in sections:
+        generated = None
         if section.name in files:
             source = _file_source(section, files, split, seed)
         else:
-            source = _generated(section, config, split, seed)
+            source = generated = _generated(section, config, split, seed)
         if section.environment is not None:
             source = _answered(section, source, config, split, seed)
         if source is None:
@@ -77,6 +78,7 @@ def make_source(
             weight=section.weight,
             system_prompt=config.system_prompt if section.system_prompt is None else section.system_prompt,
             max_prompt_tokens=section.max_prompt_tokens or config.max_prompt_tokens,
+            levels=generated.levels if generated is not None else {},
         )
         domains.append(domain)
     if not domains and split == "held_out":
@@ -103,7 +105,7 @@ def _generated(
     config: DataConfig,
     split: str,
     seed: int,
-) -> Source | None:
+) -> ReasoningGymSource | None:
     if section.source == "environment":
         return None
     if section.source != "reasoning_gym":

@@ -3,13 +3,14 @@ position."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nemo_brorl.config.schema import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.tasks.questions.answer_format import ask
+from nemo_brorl.tasks.questions.levels import TaskLevel
 from nemo_brorl.tasks.questions.mixture import Domain, Mixture
 from nemo_brorl.tasks.questions.questions import Source
 from nemo_brorl.types import Prompt
@@ -41,6 +42,12 @@ class PromptStream:
         self.split = split
         self.position = 0  # draws so far
         self.num_skipped = {domain.name: 0 for domain in source.domains}
+        self.levels: dict[str, TaskLevel] = {}  # of tasks that are trained on, by domain and task
+        trained = source.domains if split == "train" else ()
+        for domain in trained:
+            for task, level in domain.levels.items():
+                name = _task_name(domain.name, task)
+                self.levels[name] = level
 
     def take(self, num: int) -> list[Prompt]:
         """The next `num` prompts; of a held-out stream fewer, where a domain has fewer than its share of `num`.
@@ -65,8 +72,24 @@ class PromptStream:
         self.load_state_dict(state)
         return prompts
 
+    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+        """Take in what prompts of a step came to, each with the share of its rollouts that were correct. A line for
+        every task whose level changes for the next prompts."""
+        for prompt, rate in outcomes:
+            name = _task_name(prompt.domain, prompt.task)
+            if name in self.levels:
+                self.levels[name].learn(prompt, rate)
+        changes = []
+        for name, level in self.levels.items():
+            reason = level.decide()
+            if reason is not None:
+                change = f"{name}: level {level.reached} with the next prompts ({reason})"
+                changes.append(change)
+        return changes
+
     def metrics(self) -> dict[str, float]:
-        """By domain: prompts left out for their length so far, and how often its rows have been gone through."""
+        """By domain: prompts left out for their length so far, and how often its rows have been gone through; levels by
+        task."""
         found: dict[str, float] = {}
         draws_before = self.mixture.draws_before(self.position)
         for domain, draws in zip(self.mixture.domains, draws_before, strict=True):
@@ -75,19 +98,27 @@ class PromptStream:
             found[f"prompts/too_long{name}"] = float(skipped)
             if domain.source.size is not None:
                 found[f"prompts/epochs{name}"] = (draws + skipped) / domain.source.size
+        for task, level in self.levels.items():
+            found[f"prompts/level/{task}"] = float(level.reached)
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Position, the number of prompts skipped so far, and what the questions are, by domain."""
+        """Position, the number of prompts skipped so far, and what the questions are, by domain; levels by task."""
         fingerprints = {}
         for domain in self.mixture.domains:
             fingerprints[domain.name] = domain.source.fingerprint
-        return {
+        state = {
             "split": self.split,
             "position": self.position,
             "skipped": dict(self.num_skipped),
             "sources": fingerprints,
         }
+        levels = {}
+        for task, level in self.levels.items():
+            levels[task] = level.state_dict()
+        if levels:
+            state["levels"] = levels
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken. Raises CheckpointError when it is another stream's, or the files have
@@ -115,6 +146,9 @@ class PromptStream:
             )
         self.position = int(state["position"])
         self.num_skipped = {name: int(count) for name, count in state["skipped"].items()}
+        for task, level in self.levels.items():
+            own_state = state["levels"][task]
+            level.load_state_dict(own_state)
 
     def _next(self, domain: Domain, rank: int) -> Prompt | None:
         """What draw `rank` of a domain gives; None where a held-out domain has ended."""
@@ -148,4 +182,9 @@ class PromptStream:
             payload=asked.payload,
             domain=domain.name,
             messages=tuple(asked.messages),
+            level=question.level,
         )
+
+
+def _task_name(domain: str, task: str) -> str:
+    return f"{domain}/{task}" if domain else task
