@@ -7,6 +7,10 @@ prompts cost few samples, every prompt has the weight in the gradient that it ha
 are kept, and the price is the variance of the weights. Beliefs fade (`rollouts.posterior.memory`), which brings a
 prompt back. What is learnt of tasks counts asked prompts by the same weights.
 
+`retire_from` leaves out, without a weight, prompts whose own rollouts were right that often over all steps that are
+remembered: near 1 what is solved (ScaleRL's "no positive resampling", arXiv 2510.13786), near 0 all but the boundary of
+what the policy can do (arXiv 2606.15455). A prompt comes back once less than one rollout's worth of it is remembered.
+
 Only prompts that come again profit: of one never seen the belief is that of its task. The coin is a hash of seed and
 uid, and beliefs change between steps alone, so a restart asks the same.
 """
@@ -16,11 +20,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nemo_brorl.config.schema import PoolConfig
+from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.group_size.waves import coin
 from nemo_brorl.types import Prompt
 
+MAX_RETIRED = 10_000  # prompts in a row, after which all of them count as learnt
 FIRST_WAVE = 0  # of `coin`: waves that are decided on are counted from 1
 
 
@@ -44,13 +50,15 @@ class PromptPool:
         """Groups of the step are to have so many rollouts."""
         self.num_per_prompt = num_per_prompt
         self.num_passed_over = 0
+        self.num_retired = 0
         self.largest_weight = 1.0
 
     def take(self, num: int) -> list[Prompt]:
-        """The next `num` prompts of the stream that are asked, with their weights."""
+        """The next `num` prompts of the stream that are asked, with their weights. Raises StarvationError when all are
+        retired."""
         taken: list[Prompt] = []
         while len(taken) < num:
-            for prompt in self.prompts.take(num - len(taken)):
+            for prompt in self._unretired(num - len(taken)):
                 probability = self.probability(prompt)
                 if coin(self.seed, prompt.uid, FIRST_WAVE) < probability:
                     weight = 1 / probability
@@ -59,6 +67,30 @@ class PromptPool:
                 else:
                     self.num_passed_over += 1
         return taken
+
+    def _unretired(self, num: int) -> list[Prompt]:
+        """Those of the stream's next prompts, `num` at a time, that are not retired; at least one."""
+        num_seen = 0
+        while num_seen < MAX_RETIRED:
+            prompts = self.prompts.take(num)
+            left = [prompt for prompt in prompts if not self.is_retired(prompt)]
+            num_seen += num
+            self.num_retired += num - len(left)
+            if left:
+                return left
+        raise StarvationError(
+            f"{num_seen} prompts in a row were right in rollouts.pool.retire_from={self.config.retire_from} of their "
+            "rollouts or more: write a higher one or null, or give harder questions"
+        )
+
+    def is_retired(self, prompt: Prompt) -> bool:
+        """Whether its own rollouts were right too often to ask it."""
+        limit = self.config.retire_from
+        if limit is None:
+            return False
+        successes, failures = self.beliefs.remembered(prompt)
+        num = successes + failures
+        return num >= 1 and successes >= limit * num
 
     def probability(self, prompt: Prompt) -> float:
         """That a prompt is asked."""
@@ -73,6 +105,7 @@ class PromptPool:
         if not self.config.enabled:
             return {}
         return {
+            "rollouts/prompts_retired": float(self.num_retired),
             "rollouts/prompts_passed_over": float(self.num_passed_over),
             "rollouts/prompt_weight_max": self.largest_weight,
         }

@@ -154,6 +154,13 @@ class PoolConfig(Section):
     full_above: float = setting(
         0.5, "chance of an informative group from which on a prompt is always asked", within=(0.01, 1)
     )
+    retire_from: float | None = setting(
+        None,
+        "share of a prompt's own rollouts, over all steps it is remembered of, that were correct, from which on it is "
+        "not asked: another objective, no weight makes up for it; null: never",
+        above=0,
+        at_most=1,
+    )
 
 
 @dataclass
@@ -204,6 +211,11 @@ class RolloutsConfig(Section):
             yield (
                 f"rollouts.min_fraction={self.min_fraction} never acts: without a deadline no rollout is cut; write "
                 "rollouts.deadline_s or rollouts.step_deadline_s in seconds, or rollouts.min_fraction=1"
+            )
+        if self.pool.retire_from is not None and not self.pool.enabled:
+            yield (
+                f"rollouts.pool.retire_from={self.pool.retire_from} never acts with rollouts.pool.enabled=false: write "
+                "enabled=true, or retire_from=null"
             )
         yield from self.schedule.violations()
         stages = self.schedule.stages

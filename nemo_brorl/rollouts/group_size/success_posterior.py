@@ -81,13 +81,18 @@ class SuccessPosterior:
     def posterior(self, prompt: Prompt) -> SuccessPrior:
         """The belief about one prompt: its task's prior, and what it was seen to do."""
         prior = self.prior(prompt.task)
+        successes, failures = self.remembered(prompt)
+        return prior.after(successes, failures)
+
+    def remembered(self, prompt: Prompt) -> tuple[float, float]:
+        """Successes and failures of one prompt's own rollouts, older ones discounted."""
         counts = self._prompts.get(prompt_key(prompt))
         if counts is None:
-            return prior
+            return 0.0, 0.0
         memory = self._memory(counts)
         successes = memory * counts.successes
         failures = memory * counts.failures
-        return prior.after(successes, failures)
+        return successes, failures
 
     def prior(self, task: str) -> SuccessPrior:
         """The belief about a prompt of a task that was not seen yet."""

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.train_batch import make_train_batch
-from nemo_brorl.config.schema import BroRLConfig, PoolConfig, PosteriorConfig
+from nemo_brorl.config.schema import BroRLConfig, PoolConfig, PosteriorConfig, RolloutsConfig
+from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.rollouts.coverage import coverage_metrics
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.prompt_pool import PromptPool
@@ -51,6 +52,37 @@ def test_the_probability_is_the_chance_of_disagreement_by_hand() -> None:
     assert pool.probability(make_prompt()) == 0.25, "never less"
 
 
+def test_a_prompt_is_retired_by_its_own_rollouts_of_all_steps_until_they_are_forgotten() -> None:
+    beliefs = SuccessPosterior(PosteriorConfig(memory=0.5))
+    prompts = CircledPrompts()
+    pool = PromptPool(PoolConfig(enabled=True, retire_from=0.75), prompts, beliefs, seed=0)
+    solved, unseen = (replace(make_prompt(), token_ids=(number,)) for number in (0, 1))
+    beliefs.observe(solved, 4, 8)
+    assert not pool.is_retired(solved)
+    beliefs.forget()
+    beliefs.observe(solved, 8, 8)  # 2 + 8 of 4 + 8
+    assert pool.is_retired(solved)
+    assert not pool.is_retired(unseen)  # whatever is believed of its task
+    assert 0 not in [number_of(prompt) for prompt in pool.take(30)]
+    num_come = -(-prompts.position // NUM_PROMPTS)  # of the solved one, rounded up
+    assert pool.metrics()["rollouts/prompts_retired"] == num_come
+    for _ in range(4):
+        beliefs.forget()
+    assert beliefs.remembered(solved) == (0.625, 0.125)  # less than one rollout
+    assert not pool.is_retired(solved)
+
+
+def test_a_run_that_has_retired_everything_says_so() -> None:
+    beliefs = SuccessPosterior(PosteriorConfig())
+    for number in range(NUM_PROMPTS):
+        beliefs.observe(replace(make_prompt(), token_ids=(number,)), 8, 8)
+    pool = PromptPool(PoolConfig(enabled=True, retire_from=0.9), CircledPrompts(), beliefs, seed=0)
+    with pytest.raises(StarvationError, match="retire_from=0.9 of their rollouts or more: write a higher one or null"):
+        pool.take(2)
+    (unused,) = RolloutsConfig(pool=PoolConfig(retire_from=0.9)).violations()
+    assert "never acts with rollouts.pool.enabled=false" in unused
+
+
 def test_the_weighted_estimate_is_the_gradient_of_all_prompts() -> None:
     """Half of the prompts are solved (0.999), half are hard (0.05); beliefs are those of 64 rollouts of each. RLOO
     estimates of N = 16, gradient p (1 − p)."""
@@ -74,6 +106,7 @@ def test_the_weighted_estimate_is_the_gradient_of_all_prompts() -> None:
     assert abs(unweighted - gradient) > 6 * error
     assert len(asked) / total == pytest.approx(0.55, abs=0.03)
     assert pool.metrics() == {
+        "rollouts/prompts_retired": 0.0,
         "rollouts/prompts_passed_over": total - 4_000,
         "rollouts/prompt_weight_max": weights.max(),
     }
