@@ -1,8 +1,8 @@
 """Losses: pure functions from the tokens of one micro-batch to a summed loss and summed metrics.
 
 `algorithm.loss` names one of `LOSSES`, or a function of your own as `package.module:function` (docs/extending.md). A
-loss writes its objective per token and hands it to `finish`, which adds what all losses share: importance weights, the
-KL term, the entropy bonus.
+loss writes its objective per token and hands it to `finish`, which adds what all losses share: importance weights,
+tokens that are held, the KL term, the entropy bonus.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from nemo_brorl.algorithm.covariance import hold_chosen
 from nemo_brorl.algorithm.importance import importance_weights
 from nemo_brorl.algorithm.loss_inputs import LossSums, TokenBatch
 from nemo_brorl.config.schema import AlgorithmConfig
@@ -144,13 +145,16 @@ def finish(
     objective: Tensor,
     metrics: dict[str, Tensor],
 ) -> LossSums:
-    """From an objective per token [T], which is to grow, to the loss: importance weights, KL (ProRL, arXiv 2505.24864),
-    entropy, weighted sum. `metrics` are sums over tokens."""
+    """From an objective per token [T], which is to grow, to the loss: importance weights, tokens that are held, KL
+    (ProRL, arXiv 2505.24864), entropy, weighted sum. `metrics` are sums over tokens."""
     correction = importance_weights(batch, config)
     loss = -(correction * objective)
+    loss = hold_chosen(loss, batch, config.covariance)
     metrics = {**metrics, "policy/importance_weight": correction.sum()}
     if config.importance_correction.enabled and config.importance_correction.kind in ("icepop", "sequence_mask"):
         metrics["policy/importance_masked"] = (correction == 0).float().sum()
+    if batch.is_held is not None:
+        metrics["policy/held_tokens"] = batch.is_held.float().sum()
     if batch.reference_log_probs is not None:
         kl = kl_per_token(batch.log_probs, batch.reference_log_probs, config.kl.estimator, config.kl.log_ratio_clamp)
         metrics["policy/kl_to_reference"] = kl.sum()

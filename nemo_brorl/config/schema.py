@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from nemo_brorl.config.sections.algorithm import (
     AlgorithmConfig,
+    CovarianceConfig,
     ImportanceCorrectionConfig,
     KLConfig,
     ReferenceResetConfig,

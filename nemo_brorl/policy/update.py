@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from megatron.core import parallel_state
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from nemo_brorl.algorithm.loss_inputs import MiniBatchSize, Sequences, TokenBatch, TokenLengths, token_weights
 from nemo_brorl.algorithm.losses import SUPERVISED, find_loss
+from nemo_brorl.policy.held_tokens import RowTokens, held_tokens
 from nemo_brorl.policy.measured_gain import MeasuredGain
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.numerics.fp8_check import Fp8Check
@@ -188,7 +190,11 @@ class Update:
             mini_batch=index,
             data_rank=parallel_state.get_data_parallel_rank(),
         )
-        loss = self._loss(index, old, reference)
+        covariance = state.config.algorithm.covariance
+        held: RowTokens = [None] * len(rows)
+        if covariance.kind != "none" and not self.is_supervised:
+            held = held_tokens(rows, covariance, self.plan.version, state.row_settings.device)
+        loss = self._loss(index, old, reference, held)
         values = train_rows(state.chunks, rows, loss)
         PROGRESS.step("optimizer")
         losses = [row_values["policy/loss"] for row_values in values]
@@ -200,7 +206,13 @@ class Update:
                 self.losses.add(row_values, row.num_loss_tokens)
         return norm
 
-    def _loss(self, index: int, old: RowLogProbs, reference: RowLogProbs) -> RowLoss:
+    def _loss(
+        self,
+        index: int,
+        old: RowLogProbs,
+        reference: RowLogProbs,
+        held: RowTokens,
+    ) -> RowLoss:
         """The loss sum and metric sums of a row of mini-batch `index`."""
         algorithm = self.state.config.algorithm
         loss_of = find_loss(self.plan.objective, algorithm)
@@ -224,6 +236,7 @@ class Update:
                 old_log_probs = current.log_probs
                 self._record(row, current)
             batch = _token_batch(row, scores, old_log_probs, reference[number], size, algorithm.aggregation)
+            batch = replace(batch, is_held=held[number])
             if measures_gain:
                 self.gain.add(batch, row.is_measured)
             result = loss_of(batch, algorithm)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nemo_brorl.config.schema import CovarianceConfig
 from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.types import UpdatePlan
 from tests.support.model_factory import VOCAB_SIZE, as_trajectories, make_config, make_group, make_model, micro_batch
@@ -71,19 +72,21 @@ def test_a_layout_gives_the_metrics_of_a_single_rank(layout: dict, model_folder:
 
 
 def sequence_level(model_folder: Path, layout: dict) -> Scenario:
-    """Everything that looks at whole responses, whose tokens lie on two ranks."""
+    """Everything that looks at whole responses, or a whole mini-batch, whose tokens lie on two ranks."""
     case = scenario(model_folder, layout, num=2)
     algorithm = case.config.algorithm
     algorithm.aggregation, algorithm.kl.placement, algorithm.kl.coefficient = "sequence_mean", "reward", 0.1
     algorithm.importance_correction.kind, algorithm.importance_correction.low = "sequence_mask", 0.1
     algorithm.clip_low = algorithm.clip_high = 0.01
+    algorithm.covariance = CovarianceConfig(kind="clip_cov", share=0.1, low=0.1)
     return replace(case, plans=tuple(replace(plan, objective="gspo") for plan in case.plans))
 
 
 @pytest.mark.parametrize("layout", [CP2, {"data_parallel_size": 2}], ids=["CP2", "DP2"])
-def test_losses_of_whole_responses_do_not_depend_on_the_layout(layout: dict, model_folder: Path) -> None:
+def test_losses_that_look_beyond_a_rank_do_not_depend_on_the_layout(layout: dict, model_folder: Path) -> None:
     expected = outcomes_of(sequence_level(model_folder, {}))[0].metrics
     assert 0 < expected[1]["policy/importance_masked"] < 1
+    assert 0.05 < expected[1]["policy/held_tokens"] <= 0.1
     case = sequence_level(model_folder, layout)
     check_equal(case, run_scenario(case), expected)
 

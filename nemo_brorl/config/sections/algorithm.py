@@ -62,6 +62,23 @@ class ImportanceCorrectionConfig(Section):
 
 
 @dataclass
+class CovarianceConfig(Section):
+    """Tokens that are held because they take entropy away: log-prob and advantage lie far from their means together
+    (Clip-Cov, KL-Cov, arXiv 2505.22617)."""
+
+    kind: str = setting(
+        "none",
+        "clip_cov: no gradient for some tokens with a covariance within [low, high]; kl_cov: a penalty for those with "
+        "the largest",
+        choices=("none", "clip_cov", "kl_cov"),
+    )
+    share: float = setting(2e-4, "share of a mini-batch's tokens; at least one", above=0, at_most=1)
+    low: float = setting(1.0, "lower bound of clip_cov", within=(-1000, 1000))
+    high: float = setting(5.0, "upper bound of clip_cov", within=(-1000, 1000))
+    coefficient: float = setting(1.0, "weight of kl_cov's |log-ratio to the older policy|", above=0)
+
+
+@dataclass
 class AlgorithmConfig(Section):
     """How rewards become an update."""
 
@@ -96,6 +113,7 @@ class AlgorithmConfig(Section):
     dual_clip: float = setting(10.0, "bound of the ratio where the advantage is negative; 0: off", at_least=0)
     entropy_coefficient: float = setting(0.0, "weight of the entropy bonus", at_least=0)
     num_mini_batches: int = setting(4, "optimizer steps per training step", at_least=1)
+    covariance: CovarianceConfig = section(CovarianceConfig)
     kl: KLConfig = section(KLConfig)
     reference_reset: ReferenceResetConfig = section(ReferenceResetConfig)
     importance_correction: ImportanceCorrectionConfig = section(ImportanceCorrectionConfig)
@@ -128,6 +146,7 @@ class AlgorithmConfig(Section):
                 f"algorithm.turn_discount={self.turn_discount} discounts rewards of turns, and credit=outcome looks at "
                 "none: write credit=return or credit=turn, or turn_discount=1.0"
             )
+        yield from self._covariances_that_hold_nothing()
         if self.kl.placement == "reward" and self.kl.coefficient == 0:
             yield (
                 "algorithm.kl.placement=reward with algorithm.kl.coefficient=0 takes nothing off: write a "
@@ -141,6 +160,18 @@ class AlgorithmConfig(Section):
             )
         if self.kl.coefficient == 0:
             yield from self._resets_without_a_reference()
+
+    def _covariances_that_hold_nothing(self) -> Iterator[str]:
+        if self.covariance.low >= self.covariance.high:
+            yield (
+                f"algorithm.covariance.low={self.covariance.low} is not below high={self.covariance.high}: write for "
+                "example low=1.0 high=5.0"
+            )
+        if self.covariance.kind == "kl_cov" and self.num_mini_batches == 1:
+            yield (
+                "algorithm.covariance.kind=kl_cov holds tokens near the policy before the update, where the only step "
+                "of algorithm.num_mini_batches=1 starts: write kind=clip_cov, or two mini-batches or more"
+            )
 
     def _resets_without_a_reference(self) -> Iterator[str]:
         """A reset can then only clear the optimizer, and no KL can ask for it."""

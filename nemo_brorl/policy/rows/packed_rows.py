@@ -27,6 +27,7 @@ class Response:
     is_fresh: bool  # sampled by the weights that the update starts from
     is_measured: bool = True  # as its group
     is_sampled: Bool | None = None  # [T] False: observed; None: all were sampled
+    place: tuple[int, int] = (0, 0)  # group of the plan, rollout of the group
 
     @cached_property
     def counts(self) -> Bool:
@@ -92,6 +93,19 @@ class Row:
     def is_measured(self) -> list[bool]:
         """Of each response."""
         return [response.is_measured for response in self.responses]
+
+    def draws(self, seed: int) -> Float32:
+        """A number from 0 to 1 for every token [n], which depends on nothing but the seed and what token it is."""
+        drawn = [np.empty(0, np.float32)]
+        for response in self.responses:
+            random = np.random.default_rng((seed, *response.place))
+            num = len(response.token_ids)
+            of_response = random.random(num, np.float32)
+            drawn.append(of_response)
+        begins = np.cumsum([len(part) for part in drawn])
+        first = begins[self.response_index]
+        places = first + self.token_index
+        return np.concatenate(drawn)[places]
 
     @property
     def num_fresh_tokens(self) -> int:
@@ -159,6 +173,7 @@ def segments_of(
                 is_fresh=planned.staleness == 0,
                 is_measured=planned.is_measured,
                 is_sampled=is_sampled,
+                place=(segment.group, rollout),
             )
             responses.append(response)
         segments.append(PackedSegment(planned.prompt_ids, tuple(responses)))

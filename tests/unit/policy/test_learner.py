@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import BroRLConfig, CovarianceConfig
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.policy.weights.hf_log_probs import hf_log_probs
 from tests.support.model_factory import VOCAB_SIZE, as_trajectories, make_config, make_model, make_plan
@@ -80,6 +80,20 @@ def test_the_cut_into_micro_batches_changes_neither_loss_nor_weights(
     first, second = one.update(make_plan(micro_batches=1)), many.update(make_plan(micro_batches=5))
     assert second.metrics == pytest.approx(first.metrics, rel=1e-5)
     assert largest_difference(weights(one), weights(many)) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["clip_cov", "kl_cov"])
+def test_tokens_that_are_held_are_the_same_however_a_mini_batch_is_cut(
+    kind: str, new_learner: NewLearner, model_folder: Path
+) -> None:
+    config = make_config()
+    config.algorithm.covariance = CovarianceConfig(kind=kind, share=0.1, low=0.1)
+    free, one, many = (new_learner(model_folder, used) for used in (make_config(), config, config))
+    without = free.update(make_plan()).metrics
+    first, second = one.update(make_plan(micro_batches=1)), many.update(make_plan(micro_batches=5))
+    assert 0.05 < first.metrics["policy/held_tokens"] <= 0.1
+    assert second.metrics == pytest.approx(first.metrics, rel=1e-4)  # of two steps of Adam
+    assert first.metrics["policy/grad_norm"] != pytest.approx(without["policy/grad_norm"], rel=1e-3)
 
 
 def test_repeating_an_update_is_bit_identical(new_learner: NewLearner, model_folder: Path) -> None:

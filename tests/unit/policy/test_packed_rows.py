@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -45,6 +47,18 @@ def test_a_shared_prompt_stands_once_and_predicts_the_first_token_of_each_respon
     assert laid.advantages.tolist() == [1.5, 0.5, 0.5, 2.5, 2.5]
     assert laid.sampled_log_probs.tolist() == pytest.approx([-2.0, -1.0, -1.1, -3.0, -3.1])
     assert [response.index for response in laid.responses] == [1, 0, 2]
+
+
+def test_a_tokens_draw_depends_on_its_place_in_the_plan_and_not_on_the_row() -> None:
+    drawn = Response(0, 0, np.array([10, 11]), np.zeros(2), 0.0, is_fresh=True, place=(3, 7))
+    other = replace(drawn, token_ids=np.array([20]), log_probs=np.zeros(1), index=1, place=(3, 8))
+    prompt = np.array([1, 2], np.int32)
+    alone = row(PackedSegment(prompt, (drawn,))).draws(seed=5)
+    together = row(PackedSegment(prompt, (drawn, other))).draws(seed=5)  # the shorter response comes first
+    np.testing.assert_array_equal(together[1:], alone)
+    assert len(set(together.tolist())) == 3
+    assert row(PackedSegment(prompt, (drawn,))).draws(seed=6).tolist() != alone.tolist()
+    assert len(row(multiple=2).draws(seed=5)) == 0
 
 
 def test_documents_of_equal_length_form_one_block() -> None:
