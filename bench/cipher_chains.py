@@ -24,6 +24,7 @@ from nemo_brorl.training.warm_up.tokenizer import CHAT_TEMPLATE, build_tokenizer
 FAMILIES = "ABCDEFGH"
 DIGITS = "0123456789"
 LENGTHS = (6, 7, 8)
+FILLER = "x"
 RIGHT = 0.30
 FAVOURITE_WRONG = 0.40
 NUM_QUESTIONS = 200_000
@@ -41,14 +42,14 @@ def main() -> None:
     random = Random(options.seed)
     ciphers = make_ciphers(random)
     questions = [draw_question(random) for _ in range(NUM_QUESTIONS)]
-    rows = ({"question": f"{name}: {digits}", "answer": encipher(digits, ciphers[name])} for name, digits in questions)
+    rows = ({"question": asked(name, digits), "answer": encipher(digits, ciphers[name])} for name, digits in questions)
     write_rows(options.output / "questions.jsonl", rows)
     favourites = {name: favourite_mistakes(cipher, random) for name, cipher in ciphers.items()}
     demonstrations = []
     for _ in range(NUM_DEMONSTRATIONS):
         name, digits = draw_question(random)
         answer = "".join(as_the_pupil(digit, ciphers[name], favourites[name], random) for digit in digits)
-        demonstrations.append({"prompt": f"{name}: {digits}", "response": f"<answer>{answer}</answer>"})
+        demonstrations.append({"prompt": asked(name, digits), "response": f"<answer>{answer}</answer>"})
     write_rows(options.output / "demonstrations.jsonl", iter(demonstrations))
     write_model(options.output / "initial", options.seed)
 
@@ -67,6 +68,12 @@ def draw_question(random: Random) -> tuple[str, str]:
     name = random.choice(FAMILIES)
     digits = random.choices(DIGITS, k=random.choice(LENGTHS))
     return name, "".join(digits)
+
+
+def asked(name: str, digits: str) -> str:
+    """Text of a question; filled up to one length, so that each digit of the answer is as far from its own as any
+    other: a small model learns to look there in minutes."""
+    return f"{name}: {digits.ljust(max(LENGTHS), FILLER)}"
 
 
 def encipher(digits: str, cipher: dict[str, str]) -> str:

@@ -152,7 +152,9 @@ def one_step(carry_over: CarryOver, config: BroRLConfig, data_parallel_size: int
     cpu = time.process_time() - cpu_before
     num_sampled = sum(group.group.num_rollouts for group in filled.sampled)
     num_tokens = sum(int(group.group.lengths.sum()) for group in filled.sampled)
-    micro_batches = sum(len(rank) for mini_batch in plan.mini_batches for rank in mini_batch)
+    micro_batches = 0
+    for mini_batch in plan.mini_batches:
+        micro_batches += sum(map(len, mini_batch))
     counts = {
         "groups": len(batch.groups),
         "sampled_rollouts": num_sampled,

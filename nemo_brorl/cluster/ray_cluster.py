@@ -105,7 +105,7 @@ class RayCluster:
         for attempt in range(1, START_TRIES + 1):
             try:
                 ray.init(**self._options())
-            except Exception as error:
+            except Exception as error:  # Ray raises bare ones
                 if SLOW_START not in str(error):
                     raise
                 ray.shutdown()

@@ -169,6 +169,7 @@ def test_another_run_is_chosen(opened: Watched) -> None:
     page = opened.open("groups")
     page.get_by_label("Run", exact=True).select_option("1")
     page.wait_for_selector("text=16 groups, 1 to 16 shown")
+    assert page.get_by_label("Run", exact=True).input_value() == "1"
 
 
 def test_a_group_is_opened_by_the_keyboard_and_left_again(opened: Watched) -> None:

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Pipe, wait
+from multiprocessing.connection import wait
 from typing import Any
 
 from nemo_brorl.config.schema import EnvironmentsConfig
@@ -39,6 +39,7 @@ from nemo_brorl.tasks.environments.tool_calls import ANY_FORMAT
 from nemo_brorl.tasks.scoring.child import ReplyError
 from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.scoring.fork_server import ForkServer
+from nemo_brorl.tasks.scoring.inbox import Inbox
 from nemo_brorl.tasks.verifiers.registry import Template, templates
 
 log = get_logger(__name__)
@@ -90,11 +91,9 @@ class EpisodeHost:
         )
         self._seconds: dict[str, float] = {}  # that an episode has taken so far
         self._waiting: dict[Kind, deque[Turn]] = {}  # turns that no process has been chosen for
-        self._arrived: deque[Arrival] = deque()
+        self._inbox: Inbox[Arrival] = Inbox()
         self._num_given = 0
         self._is_closed = False
-        self._wake_receiver, self._wake_sender = Pipe(duplex=False)
-        self._wake_lock = threading.Lock()
         self._thread = threading.Thread(
             target=self._run,
             name="environment-processes",
@@ -129,7 +128,7 @@ class EpisodeHost:
     def close(self) -> None:
         """End all processes; steps under way fail."""
         self._is_closed = True
-        self._wake()
+        self._inbox.ring()
         self._thread.join()
 
     def process_ids(self) -> list[int]:
@@ -139,12 +138,7 @@ class EpisodeHost:
     def _post(self, what: Arrival) -> None:
         if self._is_closed:
             raise ResourceError("the environments were closed")
-        self._arrived.append(what)
-        self._wake()
-
-    def _wake(self) -> None:
-        with self._wake_lock:
-            self._wake_sender.send_bytes(b"!")
+        self._inbox.put(what)
 
     def _run(self) -> None:
         """Work of the thread: everything below happens in it."""
@@ -165,8 +159,8 @@ class EpisodeHost:
 
     def _take_in(self) -> None:
         """What other threads have asked for."""
-        while self._arrived:
-            turns, ended = self._arrived.popleft()
+        while self._inbox.arrived:
+            turns, ended = self._inbox.arrived.popleft()
             self._place(turns)
             self._forget(ended)
 
@@ -260,11 +254,11 @@ class EpisodeHost:
             connections.append(process.connection)
             next_look = min(next_look, process.next_look())
         timeout = max(next_look - now, MIN_LOOK_S)
-        if self._arrived:
+        if self._inbox.arrived:
             timeout = 0.0
-        ready = wait([self._wake_receiver, *connections], timeout)
-        if self._wake_receiver in ready:
-            self._wake_receiver.recv_bytes()
+        ready = wait([self._inbox.bell, *connections], timeout)
+        if self._inbox.bell in ready:
+            self._inbox.heard()
         for process in list(self._processes.all):
             if process.connection in ready:
                 self._receive_from(process)
@@ -368,8 +362,8 @@ class EpisodeHost:
             turns += process.waiting
         for waiting in self._waiting.values():
             turns += waiting
-        while self._arrived:
-            arrived, _ = self._arrived.popleft()
+        while self._inbox.arrived:
+            arrived, _ = self._inbox.arrived.popleft()
             turns += arrived
         for turn in turns:
             turn.batch.fail(error)

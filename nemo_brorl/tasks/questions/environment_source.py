@@ -104,7 +104,7 @@ def first_messages(name: str, environment: Environment, task: Task) -> tuple[Mes
         return as_messages(observation, "user")
     except BroRLError:
         raise
-    except Exception as error:
+    except Exception as error:  # a user's own code
         raise DataError(f"environment {name}: reset does not take its task: {type(error).__name__}: {error}") from error
     finally:
         environment.close()

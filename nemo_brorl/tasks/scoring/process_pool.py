@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Pipe, wait
+from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 from nemo_brorl.core.errors import BroRLError, ResourceError
@@ -23,6 +23,7 @@ from nemo_brorl.tasks.scoring.child import ReplyError, read_reply
 from nemo_brorl.tasks.scoring.child_process import ChildProcess, Job
 from nemo_brorl.tasks.scoring.children import Children
 from nemo_brorl.tasks.scoring.fork_server import ForkServer
+from nemo_brorl.tasks.scoring.inbox import Inbox
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.registry import templates
 
@@ -53,10 +54,8 @@ class ProcessPool:
         self._jobs: deque[Job] = deque()  # those with waiting texts, oldest first
         self._children = Children(self._fork_server)
         self._has_said_gaps = False
-        self._arrived: deque[Job] = deque()
+        self._inbox: Inbox[Job] = Inbox()
         self._is_closed = False
-        self._wake_receiver, self._wake_sender = Pipe(duplex=False)
-        self._wake_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="verifier-processes", daemon=True)
         self._thread.start()
 
@@ -81,7 +80,7 @@ class ProcessPool:
     def close(self) -> None:
         """Kill all processes; jobs under way fail."""
         self._is_closed = True
-        self._wake()
+        self._inbox.ring()
         self._thread.join()
 
     def child_pids(self) -> list[int]:
@@ -92,17 +91,12 @@ class ProcessPool:
         """Hand a job to the thread, and return when it is done. Raises what it failed with."""
         if self._is_closed:
             raise ResourceError("the verifier pool was closed")
-        self._arrived.append(job)
-        self._wake()
+        self._inbox.put(job)
         while not job.done.wait(IDLE_S):
             if not self._thread.is_alive():
                 raise ResourceError("the verifier pool was closed")
         if job.error is not None:
             raise job.error
-
-    def _wake(self) -> None:
-        with self._wake_lock:
-            self._wake_sender.send_bytes(b"!")
 
     def _run(self) -> None:
         """Work of the thread: everything below happens in it."""
@@ -120,8 +114,8 @@ class ProcessPool:
     def _hand_out_texts(self) -> None:
         """Give the front child a batch of a job, unless it has one."""
         children = self._children
-        while self._arrived:
-            self._jobs.append(self._arrived.popleft())
+        while self._inbox.arrived:
+            self._jobs.append(self._inbox.arrived.popleft())
         while self._jobs and (children.front is None or children.front.job is None):
             job = self._next_job()
             self._load_verifiers(job)
@@ -180,9 +174,9 @@ class ProcessPool:
         connections = [child.connection for child in children]
         next_look = min((child.look_at for child in self._children.busy()), default=math.inf)
         timeout = min(max(next_look - time.monotonic(), 0.0), IDLE_S)
-        ready = wait([self._wake_receiver, *connections], timeout)
-        if self._wake_receiver in ready:
-            self._wake_receiver.recv_bytes()
+        ready = wait([self._inbox.bell, *connections], timeout)
+        if self._inbox.bell in ready:
+            self._inbox.heard()
         for child in children:
             if child.connection in ready:
                 self._receive_score(child)
@@ -235,7 +229,7 @@ class ProcessPool:
     def _others_wait(self) -> bool:
         front = self._children.front
         front_has_more = front is not None and len(front.indices) > 1
-        return bool(self._jobs or self._arrived) or front_has_more
+        return bool(self._jobs or self._inbox.arrived) or front_has_more
 
     def _set_aside(self, child: ChildProcess) -> None:
         """Let the front child go on with its first text, and others score the rest."""
@@ -275,12 +269,12 @@ class ProcessPool:
 
     def _fail_everything(self, error: BroRLError) -> None:
         """Fail every job; a new one starts again with a new fork server."""
-        for job in (*self._jobs, *self._arrived):
+        for job in (*self._jobs, *self._inbox.arrived):
             job.fail(error)
         for child in self._children.busy():
             assert child.job is not None, "a busy child has a job"
             child.job.fail(error)
         self._jobs.clear()
-        self._arrived.clear()
+        self._inbox.arrived.clear()
         self._children.forget()
         self._fork_server.close()
