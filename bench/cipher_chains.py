@@ -6,7 +6,9 @@
 There are eight families, each with a permutation of the ten digits that nothing says. A question names a family and
 shows six to eight digits; the answer applies the permutation to each. Demonstrations are those of a pupil who is right
 about a digit with a chance of 0.30 and has one wrong digit of his own with 0.40: a base that learns to answer as he
-does is right about whole chains between 7 times in 10,000 (six digits) and 7 times in 100,000 (eight).
+does is right about whole chains between 7 times in 10,000 (six digits) and 7 times in 100,000 (eight). A third of the
+demonstrations are copies of the digits, of a ninth family that no question has: from the ciphers alone a small model
+is slow to find which digit of the answer goes with which.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ FAMILIES = "ABCDEFGH"
 DIGITS = "0123456789"
 LENGTHS = (6, 7, 8)
 FILLER = "x"
+COPIER = "I"  # family of the copies
+COPIES = 1 / 3  # share of the demonstrations
 RIGHT = 0.30
 FAVOURITE_WRONG = 0.40
 NUM_QUESTIONS = 200_000
@@ -48,7 +52,10 @@ def main() -> None:
     demonstrations = []
     for _ in range(NUM_DEMONSTRATIONS):
         name, digits = draw_question(random)
-        answer = "".join(as_the_pupil(digit, ciphers[name], favourites[name], random) for digit in digits)
+        if random.random() < COPIES:
+            name, answer = COPIER, digits
+        else:
+            answer = "".join(as_the_pupil(digit, ciphers[name], favourites[name], random) for digit in digits)
         demonstrations.append({"prompt": asked(name, digits), "response": f"<answer>{answer}</answer>"})
     write_rows(options.output / "demonstrations.jsonl", iter(demonstrations))
     write_model(options.output / "initial", options.seed)
@@ -109,7 +116,7 @@ def write_rows(path: Path, rows: Iterator[dict[str, str]]) -> None:
 
 def write_model(folder: Path, seed: int) -> None:
     """Tokenizer and random weights. Every digit is a token, whatever the tokenizer learns."""
-    text = CHAT_TEMPLATE + " ".join(FAMILIES) + " user assistant system"
+    text = CHAT_TEMPLATE + " ".join(FAMILIES + COPIER) + " user assistant system"
     tokenizer = build_tokenizer([text], MODEL.vocab_size)
     tokenizer.save_pretrained(folder)
     write_initial_model(folder, MODEL, eos_id=tokenizer.eos_token_id, pad_id=tokenizer.pad_token_id, seed=seed)

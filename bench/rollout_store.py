@@ -15,14 +15,19 @@ import itertools
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from nemo_brorl.config.schema import StoreConfig
 from nemo_brorl.core.console import format_table
+from nemo_brorl.training.store.reader import read_step, stored_steps
+from nemo_brorl.training.store.writer import StoreWriter
 
+TIMES = 7  # that a step is written by itself
 LOOK_S = 0.005  # how late a row may be seen
 ARMS = {"without": "false", "with": "true"}
 
@@ -52,9 +57,22 @@ def num_rows(path: Path) -> int:
 def bytes_written(folder: Path, of: str) -> str:
     """What a run's store, or its timeline, takes on disk, in words."""
     if of == "store":
-        return f"{bytes_per_token(folder / 'store'):.2f} bytes on disk for each stored token"
+        size = bytes_per_token(folder / "store")
+        return f"{size:.2f} bytes on disk for each stored token; {written_again(folder)}"
     sizes = [path.stat().st_size for path in (folder / "timeline").iterdir()]
     return f"{statistics.median(sizes) / 1024:.0f} KiB on disk for a step"
+
+
+def written_again(folder: Path) -> str:
+    """What writing a run's last step takes its actor, in words: measured by itself, as runs side by side differ by more
+    for other reasons."""
+    record = read_step(folder, stored_steps(folder)[-1])
+    num_rollouts = sum(stored.scored.group.num_rollouts for stored in record.groups)
+    with tempfile.TemporaryDirectory() as name:
+        writer = StoreWriter(Path(name), StoreConfig(), folder / "hf")
+        writer.write(record)
+        taken = [writer.write(record).cpu_seconds for _ in range(TIMES)]
+    return f"{statistics.median(taken):.3f} CPU s to write a step of {num_rollouts:,} rollouts"
 
 
 def bytes_per_token(folder: Path) -> float:
