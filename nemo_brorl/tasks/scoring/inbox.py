@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 class Inbox(Generic[Item]):
-    """What has arrived, and a connection that is ready when the thread should look: it waits for that as for children."""
+    """What has arrived, and a connection that is ready when the thread should look."""
 
     def __init__(self) -> None:
         self.arrived: deque[Item] = deque()
