@@ -6,6 +6,7 @@
 # make check         unit tests and linters: what a change needs before it is committed
 # make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
 # make attacks       10,000 attacks on the verifiers, drawn by seed: some hours; ARGS="--count 1000 --seed 7" tries others
+# make fuzz          10,000 hostile settings, data rows, payloads and answers; ARGS="--examples 1000 --seed 7" tries others
 # make site          the documentation as a site in runs/site, strictly (mkdocs-material)
 # make lint          ruff, mypy, the architecture test
 #
@@ -41,7 +42,7 @@ PYTEST := OMP_NUM_THREADS=1 $(PYTHON) -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STYLE := tests/test_architecture.py tests/test_style.py
 
-.PHONY: help env train real-model base test check test-cluster attacks lint bench docs site clean
+.PHONY: help env train real-model base test check test-cluster attacks fuzz lint bench docs site clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|WORKERS\)/s/^# //p' Makefile
@@ -71,7 +72,7 @@ base: env
 	$(if $(TAUGHT),mkdir -p models/retries && cp runs/retries/hf/* models/retries)
 
 test: env
-	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end tests/unit tests/attacks $(STYLE) $(ARGS)
+	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end tests/unit tests/attacks tests/fuzz $(STYLE) $(ARGS)
 	$(if $(wildcard /dev/nvidia[0-9]*),$(PYTEST) tests/gpu,@echo "tests/gpu is left out: no GPU here")
 
 check: lint
@@ -82,6 +83,9 @@ test-cluster: env
 
 attacks: env
 	OMP_NUM_THREADS=1 $(PYTHON) -m tests.attacks $(ARGS)
+
+fuzz: env
+	OMP_NUM_THREADS=1 nice $(PYTHON) -m tests.fuzz $(ARGS)
 
 lint: env
 	$(PYTHON) -m ruff check .

@@ -28,6 +28,7 @@ from nemo_brorl.config.reference import help_text, settings
 from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.files import MALFORMED
 
 DEFAULT_CONFIG = "brorl_cpu"
 SCHEMA_NAME = "brorl_schema"  # what a YAML's `defaults` list calls the schema
@@ -117,7 +118,7 @@ def compose_config(config_name: str, overrides: Sequence[str], config_path: Path
         return typed(composed)
     except MissingConfigException as error:
         raise ConfigError(messages.missing_default(error, folder)) from error
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, *MALFORMED, yaml.YAMLError) as error:
         raise ConfigError(messages.explain(error, folder / f"{name}.yaml")) from error
 
 
@@ -199,7 +200,7 @@ def _checked_override(text: str, folder: Path) -> str:
             f"{text}: sweeps are not run; write a list as {key}=[a,b], or quote a value that holds a comma"
         )
     below = messages.free_form_parent(key)
-    if below is None and not messages.is_key(key):
+    if not key or (below is None and not messages.is_key(key)):
         raise ConfigError(messages.unknown_key(key, text))
     if key in settings() and settings()[key].declared.is_auto and override.value() == "auto":
         return f"{key}=null"

@@ -4,8 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from zipfile import BadZipFile
+
+# What readers of JSON, YAML, npz and gzip raise for what was cut off, changed, or made by a stranger.
+MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    BadZipFile,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from nemo_brorl.config.schema import OwnVerifierConfig
 from nemo_brorl.core.components import import_function, is_import_path, with_params
 from nemo_brorl.core.errors import ConfigError, DataError
+from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.tasks.verifiers import (
     composite,
     exact_match,
@@ -189,28 +190,27 @@ def check_payload(name: str, payload: Payload) -> None:
     """Raise DataError when a verifier of ours cannot score with this payload; ConfigError for an unknown name. What a
     user's own verifier needs is not known: its payloads pass."""
     check_name(name)
-    wrong = list(_wrong_payload(name, payload))
+    try:
+        wrong = list(_wrong_payload(name, payload))
+    except MALFORMED as error:
+        wrong = [f"the payload of verifier {services.shown_url(name)} cannot be read: {error}"]
     if wrong:
         raise DataError("; ".join(wrong))
 
 
 def names_in(name: str, payload: Payload) -> list[str]:
     """The verifiers that score this payload: the one of that name, or a composite one's parts."""
-    if name == ENVIRONMENT:
-        return []
     if name != "composite":
-        return [name]
+        return [] if name == ENVIRONMENT else [name]
     return [part["verifier"] for part in payload.get("parts", ())]
 
 
 def templates(name: str, payload: Payload) -> list[Template]:
     """What must be loaded to score this payload. Imports nothing."""
-    if services.is_remote(name):
+    if services.is_remote(name) or (name == "composite" and "parts" not in payload):
         return []
     if name != "composite":
         return [_template(name, payload)]
-    if "parts" not in payload:
-        return []
     found = []
     for part in composite.parts_of(payload):
         if not services.is_remote(part.verifier):
