@@ -25,11 +25,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Int16 = NDArray[np.int16]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
 Float32 = NDArray[np.float32]
 Bool = NDArray[np.bool_]
+Routes = NDArray[np.signedinteger[Any]]  # experts, in the smallest format that has them; NO_ROUTE: not known
+
+NO_ROUTE = -1
 
 SUCCESS_REWARD = 1.0 - 1e-6  # a rollout counts as correct from here on
 
@@ -136,6 +140,8 @@ class ChunkArrays:
     log_probs: Float32  # [sum T], of the token under the sampling distribution (after temperature); 0: not sampled
     offsets: Int64  # [n + 1], response i is [offsets[i], offsets[i + 1])
     is_sampled: Bool | None = None  # [sum T], False for tokens of observations; None: all were sampled
+    routes: Routes | None = None  # [sum T, layers, k] experts that a token went to; None: not recorded
+    prompt_routes: Routes | None = None  # [P, layers, k] of the prompt's tokens
 
     @property
     def num_sampled(self) -> Int32 | None:

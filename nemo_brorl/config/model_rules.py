@@ -128,6 +128,7 @@ def _experts(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
         settings: dict[str, tuple[float, float]] = {"expert_model_parallel_size": (size, 1)}
         settings["moe.aux_loss_coefficient"] = (policy.moe.aux_loss_coefficient, 0)
         settings["moe.freeze_router"] = (policy.moe.freeze_router, False)
+        settings["moe.router_replay"] = (policy.moe.router_replay, False)
         for name, (value, neutral) in settings.items():
             if value != neutral:
                 written, wanted = str(value).lower(), str(neutral).lower()

@@ -264,6 +264,18 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             ),
             Metric("log_prob_mismatch_max", "nats", "maximum over fresh tokens", "Largest such difference"),
             Metric("log_prob_drift_of_carried", "nats", "mean over carried tokens", "The same under older weights"),
+            Metric(
+                "router_replayed",
+                "share",
+                "mean over tokens of rows and layers",
+                "Tokens that went to the experts of their engine, with `policy.moe.router_replay`; padding counts too",
+            ),
+            Metric(
+                "router_changed",
+                "share",
+                "mean over those",
+                "Of them, those that the router would have sent to another set of experts",
+            ),
             Metric("fp8_mismatch", "nats", "mean over the tokens of one row", "|log p in FP8 − log p in bf16|"),
             Metric("fp8_mismatch_max", "nats", "maximum over the tokens of one row", "Largest such difference"),
         ),

@@ -19,7 +19,15 @@ from nemo_brorl.generation.chunk_messages import (
     no_arrays,
     response_lengths,
 )
-from nemo_brorl.types import ChunkArrays, PartialRollouts, Period, RolloutRequest, TurnRecord
+from nemo_brorl.generation.routes import RowRoutes, packed_routes
+from nemo_brorl.types import (
+    ChunkArrays,
+    PartialRollouts,
+    Period,
+    RolloutRequest,
+    Routes,
+    TurnRecord,
+)
 
 _SEED_BITS = 62  # of a group's seed: adding a rollout's index stays below 2**63
 
@@ -34,6 +42,7 @@ class Continuation:
     has_ended: bool
     is_stopped: bool
     num_cached: int = 0  # tokens of those it went on from, found in the prefix cache
+    routes: Routes | None = None  # [tokens, layers, k] of all that the engine has computed, the prompt's first
 
 
 @dataclass(frozen=True)
@@ -260,7 +269,29 @@ class ChunkTask:
             log_probs=log_probs,
             offsets=np.array(offsets, np.int64),
             is_sampled=None if self._partial.is_sampled is None else is_sampled,
+            routes=self._routes(rows, offsets),
+            prompt_routes=self._prompt_routes(),
         )
+
+    def _routes(self, rows: Sequence[int], offsets: Sequence[int]) -> Routes | None:
+        """Routes of the same tokens; None when none is known."""
+        known = []
+        for row in rows:
+            earlier = None
+            if self._partial.routes is not None:
+                earlier = self._partial.routes[self._resumed(row)]
+            known.append(RowRoutes(earlier, self._continuation(row).routes))
+        return packed_routes(known, offsets, len(self.request.prompt.token_ids))
+
+    def _prompt_routes(self) -> Routes | None:
+        """Those of the first rollout that has them: all go on from the same keys and values."""
+        if self._partial.prompt_routes is not None:
+            return self._partial.prompt_routes
+        num_prompt = len(self.request.prompt.token_ids)
+        for continuation in self._continuations:
+            if continuation is not None and continuation.routes is not None:
+                return continuation.routes[:num_prompt]
+        return None
 
     def _continuation(self, row: int) -> Continuation:
         continuation = self._continuations[row]

@@ -79,6 +79,7 @@ class EngineSettings:
     sleep: str  # generation.sleep
     worker_environment: Mapping[str, str]  # `Places.worker_environment`
     arguments: dict[str, Any]  # of vllm.EngineArgs
+    records_routes: bool = False  # by `RouteRecorder`, which vLLM's CPU build needs for it
 
 
 def is_on_cpu(config: BroRLConfig) -> bool:
@@ -186,6 +187,7 @@ def engine_settings(
         arguments["gpu_memory_utilization"] = gpu_share(config)
         arguments["enable_sleep_mode"] = generation.sleep != "off"
         arguments["distributed_executor_backend"] = _executor(config)
+        arguments["enable_return_routed_experts"] = config.policy.moe.router_replay
         if generation.precision == "bf16":
             # Products of the output layer come in fp32, as the policy's: in bf16 a logit of 16 is rounded to an eighth.
             arguments["hf_overrides"] = {"head_dtype": "float32"}
@@ -201,6 +203,7 @@ def engine_settings(
         sleep=generation.sleep,
         worker_environment=dict(worker_environment),
         arguments=arguments,
+        records_routes=is_on_cpu(config) and config.policy.moe.router_replay,
     )
 
 

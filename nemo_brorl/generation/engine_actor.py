@@ -27,6 +27,7 @@ from nemo_brorl.generation.chunk_task import ChunkTask
 from nemo_brorl.generation.counters import EngineCounters
 from nemo_brorl.generation.device import EngineSettings, prepare_process
 from nemo_brorl.generation.engine_handle import EngineReady
+from nemo_brorl.generation.routes import return_routes
 from nemo_brorl.generation.sleep import SleepMode
 from nemo_brorl.generation.vllm_requests import VllmRequests
 from nemo_brorl.generation.weights.incoming import (
@@ -167,6 +168,8 @@ class RolloutEngine:
         imported = time.perf_counter()
         self._engine = LLMEngine.from_engine_args(EngineArgs(**settings.arguments))
         self._workers("apply_device_fixes")
+        if settings.records_routes:
+            return_routes(self._engine)
         self._counters = EngineCounters(self._engine)
         self._batch = ChunkBatch(VllmRequests(self._engine))
         self._sleep_mode = SleepMode(self._engine, settings.sleep, settings.on_cpu)

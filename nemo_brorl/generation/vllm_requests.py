@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_brorl.generation.chunk_task import Continuation, RolloutTask
-from nemo_brorl.types import Sampling
+from nemo_brorl.generation.routes import as_routes
+from nemo_brorl.types import Routes, Sampling
 
 
 @dataclass
@@ -124,7 +125,15 @@ class VllmRequests:
             has_ended=completion.finish_reason != "abort",
             is_stopped=completion.finish_reason == "stop",
             num_cached=output.num_cached_tokens or 0,
+            routes=self._routes_of(completion),
         )
+
+    def _routes_of(self, completion: Any) -> Routes | None:
+        routed_experts = completion.routed_experts
+        if routed_experts is None:
+            return None
+        num_experts = self._engine.model_config.get_num_experts()
+        return as_routes(routed_experts, num_experts)
 
     def _count(self, sampled: _Sampled, num_tokens: int) -> None:
         """Tokens that came since the last count are of the version there was."""

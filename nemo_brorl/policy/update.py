@@ -17,6 +17,7 @@ from nemo_brorl.algorithm.losses import SUPERVISED, find_loss
 from nemo_brorl.policy.held_tokens import RowTokens, held_tokens
 from nemo_brorl.policy.measured_gain import MeasuredGain
 from nemo_brorl.policy.model.log_probs import TokenScores
+from nemo_brorl.policy.model.moe import RouterReplay, take_replay_metrics
 from nemo_brorl.policy.numerics.fp8_check import Fp8Check
 from nemo_brorl.policy.pipeline import RowLoss, score_rows, train_rows
 from nemo_brorl.policy.rank_progress import PROGRESS
@@ -65,9 +66,10 @@ class Update:
                 norm = self._learn(index, rows, old[index], reference[index])
                 if norm is not None:
                     norms.append(norm)
-        metrics = {}
+        routed = self._routed()
+        metrics: Metrics = {}
         if parallel_state.is_pipeline_last_stage(ignore_virtual=True):
-            metrics = self._metrics(norms)
+            metrics = self._metrics(norms) | routed
         return UpdateReport(self.plan.version, metrics, self.seconds, len(norms), len(mini_batches) - len(norms))
 
     def _metrics(self, norms: Sequence[float]) -> Metrics:
@@ -84,6 +86,15 @@ class Update:
             metrics |= self.drift.over_data_ranks().means()
             metrics |= self._gain_over_data_ranks().metrics()
         return metrics | self.fp8_mismatch
+
+    def _routed(self) -> Metrics:
+        """What became of the engine's routes. Collective, over the stages of a pipeline too."""
+        if not self.state.config.policy.moe.router_replay or self.is_supervised:
+            return {}
+        replays: list[RouterReplay] = []
+        for model in self.state.models:
+            replays += model.router_replays
+        return take_replay_metrics(replays, self.state.device.torch_device)
 
     def _gain_over_data_ranks(self) -> MeasuredGain:
         """Context-parallel ranks have all counted the same responses, so one of them speaks for all."""

@@ -25,8 +25,12 @@ Rollouts = dict[
 ]  # (prompt, index in group): tokens, log-probs, stopped
 
 
-def start_pool(folder: Path, num_engines: int, max_num_seqs: int = 512) -> VllmPool:
+def start_pool(
+    folder: Path, num_engines: int, max_num_seqs: int = 512, router_replay: bool = False, precision: str = "fp32"
+) -> VllmPool:
     config = BroRLConfig()
+    config.policy.moe.router_replay = router_replay
+    config.generation.precision = precision
     config.generation.num_engines = num_engines
     config.generation.max_num_seqs = max_num_seqs
     config.generation.max_model_len = 256

@@ -19,6 +19,7 @@ from nemo_brorl.core.weight_wire import cuda_ipc
 from nemo_brorl.core.weight_wire.broadcast_group import WeightGroup, join
 from nemo_brorl.core.weight_wire.flat import check_bytes, unflatten
 from nemo_brorl.generation.cpu_fixes import fix_seeded_prefill, pack_experts_again, repack_heads
+from nemo_brorl.generation.routes import RouteRecorder
 from nemo_brorl.generation.sleep import resident_bytes
 from nemo_brorl.types import BucketNotice, WeightBucket, WeightLink
 
@@ -47,6 +48,10 @@ class WeightReceiver:
         """Repairs that must be in place before the first request."""
         if self.device.type == "cpu":
             fix_seeded_prefill()
+
+    def record_routes(self) -> None:
+        """Send the experts of every step's tokens along with what it sampled (CPU; elsewhere vLLM does it)."""
+        RouteRecorder(self.model_runner, self.vllm_config).attach()
 
     def start_load(self) -> None:
         """Take the model apart for loading."""

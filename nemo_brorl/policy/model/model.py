@@ -31,7 +31,13 @@ from nemo_brorl.policy.cpu.rms_norm import RMSNorm
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.attention import PackedAttention
 from nemo_brorl.policy.model.log_probs import token_scores, vocab_slice
-from nemo_brorl.policy.model.moe import BalancedRouter, moe_settings, prepare_experts
+from nemo_brorl.policy.model.moe import (
+    BalancedRouter,
+    RouterReplay,
+    add_router_replay,
+    moe_settings,
+    prepare_experts,
+)
 from nemo_brorl.policy.model.rotary import PackedRotary, inverse_frequencies
 from nemo_brorl.policy.numerics.precision import (
     follow_forwards,
@@ -64,6 +70,7 @@ class PolicyModel(GPTModel):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, position_embedding_type="rope", rotary_base=rope.base, **kwargs)
+        self.router_replays: list[RouterReplay] = []  # none: every router chooses by itself
         self.true_vocab_size = true_vocab_size
         self.log_prob_chunk = log_prob_chunk
         self.rotary_pos_emb = PackedRotary(
@@ -75,6 +82,17 @@ class PolicyModel(GPTModel):
             dtype=self.config.params_dtype,
         )
         self.rotary_pos_emb.inv_freq = inverse_frequencies(rope, self.config.kv_channels)
+
+    def forward(
+        self,
+        *args: Any,
+        packed_seq_params: Packing,
+        **kwargs: Any,
+    ) -> Tensor:
+        """GPTModel's, with the row's routes."""
+        for replay in self.router_replays:
+            replay.follow(packed_seq_params.routes, self.training)
+        return super().forward(*args, packed_seq_params=packed_seq_params, **kwargs)
 
     def _postprocess(
         self,
@@ -240,6 +258,8 @@ def _build_chunk(
         log_prob_chunk=policy.log_prob_chunk_tokens,
         rope=shape.rope,
     )
+    if policy.moe.router_replay:
+        model.router_replays = add_router_replay(model)
     follow_forwards(model)
     sum_gradients_in_buffers(model)
     return model.cuda() if layout.on_gpu else model

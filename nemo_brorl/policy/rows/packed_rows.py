@@ -12,7 +12,16 @@ from torch import Tensor
 
 from nemo_brorl.core.object_store import fetch_all
 from nemo_brorl.policy.rows.row_layout import Packing
-from nemo_brorl.types import Bool, ChunkArrays, Float32, Int32, Int64, MicroBatch, UpdatePlan
+from nemo_brorl.types import (
+    Bool,
+    ChunkArrays,
+    Float32,
+    Int32,
+    Int64,
+    MicroBatch,
+    Routes,
+    UpdatePlan,
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,7 @@ class Response:
     is_measured: bool = True  # as its group
     is_sampled: Bool | None = None  # [T] False: observed; None: all were sampled
     place: tuple[int, int] = (0, 0)  # group of the plan, rollout of the group
+    routes: Routes | None = None  # [T, layers, k] as in ChunkArrays
 
     @cached_property
     def counts(self) -> Bool:
@@ -66,6 +76,7 @@ class PackedSegment:
 
     prompt_ids: Int32  # [P], at least one token
     responses: tuple[Response, ...]
+    prompt_routes: Routes | None = None  # [P, layers, k]
 
 
 @dataclass(frozen=True)
@@ -124,13 +135,29 @@ class GroupArrays:
 
     def response(self, rollout: int) -> tuple[Int32, Float32, Bool | None]:
         """Token ids and sampled log-probs [T] of one rollout of the group, and which tokens were sampled; None: all."""
+        chunk, tokens = self._find(rollout)
+        is_sampled = None if chunk.is_sampled is None else chunk.is_sampled[tokens]
+        return chunk.token_ids[tokens], chunk.log_probs[tokens], is_sampled
+
+    def routes(self, rollout: int) -> Routes | None:
+        """[T, layers, k] of one rollout."""
+        chunk, tokens = self._find(rollout)
+        return None if chunk.routes is None else chunk.routes[tokens]
+
+    def prompt_routes(self) -> Routes | None:
+        """[P, layers, k] of the first chunk that has them."""
+        for chunk in self.chunks:
+            if chunk.prompt_routes is not None:
+                return chunk.prompt_routes
+        return None
+
+    def _find(self, rollout: int) -> tuple[ChunkArrays, slice]:
+        """The chunk of a rollout, and where its tokens lie in there."""
         num_begun = int(np.searchsorted(self.first, rollout, side="right"))
         number = num_begun - 1
         chunk = self.chunks[number]
         local = rollout - int(self.first[number])
-        tokens = slice(chunk.offsets[local], chunk.offsets[local + 1])
-        is_sampled = None if chunk.is_sampled is None else chunk.is_sampled[tokens]
-        return chunk.token_ids[tokens], chunk.log_probs[tokens], is_sampled
+        return chunk, slice(chunk.offsets[local], chunk.offsets[local + 1])
 
 
 def fetch_groups(plan: UpdatePlan, micro_batches: Iterable[MicroBatch]) -> dict[int, GroupArrays]:
@@ -160,9 +187,10 @@ def segments_of(
     segments = []
     for number, segment in enumerate(micro_batch.segments):
         planned = plan.groups[segment.group]
+        group = groups[segment.group]
         responses = []
         for index, rollout in enumerate(segment.rollouts):
-            token_ids, log_probs, is_sampled = groups[segment.group].response(rollout)
+            token_ids, log_probs, is_sampled = group.response(rollout)
             advantage = planned.advantages[rollout]
             response = Response(
                 segment=number,
@@ -174,7 +202,8 @@ def segments_of(
                 is_measured=planned.is_measured,
                 is_sampled=is_sampled,
                 place=(segment.group, rollout),
+                routes=group.routes(rollout),
             )
             responses.append(response)
-        segments.append(PackedSegment(planned.prompt_ids, tuple(responses)))
+        segments.append(PackedSegment(planned.prompt_ids, tuple(responses), group.prompt_routes()))
     return segments

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
 from nemo_brorl.policy.rows.row_layout import HIDDEN, Block, Packing, RowSettings, Sight, Span
-from nemo_brorl.policy.rows.stretches import Stretch, choose_owners, runs_of_equals, stretches_of
+from nemo_brorl.policy.rows.stretches import Stretch, choose_owners, routes_of_row, runs_of_equals, stretches_of
 from nemo_brorl.types import Float32, Int32, Int64
 
 
@@ -187,6 +187,7 @@ class _Draft:
             score_index = self._joined(predicted.score_index, np.int64)
         token_ids = self._joined(self.token_ids, np.int64)
         positions = self._joined(self.positions, np.int64)
+        routes = routes_of_row(stretches, self.num_tokens)
         largest_positions = [int(part.max(initial=-1)) for part in self.positions]
         packing = Packing(
             blocks=tuple(self.blocks),
@@ -198,6 +199,7 @@ class _Draft:
             num_cut=self.num_cut,
             context_order=self._context_order() if self.num_cut else None,
             attention=self.settings.attention,
+            routes=None if routes is None else self._tensor(routes),
             sight=self._sight() if self.settings.attention == "flex" else None,
         )
         return Row(

@@ -17,7 +17,13 @@ import numpy as np
 from nemo_brorl.algorithm.shared_turns import DEEPEST
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
 from nemo_brorl.policy.rows.row_layout import Span
-from nemo_brorl.types import Int32, Int64
+from nemo_brorl.types import (
+    NO_ROUTE,
+    Int16,
+    Int32,
+    Int64,
+    Routes,
+)
 
 # a stretch stays whole if a rank's share of the row holds this many of its length: they spread evenly then
 _WHOLE_PER_RANK = 4
@@ -32,6 +38,7 @@ class Stretch:
     responses: tuple[Response, ...] = ()  # those that its predicted tokens are of
     first_token: int = 0  # place of the first predicted token in these responses
     parent: Stretch | None = None
+    prompt_routes: Routes | None = None  # [P, layers, k] of its prompt's tokens
     children: list[Stretch] = field(default_factory=list)
     number: int = -1  # in the order of the row's stretches: those of a subtree follow its root
     last_number: int = -1  # of its subtree
@@ -62,6 +69,18 @@ class Stretch:
             return self.rows[self.num_given - 1 : -1]
         last_before = self.parent.rows[-1:]
         return np.concatenate([last_before, self.rows[:-1]])
+
+    @property
+    def known_routes(self) -> Iterator[tuple[Int64, Routes]]:
+        """Rows of some of its tokens, with their routes. Of the responses that it is of, the last does not end with it
+        unless all do: only at its end a response has a token without a route."""
+        if self.prompt_routes is not None:
+            rows = self.rows[: self.num_given]
+            yield rows, self.prompt_routes
+        for response in self.responses[-1:]:
+            if response.routes is not None:
+                rows = self.rows[self.num_given :]
+                yield rows, self.part_of(response.routes)
 
     def part_of(self, values: np.ndarray) -> np.ndarray:
         """Of a response's values [T] those of its predicted tokens."""
@@ -118,6 +137,7 @@ def _tree(segment: PackedSegment, least_shared: int) -> Stretch:
             end = common if is_branch else 0
             token_ids = np.concatenate([segment.prompt_ids, run[0].token_ids[:end]])
             parent = Stretch(token_ids, len(segment.prompt_ids), tuple(run) if end else ())
+            parent.prompt_routes = segment.prompt_routes
             root = parent
         elif is_branch and common > start:
             branch = Stretch(run[0].token_ids[start:common], 0, tuple(run), start, parent)
@@ -186,3 +206,21 @@ def runs_of_equals(stretches: Sequence[Stretch]) -> Iterator[list[Stretch]]:
 
     for _, alike in groupby(stretches, key=length_and_parent):
         yield list(alike)
+
+
+def routes_of_row(stretches: Sequence[Stretch], num_tokens: int) -> Int16 | None:
+    """[tokens, layers, k] experts of the tokens of this rank's row, in which the stretches have been placed. None:
+    none is known."""
+    known: list[tuple[Int64, Routes]] = []
+    for stretch in stretches:
+        known += stretch.known_routes
+    if not known:
+        return None
+    _, first = known[0]
+    shape = (num_tokens, *first.shape[1:])
+    found = np.full(shape, NO_ROUTE, np.int16)
+    for rows, routes in known:
+        is_here = rows >= 0
+        places = rows[is_here]
+        found[places] = routes[is_here]
+    return found

@@ -21,6 +21,7 @@ from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.tasks.scoring.episodes import EpisodeHost, EpisodeOutcome, EpisodeStep, TurnTokens
 from nemo_brorl.tasks.scoring.process_pool import LATE
 from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys, turn_ends
+from nemo_brorl.tasks.scoring.response_arrays import taken
 from nemo_brorl.types import (
     Bool,
     ChunkArrays,
@@ -37,7 +38,6 @@ from nemo_brorl.types import (
 MAX_EXAMPLE = 400  # characters
 MAX_REASON = 300  # characters
 SEEDS = 2**31
-NO_LOG_PROB = 0.0  # of a token that was not sampled
 
 
 class ResponseScores(NamedTuple):
@@ -108,7 +108,7 @@ class TurnJudge:
                 ended.append(row)
                 episodes.append(steps[row].episode)
         self._end(episodes)
-        arrays = _taken(data, ended)
+        arrays = taken(data, ended)
         scores = self._scores(
             arrays,
             record.rows(ended),
@@ -126,7 +126,7 @@ class TurnJudge:
         if not going_on:
             return scores, None, None
         scores = scores._replace(ended=np.array(ended, np.int64))
-        longer = _taken(data, going_on, observations)
+        longer = taken(data, going_on, observations)
         goes_on = PartialRollouts(
             indices=chunk.indices[going_on],
             lengths=np.diff(longer.offsets).astype(np.int32),
@@ -271,42 +271,3 @@ def _split(data: ChunkArrays, values: np.ndarray) -> Iterator[np.ndarray]:
     """Values of the tokens of each response."""
     for start, end in pairwise(data.offsets.tolist()):
         yield values[start:end]
-
-
-def with_observations(data: ChunkArrays, observations: Sequence[Sequence[int]]) -> ChunkArrays:
-    """Responses, each with its observation behind it."""
-    rows = range(len(observations))
-    return _taken(data, rows, observations)
-
-
-def _taken(
-    data: ChunkArrays,
-    rows: Sequence[int],
-    observations: Sequence[Sequence[int]] = (),
-) -> ChunkArrays:
-    """Some responses of a chunk; with `observations`, by row, each with its own behind it."""
-    token_ids: list[int] = []
-    log_probs: list[float] = []
-    is_sampled: list[bool] = []
-    offsets = [0]
-    masks = data.is_sampled
-    if masks is None:
-        masks = np.ones(len(data.token_ids), bool)
-    for row in rows:
-        response = slice(*data.offsets[row : row + 2])
-        token_ids += data.token_ids[response].tolist()
-        log_probs += data.log_probs[response].tolist()
-        is_sampled += masks[response].tolist()
-        if observations:
-            observed = observations[row]
-            token_ids += observed
-            log_probs += [NO_LOG_PROB] * len(observed)
-            is_sampled += [False] * len(observed)
-        offsets.append(len(token_ids))
-    has_mask = bool(observations) or data.is_sampled is not None
-    return ChunkArrays(
-        token_ids=np.array(token_ids, np.int32),
-        log_probs=np.array(log_probs, np.float32),
-        offsets=np.array(offsets, np.int64),
-        is_sampled=np.array(is_sampled, bool) if has_mask else None,
-    )

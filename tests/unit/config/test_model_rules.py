@@ -95,6 +95,7 @@ def test_settings_that_do_not_fit_a_mixture_of_experts_are_refused(
         ("policy.expert_model_parallel_size=2 policy.data_parallel_size=2", "policy.expert_model_parallel_size=1"),
         ("policy.moe.aux_loss_coefficient=0.01", "policy.moe.aux_loss_coefficient=0"),
         ("policy.moe.freeze_router=true", "policy.moe.freeze_router=false"),
+        ("policy.moe.router_replay=true", "policy.moe.router_replay=false"),
     ],
 )
 def test_settings_of_experts_are_refused_for_a_dense_model(tmp_path: Path, setting: str, wanted: str) -> None:

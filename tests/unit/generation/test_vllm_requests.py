@@ -27,7 +27,7 @@ class FakeEngine:
     """As much of vllm.LLMEngine as is used; `tokens` by id."""
 
     def __init__(self) -> None:
-        self.model_config = SimpleNamespace(get_vocab_size=lambda: 10)
+        self.model_config = SimpleNamespace(get_vocab_size=lambda: 10, get_num_experts=lambda: 4)
         self.tokens: dict[str, list[int]] = {}
         self.ending: list[str] = []
         self.output_processor = SimpleNamespace(request_states={})
@@ -53,7 +53,10 @@ class FakeEngine:
 
 def output_of(name: str, tokens: list[int], reason: str) -> Any:
     completion = SimpleNamespace(
-        finish_reason=reason, token_ids=list(tokens), logprobs=SimpleNamespace(logprobs=[-1.0] * len(tokens))
+        finish_reason=reason,
+        token_ids=list(tokens),
+        logprobs=SimpleNamespace(logprobs=[-1.0] * len(tokens)),
+        routed_experts=None,
     )
     return SimpleNamespace(finished=True, request_id=name, outputs=[completion], num_cached_tokens=0)
 

@@ -67,7 +67,9 @@ def test_the_signatures_are_of_the_version_that_gpus_get() -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_engines_of_every_recipe_are_started_with_arguments_that_vllm_has(recipe: str) -> None:
-    first = device.engine_settings(load_config(recipe, []), Path("model"), 0)
+    config = load_config(recipe, [])
+    config.policy.moe.router_replay = True
+    first = device.engine_settings(config, Path("model"), 0)
     second = device.with_cache(first, 2**30)
     assert second.arguments.keys() <= set(GPU_WHEEL["classes"]["EngineArgs"])
 
