@@ -15,7 +15,7 @@ from nemo_brorl.config.derived import HELD_OUT, benchmark_limits
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.tasks.environments.turn_tokens import check_environment
+from nemo_brorl.tasks.environments.turn_tokens import QuestionCheck, check_environment
 from nemo_brorl.tasks.questions.answer_format import ask
 from nemo_brorl.tasks.questions.environment_source import DRAWN, EnvironmentSource
 from nemo_brorl.tasks.questions.file_source import open_questions
@@ -23,6 +23,7 @@ from nemo_brorl.tasks.questions.questions import Question
 from nemo_brorl.tasks.questions.reasoning_gym import VERIFIER, ReasoningGymSource
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.tasks.verifiers.registry import check_payload, names_in
 from nemo_brorl.types import Prompt, Sampling
 
@@ -129,8 +130,11 @@ def _held_out(config: BroRLConfig, tokenizer: ChatTokenizer) -> Benchmark:
 
 def _benchmark(config: BroRLConfig, own: BenchmarkConfig, tokenizer: ChatTokenizer) -> Benchmark:
     system_prompt = config.data.system_prompt if own.system_prompt is None else own.system_prompt
+    question_check = QuestionCheck(tokenizer)
     prompts = []
     for number, question in _questions(config, own):
+        if question.verifier == ENVIRONMENT:
+            question_check.check(question.tools)
         asked = ask(question, system_prompt, config.data)
         token_ids = tokenizer.prompt_ids(asked.messages, system_prompt, question.tools)
         prompt = Prompt(

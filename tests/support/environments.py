@@ -138,6 +138,8 @@ class FakeTokens:
 class NumberTokenizer:
     """Text of tokens is their numbers."""
 
+    eos_token_id = -1
+
     def decode(self, token_ids: Sequence[int]) -> str:
         return " ".join(map(str, token_ids))
 

@@ -9,13 +9,12 @@ the step says came before, is made anew by repeating these.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import math
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import Any
 
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.tasks.environments import registry, tool_calls
@@ -25,10 +24,12 @@ from nemo_brorl.tasks.environments.protocol import (
     Message,
     Step,
     as_messages,
+    completed,
     failed,
+    value_of,
 )
 from nemo_brorl.tasks.scoring.child import ReplyError
-from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
+from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep, TurnSize
 
 MAX_ERROR = 2000  # characters
 MAX_INFO = 10_000
@@ -36,8 +37,6 @@ CUT = "\n… (cut: {} characters more)"
 MAX_REPLY = 2**24  # bytes
 OUTCOME_TYPES = (tuple, float, bool, bool, dict, str)
 LATE = "has not ended after"  # begins the reason of a deadline
-
-Value = TypeVar("Value")
 
 
 @dataclass
@@ -83,7 +82,7 @@ class Server:
                 return
             self.forget(ended)
             if number is not None:
-                outcome = _completed(self.outcome(step))
+                outcome = completed(self.outcome(step))
                 self.reply(number, outcome)
 
     async def serve_at_once(self) -> None:
@@ -143,30 +142,40 @@ class Server:
 
     async def _stepped(self, step: EpisodeStep) -> EpisodeOutcome:
         *before, newest = step.actions
+        sizes = step.sizes or (None,) * len(step.actions)
         episode = self.episodes.get(step.episode)
         if episode is None or episode.actions != before:
             self.forget([step.episode])
             episode = Episode(registry.make(step.environment, step.settings))
             self.episodes[step.episode] = episode
-            await _value(episode.environment.reset(step.task, step.seed))
-            for text in before:
-                await self._turn(episode, text)
-        outcome = await self._turn(episode, newest)
+            await value_of(episode.environment.reset(step.task, step.seed))
+            for text, size in zip(before, sizes, strict=False):
+                await self._turn(episode, text, size)
+        outcome = await self._turn(episode, newest, sizes[-1])
         if outcome.has_ended:
             self.forget([step.episode])
         return outcome
 
-    async def _turn(self, episode: Episode, text: str) -> EpisodeOutcome:
+    async def _turn(
+        self,
+        episode: Episode,
+        text: str,
+        size: TurnSize | None,
+    ) -> EpisodeOutcome:
         environment = episode.environment
         episode.actions.append(text)
         calls: tuple[tool_calls.ToolCall, ...] = ()
+        wrong = ""
         if environment.tools:
             try:
                 calls = tool_calls.parse(text, self.limits.written_in, environment.tools)
             except tool_calls.ToolCallError as error:
-                told = Step(f"error: {error}", info={"tool_error": True})
-                return self._outcome(episode, told, "tool")
-        taken = await _value(environment.step(Action(text, calls)))
+                wrong = str(error)
+        if wrong and not environment.is_agent:
+            told = Step(f"error: {wrong}", info={"tool_error": True})
+            return self._outcome(episode, told, "tool")
+        action = Action(text, calls, wrong, size)
+        taken = await value_of(environment.step(action))
         if not isinstance(taken, Step):
             raise TypeError(f"step returned {taken!r:.200}, which is no Step")
         return self._outcome(episode, taken, "tool" if calls else "user")
@@ -232,21 +241,6 @@ def _is_message(message: Any) -> bool:
     role = message.get("role")
     content = message.get("content")
     return type(role) is str and type(content) is str
-
-
-async def _value(given: Any) -> Any:
-    """What a method returns, whether it is `async def` or not."""
-    return await given if inspect.isawaitable(given) else given
-
-
-def _completed(work: Coroutine[Any, Any, Value]) -> Value:
-    """Result of a coroutine that waits for nothing."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        value: Value = end.value
-        return value
-    raise RuntimeError("a synchronous environment waits for something")
 
 
 def _close(environment: Environment) -> None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome
+from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, TurnSize
 
 Message = Mapping[str, Any]  # role and content
 Observation = str | Sequence[Message]  # a text is what the user says, or the tool that was called
 Task = Mapping[str, Any]  # JSON-able; all that an episode needs to know of its question
+Value = TypeVar("Value")
 
 # Which episodes may share a process.
 ANY = "any"
@@ -40,6 +41,8 @@ class Action:
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
+    tool_error: str = ""  # what is wrong with its calls; only agents see such an action
+    size: TurnSize | None = None  # None: not known
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ class Environment(ABC):
     max_turns: int = 8  # then the episode is truncated
     is_open: bool = False  # may use files, the network and other processes; the class says so, not its settings
     isolation: str = ANY
+    is_agent: bool = False  # names its tools with its first observation, and deals with wrong calls itself
 
     @classmethod
     def traits(cls, task: Task) -> Traits:
@@ -114,3 +118,18 @@ def as_messages(observation: Observation, role: str) -> tuple[Message, ...]:
         if not isinstance(content, str) or not isinstance(message.get("role"), str):
             raise TypeError(f"an observation is a text or messages with role and content, not {message!r:.200}")
     return messages
+
+
+async def value_of(given: Any) -> Any:
+    """What a method returns, whether it is `async def` or not."""
+    return await given if inspect.isawaitable(given) else given
+
+
+def completed(work: Coroutine[Any, Any, Value]) -> Value:
+    """Result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        value: Value = end.value
+        return value
+    raise RuntimeError("a synchronous environment waits for something")

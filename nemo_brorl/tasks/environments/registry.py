@@ -16,9 +16,11 @@ from nemo_brorl.tasks.environments.protocol import ISOLATIONS, Environment, Task
 
 PLACE = "nemo_brorl.tasks.environments"
 ENVIRONMENTS = {
+    "agent": f"{PLACE}.agent:Agent",
     "calculator": f"{PLACE}.judged:Calculator",
     "mastermind": f"{PLACE}.mastermind:Mastermind",
     "python": f"{PLACE}.judged:PythonTool",
+    "verifiers": f"{PLACE}.verifiers_library:Verifiers",
     "verify_and_retry": f"{PLACE}.judged:VerifyAndRetry",
 }
 

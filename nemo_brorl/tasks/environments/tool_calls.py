@@ -54,6 +54,15 @@ def parse(
     return tuple(calls)
 
 
+def without_calls(text: str) -> str:
+    """What a response that calls tools says before it does."""
+    thought, end, answer = text.rpartition(THINKING_END)
+    for mark in (HERMES_MARK, MISTRAL_MARK):
+        if mark in answer:
+            return thought + end + answer.partition(mark)[0]
+    return thought + end  # the whole answer is a call
+
+
 def _hermes(text: str) -> list[Any]:
     calls = []
     for written in HERMES.findall(text):

@@ -120,10 +120,23 @@ def check_environment(source: SourceConfig, tokenizer: ChatTokenizer) -> None:
     if source.environment is None:
         return
     environment = registry.make(source.environment, source.environment_settings)
-    roles = ["user"]
-    if environment.tools:
-        roles = ["tool"]
-    TurnTokens(tokenizer).check(environment.tools, roles)
+    if not environment.is_agent:
+        QuestionCheck(tokenizer).check(environment.tools)
+
+
+class QuestionCheck:
+    """Checks questions of environments, since an agent's tools are not known before."""
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        self.turn_tokens = TurnTokens(tokenizer)
+        self._passed: set[str] = set()
+
+    def check(self, tools: Tools) -> None:
+        """Raise ModelError unless the model can take part with these tools."""
+        written = repr(tools)
+        if written not in self._passed:
+            self.turn_tokens.check(tools, ["tool"] if tools else ["user"])
+            self._passed.add(written)
 
 
 def _common(text: str, other: str) -> int:

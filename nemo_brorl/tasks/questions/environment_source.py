@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +10,14 @@ from typing import Any
 
 from nemo_brorl.config.schema import SourceConfig
 from nemo_brorl.core.errors import BroRLError, DataError
-from nemo_brorl.tasks.environments.protocol import Environment, Message, Task, as_messages
+from nemo_brorl.tasks.environments.protocol import (
+    Environment,
+    Message,
+    Task,
+    as_messages,
+    completed,
+    value_of,
+)
 from nemo_brorl.tasks.environments.registry import make
 from nemo_brorl.tasks.questions.questions import Question, Source, hash_of, is_held_out
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
@@ -39,7 +47,6 @@ class EnvironmentSource:
         self.split = split
         self.seed = seed
         environment = make(self.name, self.settings)
-        self.tools = tuple(dict(tool) for tool in environment.tools)
         if config.source == DRAWN:
             environment.task(0)
 
@@ -63,7 +70,7 @@ class EnvironmentSource:
             task = make(self.name, self.settings).task(seed)
             written = repr(sorted(task.items()))
             if is_held_out(written, self.held_out_fraction) == (self.split == "held_out"):
-                return self._question(self.name, task, self._prompt(task))
+                return self._question(self.name, task)
         raise DataError(
             f"environment {self.name} drew no {self.split} task in {MAX_ATTEMPTS} draws; it has too few different "
             f"tasks, or data.held_out_fraction={self.held_out_fraction} leaves none"
@@ -72,10 +79,12 @@ class EnvironmentSource:
     def answered(self, asked: Question) -> Question:
         """A question as the prompt and task of an episode. Raises DataError as `question`."""
         task = _task_of(asked)
-        question = self._question(asked.task, task, self._prompt(task))
+        question = self._question(asked.task, task)
         return replace(question, level=asked.level)
 
-    def _question(self, name: str, task: Task, messages: tuple[Message, ...]) -> Question:
+    def _question(self, name: str, task: Task) -> Question:
+        environment = make(self.name, self.settings)
+        messages = first_messages(self.name, environment, task)
         payload = {
             "environment": self.name,
             "settings": self.settings,
@@ -87,33 +96,30 @@ class EnvironmentSource:
             text=messages[-1]["content"],
             payload=payload,
             messages=messages,
-            tools=self.tools,
+            tools=tuple(map(dict, environment.tools)),
         )
-
-    def _prompt(self, task: Task) -> tuple[Message, ...]:
-        environment = make(self.name, self.settings)
-        return first_messages(self.name, environment, task)
 
 
 def first_messages(name: str, environment: Environment, task: Task) -> tuple[Message, ...]:
     """What an episode begins with. Raises DataError when it does not begin."""
     try:
-        observation: Any = environment.reset(task, 0)
-        if inspect.iscoroutine(observation):
-            observation = _completed(observation)
-        return as_messages(observation, "user")
+        begun = _begun(environment, task)
+        if inspect.iscoroutinefunction(environment.reset):
+            return asyncio.run(begun)
+        return completed(begun)
     except BroRLError:
         raise
     except Exception as error:  # a user's own code
         raise DataError(f"environment {name}: reset does not take its task: {type(error).__name__}: {error}") from error
+
+
+async def _begun(environment: Environment, task: Task) -> tuple[Message, ...]:
+    """The first messages. The episode is closed in the event loop that it began in, where there is one."""
+    try:
+        observation = await value_of(environment.reset(task, 0))
+        return as_messages(observation, "user")
     finally:
         environment.close()
-
-
-def _completed(work: Any) -> Any:
-    import asyncio
-
-    return asyncio.run(work)
 
 
 def _task_of(question: Question) -> Mapping[str, Any]:

@@ -9,10 +9,12 @@ from typing import Any
 from nemo_brorl.config.schema import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.tasks.environments.turn_tokens import QuestionCheck
 from nemo_brorl.tasks.questions.answer_format import ask
 from nemo_brorl.tasks.questions.levels import TaskLevel
 from nemo_brorl.tasks.questions.mixture import Domain, Mixture
 from nemo_brorl.tasks.questions.questions import Source
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.types import Prompt
 
 MAX_CONSECUTIVE_SKIPS = 1000  # over-long prompts in a row before the setting counts as wrong
@@ -38,6 +40,7 @@ class PromptStream:
         self.mixture = source
         self.tokenizer = tokenizer
         self.config = config
+        self.question_check = QuestionCheck(tokenizer)
         self.instructions: dict[str, str] = {}  # by verifier: what was added to its questions
         self.split = split
         self.position = 0  # draws so far
@@ -170,6 +173,8 @@ class PromptStream:
 
     def _prompt(self, domain: Domain, index: int) -> Prompt:
         question = domain.source.question(index)
+        if question.verifier == ENVIRONMENT:
+            self.question_check.check(question.tools)
         place = f"{domain.name}/{index}" if domain.name else str(index)
         asked = ask(question, domain.system_prompt, self.config)
         if asked.instruction:

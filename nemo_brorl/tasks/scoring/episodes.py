@@ -6,6 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 
+class TurnSize(NamedTuple):
+    """Tokens of a turn."""
+
+    num_prompt: int  # all before it
+    num_sampled: int
+    is_cut: bool  # by a limit: the model had not come to its end
+
+
 class EpisodeStep(NamedTuple):
     """One more turn of an episode."""
 
@@ -15,6 +23,7 @@ class EpisodeStep(NamedTuple):
     task: Mapping[str, Any]
     seed: int
     actions: tuple[str, ...]  # texts of all turns so far; the last one is new
+    sizes: tuple[TurnSize | None, ...] = ()  # of these; empty: not known
 
 
 class EpisodeOutcome(NamedTuple):

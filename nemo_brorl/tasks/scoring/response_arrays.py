@@ -1,14 +1,30 @@
-"""Responses taken out of a chunk's arrays, with what their environments said behind them."""
+"""Arrays of a chunk's responses: cut into turns, put together anew, with what environments said behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from nemo_brorl.types import NO_ROUTE, ChunkArrays, Routes
 
 NO_LOG_PROB = 0.0  # of a token that was not sampled
+
+
+def turn_bounds(data: ChunkArrays, start: int, end: int) -> list[tuple[int, int]]:
+    """Where the turns of the response in [start, end) lie: its stretches of sampled tokens, one at least."""
+    if data.is_sampled is None or start == end:
+        return [(start, end)]
+    is_sampled = data.is_sampled[start:end]
+    edges = np.flatnonzero(np.diff(is_sampled, prepend=False, append=False)) + start
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def split(data: ChunkArrays, values: np.ndarray) -> Iterator[np.ndarray]:
+    """Values of the tokens of each response."""
+    for start, end in pairwise(data.offsets.tolist()):
+        yield values[start:end]
 
 
 def with_observations(data: ChunkArrays, observations: Sequence[Sequence[int]]) -> ChunkArrays:

@@ -1,4 +1,3 @@
-# long: judging of turns, and what it does to the arrays of a chunk
 """Judging of turns: what the environments of a chunk's trajectories say to their newest turns, and which of them go on.
 
 A trajectory's response is `turn 1 | observation 1 | turn 2 | …`. It goes on when its environment has answered and the
@@ -18,10 +17,10 @@ import numpy as np
 
 from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.tasks.scoring.episodes import EpisodeHost, EpisodeOutcome, EpisodeStep, TurnTokens
+from nemo_brorl.tasks.scoring.episodes import EpisodeHost, EpisodeOutcome, EpisodeStep, TurnSize, TurnTokens
 from nemo_brorl.tasks.scoring.process_pool import LATE
 from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys, turn_ends
-from nemo_brorl.tasks.scoring.response_arrays import taken
+from nemo_brorl.tasks.scoring.response_arrays import split, taken, turn_bounds
 from nemo_brorl.types import (
     Bool,
     ChunkArrays,
@@ -31,6 +30,7 @@ from nemo_brorl.types import (
     Period,
     RewardEvidence,
     RolloutChunk,
+    RolloutRequest,
     TurnRecord,
     UInt64,
 )
@@ -151,7 +151,7 @@ class TurnJudge:
         rewards = turn_rewards[:, -1]
         if self.sums_rewards:
             rewards = turn_rewards.sum(axis=1)
-        log_probs = [part.sum() for part in _split(arrays, arrays.log_probs)]
+        log_probs = [part.sum() for part in split(arrays, arrays.log_probs)]
         ends = turn_ends(arrays, turns.rewards.shape[1])
         return ResponseScores(
             rewards=rewards,
@@ -184,8 +184,10 @@ class TurnJudge:
         payload = request.prompt.payload
         for row, (start, end) in enumerate(pairwise(data.offsets.tolist())):
             actions: list[str] = []
+            sizes: list[TurnSize] = []
             for low, high in turn_bounds(data, start, end):
                 actions.append(self.tokenizer.decode(data.token_ids[low:high].tolist()))
+                sizes.append(self._size(request, data, low - start, slice(low, high)))
             yield EpisodeStep(
                 episode=_episode(chunk, row),
                 environment=payload["environment"],
@@ -193,7 +195,29 @@ class TurnJudge:
                 task=payload.get("task", {}),
                 seed=(request.seed + int(chunk.indices[row])) % SEEDS,
                 actions=tuple(actions),
+                sizes=tuple(sizes),
             )
+
+    def _size(
+        self,
+        request: RolloutRequest,
+        data: ChunkArrays,
+        before: int,
+        turn: slice,
+    ) -> TurnSize:
+        """Of a turn that comes after `before` tokens of its response."""
+        limits = request.sampling
+        num_sampled = turn.stop - turn.start
+        is_full = before + num_sampled >= limits.max_tokens
+        if limits.max_turn_tokens is not None and num_sampled >= limits.max_turn_tokens:
+            is_full = True
+        if is_full and num_sampled:
+            is_full = int(data.token_ids[turn.stop - 1]) != self.tokenizer.eos_token_id
+        return TurnSize(
+            len(request.prompt.token_ids) + before,
+            num_sampled,
+            is_full,
+        )
 
     def _observations(
         self,
@@ -205,7 +229,7 @@ class TurnJudge:
         prompt = chunk.request.prompt
         limit = chunk.request.sampling.max_tokens
         observations: list[list[int]] = []
-        for row, response in enumerate(_split(data, data.token_ids)):
+        for row, response in enumerate(split(data, data.token_ids)):
             observations.append([])
             outcome = outcomes[row]
             is_over = outcome.has_ended or outcome.truncated or outcome.error
@@ -220,15 +244,6 @@ class TurnJudge:
             if len(response) + len(tokens) < limit:
                 observations[row] = tokens
         return observations
-
-
-def turn_bounds(data: ChunkArrays, start: int, end: int) -> list[tuple[int, int]]:
-    """Where the turns of the response in [start, end) lie: its stretches of sampled tokens, one at least."""
-    if data.is_sampled is None or start == end:
-        return [(start, end)]
-    is_sampled = data.is_sampled[start:end]
-    edges = np.flatnonzero(np.diff(is_sampled, prepend=False, append=False)) + start
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def _extended(chunk: RolloutChunk, data: ChunkArrays, outcomes: Sequence[EpisodeOutcome]) -> TurnRecord:
@@ -265,9 +280,3 @@ def _evidence(outcomes: Sequence[EpisodeOutcome]) -> RewardEvidence:
 
 def _episode(chunk: RolloutChunk, row: int) -> str:
     return f"{chunk.request.prompt.uid}/{chunk.indices[row]}"
-
-
-def _split(data: ChunkArrays, values: np.ndarray) -> Iterator[np.ndarray]:
-    """Values of the tokens of each response."""
-    for start, end in pairwise(data.offsets.tolist()):
-        yield values[start:end]

@@ -44,7 +44,7 @@ def test_what_is_wrong_is_one_message(name: str, settings: dict[str, Any], messa
 
 def test_the_pages_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
-    (source,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    source, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "my_game.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     game = make("my_game:GuessTheNumber", {"highest": 10})

@@ -1,0 +1,96 @@
+"""Agents on the real stack: what engines sampled for OpenAI's client is what is trained."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.core.object_store import fetch
+from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.tasks.scoring.response_arrays import turn_bounds
+from nemo_brorl.training.store.reader import sampled_groups
+from nemo_brorl.types import ChunkArrays
+from tests.support.source_tree import ROOT
+
+pytestmark = pytest.mark.end_to_end
+
+MODEL = ROOT / "models" / "sums"
+# The example, told to note what it is given.
+NOTING = """
+import json
+from pathlib import Path
+import agent
+
+async def run(task, endpoint):
+    await agent.run(task, endpoint)
+    with Path({notes!r}).open("a") as file:
+        file.write(endpoint.api_key + "\\n")
+"""
+SMALL = [
+    "--config-name", "sums_cpu", f"policy.model={MODEL}", "policy.data_parallel_size=1", "data.environment=agent",
+    "data.environment_settings={run: 'noting_agent:run'}", "generation.num_engines=1", "rewards.num_workers=1",
+    "rollouts.num_per_prompt=16", "rollouts.prompts_per_step=4", "rollouts.chunk_size=8",
+    "rollouts.max_response_tokens=160", "rollouts.max_turn_tokens=64", "dynamic_sampling.enabled=false",
+    "algorithm.num_mini_batches=1", "evaluation.num_prompts=2", "evaluation.samples_per_prompt=2",
+    "trainer.max_steps=2", "trainer.val_interval=0", "trainer.save_interval=0", "trainer.rehearsal=false",
+]  # fmt: skip
+
+
+def test_an_agent_written_against_openais_client_alone_is_trained_on_what_was_sampled(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    (tmp_path / "noting_agent.py").write_text(NOTING.format(notes=str(notes)))
+    folder = tmp_path / "run"
+    subprocess.run(
+        [sys.executable, "-m", "nemo_brorl", "train", *SMALL, f"exp_manager.explicit_log_dir={folder}"],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}:{tmp_path}"},
+        timeout=400,
+        check=True,
+    )
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["step"]:
+            assert row["policy/log_prob_mismatch"] < 1e-4, "the policy computes the engine's log-probs anew"
+            assert row["reward/num_failed"] == 0
+            assert row["trajectories/turns"] > 1
+    tokens = notes.read_text().split()
+    assert len(set(tokens)) == len(tokens) >= 2 * 4 * 16
+    check_turns(folder)
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            content = (Path(parent) / name).read_bytes()
+            assert not any(token.encode() in content for token in tokens[:20]), "a token is written down"
+
+
+def trajectories(folder: Path) -> Iterator[tuple[str, ChunkArrays, int, int]]:
+    """Right answer, arrays, and where they have the response, of each."""
+    for _, group in sampled_groups(folder, [1, 2]):
+        answer = group.prompt.payload["task"]["payload"]["answer"]
+        for chunk in group.group.chunks:
+            data = fetch(chunk.data)
+            for start, end in pairwise(data.offsets.tolist()):
+                yield answer, data, start, end
+
+
+def check_turns(folder: Path) -> None:
+    """A second turn follows where the first was wrong, behind the agent's words, which are no part of the loss."""
+    tokenizer = load_tokenizer(MODEL)
+    told = "\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n"
+    num_seen = 0
+    for answer, data, start, end in trajectories(folder):
+        bounds = turn_bounds(data, start, end)
+        texts = [tokenizer.decode(data.token_ids[low:high].tolist()) for low, high in bounds]
+        is_right = f"<answer>{answer}</answer>" in texts[0]
+        assert len(texts) == (1 if is_right else 2)
+        if not is_right:
+            between = data.token_ids[bounds[0][1] : bounds[1][0]].tolist()
+            said = tokenizer.backend.decode(between, skip_special_tokens=False)
+            assert said.removeprefix("<|im_end|>") == told
+            num_seen += 1
+    assert num_seen > 10
