@@ -80,7 +80,8 @@ class ParquetTable(_NumberedRows):
             end = min(stop, self._starts[number + 1])
             group = self._row_group(number)
             part = group.slice(start - first, end - start)
-            rows.extend(part.to_pylist())
+            with _damage_named(self.path):
+                rows.extend(part.to_pylist())
             start = end
         return rows
 
@@ -120,9 +121,10 @@ class ArrowTable(_NumberedRows):
         return int(self._table.num_rows)
 
     def read(self, start: int, stop: int) -> list[Row]:
-        """Rows [start, stop)."""
+        """Rows [start, stop). Raises DataError for a text that is none."""
         part = self._table.slice(start, stop - start)
-        return list(part.to_pylist())
+        with _damage_named(self.path):
+            return list(part.to_pylist())
 
 
 class Tables:
@@ -198,5 +200,5 @@ def _damage_named(path: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, SystemError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error

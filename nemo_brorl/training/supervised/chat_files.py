@@ -258,9 +258,20 @@ def _message(given: Any, path: str) -> dict[str, str]:
         shown = _shown(given if role is None else role)
         raise DataError(f"the role {shown} is not known: write {', '.join(ROLES)}")
     content = given.get("content")
-    if not isinstance(content, str) or (role == "assistant" and not content.strip()):
+    if not _is_text(content) or (role == "assistant" and not content.strip()):
         raise DataError(f"'{path}' has {_shown(content)} as a text of the {role}: write a text that is not empty")
     return {"role": role, "content": content}
+
+
+def _is_text(value: Any) -> bool:
+    """A text without half of a surrogate pair, which no tokenizer takes."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _first(reasons: Sequence[str]) -> str:
