@@ -57,10 +57,7 @@ VOLATILE = (
 )
 
 
-VOLATILE_COLUMNS = {  # which engine was free, and when
-    "groups": [],
-    "rollouts": ["engine", "sampled_at", "sampling_s", "scored_at", "scoring_s"],
-}
+VOLATILE_COLUMNS = {"groups": [], "rollouts": ["engine", "sampled_at", "sampling_s", "scored_at", "scoring_s"]}
 
 
 def line(command: str, folder: Path, *overrides: str) -> list[str]:
