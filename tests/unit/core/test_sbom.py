@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from email.message import Message
 from types import ModuleType
 
 import pytest
 
-from tests.support.source_tree import ROOT
+from tests.support.source_tree import ROOT, load_script
 
 REQUIREMENTS = ROOT / "requirements"
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sbom", ROOT / "scripts" / "sbom.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("sbom")
 
 
 def test_the_kept_lists_name_what_is_pinned(script: ModuleType) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.support.source_tree import load_script
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "planner.md").read_text(encoding="utf-8")
@@ -15,12 +16,7 @@ REMEDY = "run PYTHONPATH=. python scripts/planner_page.py"
 
 @pytest.fixture(scope="module")
 def page_writer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("planner_page", ROOT / "scripts" / "planner_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("planner_page")
 
 
 def block(name: str) -> str:
