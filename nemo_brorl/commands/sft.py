@@ -32,6 +32,7 @@ from nemo_brorl.evaluation.validation import Evaluator, result_header, result_ro
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.run_folder import claim_run_folder
+from nemo_brorl.training.run_lock import locked
 from nemo_brorl.training.supervised.chat_files import read_examples
 from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
 from nemo_brorl.training.supervised.examples import Example
@@ -73,10 +74,17 @@ def sft(config: BroRLConfig, line: CommandLine) -> int:
 def fine_tune(config: BroRLConfig, line: CommandLine) -> int:
     """Fine-tune `policy.model` on conversations until the last step. Returns the exit code: SAVED when there is more to
     do."""
-    start, console = time.monotonic(), Console()
+    console = Console()
     config, model_folder = sized_for_fine_tuning(config, console)
+    with locked(Path(config.exp_manager.explicit_log_dir), "brorl sft"):
+        return fine_tune_alone(config, line, console, model_folder)
+
+
+def fine_tune_alone(config: BroRLConfig, line: CommandLine, console: Console, model_folder: Path) -> int:
+    """`fine_tune`, with a number for every size, in a run folder that no other driver writes to."""
     from nemo_brorl.commands import wiring  # Ray, Megatron: only for settings that hold
 
+    start = time.monotonic()
     lessons = read_lessons(config, model_folder)
     run_folder = claim_run_folder(config)
     stop = StopRequest(time_limit_s(config), grace_s(os.environ))

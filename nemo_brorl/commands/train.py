@@ -20,6 +20,7 @@ from nemo_brorl.core.metric_sinks import JsonlSink, MetricFan, read_metrics
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.core.timeline import Timeline
 from nemo_brorl.training.run_folder import claim_run_folder
+from nemo_brorl.training.run_lock import locked
 from nemo_brorl.training.tables import change_rows, curve_lines, sampling_line, time_rows
 from nemo_brorl.training.trainer import BroRLTrainer
 
@@ -35,6 +36,12 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     check_functions(config)
     console = Console()
     config, model_folder = sized(config, console)
+    with locked(Path(config.exp_manager.explicit_log_dir), "brorl train"):
+        return train_alone(config, line, console, model_folder)
+
+
+def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_folder: Path) -> int:
+    """`train`, with a number for every size, in a run folder that no other driver writes to."""
     from nemo_brorl.commands import rehearse, wiring  # Ray, Megatron, tokenizers: only for settings that hold
 
     start, watch = time.monotonic(), Stopwatch()
@@ -46,8 +53,7 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
     stop = StopRequest(time_limit_s(config), grace_s(os.environ))
     stop.install()
     heartbeat = Heartbeat(Timeline(config.timeline.enabled))
-    limits = config.trainer
-    stalls = StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, limits.start_timeout_s)
+    stalls = watch_over(heartbeat, run_folder, config)
     starting = wiring.start_actors(config, inputs.model_folder, inputs.verifiers, watch, heartbeat=heartbeat)
     with stalls, starting as actors:
         with watch.measure("nemo"):
@@ -80,6 +86,12 @@ def train(config: BroRLConfig, line: CommandLine) -> int:
             trainer.fit()
     print_summary(console, run_folder, time.monotonic() - start)
     return SAVED if stop.goes_on_later and trainer.step_number < config.trainer.max_steps else 0
+
+
+def watch_over(heartbeat: Heartbeat, run_folder: Path, config: BroRLConfig) -> StallWatch:
+    """The watch, with the limits that the settings give."""
+    limits = config.trainer
+    return StallWatch(heartbeat, run_folder, limits.stall_warning_s, limits.stall_timeout_s, limits.start_timeout_s)
 
 
 def resume(

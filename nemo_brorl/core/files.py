@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from zipfile import BadZipFile
+
+from nemo_brorl.core.errors import ResourceError
+
+_IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 # What readers of JSON, YAML, npz and gzip raise for what was cut off, changed, or made by a stranger.
 MALFORMED = (
@@ -49,3 +54,22 @@ def write_whole(path: Path, text: str, is_synced: bool = False) -> Path:
             file.flush()
             os.fsync(file.fileno())
     return path
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Inside, `path` is written: an OSError becomes a ResourceError that names it, the cause and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise ResourceError(cannot_write(path, error)) from error
+
+
+def cannot_write(path: Path, error: OSError) -> str:
+    """Why a file of a run could not be written, and what to do, as a message says it."""
+    if error.errno in _IS_FULL:
+        remedy = "make room on that disk"
+    else:
+        remedy = "see that this user may write there and that the disk is well"
+    cause = error.strerror or str(error)
+    return f"{path} cannot be written ({cause}): {remedy}; the same command then goes on from the last checkpoint"
