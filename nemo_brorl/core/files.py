@@ -56,6 +56,16 @@ def write_whole(path: Path, text: str, is_synced: bool = False) -> Path:
     return path
 
 
+def sync(path: Path) -> None:
+    """Have a file's bytes, or a folder's names, on the disk: they survive a machine that loses power. Raises
+    OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Inside, `path` is written: an OSError becomes a ResourceError that names it, the cause and what to do."""

@@ -1,9 +1,9 @@
 """Checkpoints of a run, with the policy's own files, the run state, and the groups between two steps.
 
-    checkpoints/step_K/policy/      Megatron dist_checkpointing (weights, optimizer, reference)
+    checkpoints/step_K/policy/      Megatron dist_checkpointing (weights, optimizer, reference), and checksums of it
                        state.json   step, prompt stream, counters
                        groups.npz   groups carried between two steps, with their rollouts
-                       COMPLETE     written last: names and sizes of all files above
+                       COMPLETE     written last: names, sizes and checksums of all files above
                 cut_step.npz        what the step after the newest checkpoint had sampled, if it was cut
 
 A folder is written under another name and renamed; without a marker that fits its files it does not count as a
@@ -19,7 +19,6 @@ A crash in between leaves a partial folder, which the next run names in a warnin
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.files import replacing
+from nemo_brorl.core.files import replacing, sync
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.object_store import fetch_or_none
 from nemo_brorl.ports import Policy
@@ -37,11 +36,11 @@ from nemo_brorl.rollouts.carry_over import CarriedGroups
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.training.checkpoint_carriers import load_carriers, save_carriers
+from nemo_brorl.training.checkpoint_marker import check_sums, is_complete, write_marker
 from nemo_brorl.types import ScoredChunk
 
 log = get_logger(__name__)
 
-MARKER = "COMPLETE"
 UNFINISHED = ".partial"  # end of the name of a folder that is being written
 STATE = "state.json"
 GROUPS = "groups.npz"
@@ -74,6 +73,7 @@ class Checkpoints:
     def __init__(self, folder: Path, keep: int) -> None:
         self.folder = folder
         self.keep = keep
+        self.unreadable: set[Path] = set()  # found so by `load_newest`, until they are written anew
 
     def begin(self, run: RunState) -> Path:
         """Write everything but the policy; its files go into the folder that is returned. Deletes what was never
@@ -85,6 +85,8 @@ class Checkpoints:
         policy_folder.mkdir(parents=True)
         (folder / STATE).write_text(json.dumps({"step": run.step, **run.state}, indent=1))
         save_carriers(folder / GROUPS, [run.groups])
+        for name in (STATE, GROUPS):
+            sync(folder / name)
         return policy_folder
 
     def commit(self, step: int) -> Path:
@@ -92,7 +94,9 @@ class Checkpoints:
         final = self.folder / f"step_{step}"
         shutil.rmtree(final, ignore_errors=True)
         (self.folder / f"step_{step}{UNFINISHED}").rename(final)
-        _write_durably(final / MARKER, json.dumps(_inventory(final), indent=1))
+        write_marker(final)
+        sync(self.folder)
+        self.unreadable.discard(final)
         for old in self.complete()[self.keep :]:
             shutil.rmtree(old)
         (self.folder / CUT_STEP).unlink(missing_ok=True)
@@ -127,9 +131,11 @@ class Checkpoints:
         return sorted(self.folder.glob(f"step_*{UNFINISHED}"))
 
     def complete(self) -> list[Path]:
-        """Checkpoint folders whose marker fits their files, newest first; the others are named in a warning."""
-        folders = sorted(self.folder.glob("step_*[0-9]"), key=step_of, reverse=True)
-        return [folder for folder in folders if _is_complete(folder)]
+        """Checkpoint folders whose marker fits their files' sizes, newest first, but for those that could not be read;
+        the others are named in a warning."""
+        folders = [folder for folder in self.folder.glob("step_*[0-9]") if folder not in self.unreadable]
+        folders.sort(key=step_of, reverse=True)
+        return [folder for folder in folders if is_complete(folder)]
 
     def load_newest(self, read_policy: Callable[[Path], None]) -> RunState | None:
         """Load the newest checkpoint that can be read, falling back to older ones; None when there has never been one.
@@ -141,10 +147,12 @@ class Checkpoints:
         folders = self.complete()
         for folder in folders:
             try:
+                check_sums(folder)
                 run = self._read(folder)
                 read_policy(folder / "policy")
-            except (CheckpointError, OSError, ValueError, KeyError) as error:
+            except (CheckpointError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 log.warning("checkpoint %s cannot be read (%s); trying the one before", folder, error)
+                self.unreadable.add(folder)
             else:
                 return run
         if folders:
@@ -262,36 +270,3 @@ def check_state_keys(state: Mapping[str, Any], wanted: Collection[str]) -> None:
 def step_of(folder: Path) -> int:
     """Step of a checkpoint's folder."""
     return int(folder.name.removeprefix("step_"))
-
-
-def _inventory(folder: Path) -> dict[str, int]:
-    """Size of every file below a folder, by its name there."""
-    sizes: dict[str, int] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            sizes[str(path.relative_to(folder))] = path.stat().st_size
-    return sizes
-
-
-def _is_complete(folder: Path) -> bool:
-    marker = folder / MARKER
-    if not marker.is_file():
-        log.warning("%s was not finished: left out", folder)
-        return False
-    try:
-        expected = json.loads(marker.read_text())
-    except json.JSONDecodeError:
-        log.warning("%s has a damaged marker: left out", folder)
-        return False
-    found = _inventory(folder)
-    damaged = [name for name, size in expected.items() if found.get(name) != size]
-    if damaged:
-        log.warning("%s is damaged (%s): left out", folder, ", ".join(damaged[:3]))
-    return not damaged
-
-
-def _write_durably(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())

@@ -30,9 +30,11 @@ from torch import Tensor
 from torch.serialization import set_crc32_options
 
 from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.file_sums import FileSum, file_sum, write_sums
 from nemo_brorl.policy.device import host_like, wait_for_copies
 
 _BACKEND, _VERSION = "torch_dist", 1
+_INDEX_FILES = (".metadata", "metadata.json")  # torch's and Megatron's
 _CANNOT_WRITE = (OSError, RuntimeError)  # torch's zip writer turns a full disk into a RuntimeError
 
 
@@ -68,6 +70,7 @@ class BackgroundSave:
         self.common = io.BytesIO()
         torch.save(common, self.common)
         self.results: list[Any] = []
+        self.sums: dict[str, FileSum] = {}  # of this rank's files, by name
         self.failure = "its writer ended without a result"
         self.seconds = 0.0
         self.thread = threading.Thread(
@@ -90,7 +93,7 @@ class BackgroundSave:
         outcomes: list[Any] | None = None
         if dist.get_rank() == 0:
             outcomes = [None] * dist.get_world_size()
-        dist.gather_object((self.failure, self.results), outcomes, dst=0)
+        dist.gather_object((self.failure, self.results, self.sums), outcomes, dst=0)
         failure = [""]
         if outcomes is not None:
             failure[0] = self._write_index(outcomes)
@@ -107,6 +110,7 @@ class BackgroundSave:
                 self._write_common()
             for number, bucket in enumerate(self.buckets):
                 self.results += self._write_bucket(number, bucket)
+                self._sum_up(Path(bucket[0]).name)
             self.failure = ""
         except _CANNOT_WRITE as error:
             self.failure = f"{type(error).__name__}: {error}"
@@ -118,6 +122,11 @@ class BackgroundSave:
             file.write(self.common.getvalue())
             file.flush()
             os.fsync(file.fileno())
+        self._sum_up(COMMON_STATE_FNAME)
+
+    def _sum_up(self, name: str) -> None:
+        """Note the sum of a file that was just written: it is read from memory, not from the disk."""
+        self.sums[name] = file_sum(self.folder / name)
 
     def _write_bucket(self, number: int, bucket: Any) -> list[Any]:
         """One file through Megatron's writer, which reports an error in place of its results."""
@@ -134,12 +143,13 @@ class BackgroundSave:
         return outcome
 
     def _write_index(self, outcomes: list[Any]) -> str:
-        """Rank 0's last files: where every tensor lies, and Megatron's mark of a whole checkpoint. What went wrong, or
-        ""."""
+        """Rank 0's last files: where every tensor lies, Megatron's mark of a whole checkpoint, and the sums of all
+        files. What went wrong, or ""."""
         failures = []
         results = []
-        for rank, (failure, results_of_rank) in enumerate(outcomes):
+        for rank, (failure, results_of_rank, sums) in enumerate(outcomes):
             results.append(results_of_rank)
+            self.sums |= sums
             if failure:
                 failures.append(f"rank {rank}: {failure}")
         if failures:
@@ -147,6 +157,9 @@ class BackgroundSave:
         try:
             self.writer.finish(self.metadata, results)
             save_config(CheckpointingConfig(_BACKEND, _VERSION), str(self.folder))
+            for name in _INDEX_FILES:
+                self._sum_up(name)
+            write_sums(self.folder, self.sums)
         except _CANNOT_WRITE as error:
             return f"{type(error).__name__}: {error}"
         return ""

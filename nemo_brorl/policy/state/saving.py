@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 from collections.abc import Iterator
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException
 
 from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.file_sums import all_damage, read_sums, share
 from nemo_brorl.policy.state.background_save import BackgroundSave
 from nemo_brorl.policy.state.optimizer import state_tensors
 from nemo_brorl.policy.state.rank_state import RankState
@@ -67,6 +70,7 @@ def load(rank: RankState, folder: Path) -> None:
     CheckpointError."""
     if not (folder / "metadata.json").exists():
         raise CheckpointError(f"{folder} holds no policy checkpoint")
+    check_files(folder)
     try:
         check_index(folder / ".metadata")
         with _data_only():
@@ -80,6 +84,18 @@ def load(rank: RankState, folder: Path) -> None:
     if rank.reference:
         for name, copy in rank.reference.copies.items():
             copy.copy_(state[_REFERENCE + name])
+
+
+def check_files(folder: Path) -> None:
+    """Look at every file's bytes, each rank at its share of the files. Collective. Raises CheckpointError on all ranks,
+    which names what is damaged."""
+    sums = read_sums(folder)
+    mine = share(list(sums), dist.get_rank(), dist.get_world_size())
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, all_damage(folder, {name: sums[name] for name in mine}))
+    damaged = sorted(itertools.chain.from_iterable(found))
+    if damaged:
+        raise CheckpointError(f"damaged since it was saved: {'; '.join(damaged)}")
 
 
 class IndexReader(pickle.Unpickler):

@@ -13,6 +13,7 @@ import torch
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.file_sums import SUMS
 from nemo_brorl.policy.state.background_save import FileSystemWriterAsync
 from tests.support.model_factory import make_config, make_model, make_plan
 
@@ -107,6 +108,26 @@ def test_a_folder_that_was_not_finished_is_no_checkpoint(
     learner.load(tmp_path / "checkpoint")
 
 
+def test_a_flipped_bit_or_a_lost_byte_in_any_file_of_a_checkpoint_is_named(
+    new_learner: NewLearner, model_folder: Path, tmp_path: Path
+) -> None:
+    learner = new_learner(model_folder, make_config())
+    folder = tmp_path / "checkpoint"
+    learner.save(folder)
+    files = {path.name for path in folder.iterdir()}
+    assert {".metadata", "metadata.json", "common.pt", SUMS} < files
+    for name in sorted(files - {SUMS}):
+        whole = (folder / name).read_bytes()
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 1
+        for content, words in ((bytes(flipped), "holds other bytes"), (whole[:-1], f"has {len(whole) - 1:,} of")):
+            (folder / name).write_bytes(content)
+            with pytest.raises(CheckpointError, match=f"damaged since it was saved: {folder / name} {words}"):
+                learner.load(folder)
+        (folder / name).write_bytes(whole)
+    learner.load(folder)
+
+
 class Call:
     """An object whose pickle calls a function when it is read."""
 
@@ -123,6 +144,7 @@ def test_a_checkpoint_of_somebody_else_runs_none_of_its_code(
     learner = new_learner(model_folder, make_config())
     folder, trace = tmp_path / "checkpoint", tmp_path / "executed"
     learner.save(folder)
+    (folder / SUMS).unlink()  # who changes a file changes its sum, too
     index = (folder / ".metadata").read_bytes()
     (folder / ".metadata").write_bytes(pickle.dumps(Call(trace)))
     with pytest.raises(CheckpointError, match="names pathlib.Path.touch|names .*, which no checkpoint does"):

@@ -7,7 +7,8 @@ import pytest
 
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.rollouts.carry_over import CarriedGroups
-from nemo_brorl.training.checkpoint import MARKER, Checkpoints, CutStep, RunState, Saver
+from nemo_brorl.training.checkpoint import Checkpoints, CutStep, RunState, Saver
+from nemo_brorl.training.checkpoint_marker import MARKER
 from nemo_brorl.types import RolloutRequest, Sampling
 from tests.support.fakes import FakePolicy, make_chunk, make_group, make_prompt, score_chunk
 
@@ -37,7 +38,7 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_10", "step_4"]
 
 
-@pytest.mark.parametrize("damage", ["no marker", "half a file", "bad marker", "unreadable policy"])
+@pytest.mark.parametrize("damage", ["no marker", "half a file", "a flipped bit", "bad marker", "unreadable policy"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damage: str) -> None:
     checkpoints, policy = save_steps(tmp_path, [2, 4])
     newest = tmp_path / "step_4"
@@ -45,6 +46,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damag
         (newest / MARKER).unlink()
     elif damage == "half a file":
         (newest / "groups.npz").write_bytes((newest / "groups.npz").read_bytes()[:50])
+    elif damage == "a flipped bit":
+        flip_bit(newest / "state.json", 0)
     elif damage == "bad marker":
         (newest / MARKER).write_text("{")
     else:
@@ -52,6 +55,46 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damag
     run = checkpoints.load_newest(policy.load)
     assert run is not None
     assert (run.step, policy.weight) == (2, 2.0)
+
+
+@pytest.mark.parametrize("name", ["state.json", "groups.npz"])
+def test_a_flipped_bit_is_named_with_its_file_and_the_run_goes_on_from_the_checkpoint_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2, 4])
+    flip_bit(tmp_path / "step_4" / name, -1)
+    run = checkpoints.load_newest(policy.load)
+    assert run is not None and run.step == 2
+    (message,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert f"step_4/{name} holds other bytes than were written (crc32)" in message
+    assert message.endswith("trying the one before")
+
+
+def test_a_damaged_checkpoint_is_written_anew_when_its_step_comes_again(tmp_path: Path) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2, 4], keep=2)
+    flip_bit(tmp_path / "step_4" / "state.json", 0)
+    checkpoints.load_newest(policy.load)
+    assert [path.name for path in checkpoints.complete()] == ["step_2"]
+    Saver(checkpoints, policy, in_background=False).save(run_state(4), wait=True)
+    assert [path.name for path in checkpoints.complete()] == ["step_4", "step_2"]
+    run = Checkpoints(tmp_path, 2).load_newest(policy.load)
+    assert run is not None and run.step == 4
+
+
+def test_a_checkpoint_of_an_earlier_version_which_knows_sizes_alone_is_loaded(tmp_path: Path) -> None:
+    checkpoints, policy = save_steps(tmp_path, [2])
+    marker = tmp_path / "step_2" / MARKER
+    sizes = {name: row[0] for name, row in json.loads(marker.read_text()).items()}
+    marker.write_text(json.dumps(sizes))
+    run = checkpoints.load_newest(policy.load)
+    assert run is not None and run.step == 2
+
+
+def flip_bit(path: Path, place: int) -> None:
+    """Change a byte of a file by one bit."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
 
 
 def test_no_checkpoint_at_all_is_a_fresh_start(tmp_path: Path) -> None:
