@@ -17,7 +17,8 @@ from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes, this_machine
 from nemo_brorl.core.console import Console
-from nemo_brorl.core.errors import BroRLError, ModelError
+from nemo_brorl.core.errors import USER_ERROR, BroRLError, ModelError
+from nemo_brorl.core.files import cannot_write, is_refused
 from nemo_brorl.core.logs import setup_logging
 
 INTERRUPTED = 130
@@ -43,6 +44,11 @@ def run_command(
     except BroRLError as error:
         sys.stderr.write(f"\nerror: {error}\n")
         return error.exit_code
+    except OSError as error:
+        if not is_refused(error):
+            raise
+        sys.stderr.write(f"\nerror: {cannot_write(Path(error.filename or 'a file'), error)}\n")
+        return USER_ERROR
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted; what the last checkpoint holds is kept\n")
         return INTERRUPTED

@@ -56,6 +56,27 @@ def write_whole(path: Path, text: str, is_synced: bool = False) -> Path:
     return path
 
 
+def append_line(path: Path, text: str) -> None:
+    """Append a line to a file, made where it is missing: the whole line or nothing of it. Raises ResourceError."""
+    with naming(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            _append(descriptor, f"{text}\n".encode())
+        finally:
+            os.close(descriptor)
+
+
+def _append(descriptor: int, content: bytes) -> None:
+    num_before = os.fstat(descriptor).st_size
+    try:
+        while content:  # a disk that runs full takes a part
+            content = content[os.write(descriptor, content) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, num_before)
+        raise
+
+
 def sync(path: Path) -> None:
     """Have a file's bytes, or a folder's names, on the disk: they survive a machine that loses power. Raises
     OSError."""
@@ -73,6 +94,11 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ResourceError(cannot_write(path, error)) from error
+
+
+def is_refused(error: OSError) -> bool:
+    """Whether the disk is at fault, and nobody's program: it is full, read-only or broken."""
+    return error.errno in (*_IS_FULL, errno.EROFS, errno.EIO)
 
 
 def cannot_write(path: Path, error: OSError) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.core.files import write_whole
+from nemo_brorl.core.errors import BroRLError
+from nemo_brorl.core.files import append_line, naming, write_whole
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.ports import MetricSink
 
@@ -19,23 +20,21 @@ log = get_logger(__name__)
 
 class JsonlSink:
     """One flat object per step in `metrics.jsonl`. Rows after `resume_step` are removed: a resumed run writes them
-    again."""
+    again. A disk that refuses raises ResourceError."""
 
     def __init__(self, path: Path, resume_step: int | None) -> None:
         self.path = path
         _drop_after(path, resume_step)
-        self.file = path.open("a", buffering=1)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a row; NaN and infinity become null, which JSON can hold."""
         row: dict[str, float | None] = {"step": step}
         for name, value in metrics.items():
             row[name] = value if math.isfinite(value) else None
-        self.file.write(json.dumps(row) + "\n")
+        append_line(self.path, json.dumps(row))
 
     def close(self) -> None:
-        """Close the file."""
-        self.file.close()
+        """Nothing to do: the file is open only while a row is written."""
 
 
 class EventLog:
@@ -52,15 +51,14 @@ class EventLog:
         reason: str,
         value: float,
     ) -> None:
-        """Append an event."""
+        """Append an event. Raises ResourceError."""
         row = {
             "step": step,
             "event": event,
             "reason": reason,
             "value": value,
         }
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_line(self.path, json.dumps(row))
 
     def drop_after(self, step: int | None) -> None:
         """Remove events of later steps, which a resumed run comes to again; all of them for a run that starts anew
@@ -75,9 +73,8 @@ class AlarmLog:
         self.path = path
 
     def write(self, step: int, alarm: Mapping[str, Any]) -> None:
-        """Append an alarm."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **alarm}) + "\n")
+        """Append an alarm. Raises ResourceError."""
+        append_line(self.path, json.dumps({"step": step, **alarm}))
 
     def drop_after(self, step: int | None) -> None:
         """Remove alarms of later steps, as `EventLog.drop_after`."""
@@ -139,8 +136,8 @@ class ModuleSink:
 
 
 class MetricFan:
-    """Writes to every sink. A sink that breaks while training runs is dropped with a warning: metrics never stop a
-    run."""
+    """Writes to every sink. A tracker that breaks while training runs is dropped with a warning: it never stops a run.
+    The run's own file does, as its rows would be lost."""
 
     def __init__(self, sinks: Sequence[MetricSink]) -> None:
         self.sinks = list(sinks)
@@ -150,6 +147,8 @@ class MetricFan:
         for sink in list(self.sinks):
             try:
                 sink.write(step, metrics)
+            except BroRLError:
+                raise
             except (OSError, RuntimeError, ValueError) as error:
                 log.warning("metrics no longer go to %s: %s", type(sink).__name__, error)
                 self.sinks.remove(sink)
@@ -179,4 +178,5 @@ def _drop_after(path: Path, step: int | None) -> None:
     for row in read_metrics(path):
         if step is not None and row["step"] <= step:
             text += json.dumps(row) + "\n"
-    write_whole(path, text)
+    with naming(path):
+        write_whole(path, text)

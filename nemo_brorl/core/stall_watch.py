@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from nemo_brorl.core.errors import StallError
-from nemo_brorl.core.files import write_whole
+from nemo_brorl.core.errors import BroRLError, StallError
+from nemo_brorl.core.files import cannot_write, write_whole
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.timeline import Timeline
 
@@ -147,6 +147,7 @@ class StallWatch:
         self.warning_s = warning_s
         self.timeout_s = timeout_s
         self.start_timeout_s = start_timeout_s  # None: no limit, or the run has started
+        self.is_refused = False  # whether the disk refused the file when it was last written
         self._began_at = time.monotonic()
         self.next_warning_s = warning_s
         self.given_up_at: float | None = None
@@ -180,11 +181,18 @@ class StallWatch:
         if standing.silent_s >= self.next_warning_s:
             self.next_warning_s = 2 * standing.silent_s
             log.warning("%s", message)
-            if self.heartbeat.on_stall is not None:
-                self.heartbeat.on_stall(message, standing.silent_s)
+            self._tell(message, standing.silent_s)
         if self.timeout_s is not None and standing.silent_s >= self.timeout_s and self.given_up_at is None:
             self.given_up_at = time.monotonic()
             self.heartbeat.give_up(f"{message}. The run is ended after trainer.stall_timeout_s={self.timeout_s:g} s")
+
+    def _tell(self, message: str, silent_s: float) -> None:
+        if self.heartbeat.on_stall is None:
+            return
+        try:
+            self.heartbeat.on_stall(message, silent_s)
+        except BroRLError as error:  # of a full disk: the watch goes on
+            log.warning("%s", error)
 
     def note_started(self) -> None:
         """Everything is ready: the limit of the start no longer holds."""
@@ -221,7 +229,7 @@ class StallWatch:
                 self._end_process()
 
     def _write(self, state: str, late: Sequence[str]) -> None:
-        """Replace the file; a disk that refuses costs the file, not the run."""
+        """Replace the file; a disk that refuses costs the file, not the run, and is named once."""
         standing = self.heartbeat.standing()
         row = {
             "state": state,
@@ -235,8 +243,11 @@ class StallWatch:
         }
         try:
             write_whole(self.path, json.dumps(row, indent=1) + "\n")
+            self.is_refused = False
         except OSError as error:
-            log.warning("%s was not written: %s", self.path, error)
+            if not self.is_refused:
+                log.warning("%s", cannot_write(self.path, error))
+            self.is_refused = True
 
     def _end_process(self) -> None:
         """The main thread hangs where nobody checks: leave its stack behind, and end. Ray ends the actors of a driver

@@ -27,8 +27,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.files import replacing, sync
+from nemo_brorl.core.errors import CheckpointError, ResourceError
+from nemo_brorl.core.files import naming, replacing, sync
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.object_store import fetch_or_none
 from nemo_brorl.ports import Policy
@@ -77,25 +77,32 @@ class Checkpoints:
 
     def begin(self, run: RunState) -> Path:
         """Write everything but the policy; its files go into the folder that is returned. Deletes what was never
-        finished."""
-        for unfinished in self._unfinished():
-            shutil.rmtree(unfinished)
+        finished. Raises ResourceError."""
         folder = self.folder / f"step_{run.step}{UNFINISHED}"
-        policy_folder = folder / "policy"
-        policy_folder.mkdir(parents=True)
-        (folder / STATE).write_text(json.dumps({"step": run.step, **run.state}, indent=1))
-        save_carriers(folder / GROUPS, [run.groups])
-        for name in (STATE, GROUPS):
-            sync(folder / name)
+        with naming(folder):
+            for unfinished in self._unfinished():
+                shutil.rmtree(unfinished)
+            policy_folder = folder / "policy"
+            policy_folder.mkdir(parents=True)
+            (folder / STATE).write_text(json.dumps({"step": run.step, **run.state}, indent=1))
+            save_carriers(folder / GROUPS, [run.groups])
+            for name in (STATE, GROUPS):
+                sync(folder / name)
         return policy_folder
 
+    def abandon(self) -> None:
+        """Delete what was begun and will not be finished, as far as the disk lets: the room may be wanted."""
+        for unfinished in self._unfinished():
+            shutil.rmtree(unfinished, ignore_errors=True)
+
     def commit(self, step: int) -> Path:
-        """Make what `begin` started a checkpoint, then delete the oldest. Returns its folder."""
+        """Make what `begin` started a checkpoint, then delete the oldest. Returns its folder. Raises ResourceError."""
         final = self.folder / f"step_{step}"
-        shutil.rmtree(final, ignore_errors=True)
-        (self.folder / f"step_{step}{UNFINISHED}").rename(final)
-        write_marker(final)
-        sync(self.folder)
+        with naming(final):
+            shutil.rmtree(final, ignore_errors=True)
+            (self.folder / f"step_{step}{UNFINISHED}").rename(final)
+            write_marker(final)
+            sync(self.folder)
         self.unreadable.discard(final)
         for old in self.complete()[self.keep :]:
             shutil.rmtree(old)
@@ -207,7 +214,7 @@ class Saver:
                 if seconds is None:
                     return
                 folder = self.checkpoints.commit(self.pending)
-        except (CheckpointError, OSError) as error:
+        except (CheckpointError, ResourceError, OSError) as error:
             self._failed(error, may_fail)
         else:
             self.num_failed = 0
@@ -233,7 +240,7 @@ class Saver:
         try:
             with self._step_waits():
                 self.policy.begin_save(self.checkpoints.begin(run))
-        except (CheckpointError, OSError) as error:
+        except (CheckpointError, ResourceError, OSError) as error:
             self._failed(error, may_fail)
         else:
             self.pending = run.step
@@ -241,6 +248,7 @@ class Saver:
     def _failed(self, error: Exception, may_fail: bool) -> None:
         self.num_failed += 1
         self.pending = None
+        self.checkpoints.abandon()
         if not may_fail or self.num_failed >= MAX_FAILED_SAVES:
             raise CheckpointError(
                 f"{error}; older checkpoints in {self.checkpoints.folder} are as they were"

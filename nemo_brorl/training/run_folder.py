@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from nemo_brorl.config.same_run import RECORD, check_same_run
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.files import naming, write_whole
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.types import TrainBatch
 
@@ -22,13 +23,15 @@ FROZEN_REVISION = "REVISION"  # beside the package, in code that the launcher ha
 def claim_run_folder(config: BroRLConfig) -> Path:
     """Create the run folder, or check that an existing one belongs to this configuration.
 
-    Raises CheckpointError naming the settings that differ, or when the folder may not be resumed.
+    Raises CheckpointError naming the settings that differ, or when the folder may not be resumed; ResourceError when
+    it cannot be written.
     """
     folder = Path(config.exp_manager.explicit_log_dir)
     if not check_same_run(config):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "revision.txt").write_text(code_revision() + "\n")
-        OmegaConf.save(OmegaConf.structured(config), folder / RECORD)
+        with naming(folder / RECORD):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(folder / "revision.txt", code_revision() + "\n")
+            write_whole(folder / RECORD, OmegaConf.to_yaml(OmegaConf.structured(config)))
     if config.trainer.private_run_folder:
         folder.chmod(PRIVATE)
     return folder
@@ -62,22 +65,22 @@ def write_samples(
     decode: Callable[[Sequence[int]], str],
 ) -> None:
     """Write the first rollout of `num` groups as text to `rollouts/step_K.jsonl`, to read what the model does; 0: no
-    file."""
+    file. Raises ResourceError."""
     if not num:
         return
     path = run_folder / "rollouts" / f"step_{step}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        groups = batch.groups[:num]
-        for group, advantages in zip(groups, batch.advantages[:num], strict=True):
-            arrays = fetch(group.group.chunks[0].data)
-            response_ids = arrays.token_ids[: arrays.offsets[1]]
-            row = {
-                "prompt": decode(group.prompt.token_ids),
-                "response": decode(response_ids.tolist()),
-                "reward": float(group.rewards[0]),
-                "advantage": float(advantages[0]),
-                "group_mean": float(group.rewards.mean()),
-            }
-            line = json.dumps(row)
-            file.write(line + "\n")
+    text = ""
+    for group, advantages in zip(batch.groups[:num], batch.advantages[:num], strict=True):
+        arrays = fetch(group.group.chunks[0].data)
+        response_ids = arrays.token_ids[: arrays.offsets[1]]
+        row = {
+            "prompt": decode(group.prompt.token_ids),
+            "response": decode(response_ids.tolist()),
+            "reward": float(group.rewards[0]),
+            "advantage": float(advantages[0]),
+            "group_mean": float(group.rewards.mean()),
+        }
+        text += json.dumps(row) + "\n"
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)

@@ -7,13 +7,16 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from nemo_brorl.core.files import naming
 from nemo_brorl.policy.weights.bucket_plan import cut
 from nemo_brorl.types import TensorInfo
 
 SHARD_BYTES = 4 * 2**30
+PARTIAL = ".partial"  # folder inside, of what is being written
 _COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja")  # tokenizer and generation settings
 _INDEX = "model.safetensors.index.json"
 
@@ -25,8 +28,29 @@ def write_hf_folder(
     folder: Path,
     shard_bytes: int,
 ) -> None:
-    """Write the stream to `folder`, with everything but the weights copied from the model folder `source`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the stream to `folder`, with everything but the weights copied from the model folder `source`. Files that
+    are there already are replaced once all new ones are written. Raises ResourceError."""
+    partial = folder / PARTIAL
+    with naming(folder):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            _write(stream, manifest, source, partial, shard_bytes)
+            for path in sorted(partial.iterdir()):
+                path.replace(folder / path.name)
+        except SafetensorError as error:  # of a disk that refuses
+            raise OSError(f"{error}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(
+    stream: Iterable[tuple[str, Tensor]],
+    manifest: Sequence[TensorInfo],
+    source: Path,
+    folder: Path,
+    shard_bytes: int,
+) -> None:
     _copy_companions(source, folder, manifest[0].dtype)
     shards = list(cut(manifest, lambda info: info.num_bytes, shard_bytes))
     names = ["model.safetensors"]
