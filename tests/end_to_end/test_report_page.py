@@ -198,6 +198,16 @@ def test_what_a_model_wrote_is_text_and_marks_are_named(opened: Watched) -> None
     assert page.title() == "BroRL: first and second"
 
 
+def test_scores_of_the_parts_of_a_reward_stand_with_each_response_and_in_the_table(opened: Watched) -> None:
+    page = opened.open("group/0/4/0")
+    assert "verifier: exact_match 1; format 0.5 <script>document" in "\n".join(texts(page, ".response .facts"))
+    page.locator("summary", has_text="Table of 16 rollouts").click()
+    rows = texts(page, "table[aria-label=Rollouts] tbody tr")
+    assert len(rows) == 16
+    assert all(row.split("\t")[-1].startswith(f"exact_match {row.split()[1]}; format 0.5 <script>") for row in rows)
+    assert page.locator("main script, main img").count() == 0
+
+
 def test_a_name_of_a_task_is_text_in_lists_and_tables(opened: Watched) -> None:
     page = opened.open("groups")
     assert "<script>document.title" in page.locator("main tbody tr").first.inner_text()

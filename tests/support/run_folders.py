@@ -179,7 +179,9 @@ def _scored(
     data = ChunkArrays(np.concatenate([np.array(one, np.int32) for one in ids]), log_probs, offsets)
     request = RolloutRequest(prompt, 0, size, 0, SAMPLING)
     chunk = RolloutChunk(request, request.indices, lengths, np.ones(size, bool), step - 1, step - 1, 0, data)
-    return close_group(prompt, [score_chunk(chunk, rewards.tolist())])
+    said = "" if responses is PLAIN else f" {responses[0]}"
+    reasons = tuple(f"exact_match {reward:g}; format 0.5{said}"[:300] for reward in rewards)
+    return close_group(prompt, [replace(score_chunk(chunk, rewards.tolist()), reasons=reasons)])
 
 
 def _row(step: int, num_steps: int, groups: Sequence[StoredGroup]) -> dict[str, float]:

@@ -21,6 +21,7 @@ from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import SUCCESS_REWARD
 
 MAX_SHOWN = 12  # responses of a group that come with it
+MAX_REASON = 100  # characters, of a rollout in the group's table
 NUMBERS = (
     "place",
     "num_tokens",
@@ -65,6 +66,7 @@ def group_details(
     for name in NUMBERS:
         columns[name] = _numbers(table[name])
     columns["mean_log_prob"] = _mean_log_probs(table)
+    columns["reason"] = _reasons(table)
     payload = json.loads(group["payload"])
     messages: list[Part] = []
     for message in group["messages"]:
@@ -148,6 +150,13 @@ def _numbers(column: pa.ChunkedArray) -> list[Any]:
             value = round(value, 5) if math.isfinite(value) else None
         found.append(value)
     return found
+
+
+def _reasons(table: pa.Table) -> list[str]:
+    """What the verifier said of every rollout, the beginning of it; none where it said nothing of any."""
+    if "reason" not in table.column_names or table["reason"].null_count == table.num_rows:
+        return []
+    return [(reason or "")[:MAX_REASON] for reason in table["reason"].to_pylist()]
 
 
 def _mean_log_probs(table: pa.Table) -> list[float | None]:

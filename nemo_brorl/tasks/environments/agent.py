@@ -153,8 +153,8 @@ class Agent(Environment):
             raise TypeError(f"the agent returned {result!r:.200}, and not a reward, an answer or nothing")
         if "verifier" not in self._asked:
             raise ValueError("the task has no verifier that scores an answer: the agent has to return a reward")
-        scorer = registry.find(self._asked["verifier"])
-        return float(scorer.score(self._asked["payload"], answer))
+        reward, _ = registry.judge(self._asked["verifier"], self._asked["payload"], answer)
+        return reward
 
     async def _run_command(self, task: Task, endpoint: Endpoint) -> Result:
         given = json.dumps({"task": task, "seed": endpoint.seed})

@@ -61,8 +61,8 @@ class Judged(Environment):
 
     def score(self, text: str) -> float:
         """The verifier's, of an answer."""
-        scorer = registry.find(self.asked["verifier"])
-        return float(scorer.score(self.asked["payload"], text))
+        reward, _ = registry.judge(self.asked["verifier"], self.asked["payload"], text)
+        return reward
 
 
 class VerifyAndRetry(Judged):

@@ -1,9 +1,9 @@
 """The process that runs a verifier, made to be killed; forked by `fork_server.py`, which has its libraries loaded.
 
 It serves one parent over a socket. Request: `(verifier, payload, texts)`. Replies, one for each text as soon as it is
-scored, as JSON: `[score, null]`, or `[0.0, error]` when the verifier raised. The parent unpickles nothing that comes
-from here: a response that has taken this process over must not run in the parent as well. It ends when the parent goes
-away, also in the middle of a score.
+scored, as JSON: `[score, reason, null]`, or `[0.0, "", error]` when the verifier raised. The parent unpickles nothing
+that comes from here: a response that has taken this process over must not run in the parent as well. It ends when the
+parent goes away, also in the middle of a score.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import signal
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from nemo_brorl.tasks.scoring import walls
-from nemo_brorl.tasks.verifiers.payload import Score
+from nemo_brorl.tasks.verifiers.payload import Score, score_and_reason
 from nemo_brorl.tasks.verifiers.registry import find
 
 MEMORY_LIMIT = 8 * 2**30  # bytes of address space: an answer like 9**9**9 costs its own reward, not the machine
 PR_SET_PDEATHSIG = 1
 MAX_REPLY = 2**16  # bytes
-MAX_ERROR = 2000  # characters
+MAX_WORDS = 2000  # characters of a reason or an error
 
 # What foreign code raises about an odd answer. Anything else, want of memory too, ends this process, and counts as a
 # failure of one response as well.
@@ -44,6 +45,14 @@ VERIFIER_ERRORS = (
 
 
 Serve = Callable[[Connection], None]  # answers requests until the other end is closed
+
+
+class Reply(NamedTuple):
+    """What a child says of a text."""
+
+    score: float
+    reason: str  # what the verifier says of its score; "": nothing
+    error: str | None  # why the verifier failed; None: it did not
 
 
 class ReplyError(ValueError):
@@ -82,17 +91,18 @@ def serve(connection: Connection) -> None:
             connection.send_bytes(json.dumps(reply).encode())
 
 
-def read_reply(connection: Connection) -> tuple[float, str | None]:
+def read_reply(connection: Connection) -> Reply:
     """The next reply of a child, which may be anybody's by now. Raises EOFError or OSError when it is gone, ReplyError
     when this is none."""
     raw = connection.recv_bytes(MAX_REPLY)
     try:
-        score, error = json.loads(raw)
+        reply = Reply(*json.loads(raw))
     except (ValueError, TypeError, RecursionError) as reason:
         raise ReplyError("its reply is no score") from reason
-    if type(score) is not float or not math.isfinite(score) or not isinstance(error, str | None):
+    is_score = type(reply.score) is float and math.isfinite(reply.score)
+    if not is_score or type(reply.reason) is not str or not isinstance(reply.error, str | None):
         raise ReplyError("its reply is no score")
-    return score, error
+    return reply
 
 
 def die_with_parent() -> None:
@@ -101,10 +111,12 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _safe_score(score: Score, payload: dict[str, object], text: str) -> tuple[float, str | None]:
+def _safe_score(score: Score, payload: dict[str, object], text: str) -> Reply:
     try:
-        value = float(score(payload, text))
+        value, reason = score_and_reason(score(payload, text))
     except VERIFIER_ERRORS as error:
-        reason = f"{type(error).__name__}: {error}"
-        return 0.0, reason[:MAX_ERROR]
-    return (value, None) if math.isfinite(value) else (0.0, f"the score is {value}")
+        words = f"{type(error).__name__}: {error}"
+        return Reply(0.0, "", words[:MAX_WORDS])
+    if not math.isfinite(value):
+        return Reply(0.0, "", f"the score is {value}")
+    return Reply(value, reason[:MAX_WORDS], None)

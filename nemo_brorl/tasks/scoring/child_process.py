@@ -63,7 +63,7 @@ class Job:
     timeout_s: float  # for each text
     waiting: deque[int] = field(default_factory=deque)  # indices of texts that no child has
     scores: dict[int, float | None] = field(default_factory=dict)  # by index; None: failed
-    reasons: dict[int, str] = field(default_factory=dict)  # of those that failed
+    reasons: dict[int, str] = field(default_factory=dict)  # by index: why it failed, or what the verifier says
     error: BroRLError | None = None  # why no text of it can be scored
     done: threading.Event = field(default_factory=threading.Event)
 

@@ -65,7 +65,7 @@ class ProcessPool:
         return self.judge(verifier, payload, texts).scores
 
     def judge(self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]) -> Verdicts:
-        """The same, with why verifiers failed."""
+        """The same, with why verifiers failed and what they say of their scores."""
         seconds = self.deadlines.seconds(verifier, payload)
         job = Job(verifier, dict(payload), texts, seconds)
         job.waiting.extend(range(len(texts)))
@@ -187,7 +187,7 @@ class ProcessPool:
             self._children.end(child)
             return
         try:
-            score, error = read_reply(child.connection)
+            reply = read_reply(child.connection)
         except (EOFError, OSError):
             self._end_with_its_text(child, "crashed")
             return
@@ -195,10 +195,12 @@ class ProcessPool:
             self._end_with_its_text(child, str(reason))
             return
         index = child.indices.popleft()
-        if error is None:
-            job.settle(index, score)
+        if reply.error is not None:
+            self._note_failure(job, index, reply.error)
         else:
-            self._note_failure(job, index, error)
+            if reply.reason:
+                job.reasons[index] = reply.reason
+            job.settle(index, reply.score)
         if child in self._children.aside:
             self._children.end(child)
         elif child.indices:

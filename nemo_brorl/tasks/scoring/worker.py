@@ -205,7 +205,7 @@ class VerifierWorker:
                     continue
                 found[text].append(score)
                 said = verdicts.reasons.get(index, "")
-                told[text].append(f"{part.verifier} {score:g} {said}".rstrip())
+                told[text].append(composite.part_reason(part.verifier, score, said))
                 total = composite.combined(mode, weights, found[text])
                 if mode == "sum" or total != 0:
                     still_open.append(text)
@@ -219,7 +219,7 @@ class VerifierWorker:
             else:
                 total = composite.combined(mode, weights, found[text])
                 scores.append(total)
-                reasons[place] = "; ".join(told[text])
+                reasons[place] = composite.REASONS_BETWEEN.join(told[text])
         return Verdicts(scores, reasons)
 
     def _answers(

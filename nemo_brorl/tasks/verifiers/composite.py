@@ -10,7 +10,7 @@ order; after one that takes everything, no further one is, so a cheap gate stand
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nemo_brorl.tasks.verifiers.payload import Payload, check_choice, is_list, is_number
@@ -18,6 +18,10 @@ from nemo_brorl.types import SUCCESS_REWARD
 
 MODES = ("sum", "product", "all")
 KEYS = ("verifier", "weight", "options")
+REASONS_BETWEEN = "; "
+
+
+ScorePart = Callable[[str, Payload, str], tuple[float, str]]  # verifier, payload, response -> score and reason
 
 
 class Part(NamedTuple):
@@ -60,6 +64,27 @@ def check(payload: Payload) -> Iterator[str]:
     weights = [part.get("weight", 1.0) for part in parts]
     if sum(weights) == 0:
         yield "the weights of 'parts' add up to 0; give at least one part a weight above 0"
+
+
+def score_and_reason(payload: Payload, response: str, score_part: ScorePart) -> tuple[float, str]:
+    """Score of a response, and for its reason the scores of the parts that were asked."""
+    parts = [part for part in parts_of(payload) if part.weight > 0]
+    weights = [part.weight for part in parts]
+    reasons: list[str] = []
+
+    def scores() -> Iterator[float]:
+        for part in parts:
+            score, reason = score_part(part.verifier, part.payload, response)
+            reasons.append(part_reason(part.verifier, score, reason))
+            yield score
+
+    total = combined(payload.get("mode", MODES[0]), weights, scores())
+    return total, REASONS_BETWEEN.join(reasons)
+
+
+def part_reason(verifier: str, score: float, reason: str) -> str:
+    """What a composition says of one of its parts."""
+    return f"{verifier} {score:g} {reason}".rstrip()
 
 
 def combined(mode: str, weights: Sequence[float], scores: Iterable[float]) -> float:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 Payload = Mapping[str, Any]
-Score = Callable[[Payload, str], float]
+Scored = float | tuple[float, str]  # a score; or one with what the verifier says of it
+Score = Callable[[Payload, str], Scored]
 Answer = Callable[[Payload, str], str | None]  # None: the response gives none
 Check = Callable[[Payload], Iterator[str]]
 Load = Callable[[], object]
@@ -22,6 +23,14 @@ def accepted_answers(payload: Payload) -> list[str]:
     if not isinstance(answer, (list, tuple)):
         return [str(answer)]
     return [str(item) for item in answer]
+
+
+def score_and_reason(scored: Scored) -> tuple[float, str]:
+    """Both, "" for the reason where the verifier says nothing."""
+    if isinstance(scored, tuple):
+        score, reason = scored
+        return float(score), str(reason)
+    return float(scored), ""
 
 
 def is_blank(text: str) -> bool:

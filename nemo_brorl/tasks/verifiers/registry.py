@@ -29,7 +29,7 @@ from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import check_timeout
 from nemo_brorl.tasks.verifiers.ifeval import instruction_following
 from nemo_brorl.tasks.verifiers.math import answer as math_answer
-from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT, Answer, Check, Load, Payload, Score
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT, Answer, Check, Load, Payload, Score, score_and_reason
 
 PARAMS_VARIABLE = "BRORL_VERIFIER_PARAMS"  # of the environment: parameters of a user's own verifiers, by import path
 
@@ -64,7 +64,7 @@ class Template(NamedTuple):
 class Scorer(NamedTuple):
     """One verifier."""
 
-    score: Score  # payload, text of a response -> raw reward
+    score: Score  # payload, text of a response -> raw reward, or that and a reason
     check: Check = _nothing_wrong  # messages about a payload that it cannot score; quick, without its libraries
     load: Load = _nothing_to_load  # imports what the first score would otherwise pay for
     answer: Answer | None = None  # what a response answers, for votes; None: there is no such thing, as of programs
@@ -74,18 +74,14 @@ class Scorer(NamedTuple):
     prepare: Callable[[str], object] = _nothing_to_prepare  # makes what these settings stand for, after `load`
 
 
-def _score_composite(payload: Payload, response: str) -> float:
-    mode = payload.get("mode", composite.MODES[0])
-    parts = [part for part in composite.parts_of(payload) if part.weight > 0]
-    weights = [part.weight for part in parts]
-    return composite.combined(mode, weights, _scores(parts, response))
+def judge(name: str, payload: Payload, response: str) -> tuple[float, str]:
+    """Score of a response by the verifier of this name, and what it says of it ("": nothing). Raises as `find`, and
+    whatever the verifier raises."""
+    return score_and_reason(find(name).score(payload, response))
 
 
-def _scores(parts: Sequence[composite.Part], response: str) -> Iterator[float]:
-    """Those of the parts, each when it is asked for: a closed gate spares the rest."""
-    for part in parts:
-        scorer = find(part.verifier)
-        yield float(scorer.score(part.payload, response))
+def _score_composite(payload: Payload, response: str) -> tuple[float, str]:
+    return composite.score_and_reason(payload, response, judge)
 
 
 def _check_composite(payload: Payload) -> Iterator[str]:
@@ -130,7 +126,7 @@ VERIFIERS: dict[str, Scorer] = {
         load=response_format.load,
     ),
     "instruction_following": Scorer(
-        score=instruction_following.score,
+        score=instruction_following.score_and_reason,
         check=instruction_following.check,
         load=instruction_following.load,
     ),

@@ -313,12 +313,13 @@ function rolloutGrid(group, opened, open) {
 function rolloutTable(group) {
   const names = [["place", "rollout"], ["reward", "reward"], ["shaped_reward", "shaped"], ["advantage", "advantage"], ["is_trained", "learnt from"], ["num_tokens", "tokens"], ["is_stopped", "ended by itself"],
     ["mean_log_prob", "mean log-prob, nats"], ["repetition", "repetition"], ["engine", "engine"], ["version", "version"]];
+  if (group.columns.reason.length) names.push(["reason", "the verifier says", true]);
   const cell = (value) => (value === true ? "yes" : value === false ? "no" : number(value));
   const details = h("details", null, h("summary", null, `Table of ${group.columns.place.length} rollouts`));
   details.addEventListener("toggle", () => {
     if (!details.open || details.children.length > 1) return;
-    const rows = group.columns.place.map((_, index) => names.map(([name]) => cell(group.columns[name][index])));
-    details.append(scrolled("Rollouts", table("Rollouts", names.map(([, title]) => ({ title })), rows)));
+    const rows = group.columns.place.map((_, index) => names.map(([name, , text]) => (text ? group.columns[name][index] : cell(group.columns[name][index]))));
+    details.append(scrolled("Rollouts", table("Rollouts", names.map(([, title, text]) => ({ title, text })), rows)));
   });
   return details;
 }

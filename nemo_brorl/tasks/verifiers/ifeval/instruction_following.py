@@ -41,22 +41,30 @@ def check(payload: Payload) -> Iterator[str]:
 
 def score(payload: Payload, response: str) -> float:
     """Share of the instructions that the response follows, or with `scoring: all` whether it follows every one."""
+    value, _ = score_and_reason(payload, response)
+    return value
+
+
+def score_and_reason(payload: Payload, response: str) -> tuple[float, str]:
+    """The score, and which instructions are not followed."""
     text = without_thinking(response)
     if is_blank(text):
-        return 0.0
+        return 0.0, "nothing is said"
     texts = [text]
     if payload.get("judging", JUDGINGS[0]) == "loose":
         texts = versions(text)
-    followed = []
+    missed: list[str] = []
     names = payload["instruction_id_list"]
     arguments = payload["kwargs"]
     for name, given in zip(names, arguments, strict=True):
         is_followed = INSTRUCTIONS[name]
         own_arguments = _given(given)
-        followed.append(any(is_followed(version, **own_arguments) for version in texts))
+        if not any(is_followed(version, **own_arguments) for version in texts):
+            missed.append(name)
+    reason = f"not followed: {', '.join(missed)}" if missed else ""
     if payload.get("scoring", SCORINGS[0]) == "all":
-        return float(all(followed))
-    return sum(followed) / len(followed)
+        return float(not missed), reason
+    return (len(names) - len(missed)) / len(names), reason
 
 
 def versions(text: str) -> list[str]:

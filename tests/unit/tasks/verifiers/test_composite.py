@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nemo_brorl.core.errors import ConfigError, DataError
-from nemo_brorl.tasks.verifiers.registry import VERIFIERS, check_name, check_payload, find, names_in
+from nemo_brorl.tasks.verifiers.registry import VERIFIERS, check_name, check_payload, find, judge, names_in
 
 PARTS = [
     {"verifier": "format", "weight": 1, "options": {"structure": "answer"}},
@@ -20,7 +20,7 @@ GOOD, BARE_FORMAT, WRONG = "so <answer>42</answer>", "so <answer>41</answer>", "
 def scores(mode: str, parts: list[dict[str, Any]] = PARTS) -> list[float]:
     payload = {"answer": "42", "mode": mode, "parts": parts}
     check_payload("composite", payload)
-    return [find("composite").score(payload, response) for response in (GOOD, BARE_FORMAT, WRONG)]
+    return [judge("composite", payload, response)[0] for response in (GOOD, BARE_FORMAT, WRONG)]
 
 
 def test_the_modes_put_scores_together() -> None:
@@ -39,9 +39,22 @@ def test_weights_are_exponents_of_a_product() -> None:
 def test_a_gate_that_is_closed_spares_the_rest() -> None:
     gate, fails = {"verifier": "exact_match"}, {"verifier": "tests.support.bad_verifiers:misbehave"}
     payload = {"answer": "42", "mode": "product", "parts": [gate, fails]}
-    assert find("composite").score(payload, "raise") == 0.0
+    assert judge("composite", payload, "raise") == (0.0, "exact_match 0")
     with pytest.raises(LookupError):
-        find("composite").score(payload, "raise <answer>42</answer>")
+        judge("composite", payload, "raise <answer>42</answer>")
+
+
+def test_a_composition_says_what_each_of_its_parts_gave_and_said() -> None:
+    """Of two instructions one is followed: no comma, but no "P.S." at the end."""
+    names = ["punctuation:no_comma", "detectable_content:postscript"]
+    options = {"instruction_id_list": names, "kwargs": [{}, {"postscript_marker": "P.S."}]}
+    unasked = {"verifier": "format", "weight": 0, "options": {"structure": "answer"}}
+    parts = [PARTS[1], {"verifier": "instruction_following", "options": options}, unasked]
+    payload = {"answer": "42", "parts": parts}
+    check_payload("composite", payload)
+    score, reason = judge("composite", payload, GOOD)
+    assert score == (3 * 1.0 + 1 * 0.5) / 4
+    assert reason == "exact_match 1; instruction_following 0.5 not followed: detectable_content:postscript"
 
 
 def test_parts_are_known_before_anything_is_scored() -> None:

@@ -26,6 +26,11 @@ class Tolerance:
 
 def near(payload, response, params: Tolerance):
     return float(abs(float(response) - payload["value"]) <= params.tolerance)
+
+
+def far(payload, response):
+    distance = abs(float(response) - payload["value"])
+    return distance, f"{distance:g} away"
 """
 
 
@@ -61,6 +66,18 @@ def test_the_processes_that_score_have_them_too() -> None:
         assert pool.score("my_verifiers:near", {"value": 5}, ["6", "7"]) == [1.0, 0.0]
     finally:
         pool.close()
+
+
+def test_it_may_say_why_and_its_words_reach_who_asked() -> None:
+    pool = ProcessPool(Deadlines.of(rewards("{tolerance: 1}")))
+    try:
+        verdicts = pool.judge("my_verifiers:far", {"value": 5}, ["5.5", "\ud800", "7"])
+    finally:
+        pool.close()
+    assert verdicts.scores == [0.5, None, 2.0]
+    assert verdicts.reasons[0] == "0.5 away"
+    assert "could not convert string to float" in verdicts.reasons[1]
+    assert verdicts.reasons[2] == "2 away"
 
 
 @pytest.mark.parametrize(

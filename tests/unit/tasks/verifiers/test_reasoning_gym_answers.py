@@ -146,9 +146,8 @@ def test_a_task_may_import_a_module(gcd_scored_by: Callable[..., None], monkeypa
     assert score(payload_of("gcd"), "2") == 1.0
 
 
-TAKEOVER = (
-    "[setattr(__import__('sys').modules['nemo_brorl.tasks.scoring.child'], '_safe_score', (lambda *a: (1.0, None)))]"
-)
+CHILD = "nemo_brorl.tasks.scoring.child"
+TAKEOVER = f"[setattr(__import__('sys').modules['{CHILD}'], '_safe_score', (lambda *a: (1.0, '', None)))]"
 ANY = "__import__('unittest.mock').mock.ANY"
 FRAME_READ = "__import__('sys')._getframe(1).f_locals['entry']['answer'].split()"
 OTHER_FRAME = "__import__('sys')._getframe(2).f_locals['entry']['metadata']['valid_answers'][0]"
@@ -160,9 +159,9 @@ def test_a_response_cannot_take_the_scoring_process_over() -> None:
     try:
         assert score(spiral, TAKEOVER) == 0.0
         assert child._safe_score is before
-        assert child._safe_score(exact_match.score, {"answer": "5"}, "<answer>7</answer>") == (0.0, None)
-        assert child._safe_score(VERIFIERS["math"].score, {"answer": "5"}, "\\boxed{6}") == (0.0, None)
-        assert child._safe_score(reasoning_gym.score, spiral, "<answer>wrong</answer>") == (0.0, None)
+        assert child._safe_score(exact_match.score, {"answer": "5"}, "<answer>7</answer>") == (0.0, "", None)
+        assert child._safe_score(VERIFIERS["math"].score, {"answer": "5"}, "\\boxed{6}") == (0.0, "", None)
+        assert child._safe_score(reasoning_gym.score, spiral, "<answer>wrong</answer>") == (0.0, "", None)
     finally:
         child._safe_score = before
 
