@@ -456,6 +456,7 @@ class StepRecord:
     learning_rate: float
     loss_scale: float
     groups: tuple[StoredGroup, ...]  # those of the batch first, in its order
+    num_left_out: int = 0  # groups of it that are not stored
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """What the steps of a run leave: the job of `make train`, with fewer rollouts, its two ranks side by side in every
-layer."""
+layer or, as that job has them, each with a part of the batch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from nemo_brorl.core.timeline import BETWEEN, top_stages
 from nemo_brorl.core.trace_file import read_spans, timeline_steps
@@ -17,8 +18,6 @@ SMALL = (
     "generation.num_engines=1",
     "rewards.num_workers=1",
     "parity.enabled=false",
-    "policy.tensor_model_parallel_size=2",
-    "policy.data_parallel_size=1",
     "rollouts.num_per_prompt=16",
     "rollouts.prompts_per_step=8",
     "evaluation.num_prompts=8",
@@ -29,16 +28,34 @@ SMALL = (
 )
 
 
-@pytest.fixture(scope="module")
-def tensor_parallel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+TENSOR_PARALLEL = ("policy.tensor_model_parallel_size=2", "policy.data_parallel_size=1")
+
+
+def trained(folder: Path, *layout: str) -> Path:
     """A run of two steps."""
-    folder = tmp_path_factory.mktemp("runs") / "tensor_parallel"
-    run("train", "--config-name", "sums_cpu", f"exp_manager.explicit_log_dir={folder}", *SMALL)
+    run("train", "--config-name", "sums_cpu", f"exp_manager.explicit_log_dir={folder}", *SMALL, *layout)
     return folder
 
 
+@pytest.fixture(scope="module")
+def tensor_parallel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("runs") / "tensor_parallel", *TENSOR_PARALLEL)
+
+
+def replayed(folder: Path) -> str:
+    return run("replay", str(folder), "--step", "2").output
+
+
 def test_a_stored_step_of_two_tensor_parallel_ranks_is_the_same_update_bit_for_bit(tensor_parallel: Path) -> None:
-    output = run("replay", str(tensor_parallel), "--step", "2").output
+    output = replayed(tensor_parallel)
+    assert "bit-identical" in output
+    assert "differ" not in output
+
+
+def test_a_stored_step_of_the_default_job_on_two_data_parallel_ranks_is_too(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "data_parallel")
+    output = replayed(folder)
+    assert OmegaConf.load(folder / "config.yaml").policy.data_parallel_size == 2
     assert "bit-identical" in output
     assert "differ" not in output
 

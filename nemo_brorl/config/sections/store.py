@@ -19,6 +19,7 @@ class StoreConfig(Section):
 
     enabled: bool = setting(True, "keep them")
     keep_steps: int | None = setting(None, "newest steps that are kept; null: all", at_least=1)
+    share: float = setting(1.0, "share of groups that are kept; below 1 no step can be replayed", above=0, at_most=1)
     max_gib: float = setting(4.0, "GiB of all files; beyond it the oldest steps are deleted", above=0)
     text: bool = setting(False, "responses as text too; costs a detokenisation in the background")
 

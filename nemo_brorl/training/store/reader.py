@@ -57,6 +57,7 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
         learning_rate=numbers["learning_rate"],
         loss_scale=numbers["loss_scale"],
         groups=stored,
+        num_left_out=numbers.get("left_out", 0),
     )
 
 
@@ -78,6 +79,16 @@ def _stored_groups(
         for number, row in enumerate(groups.to_pylist()):
             if fates is None or row["fate"] in fates:
                 yield _stored_group(row, file.read_row_group(number))
+
+
+def num_left_out(run_folder: Path, step: int) -> int:
+    """Groups of a stored step that `store.share` has left out. Raises DataError when it cannot be read."""
+    path = StoreFiles(run_folder).groups(step)
+    try:
+        numbers = json.loads(pq.read_schema(path).metadata[METADATA])
+    except (OSError, KeyError, TypeError, pa.ArrowException) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+    return int(numbers.get("left_out", 0))
 
 
 def stored_steps(run_folder: Path) -> list[int]:

@@ -17,7 +17,7 @@ from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.schedule import learning_rate
 from nemo_brorl.training.checkpoint import Checkpoints, step_of
 from nemo_brorl.training.step_plan import plan_step
-from nemo_brorl.training.store.reader import read_step, stored_steps
+from nemo_brorl.training.store.reader import num_left_out, read_step, stored_steps
 from nemo_brorl.training.store.record import TRAINED
 from nemo_brorl.types import StepRecord, UpdatePlan, UpdateReport
 
@@ -33,7 +33,8 @@ class Start:
 
 
 def find_start(run_folder: Path, first: int, last: int) -> Start:
-    """The newest checkpoint before step `first`. Raises DataError unless all steps from there to `last` are stored."""
+    """The newest checkpoint before step `first`. Raises DataError unless all steps from there to `last` are stored with
+    all of their groups."""
     start = Start(0, None)
     for folder in Checkpoints(run_folder / "checkpoints", keep=1).complete():
         if step_of(folder) < first:
@@ -48,6 +49,12 @@ def find_start(run_folder: Path, first: int, last: int) -> Start:
             f"{start.step}; {missing[0]} is not. Stored are {stored[0]} to {stored[-1]}: choose a step after another "
             "checkpoint (trainer.keep_checkpoints), or keep more steps (store.keep_steps, store.max_gib)"
         )
+    for step in sorted(needed):
+        num = num_left_out(run_folder, step)
+        if num:
+            raise DataError(
+                f"step {step} cannot be learnt again: {num} of its groups are not stored; train with store.share=1"
+            )
     return start
 
 

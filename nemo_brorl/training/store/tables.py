@@ -95,6 +95,7 @@ def groups_table(record: StepRecord) -> pa.Table:
         "version": record.version,
         "learning_rate": record.learning_rate,
         "loss_scale": record.loss_scale,
+        "left_out": record.num_left_out,
     }
     schema = GROUP_SCHEMA.with_metadata({METADATA: json.dumps(numbers).encode()})
     return pa.Table.from_pylist(rows, schema=schema)

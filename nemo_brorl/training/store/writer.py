@@ -3,9 +3,10 @@ nor the driver ever holds a step."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from nemo_brorl.training.store.tables import ROLLOUT_OPTIONS, ROLLOUT_SCHEMA, gr
 from nemo_brorl.types import StepRecord, StoredGroup
 
 NICENESS = 10  # training comes first
+DRAW_BYTES = 6  # of a uid's hash
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,20 @@ class WrittenStep:
     num_bytes: int
     seconds: float
     cpu_seconds: float
+
+
+def with_share(record: StepRecord, share: float) -> StepRecord:
+    """The step with that share of its groups, drawn by their uids: a group that is carried over is kept in all of its
+    steps or in none."""
+    if share >= 1:
+        return record
+    kept: list[StoredGroup] = []
+    for stored in record.groups:
+        uid = stored.scored.prompt.uid
+        digest = hashlib.blake2b(uid.encode("utf-8", "surrogatepass"), digest_size=DRAW_BYTES).digest()
+        if int.from_bytes(digest, "big") < share * 256**DRAW_BYTES:
+            kept.append(stored)
+    return replace(record, groups=tuple(kept), num_left_out=len(record.groups) - len(kept))
 
 
 class StoreWriter:
@@ -55,6 +71,7 @@ class StoreWriter:
         Ray's errors for arrays that are gone."""
         start = time.monotonic()
         cpu_start = time.process_time()
+        record = with_share(record, self.settings.share)
         self.files.remove(record.step)
         with self.files.replacing(self.files.rollouts(record.step)) as aside:
             self._write_rollouts(aside, record)

@@ -18,9 +18,11 @@ from nemo_brorl.commands.run_page.groups import (
 )
 from nemo_brorl.commands.run_page.page import reading_order
 from nemo_brorl.commands.run_page.responses import Tokens, pieces_of
+from nemo_brorl.config.schema import StoreConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.training.store.files import StoreFiles
+from nemo_brorl.training.store.writer import StoreWriter
 from tests.support.run_folders import put_tokenizer
 from tests.support.stored import DirectStore, record
 
@@ -59,6 +61,16 @@ def test_a_step_that_cannot_be_read_is_named_and_the_others_are_shown(run: Path)
     tables = StoreTables(run)
     assert list(tables.by_step()) == [3]
     assert list(tables.unreadable) == [4]
+
+
+def test_a_step_of_which_no_group_is_stored_has_no_rows(run: Path) -> None:
+    StoreWriter(run, StoreConfig(share=1e-9), run).write(record(4))
+    by_step = StoreTables(run).by_step()
+    assert len(by_step[4]["num_right"]) == 0
+    assert group_table(by_step)["num_all"] == 2
+    rates = success_rates(by_step)
+    assert rates["pass_at"][1] == {}
+    assert set(rates["shares"][1]) == {0.0}
 
 
 def test_a_step_that_was_written_anew_is_read_anew(run: Path) -> None:

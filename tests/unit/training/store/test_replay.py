@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from nemo_brorl.commands.replay import table_rows
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import BroRLConfig, StoreConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.reader import read_step
 from nemo_brorl.training.store.replay import Replay, Start, differences, find_start, off_policy, recorded_row
+from nemo_brorl.training.store.writer import StoreWriter
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import UpdateReport
 from tests.support.fakes import FakePolicy
@@ -48,6 +49,14 @@ def test_a_step_that_is_needed_and_not_stored_is_named(tmp_path: Path) -> None:
         DataError, match=r"steps 3 to 4 must be stored.*checkpoint before step 4 is of step 2; 3 is not"
     ):
         find_start(tmp_path, 4, 4)
+
+
+def test_a_step_of_which_a_share_is_stored_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    finished_run(tmp_path)
+    StoreWriter(tmp_path, StoreConfig(share=1e-9), tmp_path).write(read_step(tmp_path, 3))
+    with pytest.raises(DataError, match=r"step 3 cannot be learnt again: \d+ of its groups are not .*store\.share=1"):
+        find_start(tmp_path, 4, 4)
+    assert find_start(tmp_path, 2, 2) == Start(0, None)
 
 
 def test_steps_learnt_again_make_the_weights_of_the_run(tmp_path: Path) -> None:

@@ -112,6 +112,23 @@ def test_the_tables_are_read_as_one_by_their_folder(tmp_path: Path) -> None:
     assert rollouts["text"].null_count == 10
 
 
+def test_a_share_of_the_groups_is_kept_and_of_a_prompt_all_steps_or_none(tmp_path: Path) -> None:
+    uids = [f"train/{number}" for number in range(200)]
+    groups = tuple(StoredGroup(group(uid, [0.0]), "sampled", "all_wrong") for uid in uids)
+    first = written(tmp_path, StepRecord(1, 1, 1e-6, 1.0, groups), share=0.25)
+    again = written(tmp_path, StepRecord(2, 2, 1e-6, 1.0, groups[100:]), share=0.25)
+    kept = {stored.scored.prompt.uid for stored in first.groups}
+    assert 30 <= len(kept) <= 70, "50 on average, deviation 6"
+    assert first.num_left_out == 200 - len(kept)
+    assert {stored.scored.prompt.uid for stored in again.groups} == kept.intersection(uids[100:])
+
+
+def test_a_step_of_which_no_group_is_kept_is_read(tmp_path: Path) -> None:
+    nothing = written(tmp_path, record(3), share=1e-9)
+    assert (nothing.groups, nothing.num_left_out) == ((), 2)
+    assert stored_steps(tmp_path) == [3]
+
+
 def test_the_document_names_every_column() -> None:
     text = (ROOT / "docs" / "store.md").read_text(encoding="utf-8")
     missing = [name for name in (*GROUP_SCHEMA.names, *ROLLOUT_SCHEMA.names) if f"`{name}`" not in text]
