@@ -1,5 +1,4 @@
-"""The page of `brorl report` and `brorl watch` in a real Chromium: every view, filters, keyboard, and what a hostile
-model wrote."""
+"""The page of `brorl report` and `brorl watch` in a real Chromium: every view, filters, keyboard, phone."""
 
 from __future__ import annotations
 
@@ -8,42 +7,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nemo_brorl.commands.run_page.page import report
-from nemo_brorl.commands.run_page.runs import open_runs
-from tests.support.browser import PHONE, WINDOW, missing, open_browser
-from tests.support.run_folders import HOSTILE, put_run, put_timeline
+from tests.support.browser import PHONE, missing, open_browser
+from tests.support.watched_page import VIEWS, Watched, hostile_runs, put_report, texts, watch
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
-VIEWS = ("curves", "prompts", "groups", "timeline", "settings", "compare")
 NAMELESS = """() => {
     const named = 'input, select, button, [role=img], [role=region], table:not(.u-legend)';
     const isNamed = (element) => element.getAttribute('aria-label') || element.textContent.trim()
         || element.labels?.[0]?.textContent.trim();
     return [...document.querySelectorAll(named)].filter((element) => !isNamed(element)).map((one) => one.outerHTML);
 }"""
-READY = "html[data-ready=yes]"
-
-
-@dataclass
-class Watched:
-    """A page and what it did: anything but its own requests is wrong."""
-
-    page: Any
-    address: str
-    trouble: list[str] = field(default_factory=list)
-
-    def open(self, view: str = "curves") -> Any:
-        self.page.goto(f"{self.address}#{view}")
-        self.page.wait_for_selector(READY)
-        self.page.wait_for_selector(f"main[data-view='{view}']")
-        return self.page
 
 
 @pytest.fixture(scope="module")
@@ -54,40 +33,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Two runs, both of a model that attacks the page."""
-    folder = tmp_path_factory.mktemp("runs")
-    first = put_run(folder / "first", num_steps=4, prompts=20, responses=HOSTILE, task=HOSTILE[0])
-    put_timeline(first, 3)
-    put_timeline(first, 4)
-    second = put_run(folder / "second", num_steps=4, prompts=4, size=4, seed=1)
-    return [first, second]
+    return hostile_runs(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
 def address(runs: list[Path]) -> str:
-    path = runs[0].parent / "report.html"
-    path.write_text(report(open_runs(runs), max_mib=5))
-    return path.as_uri()
-
-
-def watch(browser: Any, address: str, window: dict[str, int] = WINDOW, **options: Any) -> Iterator[Watched]:
-    context = browser.new_context(viewport=window, **options)
-    page = context.new_page()
-    watched = Watched(page, address)
-    own = address.partition("?")[0]
-
-    def look(request: Any) -> None:
-        if not request.url.startswith((own, "data:,")):
-            watched.trouble.append(f"asked for {request.url}")
-
-    page.on("request", look)
-    page.on("dialog", lambda dialog: (watched.trouble.append(dialog.message), dialog.dismiss()))
-    page.on("pageerror", lambda error: watched.trouble.append(str(error)))
-    page.on("console", lambda message: watched.trouble.append(message.text) if message.type == "error" else None)
-    page.set_default_timeout(20_000)
-    yield watched
-    context.close()
-    assert watched.trouble == []
+    return put_report(runs)
 
 
 @pytest.fixture
@@ -98,10 +49,6 @@ def opened(browser: Any, address: str) -> Iterator[Watched]:
 @pytest.fixture
 def phone(browser: Any, address: str) -> Iterator[Watched]:
     yield from watch(browser, address, PHONE, color_scheme="dark", has_touch=True)
-
-
-def texts(page: Any, selector: str) -> list[str]:
-    return page.locator(selector).all_inner_texts()
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -153,12 +100,12 @@ def test_groups_are_filtered_sorted_and_turned_by_page(opened: Watched) -> None:
     page.get_by_label("From step").fill("4")
     assert status.inner_text() == "20 groups, 1 to 20 shown"
     page.get_by_role("button", name="right", exact=True).click()
-    first = texts(page, "main tbody tr td:nth-child(6)")
+    first = texts(page, "main tbody tr td:nth-child(3)")
     page.get_by_role("button", name="right ▾").click()
-    assert texts(page, "main tbody tr td:nth-child(6)")[0] != first[0]
+    assert texts(page, "main tbody tr td:nth-child(3)")[0] != first[0]
     assert page.locator("th[aria-sort=ascending]").inner_text().startswith("right")
     page.get_by_label("Right, at most %").fill("0")
-    assert set(texts(page, "main tbody tr td:nth-child(4)")) <= {"all_wrong"}
+    assert set(texts(page, "main tbody tr td:nth-child(5)")) <= {"all_wrong"}
     page.get_by_label("Prompt or task contains").fill("no such prompt")
     assert status.inner_text() == "No group passes these filters."
     page.get_by_role("button", name="Clear").click()
@@ -182,36 +129,33 @@ def test_a_group_is_opened_by_the_keyboard_and_left_again(opened: Watched) -> No
     page.wait_for_selector("h2:has-text('Groups')")
 
 
-def test_what_a_model_wrote_is_text_and_marks_are_named(opened: Watched) -> None:
-    page = opened.open("group/0/4/0")
-    said = "\n".join(texts(page, ".response .said"))
-    assert "<svg/onload=alert(4)>" in said
-    for row in range(20):
-        opened.open(f"group/0/4/{row}")
-        said += "\n".join(texts(page, ".response .said, .message .said"))
-        assert page.locator("main script, main img, main svg, main iframe, main meta, main style").count() == 0
-        assert "\u202e" not in page.inner_text("main")
-        assert "\x1b" not in page.inner_text("main")
-    assert "<script>document.title='taken'</script>" in said
-    for name in ("ESC", "NUL", "BEL", "U+202E", "U+2066", "U+200B"):
-        assert name in said
-    assert page.title() == "BroRL: first and second"
-
-
-def test_scores_of_the_parts_of_a_reward_stand_with_each_response_and_in_the_table(opened: Watched) -> None:
-    page = opened.open("group/0/4/0")
-    assert "verifier: exact_match 1; format 0.5 <script>document" in "\n".join(texts(page, ".response .facts"))
-    page.locator("summary", has_text="Table of 16 rollouts").click()
-    rows = texts(page, "table[aria-label=Rollouts] tbody tr")
-    assert len(rows) == 16
-    assert all(row.split("\t")[-1].startswith(f"exact_match {row.split()[1]}; format 0.5 <script>") for row in rows)
-    assert page.locator("main script, main img").count() == 0
-
-
-def test_a_name_of_a_task_is_text_in_lists_and_tables(opened: Watched) -> None:
+def test_the_first_tab_skips_to_the_content_of_the_view_that_is_open(opened: Watched) -> None:
     page = opened.open("groups")
-    assert "<script>document.title" in page.locator("main tbody tr").first.inner_text()
-    assert page.locator("main img").count() == 0
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    assert page.url.endswith("#groups")
+    assert page.locator("main[data-view=groups]").count() == 1
+
+
+def test_tab_comes_to_the_rollouts_of_a_group_once_and_arrow_keys_go_through_them(opened: Watched) -> None:
+    page = opened.open("group/0/4/0")
+    buttons = page.locator(".grid button:enabled")
+    assert buttons.count() == 12
+    page.locator("summary", has_text="What the verifier was given").focus()
+    page.keyboard.press("Tab")
+    focused = "document.activeElement.getAttribute('aria-label')"
+    assert page.evaluate(focused) == buttons.first.get_attribute("aria-label")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(focused) == buttons.nth(1).get_attribute("aria-label")
+    page.keyboard.press("End")
+    assert page.evaluate(focused) == buttons.last.get_attribute("aria-label")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.className") == "response"
 
 
 def test_spans_of_a_step_are_drawn_read_and_chosen_by_process(opened: Watched) -> None:
@@ -255,19 +199,6 @@ def test_dark_and_light_are_chosen_by_a_button(opened: Watched) -> None:
 def test_every_control_and_chart_has_a_name(opened: Watched, view: str) -> None:
     page = opened.open(view)
     assert page.evaluate(NAMELESS) == []
-
-
-def test_lines_of_a_megabyte_are_bounded(browser: Any, tmp_path: Path) -> None:
-    line = "x" * 1_000_000
-    run = put_run(tmp_path / "long", num_steps=1, prompts=2, size=2, responses=(line, line))
-    path = tmp_path / "report.html"
-    path.write_text(report(open_runs([run]), max_mib=5))
-    assert path.stat().st_size < 1_000_000
-    for watched in watch(browser, path.as_uri(), PHONE):
-        page = watched.open("group/0/1/0")
-        assert "998,801 tokens are left out here" in page.inner_text(".response")
-        assert "more characters" in page.inner_text(".message")
-        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
 
 
 @pytest.fixture

@@ -84,6 +84,10 @@ for (const [name, title] of views) {
   link.dataset.view = name;
   document.getElementById("views").append(h("li", null, link));
 }
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address names the view
+  main.focus();
+});
 document.getElementById("theme").addEventListener("click", () => {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
   refresh();

@@ -74,8 +74,14 @@ function axes(xTitle, unit, options) {
   const isShare = unit === "share" || unit === "probability";
   const values = (chart, splits) => splits.map((value) => (has(value) ? axisText(value, isShare) : ""));
   const x = { stroke, grid, ticks: grid, font, labelFont: font, label: xTitle, labelSize: 18, size: 30, ...(options.xAxis || {}) };
-  const y = { stroke, grid, ticks: grid, font, labelFont: font, label: isShare ? "%" : unit || "plain number", labelSize: 18, size: 52, values, ...(options.yAxis || {}) };
+  const yGrid = options.isLogY ? { ...grid, filter: powersOfTen } : grid;
+  const y = { stroke, grid: yGrid, ticks: yGrid, font, labelFont: font, label: isShare ? "%" : unit || "plain number", labelSize: 18, size: 52, values, ...(options.yAxis || {}) };
   return [x, y];
+}
+
+// Of the lines of a logarithmic axis those that have a number: all of them are a grey band.
+function powersOfTen(chart, splits) {
+  return splits.map((value) => (has(value) && Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-9 ? value : null));
 }
 
 function axisText(value, isShare) {
@@ -100,9 +106,9 @@ function lines(options) {
   return figure({ title, text, label, wide, read, values, head }, (plot, size, say) => new uPlot({
     ...size,
     cursor: { y: false, focus: { prox: 24 }, sync: xTitle === "training step" ? { key: "steps" } : undefined },
-    legend: { show: series.length > 1, live: false },
-    scales: { x: { time: false, distr: options.xLog ? 3 : 1, log: 2, range: rangeOf(xs, options.xLog) }, y: { distr: isLog ? 3 : 1, range: isLog ? undefined : yRange(unit) } },
-    axes: axes(xTitle, unit, { xAxis: options.xLog ? { values: (chart, splits) => splits.map((value) => (xs.includes(value) ? String(value) : "")) } : { values: (chart, splits) => splits.map((value) => (Number.isInteger(value) ? String(value) : "")) } }),
+    legend: { show: series.length > 1, live: false, markers: { dash: (chart, index) => (DASHES[(index - 1) % DASHES.length].length ? "dashed" : "solid") } },
+    scales: { x: { time: false, distr: options.xLog ? 3 : 1, log: 2, range: rangeOf(xs, options.xLog) }, y: { distr: isLog ? 3 : 1, range: isLog ? undefined : yRange(unit, errorEnds(series)) } },
+    axes: axes(xTitle, unit, { xAxis: options.xLog ? { values: (chart, splits) => splits.map((value) => (xs.includes(value) ? String(value) : "")) } : { values: (chart, splits) => splits.map((value) => (Number.isInteger(value) ? String(value) : "")) }, isLogY: isLog }),
     series: [{ label: xTitle }, ...series.map((one, index) => ({
       label: plain(one.label), stroke: colour(index), width: 2, dash: DASHES[index % DASHES.length], spanGaps: true, points: { show: xs.length <= 60, size: 5 },
     }))],
@@ -119,10 +125,13 @@ function rangeOf(xs, isLog) {
 }
 
 // Shares are drawn from 0 where they are not far from it.
-function yRange(unit) {
-  return (chart, low, high) => {
-    if (!has(low)) return [0, 1];
+function yRange(unit, ends) {
+  return (chart, lowest, highest) => {
+    if (!has(lowest)) return [0, 1];
     const isShare = unit === "share" || unit === "probability";
+    const within = (end) => (isShare ? Math.min(1, Math.max(0, end)) : end);
+    const low = Math.min(lowest, ...ends.map(within));
+    const high = Math.max(highest, ...ends.map(within));
     const bottom = low >= 0 && low < 0.6 * high ? 0 : low;
     const room = (high - bottom || Math.abs(high) || 1) * 0.06;
     const top = isShare && high <= 1 ? Math.min(1, high + room) : high + room;
@@ -130,17 +139,31 @@ function yRange(unit) {
   };
 }
 
+// Lowest and highest end of all intervals.
+function errorEnds(series) {
+  const ends = [];
+  for (const { values, errors } of series) {
+    values.forEach((value, index) => { if (has(value) && errors && has(errors[index])) ends.push(value - errors[index], value + errors[index]); });
+  }
+  return ends.length ? [Math.min(...ends), Math.max(...ends)] : [];
+}
+
 function drawErrors(chart, one, index) {
   const context = chart.ctx;
+  const { left, top, width, height } = chart.bbox;
   context.save();
+  context.beginPath();
+  context.rect(left, top, width, height);
+  context.clip();
+  context.setLineDash([]);
   context.strokeStyle = colour(index);
   context.lineWidth = 1.5 * devicePixelRatio;
   context.beginPath();
   chart.data[0].forEach((x, place) => {
     if (!has(one.values[place]) || !has(one.errors[place])) return;
-    const left = chart.valToPos(x, "x", true);
-    context.moveTo(left, chart.valToPos(one.values[place] - one.errors[place], "y", true));
-    context.lineTo(left, chart.valToPos(one.values[place] + one.errors[place], "y", true));
+    const across = chart.valToPos(x, "x", true);
+    context.moveTo(across, chart.valToPos(one.values[place] - one.errors[place], "y", true));
+    context.lineTo(across, chart.valToPos(one.values[place] + one.errors[place], "y", true));
   });
   context.stroke();
   context.restore();

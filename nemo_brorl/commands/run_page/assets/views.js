@@ -175,7 +175,7 @@ function bySize(title, text, rates, bySteps, at) {
 // ---------------------------------------------------------------------------------------------------------- groups
 
 const GROUP_COLUMNS = [
-  ["step", "step"], ["uid", "prompt", true], ["task", "task", true], ["fate", "what became of it", true], ["size", "rollouts"], ["rate", "right"], ["reward", "mean reward"], ["tokens", "tokens, mean"], ["cut", "cut"],
+  ["step", "step"], ["uid", "prompt", true], ["rate", "right"], ["size", "rollouts"], ["fate", "what became of it", true], ["task", "task", true], ["reward", "mean reward"], ["tokens", "tokens, mean"], ["cut", "cut at the limit"],
 ];
 const PAGE = 50;
 
@@ -245,7 +245,7 @@ function fillGroups(body, all) {
   const head = GROUP_COLUMNS.map(([name, title, text]) => h("th", { scope: "col", class: text ? "text" : null, "aria-sort": name === key ? (down ? "descending" : "ascending") : null },
     h("button", { type: "button", onclick: () => { chosen.sort = { key: name, down: name === key ? !down : name !== "uid" && name !== "task" }; fillGroups(body, all); body.querySelector(`th[aria-sort] button`).focus(); } },
       title, name === key ? (down ? " ▾" : " ▴") : "")));
-  const lines = rows.map((row) => tableRow(columns, [String(row.step), groupLink(row), row.task, h("span", { title: FATES[row.fate] }, row.fate), String(row.size), rightBar(row), number(row.reward), number(row.tokens), String(row.cut)]));
+  const lines = rows.map((row) => tableRow(columns, [String(row.step), groupLink(row), rightBar(row), String(row.size), h("span", { title: FATES[row.fate] }, row.fate), row.task, number(row.reward), number(row.tokens), String(row.cut)]));
   body.textContent = "";
   const turn = (to) => { chosen.page = to; fillGroups(body, all); body.querySelector(".scroll").focus(); };
   add(body, [
@@ -262,7 +262,7 @@ function groupLink(row) {
 }
 
 function rightBar(row) {
-  return h("span", null, h("span", { class: "bar", "aria-hidden": "true" }, h("span", { style: { width: `${100 * row.rate}%` } })), `${row.right} (${percent(row.rate, 0)})`);
+  return h("span", null, h("span", { class: "bar", "aria-hidden": "true" }, h("span", { style: { width: `${100 * row.rate}%` } })), h("span", { class: "count" }, `${row.right} (${percent(row.rate, 0)})`));
 }
 
 // ---------------------------------------------------------------------------------------------------------- one group
@@ -301,13 +301,26 @@ function said(label, text) {
 }
 
 function rolloutGrid(group, opened, open) {
+  let entry = null; // the one that Tab comes to; arrow keys go on from there
   const cells = group.columns.reward.map((reward, place) => {
     const has = opened.has(place) || MODE === "watch";
     const kind = reward >= 1 ? "is-right" : reward > 0 ? "is-part" : "";
-    return h("button", { type: "button", class: `${kind} ${opened.has(place) ? "has-text" : ""}`, disabled: !has, title: `rollout ${place}: reward ${number(reward)}, ${group.columns.num_tokens[place]} tokens`,
+    if (has && entry === null) entry = place;
+    return h("button", { type: "button", tabindex: place === entry ? "0" : "-1", class: `${kind} ${opened.has(place) ? "has-text" : ""}`, disabled: !has, title: `rollout ${place}: reward ${number(reward)}, ${group.columns.num_tokens[place]} tokens`,
       "aria-label": `rollout ${place}, reward ${number(reward)}`, onclick: () => open(place) });
   });
-  return h("div", { class: "grid", role: "group", "aria-label": "Rollouts of the group" }, cells);
+  const move = (event) => {
+    const enabled = cells.filter((cell) => !cell.disabled);
+    const at = enabled.indexOf(event.target);
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: enabled.length - 1 }[event.key];
+    if (to === undefined || at < 0) return;
+    event.preventDefault();
+    const next = enabled[Math.min(enabled.length - 1, Math.max(0, to))];
+    event.target.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  };
+  return h("div", { class: "grid", role: "toolbar", "aria-label": "Rollouts of the group, left and right go through them", onkeydown: move }, cells);
 }
 
 function rolloutTable(group) {
@@ -381,7 +394,10 @@ async function showSettings() {
     const found = part.rows.filter((row) => (!chosen.different || differs(row)) && (!text || `${row.name} ${row.meaning} ${row.values.join(" ")}`.toLowerCase().includes(text)));
     const columns = [{ title: "setting", text: true }, ...part.runs.map((name) => ({ title: several ? name : "value", text: true })), { title: "default", text: true }, { title: "meaning", text: true }];
     const rows = found.map((row) => tableRow(columns, [row.name, ...row.values.map((value) => value ?? "–"), row.default ?? "–", row.meaning], { class: differs(row) && !chosen.different ? "changed" : null }));
-    for (const row of rows) row.firstChild.classList.add("name");
+    for (const row of rows) {
+      row.firstChild.classList.add("name");
+      row.firstChild.replaceChildren(...row.firstChild.textContent.split(/(?<=[._])/).flatMap((part) => [part, h("wbr")]));
+    }
     const empty = table("Settings", columns, []);
     empty.querySelector("tbody").append(...rows);
     body.textContent = "";
