@@ -149,15 +149,17 @@ def _absolute(path: Location, folder: Path) -> Location:
 
 
 def read_jobs(path: Path) -> list[dict[str, Any]]:
-    """Rows of a `jobs.jsonl`, oldest first; a half-written last one is left out."""
+    """Rows of a `jobs.jsonl`, oldest first; half-written and damaged ones are left out."""
     rows: list[dict[str, Any]] = []
     if not path.is_file():
         return rows
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
+            row = json.loads(line)
+        except ValueError:
             continue
+        if isinstance(row, dict):
+            rows.append(row)
     return rows
 
 

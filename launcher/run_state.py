@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from nemo_brorl.core.metric_registry import step_seconds
@@ -23,6 +24,8 @@ MAX_STEPS = "trainer.max_steps="
 MARKER = "COMPLETE"  # in a checkpoint's folder, written last
 
 Row = Mapping[str, Any]
+
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError)  # of files that hold something else
 
 
 @dataclass(frozen=True)
@@ -84,19 +87,19 @@ def read_run(folder: Path) -> RunState:
 
 
 def read_heartbeat(folder: Path) -> HeartbeatFile | None:
-    """None where there is none."""
+    """None where there is none, or a damaged one."""
     try:
         row = json.loads((folder / "heartbeat.json").read_text(encoding="utf-8"))
         return HeartbeatFile(
-            row["state"],
-            row["stage"],
-            row["detail"],
-            row["stage_s"],
-            row["silent_s"],
-            row["written_at"],
-            tuple(row["late"]),
+            str(row["state"]),
+            str(row["stage"]),
+            str(row["detail"]),
+            float(row["stage_s"]),
+            float(row["silent_s"]),
+            float(row["written_at"]),
+            tuple(map(str, row["late"])),
         )
-    except (OSError, ValueError, KeyError):
+    except (OSError, *_MALFORMED):
         return None
 
 
@@ -115,7 +118,7 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
             row = json.loads(line)
         except ValueError:
             continue
-        if isinstance(row, dict) and "step" in row:
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
             rows.append(row)
     return rows
 
@@ -140,14 +143,14 @@ def max_steps(folder: Path) -> int | None:
     """What the last job was told, the launch's settings, or those that the run was begun with."""
     jobs = read_jobs(folder / "launch" / "jobs.jsonl")
     if jobs:
-        for argument in reversed(jobs[-1]["arguments"]):
+        for argument in reversed(jobs[-1].get("arguments", [])):
             number = argument.removeprefix(MAX_STEPS)
             if number != argument and number.isdigit():
                 return int(number)
     for path in (folder / "launch" / "config.yaml", folder / "config.yaml"):
         try:
             value = OmegaConf.select(OmegaConf.load(path), "trainer.max_steps")
-        except (OSError, YAMLError):
+        except (OSError, YAMLError, OmegaConfBaseException, *_MALFORMED):
             continue
         if isinstance(value, int):
             return value

@@ -118,7 +118,7 @@ def compose_config(config_name: str, overrides: Sequence[str], config_path: Path
         return typed(composed)
     except MissingConfigException as error:
         raise ConfigError(messages.missing_default(error, folder)) from error
-    except (HydraException, OmegaConfBaseException, *MALFORMED, yaml.YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, OSError, *MALFORMED, yaml.YAMLError) as error:
         raise ConfigError(messages.explain(error, folder / f"{name}.yaml")) from error
 
 
@@ -152,7 +152,9 @@ def read_config(path: Path) -> BroRLConfig:
     """Read what `to_yaml` wrote. Raises ConfigError when it does not fit the schema of this version."""
     try:
         return to_config(typed(OmegaConf.load(path)))
-    except (OSError, yaml.YAMLError, OmegaConfBaseException) as error:
+    except ConfigError:
+        raise
+    except (OSError, yaml.YAMLError, OmegaConfBaseException, AssertionError, *MALFORMED) as error:
         raise ConfigError(f"{path}: {messages.explain(error, path)}") from error
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from nemo_brorl.config.reference import settings
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.files import MALFORMED
 
 RECORD = "config.yaml"  # in the run folder
 STEP = re.compile(r"step_\d+")  # a checkpoint's folder
@@ -33,7 +35,7 @@ def check_same_run(config: BroRLConfig) -> bool:
             f"run folder {folder} exists already: set exp_manager.explicit_log_dir to a new folder, "
             "or exp_manager.resume_if_exists=true to continue the run in it"
         )
-    old = dict(leaves(OmegaConf.to_container(OmegaConf.load(record), resolve=True), ""))
+    old = recorded_settings(record)
     new = dict(leaves(OmegaConf.to_container(OmegaConf.structured(config), resolve=True), ""))
     may_change = tuple(name for name, setting in settings().items() if setting.may_change)
     changed = []
@@ -55,16 +57,31 @@ def with_sizes_of_run(config: BroRLConfig) -> BroRLConfig:
     record = Path(config.exp_manager.explicit_log_dir) / RECORD
     if not record.is_file():
         return config
-    earlier = OmegaConf.load(record)
+    earlier = recorded_settings(record)
     for name, known in settings().items():
         if not known.declared.is_auto or known.may_change:
             continue
         section, key = name.split(".")
-        was = OmegaConf.select(earlier, name)
+        was = earlier.get(name)
         if was is not None and getattr(getattr(config, section), key) is None:
             changed: Any = replace(getattr(config, section), **{key: was})
             config = replace(config, **{section: changed})
     return config
+
+
+def recorded_settings(record: Path) -> dict[str, Any]:
+    """Settings that a run was begun with, by dotted name. Raises CheckpointError for a damaged file."""
+    try:
+        container = OmegaConf.to_container(OmegaConf.load(record), resolve=True)
+        if isinstance(container, dict) and container:
+            return dict(leaves(container, ""))
+        reason = "it holds no settings"
+    except (OSError, YAMLError, OmegaConfBaseException, *MALFORMED) as error:
+        reason = (str(error).splitlines() or [""])[0]
+    raise CheckpointError(
+        f"{record} is damaged ({reason}): delete that one file to go on by the settings that are given now, which must "
+        "be those that the run was begun with, or choose another exp_manager.explicit_log_dir"
+    )
 
 
 def leaves(node: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -96,7 +113,7 @@ def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
         )
     try:
         model = str(OmegaConf.load(run_of(given) / RECORD).policy.model)
-    except (OSError, OmegaConfBaseException):
+    except (OSError, YAMLError, OmegaConfBaseException, *MALFORMED):
         return config  # a checkpoint that was moved away from its run: policy.model says it
     return replace(config, policy=replace(config.policy, model=model))
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nemo_brorl.core.errors import BroRLError
-from nemo_brorl.core.files import append_line, naming, write_whole
+from nemo_brorl.core.files import MALFORMED, append_line, naming, write_whole
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.ports import MetricSink
 
@@ -160,13 +161,18 @@ class MetricFan:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Rows of a metrics file; a half-written last line (the process was killed) is left out."""
+    """Rows of a file of metrics or events, those that have a step; half-written ones (the process was killed) and
+    damaged ones are left out, with one warning. Raises OSError."""
     rows = []
-    for line in path.read_text().splitlines():
+    left_out: list[str] = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            log.warning("%s: left out a half-written row", path)
+            row = json.loads(line)
+            rows.append({**row, "step": operator.index(row["step"])})
+        except MALFORMED:
+            left_out.append(str(number))
+    if left_out:
+        log.warning("%s: left out what is no row, half-written or damaged: line %s", path, ", ".join(left_out))
     return rows
 
 

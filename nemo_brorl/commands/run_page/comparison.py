@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.commands.run_page.runs import Run, read_rows
+from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.metric_registry import step_seconds
 from nemo_brorl.evaluation.confidence import paired_test
 
@@ -169,6 +170,6 @@ def _share(digits: str) -> float:
 def _benchmarks(folder: Path) -> Part:
     try:
         record = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+        return dict(record["benchmarks"])
+    except (OSError, *MALFORMED):
         return {}
-    return record["benchmarks"]

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from nemo_brorl.commands.run_page.responses import bounded, response_part, tokens_of
 from nemo_brorl.commands.run_page.runs import settings_of
 from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.tasks.verifiers.payload import accepted_answers
 from nemo_brorl.training.store.files import StoreFiles
@@ -138,7 +139,9 @@ def _read(folder: Path, step: int, row: int) -> tuple[Part, pa.Table]:
         [group] = groups.slice(row, 1).to_pylist()
         with pq.ParquetFile(files.rollouts(step)) as file:
             return group, file.read_row_group(row)
-    except (OSError, KeyError, pa.ArrowException) as error:
+    except DataError:
+        raise
+    except (OSError, pa.ArrowException, *MALFORMED) as error:
         raise DataError(f"step {step} of {files.folder} cannot be read: {error}") from error
 
 

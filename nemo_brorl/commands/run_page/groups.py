@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nemo_brorl.algorithm.subsets import share_within
+from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import SUCCESS_REWARD
@@ -62,7 +63,7 @@ class StoreTables:
                 found[step] = self._step(files, step)
             except FileNotFoundError:  # deleted meanwhile: the store is bounded
                 continue
-            except (OSError, KeyError, pa.ArrowException) as error:
+            except (OSError, pa.ArrowException, *MALFORMED) as error:
                 self.unreadable[step] = str(error)
                 log.warning("step %d of %s cannot be read: %s", step, files.folder, error)
         return found

@@ -18,6 +18,7 @@ from nemo_brorl.config.reference import as_yaml
 from nemo_brorl.config.reference import settings as declared_settings
 from nemo_brorl.config.same_run import RECORD, leaves
 from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.metric_registry import find_metric
 from nemo_brorl.core.metric_sinks import read_metrics
 
@@ -212,19 +213,19 @@ def state_of(folder: Path) -> Part:
     """What the run does, by its heartbeat: running, stalled, ended, or silent, when it ended without a word."""
     try:
         heartbeat = json.loads((folder / "heartbeat.json").read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+        age_s = time.time() - heartbeat["written_at"]
+        state = heartbeat["state"]
+        if state != "ended" and age_s > SILENT_S:
+            state = "silent"
+        return {
+            "state": str(state),
+            "stage": str(heartbeat["stage"]),
+            "detail": str(heartbeat["detail"]),
+            "late": list(heartbeat["late"]),
+            "written_at": heartbeat["written_at"],
+        }
+    except (OSError, *MALFORMED):
         return {"state": "unknown"}
-    age_s = time.time() - heartbeat["written_at"]
-    state = heartbeat["state"]
-    if state != "ended" and age_s > SILENT_S:
-        state = "silent"
-    return {
-        "state": state,
-        "stage": heartbeat["stage"],
-        "detail": heartbeat["detail"],
-        "late": heartbeat["late"],
-        "written_at": heartbeat["written_at"],
-    }
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
@@ -232,9 +233,9 @@ def settings_of(folder: Path) -> dict[str, Any]:
     try:
         loaded = OmegaConf.load(folder / RECORD)
         container = OmegaConf.to_container(loaded, resolve=True)
-    except (OSError, YAMLError, OmegaConfBaseException):
+    except (OSError, YAMLError, OmegaConfBaseException, *MALFORMED):
         return {}
-    return dict(leaves(container, ""))
+    return dict(leaves(container, "")) if isinstance(container, dict) else {}
 
 
 def settings_table(runs: Sequence[Run]) -> Part:
@@ -263,15 +264,14 @@ def _evaluation(folder: Path) -> Part | None:
     """Scores of the latest `brorl evaluate` into this folder, with their intervals, and its paired comparison."""
     try:
         found = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+        return {
+            "model": found["model"],
+            "confidence": found["confidence"],
+            "scores": {name: benchmark["scores"] for name, benchmark in found["benchmarks"].items()},
+            "comparison": found["comparison"],
+        }
+    except (OSError, *MALFORMED):
         return None
-    scores = {name: benchmark["scores"] for name, benchmark in found["benchmarks"].items()}
-    return {
-        "model": found["model"],
-        "confidence": found["confidence"],
-        "scores": scores,
-        "comparison": found["comparison"],
-    }
 
 
 def _json_lines(path: Path) -> list[Part]:
@@ -280,6 +280,6 @@ def _json_lines(path: Path) -> list[Part]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return "unknown"

@@ -98,5 +98,7 @@ def _name(step: int) -> str:
 def _steps_in(folder: Path) -> list[int]:
     steps: list[int] = []
     for path in folder.glob(f"{PREFIX}*.parquet"):
-        steps.append(int(path.stem.removeprefix(PREFIX)))
+        number = path.stem.removeprefix(PREFIX)
+        if number.isdigit():
+            steps.append(int(number))
     return sorted(steps)

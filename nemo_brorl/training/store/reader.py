@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nemo_brorl.core.errors import ConfigError, DataError
+from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.object_store import fetch_all, store
 from nemo_brorl.rollouts.ledger import close_group
 from nemo_brorl.tasks.scoring.repetition import response_keys, turn_ends
@@ -49,7 +50,9 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
         stored = tuple(_stored_groups(groups, files.rollouts(step), fates))
     except FileNotFoundError as error:
         raise DataError(_not_there(files, step)) from error
-    except (OSError, KeyError, TypeError, pa.ArrowException) as error:
+    except DataError:
+        raise
+    except (OSError, pa.ArrowException, AssertionError, *MALFORMED) as error:
         raise DataError(f"step {step} in {files.folder} cannot be read: {error}") from error
     return StepRecord(
         step=step,

@@ -148,4 +148,4 @@ def _reset_steps(run_folder: Path) -> set[int]:
     path = run_folder / "events.jsonl"
     if not path.exists():
         return set()
-    return {event["step"] for event in read_metrics(path) if event["event"] == "reference_reset"}
+    return {event["step"] for event in read_metrics(path) if event.get("event") == "reference_reset"}
