@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -36,17 +36,21 @@ NUM_DEMONSTRATIONS = 100_000
 MODEL = SftConfig(hidden_size=128, num_layers=3, intermediate_size=256, vocab_size=384)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/cipher"))
     parser.add_argument("--seed", type=int, default=1, help="of permutations, questions and weights")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--num-questions", type=int, default=NUM_QUESTIONS, help="drawn; the second of a pair is left out"
+    )
+    options = parser.parse_args(argv)
     options.output.mkdir(parents=True, exist_ok=True)
     random = Random(options.seed)
     ciphers = make_ciphers(random)
-    questions = [draw_question(random) for _ in range(NUM_QUESTIONS)]
-    rows = ({"question": asked(name, digits), "answer": encipher(digits, ciphers[name])} for name, digits in questions)
+    drawn = [draw_question(random) for _ in range(options.num_questions)]
+    questions = list(dict.fromkeys(drawn))
+    rows = ({"prompt": asked(name, digits), "answer": encipher(digits, ciphers[name])} for name, digits in questions)
     write_rows(options.output / "questions.jsonl", rows)
     favourites = {name: favourite_mistakes(cipher, random) for name, cipher in ciphers.items()}
     demonstrations = []

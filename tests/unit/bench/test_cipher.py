@@ -1,0 +1,69 @@
+"""Cipher chains: the task's files, and the arithmetic of the plain trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import Qwen2ForCausalLM
+
+from bench import cipher_chains
+from bench.cipher_plain import MODEL, Questions, are_right, grpo, learn, log_probs, maxrl, sample, until_end
+from nemo_brorl.config.schema import DataConfig
+from nemo_brorl.tasks.questions.sources import make_source
+
+END = 2
+
+
+@pytest.fixture(scope="module")
+def questions_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A thousand questions of cipher chains."""
+    folder = tmp_path_factory.mktemp("cipher")
+    cipher_chains.main(["--output", str(folder), "--num-questions", "1000"])
+    return folder / "questions.jsonl"
+
+
+def test_a_run_takes_all_questions(questions_file: Path) -> None:
+    config = DataConfig(source="jsonl", path=str(questions_file), held_out_fraction=0.02)
+    held_out = make_source(config, "held_out", 1).domains[0].source.size
+    trained = make_source(config, "train", 1).domains[0].source.size
+    assert trained + held_out == 1000  # none is refused, none is there twice
+
+
+def test_maxrl_divides_by_the_mean_and_leaves_a_group_without_success_alone() -> None:
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    assert maxrl(rewards).tolist() == [[3.0, -1.0, -1.0, -1.0], [0.0, 0.0, 0.0, 0.0]]
+
+
+def test_grpo_divides_by_the_deviation() -> None:
+    # mean 1/4, deviation with N − 1: sqrt((9/16 + 3/16) / 3) = 1/2
+    advantages = grpo(torch.tensor([[1.0, 0.0, 0.0, 0.0]]))
+    torch.testing.assert_close(advantages, torch.tensor([[1.5, -0.5, -0.5, -0.5]]), rtol=1e-4, atol=0)
+
+
+def test_a_response_counts_as_far_as_its_first_end() -> None:
+    mask = until_end(torch.tensor([[5, END, END], [5, 6, 7]]), END)
+    assert mask.tolist() == [[True, True, False], [True, True, True]]
+
+
+def test_a_response_is_right_when_it_is_the_whole_answer() -> None:
+    responses = torch.tensor([[5, 6, END], [5, END, END], [7, END, END], [7, 8, END]])
+    assert are_right(responses, [[5, 6, END], [7, END]], 2).tolist() == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_a_step_makes_what_was_rewarded_likelier(questions_file: Path) -> None:
+    torch.manual_seed(0)
+    model = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    prompts = Questions(questions_file, 2).prompts
+    responses = sample(model, prompts, 4, END, torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        before = log_probs(model, prompts, 4, responses)
+    rewards = torch.zeros(2, 4)
+    rewards[0, 1] = 1.0
+    learn(model, torch.optim.SGD(model.parameters(), lr=0.1), prompts, responses, maxrl(rewards), END)
+    with torch.no_grad():
+        after = log_probs(model, prompts, 4, responses)
+    gains = ((after - before) * until_end(responses, END)).sum(dim=1)
+    assert gains[1] > 0
+    assert gains[1] > gains[[0, 2, 3]].max()
