@@ -22,6 +22,9 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, DynamicCache, PreTrainedModel, Qwen2ForCausalLM
 
+from bench.figures.cipher import draw, read_curves, table
+from nemo_brorl.core.console import format_table
+
 MODEL = Path("bench/models/cipher")
 ROLLOUTS = 4096  # a step
 MAX_TOKENS = 16  # of a response
@@ -246,7 +249,13 @@ def main() -> None:
     parser.add_argument("--fill", default="samples", choices=("samples", "full"), help="what ends a step")
     parser.add_argument("--interval", type=int, default=10, help="steps between measurements")
     parser.add_argument("--report", action="store_true", help="measure on the questions that nothing was chosen with")
+    parser.add_argument("--tables", action="store_true", help="table and figure of what the output holds, no run")
     options = parser.parse_args()
+    if options.tables:
+        curves = read_curves(options.output.read_text(encoding="utf-8").splitlines())
+        print("\n".join(format_table(*table(curves))))
+        draw(curves, options.output.with_suffix(".png"))
+        return
     torch.set_num_threads(1)
     needed = options.steps * ROLLOUTS // min(options.sizes) + 2 * HELD_OUT + ROLLOUTS
     questions = Questions(options.questions, needed)
