@@ -131,6 +131,7 @@ class _TokenScores(torch.autograd.Function):
                 share = gradient.of_products(products, temperature, first, hidden.dtype)
                 add_product(total, share, weight[columns])
                 add_product(grad_weight[columns], share.T, hidden[rows])
+                del products, share  # before the next tile is made
             grad_hidden[rows] = total.to(hidden.dtype)
         if ctx.main_grad is None:
             return grad_hidden, grad_weight.to(weight.dtype), None, None, None, None
@@ -243,6 +244,8 @@ def _sums(
             found = logits.gather(1, column)
             target += torch.where(is_here, found, 0.0)[:, 0]
             largest, sums = _add_tile(logits, largest, sums)
+            del logits
+        del products  # before the next tile is made
     return torch.stack([largest, *sums, target])
 
 
