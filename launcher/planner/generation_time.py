@@ -11,7 +11,8 @@ from functools import lru_cache
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.launcher.planner.hardware import Hardware
-from nemo_brorl.launcher.planner.memory_plan import NUMBER_BYTES, EnginePlan
+from nemo_brorl.launcher.planner.memory_plan import EnginePlan
+from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES
 from nemo_brorl.launcher.planner.model_cost import Cut as EngineCut
 from nemo_brorl.launcher.planner.model_cost import active_parameters, forward_flops, key_value_bytes, rank_parameters
 from nemo_brorl.launcher.planner.workload import Workload

@@ -18,14 +18,8 @@ from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.launcher.planner.device_memory import MOMENTS, DeviceMemory, Term, engine_term, term
 from nemo_brorl.launcher.planner.hardware import Hardware
-from nemo_brorl.launcher.planner.model_cost import (
-    Cut,
-    Parameters,
-    key_value_bytes,
-    layer_activations,
-    mlp_activations,
-    rank_parameters,
-)
+from nemo_brorl.launcher.planner.model_cost import Cut, key_value_bytes, rank_parameters
+from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES, activation_bytes, backward_bytes, policy_bytes
 from nemo_brorl.launcher.planner.workload import Engines, MicroBatches, Workload
 
 # Assumed, GiB: what processes take of a GPU beside tensors. Not measured by this project.
@@ -34,92 +28,7 @@ COMMUNICATOR = 0.25  # buffers of one NCCL communicator
 ENGINE_CONTEXT = 0.8  # CUDA context and workspaces of an engine, beyond its share
 CUDA_GRAPHS = 1.0  # of an engine, beyond its share, unless generation.enforce_eager
 SLEEP_RESIDUAL = 0.5  # of a sleeping engine, beside its context and graphs
-FRAGMENTATION = 0.05  # of activations and log-probs, that the allocator cannot use
-
-_TILE_LOGITS = 1 << 27  # of policy/model/log_probs.py on a GPU
-NUMBER_BYTES = {"fp32": 4, "bf16": 2}
-
-
-@dataclass(frozen=True)
-class PolicyBytes:
-    """Bytes of one rank's parts; shared by the plans of GPU, host and disk."""
-
-    weights: float
-    fp8_copies: float
-    gradients: float
-    optimizer: float  # this rank's share
-    reference: float
-    parameters: Parameters
-
-
-def policy_bytes(
-    config: BroRLConfig,
-    shape: ModelShape,
-    cut: Cut,
-    stage: int,
-) -> PolicyBytes:
-    """Megatron's distributed optimizer: weights in the precision, fp32 gradients, and 12 bytes (fp32: 8, weights are
-    their own masters) a parameter over the replicas. Transformer Engine keeps an FP8 copy of a weight for each
-    direction."""
-    policy = config.policy
-    parameters = rank_parameters(shape, cut, stage)
-    number = NUMBER_BYTES[policy.precision]
-    whole = float(number * parameters.total)
-    weights = whole
-    copies = 0.0
-    if policy.fp8 is not None:
-        copies = 2.0 * parameters.linear
-        if policy.fp8_params:
-            weights -= number * parameters.linear
-    state = 12 if policy.precision == "bf16" else 8
-    optimizer = state * (parameters.dense / cut.replicas + parameters.experts / cut.expert_replicas)
-    reference = whole if config.algorithm.kl.coefficient > 0 else 0.0
-    return PolicyBytes(weights, copies, 4.0 * parameters.total, optimizer, reference, parameters)
-
-
-def activation_bytes(
-    config: BroRLConfig,
-    shape: ModelShape,
-    cut: Cut,
-    stage: int,
-    tokens: float,
-) -> float:
-    """Bytes kept for the backward passes of the micro-batches that are under way in this stage, of `tokens` tokens on
-    this rank each."""
-    number = NUMBER_BYTES[config.policy.precision]
-    kinds = shape.moe.is_moe_layer if shape.moe else (False,) * shape.num_layers
-    per_layer = [layer_activations(shape, number, cut, is_moe=is_moe) for is_moe in kinds]
-    mean = sum(per_layer) / len(per_layer)
-    spread = cut.tensor if cut.has_sequence_parallel else 1
-    layers = shape.num_layers / cut.pipeline
-    under_way = float(max(1, cut.pipeline - stage))
-    if cut.virtual > 1:
-        under_way = cut.pipeline * (1 + (cut.pipeline - 1) / (cut.pipeline * cut.virtual))
-    if config.policy.recompute == "full":
-        inputs = layers * under_way * number * shape.hidden_size / spread
-        return tokens * (inputs + max(per_layer))
-    if config.policy.recompute == "selective":  # of one layer at a time the MLP's inside is there again
-        inside = [mlp_activations(shape, number, cut, is_moe=is_moe) for is_moe in kinds]
-        mean_inside = sum(inside) / len(inside)
-        return tokens * (layers * under_way * (mean - mean_inside) + max(inside))
-    return tokens * layers * under_way * mean
-
-
-def log_prob_bytes(
-    config: BroRLConfig,
-    shape: ModelShape,
-    cut: Cut,
-    tokens: float,
-) -> float:
-    """Bytes of log-probs: a tile of logits in fp32 and its gradient in the precision, a place for the output layer's
-    gradient (what is in it lies in the gradient buffer), and gathered hidden states with their gradient."""
-    number = NUMBER_BYTES[config.policy.precision]
-    rows = shape.padded_vocab_size(cut.tensor) // cut.tensor
-    chunk = config.policy.log_prob_chunk_tokens
-    tiles = (4 + number) * min(_TILE_LOGITS, chunk * rows)
-    gradient = number * rows * shape.hidden_size
-    hidden = 3 * number * tokens * shape.hidden_size
-    return tiles + gradient + hidden
+FRAGMENTATION = 0.05  # of activations and what a backward pass holds, that the allocator cannot use
 
 
 def bucket_gib(config: BroRLConfig, shape: ModelShape) -> float:
@@ -231,9 +140,7 @@ def _policy_terms(
     fullest = micro.budget if micro.num > 1 else min(micro.tokens, micro.budget)
     tokens = fullest / cut.context
     activations = activation_bytes(config, shape, cut, stage, tokens) / GIB
-    log_probs = 0.0
-    if stage == cut.pipeline - 1:
-        log_probs = log_prob_bytes(config, shape, cut, tokens) / GIB
+    backward = backward_bytes(config, shape, cut, stage, tokens) / GIB
     contexts = POLICY_CONTEXT + COMMUNICATOR * num_communicators(cut)
     buckets = bucket_gib(config, shape)
     parameters = f"{held.parameters.total / 1e6:,.0f} M parameters in {config.policy.precision}"
@@ -248,19 +155,19 @@ def _policy_terms(
     gradients = moments(held.gradients / GIB, offload != "none")
     optimizer = moments(held.optimizer / GIB, offload != "none")
     row_note = f"{tokens:,.0f} tokens a micro-batch, recompute {config.policy.recompute or 'none'}"
-    lost = FRAGMENTATION * (activations + log_probs)
+    lost = FRAGMENTATION * (activations + backward)
     found = [
         term("weights", parameters, **weights),
         term("gradients", "fp32", **gradients),
         term("master weights, Adam", f"over {cut.replicas} replicas", **optimizer),
         term("activations", row_note, update=activations),
-        term("log-probs", "tiles of logits, gradient of the output layer", update=log_probs),
+        term("backward pass", "log-probs, or a layer's scratch and what is computed again", update=backward),
         term("fragmentation", f"{FRAGMENTATION:.0%} of the two above", update=lost),
         term("contexts, NCCL", f"{num_communicators(cut)} communicators", **moments(contexts, False)),
         term("weight buckets", f"{config.generation.weight_bucket_mib:g} MiB each", start=buckets, publish=buckets),
     ]
     if not policy_gives_memory_back(config):
-        kept = activations + log_probs + lost
+        kept = activations + backward + lost
         found.append(term("kept by torch", "freed after the update, for the next one", generate=kept, publish=kept))
     if held.fp8_copies:
         found.insert(1, term("FP8 weights", "a copy for each direction", update=held.fp8_copies / GIB))

@@ -30,6 +30,11 @@ class Cut:
         return self.tensor if self.expert == 1 else 1
 
     @property
+    def sequence_ranks(self) -> int:
+        """Ranks that share the tokens of what lies between products."""
+        return self.tensor if self.has_sequence_parallel else 1
+
+    @property
     def replicas(self) -> int:
         """Ranks over which the optimizer's state of dense parameters is spread."""
         return self.data * self.context
@@ -177,13 +182,30 @@ def mlp_activations(
     kind: LayerKind = LayerKind(),
     is_moe: bool = False,
 ) -> float:
-    """The part of `layer_activations` that is inside the MLP, or inside the experts: tokens sent to them and what comes
-    back, and the router's probabilities in fp32."""
+    """The part of `layer_activations` that is inside the MLP, or inside the experts: tokens in the order of experts, and
+    the router's probabilities in fp32."""
     numbers = 3.0 if kind.is_gated else 2.0
     if shape.moe is None or not is_moe:
         return numbers * number_bytes * shape.ffn_size / cut.tensor
-    sent = 2.0 * shape.hidden_size * number_bytes
+    sent = 1.0 * shape.hidden_size * number_bytes
     hidden = numbers * number_bytes * shape.moe.ffn_size / cut.expert_tensor
     chosen = shape.moe.experts_per_token * (sent + hidden)
-    spread = cut.tensor if cut.has_sequence_parallel else 1
-    return (chosen + 8.0 * shape.moe.num_experts) / spread
+    return (chosen + 8.0 * shape.moe.num_experts) / cut.sequence_ranks
+
+
+def layer_scratch(
+    shape: ModelShape,
+    number_bytes: int,
+    cut: Cut,
+    is_moe: bool = False,
+) -> float:
+    """Bytes per token that a layer holds for a moment beside what `layer_activations` has: the gradient of its output
+    (h) and, at SwiGLU, of SwiGLU's input (2 f; that of its output takes the place of what the next product had kept).
+
+    A mixture needs most in its forward pass (h twice): tokens as they were sent and as they came, and the experts'
+    answers as they are and put in order to be sent back, of all chosen experts.
+    """
+    outside = number_bytes * shape.hidden_size / cut.sequence_ranks
+    if shape.moe is None or not is_moe:
+        return outside + 2.0 * number_bytes * shape.ffn_size / cut.tensor
+    return outside * (2.0 + 4.0 * shape.moe.experts_per_token)

@@ -10,7 +10,8 @@ from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.launcher.planner.generation_time import GenerationTime, generation_time
 from nemo_brorl.launcher.planner.hardware import Hardware
-from nemo_brorl.launcher.planner.memory_plan import NUMBER_BYTES, EnginePlan, policy_bytes
+from nemo_brorl.launcher.planner.memory_plan import EnginePlan
+from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES, policy_bytes
 from nemo_brorl.launcher.planner.model_cost import (
     Cut,
     active_parameters,

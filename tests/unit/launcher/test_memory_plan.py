@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.memory import GIB
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.launcher.planner.hardware import configured_hardware, gpu_hardware
 from nemo_brorl.launcher.planner.host_memory import checkpoint_gib
 from nemo_brorl.launcher.planner.known_models import SHAPES
-from nemo_brorl.launcher.planner.memory_plan import GIB, activation_bytes, policy_bytes
 from nemo_brorl.launcher.planner.model_cost import Cut
 from nemo_brorl.launcher.planner.plan import Plan, make_plan
+from nemo_brorl.launcher.planner.policy_memory import activation_bytes, backward_bytes, log_prob_bytes, policy_bytes
 
 SMALL = SHAPES["qwen2.5-1.5b"]
 NUM_SMALL = 1_543_714_304
@@ -58,17 +59,37 @@ def test_experts_are_spread_over_fewer_replicas_than_the_rest() -> None:
     )  # 4 × 8 ranks hold each expert 4 times
 
 
-def test_full_recomputation_keeps_a_layers_input_and_one_layer() -> None:
+def test_full_recomputation_keeps_a_layers_input_and_one_layer_while_it_is_learnt() -> None:
     config = load_config("brorl_64gpu", ["policy.recompute=full"])
     one_layer = 2 * (4 * 1536 + 3072 + 512 + 1792 + 3 * 8960) + 48
-    assert activation_bytes(config, SMALL, Cut(), 0, 1) == 28 * 2 * 1536 + one_layer
+    gradients = 2 * (1536 + 2 * 8960)
+    assert activation_bytes(config, SMALL, Cut(), 0, 1) == 28 * 2 * 1536
+    assert backward_bytes(config, SMALL, Cut(pipeline=2), 0, 1) == one_layer + gradients
+
+
+def test_log_probs_and_a_layer_that_is_computed_again_are_not_there_together() -> None:
+    config = load_config("brorl_64gpu", ["policy.recompute=full"])
+    one_layer = 16384 * (2 * (4 * 1536 + 3072 + 512 + 1792 + 3 * 8960) + 48 + 2 * (1536 + 2 * 8960))
+    log_probs = 6 * 2**27 + 4 * 8192 * 1536 + 3 * 2 * 16384 * 1536
+    assert log_prob_bytes(config, SMALL, Cut(), 16384) == log_probs
+    assert backward_bytes(config, SMALL, Cut(), 0, 16384) == one_layer > log_probs
+    keeping = load_config("brorl_64gpu", ["policy.recompute=null"])
+    assert backward_bytes(keeping, SMALL, Cut(), 0, 16384) == log_probs
+
+
+def test_a_mixture_holds_its_tokens_four_times_more_on_their_way() -> None:
+    config = load_config("brorl_qwen3_30b_a3b", ["policy.recompute=null"])
+    cut = Cut(tensor=4, pipeline=2, expert=8, data=8, has_sequence_parallel=True)
+    sent = 8 * 2048 * 2 / 4  # bytes of a token at the eight experts of its choice, over tensor-parallel ranks
+    assert backward_bytes(config, SHAPES["qwen3-30b-a3b"], cut, 0, 1) == 4 * sent + 2 * 2048 * 2 / 4
 
 
 def test_selective_recomputation_keeps_the_inside_of_one_mlp() -> None:
     config = load_config("brorl_64gpu", ["policy.recompute=selective"])
     outside = 2 * (4 * 1536 + 3072 + 512 + 1792) + 48
     inside = 2 * 3 * 8960
-    assert activation_bytes(config, SMALL, Cut(), 0, 1) == 28 * outside + inside
+    assert activation_bytes(config, SMALL, Cut(), 0, 1) == pytest.approx(28 * outside)
+    assert backward_bytes(config, SMALL, Cut(pipeline=2), 0, 1) == inside + 2 * (1536 + 2 * 8960)
 
 
 def test_the_first_stage_of_a_pipeline_holds_a_row_for_every_stage() -> None:
@@ -89,7 +110,7 @@ def test_shipped_recipes_fit_on_80_gb(name: str) -> None:
 def test_two_responses_of_full_length_do_not_fit_beside_a_1_5b_model() -> None:
     plan = planned("brorl_64gpu", "policy.tokens_per_micro_batch=32768")
     assert not plan.fits
-    assert "needs 85.2 at the moment 'update', most of it activations" in plan.refusal
+    assert "needs 84.9 at the moment 'update', most of it activations" in plan.refusal
     assert plan.summary().startswith("does not fit: a GPU has 79.6 GiB")
     assert planned("brorl_64gpu", "policy.tokens_per_micro_batch=32768", kind="h200").fits
 
@@ -108,7 +129,9 @@ def test_memory_that_torch_keeps_is_counted_where_the_policy_does_not_give_it_ba
     sleeping = planned("brorl_64gpu").devices[0]
     awake = planned("brorl_64gpu", "generation.sleep=off", "generation.max_residual_gib=null").devices[0]
     kept = awake.peak("publish", "policy") - sleeping.peak("publish", "policy")
-    freed = sum(part.at("update") for part in awake.terms if part.name in ("activations", "log-probs", "fragmentation"))
+    freed = sum(
+        part.at("update") for part in awake.terms if part.name in ("activations", "backward pass", "fragmentation")
+    )
     assert kept == pytest.approx(freed)
     assert kept > 30
 
