@@ -78,6 +78,30 @@ def test_curves_have_their_values_in_words_and_the_arrow_keys_read_them(opened: 
     assert reading.inner_text().startswith("training step 0")
 
 
+def test_axes_hold_intervals_and_constant_shares_and_no_two_lines_look_alike(opened: Watched) -> None:
+    page = opened.open()
+    assert page.evaluate("yRange('share', [])(null, 1, 1)") == [0, 1], "and not from 100 to 200 %"
+    assert page.evaluate("yRange('share', [0.25, 1.125])(null, 0.5, 0.9)") == [0, 1]
+    low, high = page.evaluate("yRange('nats', [-2, 3])(null, 0, 1)")
+    assert low < -2
+    assert high > 3
+    assert page.evaluate("powersOfTen(null, [0.001, 0.002, 0.01, 1, 5])") == [0.001, None, 0.01, 1, None]
+    looks = page.evaluate("[...Array(45).keys()].map((one) => colour(one) + DASHES[one % DASHES.length])")
+    assert len(set(looks)) == 45
+
+
+def test_tokens_that_were_unlikely_are_marked_and_listed_with_their_log_probs(opened: Watched) -> None:
+    page = opened.open("group/0/4/0")
+    response = page.locator(".response").first
+    mark = response.locator("span[title$=nats]").first
+    assert float(mark.get_attribute("title").removesuffix(" nats")) < -0.3
+    response.locator("summary").click()
+    rows = texts(page, ".response:first-of-type details[open] tbody tr")
+    values = [float(row.split("\t")[-1]) for row in rows]
+    assert values == sorted(values)
+    assert values[0] < -0.3
+
+
 def test_a_chart_has_its_numbers_as_a_table(opened: Watched) -> None:
     page = opened.open()
     page.locator("figure details summary").first.click()
@@ -170,6 +194,16 @@ def test_spans_of_a_step_are_drawn_read_and_chosen_by_process(opened: Watched) -
     page.wait_for_selector(".plot[aria-label*='8 lanes, 8 spans']")
     page.get_by_role("combobox", name="Step").select_option("3")
     page.wait_for_selector("h3:has-text('Step 3')")
+
+
+def test_of_many_lanes_every_process_has_some(opened: Watched) -> None:
+    """Of 1 + 100 + 4 lanes 60 are drawn: the driver's, 55 of the engine and the rank's four."""
+    page = opened.open("timeline")
+    counts = {"driver": 1, "engine 0": 100, "policy rank 0": 4}
+    rows = [{"row": [process, f"lane {lane}", 0]} for process, num in counts.items() for lane in range(num)]
+    drawn = [row["row"][0] for row in page.evaluate("(rows) => someLanes(rows)", rows)]
+    assert {process: drawn.count(process) for process in counts} == {"driver": 1, "engine 0": 55, "policy rank 0": 4}
+    assert len(page.evaluate("(rows) => someLanes(rows)", rows[:60])) == 60
 
 
 def test_settings_that_differ_are_shown_first_and_all_on_demand(opened: Watched) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nemo_brorl.commands.run_page.responses import bounded, response_part, tokens_of
+from nemo_brorl.commands.run_page.responses import bounded, response_part
 from nemo_brorl.commands.run_page.runs import settings_of
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.tasks.verifiers.payload import accepted_answers
 from nemo_brorl.training.store.files import StoreFiles
+from nemo_brorl.training.store.reader import sampled_tokens
 from nemo_brorl.types import SUCCESS_REWARD
 
 MAX_SHOWN = 12  # responses of a group that come with it
@@ -66,7 +68,7 @@ def group_details(
     columns: dict[str, list[Any]] = {}
     for name in NUMBERS:
         columns[name] = _numbers(table[name])
-    columns["mean_log_prob"] = _mean_log_probs(table)
+    columns["mean_log_prob"] = mean_log_probs(table)
     columns["reason"] = _reasons(table)
     payload = json.loads(group["payload"])
     messages: list[Part] = []
@@ -162,13 +164,18 @@ def _reasons(table: pa.Table) -> list[str]:
     return [(reason or "")[:MAX_REASON] for reason in table["reason"].to_pylist()]
 
 
-def _mean_log_probs(table: pa.Table) -> list[float | None]:
+def mean_log_probs(table: pa.Table) -> list[float | None]:
     """Of every rollout, over its sampled tokens."""
+    lists = table["log_probs"].combine_chunks()
+    values = lists.flatten().to_numpy().astype(np.float64)
+    ends = (lists.offsets.to_numpy() - lists.offsets[0].as_py()).tolist()
+    mask = sampled_tokens(table) if "is_sampled" in table.column_names else None
     means: list[float | None] = []
-    for place in range(table.num_rows):
-        tokens = tokens_of(table, place)
-        values = [value for value in tokens.values() if value is not None]
-        means.append(round(float(np.mean(values)), 4) if values else None)
+    for start, end in pairwise(ends):
+        own = values[start:end]
+        if mask is not None:
+            own = own[mask[start:end]]
+        means.append(round(float(own.mean()), 4) if len(own) else None)
     return means
 
 

@@ -210,12 +210,12 @@ def _arrays(table: pa.Table) -> ChunkArrays:
         token_ids=token_ids.flatten().to_numpy(),
         log_probs=log_probs.flatten().to_numpy(),
         offsets=offsets - offsets[0],
-        is_sampled=_is_sampled(table),
+        is_sampled=sampled_tokens(table),
     )
 
 
-def _is_sampled(table: pa.Table) -> Bool | None:
-    """Which tokens were sampled; None: all."""
+def sampled_tokens(table: pa.Table) -> Bool | None:
+    """Which tokens of all rollouts of a group were sampled; None: all."""
     masks = table["is_sampled"]
     if masks.null_count == len(masks):
         return None

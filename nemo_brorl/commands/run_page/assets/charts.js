@@ -1,8 +1,10 @@
 // Charts by uPlot: lines over steps or sizes, and the heat map. Every chart has its values in words below it, is moved
 // through with the arrow keys, and has a table.
 
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7b52c7", "#777777", "#b3401f"];
-const DARK_COLOURS = ["#56b4e9", "#ff9d4d", "#3ed6a4", "#e79bc6", "#e5c355", "#9cd3f7", "#b79bf0", "#b8b8b8", "#ff9373"];
+const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#7b52c7", "#777777", "#b3401f",
+  "#00696b", "#b0004f", "#4f6f00", "#33539e", "#6a3d3d", "#2b2b2b"];
+const DARK_COLOURS = ["#56b4e9", "#ff9d4d", "#3ed6a4", "#e79bc6", "#e5c355", "#9cd3f7", "#b79bf0", "#b8b8b8", "#ff9373",
+  "#7fe0e0", "#ff86b5", "#c3dd6f", "#a8baff", "#d9b3b3", "#f2f2f2"];
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5], [14, 4], [3, 6], [1, 2], [12, 2, 2, 2, 2, 2]];
 const charts = new Set();
 
@@ -132,6 +134,7 @@ function yRange(unit, ends) {
     const within = (end) => (isShare ? Math.min(1, Math.max(0, end)) : end);
     const low = Math.min(lowest, ...ends.map(within));
     const high = Math.max(highest, ...ends.map(within));
+    if (isShare && low === high) return [0, 1];
     const bottom = low >= 0 && low < 0.6 * high ? 0 : low;
     const room = (high - bottom || Math.abs(high) || 1) * 0.06;
     const top = isShare && high <= 1 ? Math.min(1, high + room) : high + room;

@@ -16,16 +16,30 @@ async function showTimeline() {
   const rows = found.rows.map((row, index) => ({ row, index })).filter(({ row }) => !chosen.process || row[0].replace(/ \d+$/, "") === chosen.process);
   const notes = [];
   if (found.spans.row.length < found.num_all) notes.push(`The longest ${count(found.spans.row.length)} of ${count(found.num_all)} spans are here.`);
-  if (rows.length > MAX_ROWS) notes.push(`The first ${MAX_ROWS} of ${rows.length} lanes are drawn.`);
+  const few = someLanes(rows);
+  if (few.length < rows.length) notes.push(`${few.length} of ${rows.length} lanes are drawn, of every process the first; choose a kind of process to see more of its lanes.`);
   if (MODE === "report" && steps.length < part.steps.length) notes.push(`This file has ${steps.length} of ${part.steps.length} timelines; all are in the run folder, under timeline/.`);
   fill(top, h("div", { class: "filters" }, runChoice(runs, showTimeline),
     field("Step", choice(steps.map((step) => [step, step]), chosen.laneStep, (value) => { chosen.laneStep = Number(value); showTimeline(); })),
     field("Processes", choice([["", "all"], ...kinds.map((kind) => [kind, kind])], chosen.process, (value) => { chosen.process = value; showTimeline(); }))),
     notes.length ? h("p", { class: "note" }, notes.join(" ")) : null,
-    lanes(found, rows.slice(0, MAX_ROWS)),
+    lanes(found, few),
     h("div", { class: "panels" },
       h("section", null, h("h2", null, "Where the time went"), scrolled("Stages", stageTable(found))),
       h("section", null, h("h2", null, "How busy each was"), scrolled("Processes", busyTable(found)))));
+}
+
+// Of many lanes as many as are drawn: the same number of every process that has so many.
+function someLanes(rows) {
+  for (let most = MAX_ROWS; most > 0; most -= 1) {
+    const seen = new Map();
+    const few = rows.filter(({ row: [process] }) => {
+      seen.set(process, (seen.get(process) || 0) + 1);
+      return seen.get(process) <= most;
+    });
+    if (few.length <= MAX_ROWS) return few;
+  }
+  return rows.slice(0, MAX_ROWS);
 }
 
 function stageTable(found) {

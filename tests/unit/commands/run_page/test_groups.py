@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from nemo_brorl.commands.run_page.details import group_details, response_details, shown_places
+from nemo_brorl.commands.run_page.details import group_details, mean_log_probs, response_details, shown_places
 from nemo_brorl.commands.run_page.groups import (
     RATE_EDGES,
     StoreTables,
@@ -123,6 +124,17 @@ def test_a_group_has_its_numbers_conversation_and_responses(run: Path) -> None:
     assert found["payload"] == {"answer": "1"}
     assert found["expected"] == "1"
     assert list(found["responses"]) == ["0", "1", "2"]
+
+
+def test_mean_log_probs_are_over_the_tokens_that_were_sampled() -> None:
+    columns = {
+        "num_tokens": [9, 2, 0, 3],
+        "log_probs": [[-9.0] * 9, [-1.0, -3.0], [], [-2.0, 0.0, -5.0]],
+        "is_sampled": [None, None, None, [True, False, True]],
+    }
+    later = pa.table(columns).slice(1)  # lists that do not begin at the first value
+    assert mean_log_probs(later) == [-2.0, None, -3.5]
+    assert mean_log_probs(later.drop_columns("is_sampled")) == [-2.0, None, -2.3333]
 
 
 def test_without_a_tokenizer_token_ids_are_shown(run: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -127,6 +128,37 @@ def test_a_step_of_which_no_group_is_kept_is_read(tmp_path: Path) -> None:
     nothing = written(tmp_path, record(3), share=1e-9)
     assert (nothing.groups, nothing.num_left_out) == ((), 2)
     assert stored_steps(tmp_path) == [3]
+
+
+def test_pandas_reads_the_store_as_it_is(tmp_path: Path) -> None:
+    for step in (1, 2):
+        written(tmp_path, record(step))
+    rollouts = pd.read_parquet(tmp_path / "store" / "rollouts")
+    assert rollouts.groupby("fate")["reward"].mean().to_dict() == {"all_wrong": 0.0, "trained": 0.5}
+    assert rollouts["token_ids"][1].tolist() == [10, 11]
+
+
+def test_datasets_reads_the_store_as_it_is(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    written(tmp_path, record(1))
+    files = str(tmp_path / "store" / "rollouts" / "*.parquet")
+    loaded = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    assert loaded["token_ids"][1] == [10, 11]
+    assert loaded["reward"][:3] == [0.0, 1.0, 0.5]
+
+
+def test_the_documents_queries_run_in_duckdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first step's rollouts two were learnt from, of rewards 0 and 1; none has a reason."""
+    duckdb = pytest.importorskip("duckdb")
+    written(tmp_path, record(1))
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "store.md").read_text(encoding="utf-8")
+    block = text.partition("```sql\n")[2].partition("```")[0]
+    by_task, rare, of_parts, unlikely = [duckdb.sql(query).fetchall() for query in block.split(";\n") if query.strip()]
+    assert [row[1:] for row in by_task] == [("all_wrong", 1, 0.0), ("trained", 1, 0.5)]
+    assert [row[1:] for row in rare] == [("train/1", 3, 1)]
+    assert of_parts == []
+    assert {row[2] for row in unlikely} == {0, 1}
 
 
 def test_the_document_names_every_column() -> None:
