@@ -23,9 +23,9 @@ from nemo_brorl.launcher.planner.generation_time import (
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.host_memory import NodeMemory, NodeTerm, checkpoint_gib
 from nemo_brorl.launcher.planner.memory_plan import EnginePlan
-from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES
 from nemo_brorl.launcher.planner.model_cost import Cut, rank_parameters
 from nemo_brorl.launcher.planner.model_cost import key_value_bytes as token_bytes
+from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES
 from nemo_brorl.launcher.planner.step_time import StageTime, StepTime
 from nemo_brorl.launcher.planner.workload import Lengths, MicroBatches, Workload
 

@@ -12,9 +12,9 @@ from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.memory_plan import EnginePlan
-from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES
 from nemo_brorl.launcher.planner.model_cost import Cut as EngineCut
 from nemo_brorl.launcher.planner.model_cost import active_parameters, forward_flops, key_value_bytes, rank_parameters
+from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES
 from nemo_brorl.launcher.planner.workload import Workload
 
 _MAX_ROLLOUTS = 4096  # of one engine that are followed one by one; more are scaled down with their slots

@@ -9,8 +9,8 @@ from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.launcher.planner.hardware import Hardware
-from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES, PolicyBytes
 from nemo_brorl.launcher.planner.model_cost import Cut, rank_parameters
+from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES, PolicyBytes
 from nemo_brorl.launcher.planner.workload import Engines, Workload
 
 # Assumed, GiB of host memory of a process with its imports and a CUDA context.

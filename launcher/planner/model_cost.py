@@ -182,8 +182,8 @@ def mlp_activations(
     kind: LayerKind = LayerKind(),
     is_moe: bool = False,
 ) -> float:
-    """The part of `layer_activations` that is inside the MLP, or inside the experts: tokens in the order of experts, and
-    the router's probabilities in fp32."""
+    """The part of `layer_activations` that is inside the MLP, or inside the experts: tokens in the order of experts,
+    and the router's probabilities in fp32."""
     numbers = 3.0 if kind.is_gated else 2.0
     if shape.moe is None or not is_moe:
         return numbers * number_bytes * shape.ffn_size / cut.tensor

@@ -16,8 +16,8 @@ from nemo_brorl.launcher.planner.hardware import Hardware, configured_hardware
 from nemo_brorl.launcher.planner.host_memory import NodeMemory, node_memory
 from nemo_brorl.launcher.planner.known_models import find_shape
 from nemo_brorl.launcher.planner.memory_plan import EnginePlan, engine_plan, gpu_memory
-from nemo_brorl.launcher.planner.policy_memory import policy_bytes
 from nemo_brorl.launcher.planner.model_cost import Cut
+from nemo_brorl.launcher.planner.policy_memory import policy_bytes
 from nemo_brorl.launcher.planner.step_time import StepTime, step_time
 from nemo_brorl.launcher.planner.workload import (
     ASSUMED,

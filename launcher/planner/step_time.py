@@ -11,7 +11,6 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.launcher.planner.generation_time import GenerationTime, generation_time
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.memory_plan import EnginePlan
-from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES, policy_bytes
 from nemo_brorl.launcher.planner.model_cost import (
     Cut,
     active_parameters,
@@ -19,6 +18,7 @@ from nemo_brorl.launcher.planner.model_cost import (
     forward_flops,
     rank_parameters,
 )
+from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES, policy_bytes
 from nemo_brorl.launcher.planner.workload import Engines, MicroBatches, Workload
 
 HALF_SPEED_TOKENS = 512  # assumed: a micro-batch of so many tokens on a rank reaches half of what a large one does
