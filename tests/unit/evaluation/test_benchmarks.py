@@ -14,7 +14,7 @@ from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig, EvaluationCon
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.benchmarks import Benchmark, held_out_prompts, read_benchmarks
-from nemo_brorl.tasks.verifiers.registry import find
+from nemo_brorl.tasks.verifiers.registry import judge
 from tests.support.tiny_model import make_tokenizer
 
 
@@ -39,7 +39,8 @@ def read(tokenizer: ChatTokenizer, *benchmarks: str, overrides: Sequence[str] = 
 
 def solved(benchmark: Benchmark, index: int, response: str) -> float:
     prompt = benchmark.prompts[index]
-    return find(prompt.verifier).score(prompt.payload, response)
+    score, _ = judge(prompt.verifier, prompt.payload, response)
+    return score
 
 
 def test_a_file_of_math_problems_is_asked_in_its_order(tokenizer: ChatTokenizer, tmp_path: Path) -> None:

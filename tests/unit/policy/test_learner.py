@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 from nemo_brorl.config.schema import BroRLConfig, CovarianceConfig
 from nemo_brorl.core.errors import CheckpointError
+from nemo_brorl.core.file_sums import SUMS
 from nemo_brorl.policy.weights.hf_log_probs import hf_log_probs
 from tests.support.model_factory import VOCAB_SIZE, as_trajectories, make_config, make_model, make_plan
 
@@ -196,6 +198,9 @@ def test_a_checkpoint_with_a_damaged_file_is_refused(
     learner = new_learner(model_folder, make_config())
     learner.save(tmp_path)
     (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:20])
+    with pytest.raises(CheckpointError, match=f"damaged since it was saved: .*/{re.escape(file)} has 20 of"):
+        learner.load(tmp_path)
+    (tmp_path / SUMS).unlink()  # as an earlier version left it
     with pytest.raises(CheckpointError, match="cannot be read"):
         learner.load(tmp_path)
 

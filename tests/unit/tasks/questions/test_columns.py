@@ -14,7 +14,7 @@ from nemo_brorl.tasks.questions.columns import PRESETS, RowFormat, question_of, 
 from nemo_brorl.tasks.questions.paths import ABSENT, value_at
 from nemo_brorl.tasks.questions.questions import BadRow, Question
 from nemo_brorl.tasks.questions.sources import make_source
-from nemo_brorl.tasks.verifiers.registry import find
+from nemo_brorl.tasks.verifiers.registry import judge
 from tests.unit.tasks.questions.files import write_jsonl, write_parquet
 
 PLAIN = (RowFormat("prompt", "answer", "exact_match"),)
@@ -203,5 +203,5 @@ def test_rows_of_another_kind_are_passed_over(tmp_path: Path) -> None:
 )
 def test_verifiers_score_what_presets_hand_over(preset: str, row: dict[str, Any], right: str, wrong: str) -> None:
     found = question(row, SourceConfig(preset=preset))
-    score = find(found.verifier).score
-    assert (score(found.payload, right), score(found.payload, wrong)) == (1.0, 0.0)
+    scores = [judge(found.verifier, found.payload, response)[0] for response in (right, wrong)]
+    assert scores == [1.0, 0.0]
