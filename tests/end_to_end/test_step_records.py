@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.core.timeline import BETWEEN, top_stages
 from nemo_brorl.core.trace_file import read_spans, timeline_steps
 from tests.support.commands import run
@@ -26,8 +27,7 @@ SMALL = (
     "trainer.save_interval=1",
     "trainer.val_interval=0",
 )
-
-
+OF_TIME = ("time/", "generation/samples_per_s", "generation/tokens_per_s", "sync/seconds", "sync/gib_per_s")
 TENSOR_PARALLEL = ("policy.tensor_model_parallel_size=2", "policy.data_parallel_size=1")
 
 
@@ -42,6 +42,19 @@ def tensor_parallel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("runs") / "tensor_parallel", *TENSOR_PARALLEL)
 
 
+@pytest.fixture(scope="module")
+def data_parallel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("runs") / "data_parallel")
+
+
+def numbers(folder: Path) -> list[dict[str, float]]:
+    """Metrics of every step, but for how long it took."""
+    found: list[dict[str, float]] = []
+    for row in read_metrics(folder / "metrics.jsonl"):
+        found.append({name: value for name, value in row.items() if not name.startswith(OF_TIME)})
+    return found
+
+
 def replayed(folder: Path) -> str:
     return run("replay", str(folder), "--step", "2").output
 
@@ -52,12 +65,18 @@ def test_a_stored_step_of_two_tensor_parallel_ranks_is_the_same_update_bit_for_b
     assert "differ" not in output
 
 
-def test_a_stored_step_of_the_default_job_on_two_data_parallel_ranks_is_too(tmp_path: Path) -> None:
-    folder = trained(tmp_path / "data_parallel")
-    output = replayed(folder)
-    assert OmegaConf.load(folder / "config.yaml").policy.data_parallel_size == 2
+def test_a_stored_step_of_the_default_job_on_two_data_parallel_ranks_is_too(data_parallel: Path) -> None:
+    output = replayed(data_parallel)
+    assert OmegaConf.load(data_parallel / "config.yaml").policy.data_parallel_size == 2
     assert "bit-identical" in output
     assert "differ" not in output
+
+
+def test_what_is_kept_of_steps_changes_no_number_of_them(data_parallel: Path, tmp_path: Path) -> None:
+    without = trained(tmp_path / "without", "store.enabled=false", "timeline.enabled=false")
+    assert not (without / "store").exists()
+    assert not (without / "timeline").exists()
+    assert numbers(without) == numbers(data_parallel)
 
 
 def test_every_step_leaves_a_trace_of_all_processes_whose_stages_are_its_time(tensor_parallel: Path) -> None:
