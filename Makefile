@@ -7,6 +7,7 @@
 # make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
 # make attacks       10,000 attacks on the verifiers, drawn by seed: some hours; ARGS="--count 1000 --seed 7" tries others
 # make fuzz          10,000 hostile settings, data rows, payloads and answers; ARGS="--examples 1000 --seed 7" tries others
+# make campaign      20 faults over a small real run, drawn by seed: kills, stops, a full disk, damaged files; ARGS="--faults 5 --seed 7" tries others
 # make site          the documentation as a site in runs/site, strictly (mkdocs-material)
 # make lint          ruff, mypy, the architecture test
 #
@@ -42,7 +43,7 @@ PYTEST := OMP_NUM_THREADS=1 $(PYTHON) -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STYLE := tests/test_architecture.py tests/test_style.py
 
-.PHONY: help env train real-model base test check test-cluster attacks fuzz lint bench docs site clean
+.PHONY: help env train real-model base test check test-cluster attacks fuzz campaign lint bench docs site clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|WORKERS\)/s/^# //p' Makefile
@@ -86,6 +87,9 @@ attacks: env
 
 fuzz: env
 	OMP_NUM_THREADS=1 nice $(PYTHON) -m tests.fuzz $(ARGS)
+
+campaign: env
+	OMP_NUM_THREADS=1 nice $(PYTHON) -m tests.campaign $(ARGS)
 
 lint: env
 	$(PYTHON) -m ruff check .

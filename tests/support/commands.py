@@ -62,6 +62,10 @@ class Command:
             assert time.monotonic() < deadline, f"waited {timeout_s:g} s"
             time.sleep(0.02)
 
+    def is_alive(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.is_alive()
+
     def processes(self) -> list[psutil.Process]:
         """All that it has started and that is still there."""
         return psutil.Process(self._process.pid).children(recursive=True)

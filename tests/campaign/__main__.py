@@ -1,0 +1,42 @@
+"""Seeded faults over a small real run: `python -m tests.campaign --faults 20 --seed 1`. Each run is resumed until it is
+done, and its metrics are those of the undisturbed one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.campaign.campaign import disturbed, undisturbed
+from tests.campaign.faults import draw
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code: 0 when all faults were survived."""
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
+    parser.add_argument("--faults", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0, help="another one draws others")
+    options = parser.parse_args(arguments)
+    num_wrong = 0
+    with tempfile.TemporaryDirectory(prefix="brorl_campaign_") as scratch:
+        whole = Path(scratch) / "whole"
+        whole_s = undisturbed(whole)
+        say(f"undisturbed: {whole_s:.0f} s")
+        for number, fault in enumerate(draw(options.faults, options.seed), start=1):
+            outcome = disturbed(Path(scratch) / f"run_{number}", fault, whole, whole_s)
+            num_wrong += bool(outcome.wrong)
+            say(f"{number}/{options.faults} {outcome}")
+    say(f"{options.faults - num_wrong} of {options.faults} faults were survived (seed {options.seed})")
+    return 1 if num_wrong else 0
+
+
+def say(text: str) -> None:
+    """Print a line at once: a campaign takes an hour."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,131 @@
+"""One disturbed run after another, each resumed until it is done and held against the undisturbed one."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.campaign.faults import KINDS, Fault, damage_file, kill_driver
+from tests.end_to_end.test_training_run import ONE_OF_EACH, line, rows
+from tests.support.commands import Command, run
+
+MAX_TRIES = 6  # drivers of one run
+GONE_S = 60.0  # until what a driver started is gone, however that ended
+OWN = [*ONE_OF_EACH, "trainer.save_interval=1"]
+NOT_COMPARED = ("generation/",)  # counts what happened to engines
+
+
+@dataclass
+class Outcome:
+    """What became of a run with a fault."""
+
+    fault: Fault
+    done_to: str = ""
+    exits: list[int] = field(default_factory=list)  # of its drivers, in order
+    seconds: float = 0.0
+    wrong: list[str] = field(default_factory=list)  # nothing: it holds
+
+    def __str__(self) -> str:
+        verdict = "; ".join(self.wrong) or "holds"
+        return f"{self.fault} ({self.done_to}): exits {self.exits}, {self.seconds:.0f} s: {verdict}"
+
+
+def undisturbed(folder: Path) -> float:
+    """The run that others are compared with, and its base model beside it. Returns its seconds."""
+    run(*line("sft", folder, *OWN))
+    start = time.monotonic()
+    run(*line("train", folder, *OWN))
+    return time.monotonic() - start
+
+
+def disturbed(folder: Path, fault: Fault, whole: Path, whole_s: float) -> Outcome:
+    """A run with one fault, resumed until it is done."""
+    outcome = Outcome(fault)
+    generator = random.Random(fault.seed)
+    memory_before = shared_memory()
+    start = time.monotonic()
+    first = Command(*line("train", folder, *OWN))
+    wait_until(first, start + fault.at * whole_s)
+    outcome.done_to = strike(first, fault, folder, generator, outcome)
+    end(first, outcome)
+    while outcome.exits[-1] != 0 and len(outcome.exits) < MAX_TRIES:
+        end(Command(*line("train", folder, *OWN)), outcome)
+    outcome.seconds = time.monotonic() - start
+    outcome.wrong += differences(folder, whole)
+    left = shared_memory() - memory_before
+    if left:
+        outcome.wrong.append(f"left in /dev/shm: {sorted(left)}")
+    if (folder / "driver.lock").exists():
+        outcome.wrong.append("driver.lock is left")
+    return outcome
+
+
+def wait_until(command: Command, moment: float) -> None:
+    """Until then, or until the command has ended."""
+    while time.monotonic() < moment and command.is_alive():
+        time.sleep(0.05)
+
+
+def strike(command: Command, fault: Fault, folder: Path, generator: random.Random, outcome: Outcome) -> str:
+    """Do the fault. Returns what was struck."""
+    if not command.is_alive():
+        return "nobody: it had ended"
+    act = KINDS[fault.kind]
+    if act is not None:
+        return act(command, folder, generator)
+    if fault.kind == "file damaged":
+        kill_driver(command, folder, generator)
+        command.wait()
+        return damage_file(folder, generator)
+    second = Command(*line("train", folder, *OWN))
+    code = second.wait()
+    if command.is_alive() and (code != 2 or "is in use by" not in second.errors):
+        outcome.wrong.append(f"the second driver ended with {code}: {second.errors[-500:]}")
+    return "run folder"
+
+
+def end(command: Command, outcome: Outcome) -> None:
+    """Wait for a driver and for all that it started; note its exit, a traceback, what is left."""
+    started = command.processes() if command.is_alive() else []
+    seen = {process.pid: process for process in started}
+    while command.is_alive():
+        for process in command.processes():
+            seen[process.pid] = process
+        time.sleep(0.5)
+    outcome.exits.append(command.wait())
+    if "Traceback" in command.errors:
+        outcome.wrong.append(f"a traceback: {command.errors[-800:]}")
+    _, alive = psutil.wait_procs(list(seen.values()), timeout=GONE_S)
+    for process in alive:
+        outcome.wrong.append(f"left behind: {process}")
+        process.kill()
+
+
+def differences(folder: Path, whole: Path) -> list[str]:
+    """What is not as in the undisturbed run: number of rows, names of metrics."""
+    found, expected = compared(rows(folder)), compared(rows(whole))
+    if len(found) != len(expected):
+        return [f"{len(found)} rows, not {len(expected)}"]
+    names: set[str] = set()
+    for row, other in zip(found, expected, strict=True):
+        names |= {name for name in row.keys() | other.keys() if row.get(name) != other.get(name)}
+    return [f"other metrics: {', '.join(sorted(names))}"] if names else []
+
+
+def compared(table: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows without what a fault may change."""
+    kept: list[dict[str, Any]] = []
+    for row in table:
+        kept.append({name: value for name, value in row.items() if not name.startswith(NOT_COMPARED)})
+    return kept
+
+
+def shared_memory() -> set[str]:
+    """Names in /dev/shm."""
+    return {path.name for path in Path("/dev/shm").iterdir()}
