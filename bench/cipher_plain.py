@@ -146,8 +146,8 @@ def learn(
 
 
 @torch.no_grad()
-def success(model: PreTrainedModel, questions: Questions, places: range) -> float:
-    """Mean probability of the right answers."""
+def chances(model: PreTrainedModel, questions: Questions, places: range) -> Tensor:
+    """Probability of each right answer."""
     longest = max(len(answer) for answer in questions.answers)
     padded = []
     for place in places:
@@ -155,7 +155,17 @@ def success(model: PreTrainedModel, questions: Questions, places: range) -> floa
         padded.append(answer + [questions.end] * (longest - len(answer)))
     answers = torch.tensor(padded)
     scored = log_probs(model, questions.prompts[places.start : places.stop], 1, answers)
-    return float((scored * until_end(answers, questions.end)).sum(dim=1).exp().mean())
+    return (scored * until_end(answers, questions.end)).sum(dim=1).exp()
+
+
+def show_keep_rates(questions: Questions, sizes: Sequence[int]) -> None:
+    """Of the base, by its own probabilities: groups that disagree, and rollouts for a full batch of them."""
+    model = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    right = chances(model, questions, range(len(questions.answers))).double()
+    print(f"right with {float(right.mean()):.2g} over {len(right):,} questions")
+    for size in sizes:
+        kept = float((1 - (1 - right) ** size - right**size).mean())
+        print(f"N = {size}: {kept:.2%} of groups disagree, {ROLLOUTS / kept:,.0f} rollouts for the first full batch")
 
 
 class Run:
@@ -224,7 +234,8 @@ def train(questions: Questions, size: int, advantage: str, rate: float, seed: in
         if run.num_sampled >= measured_at:
             line = {"n": size, "advantage": advantage, "lr": rate, "fill": options.fill, "seed": seed,
                     "sampled": run.num_sampled, "updates": run.num_updates, "successes": run.num_right,
-                    "pass@1": success(run.model, questions, places), "seconds": time.monotonic() - started}  # fmt: skip
+                    "pass@1": float(chances(run.model, questions, places).mean()),
+                    "seconds": time.monotonic() - started}  # fmt: skip
             with options.output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             measured_at = run.num_sampled + options.interval * ROLLOUTS
@@ -250,6 +261,7 @@ def main() -> None:
     parser.add_argument("--interval", type=int, default=10, help="steps between measurements")
     parser.add_argument("--report", action="store_true", help="measure on the questions that nothing was chosen with")
     parser.add_argument("--tables", action="store_true", help="table and figure of what the output holds, no run")
+    parser.add_argument("--keep-rates", action="store_true", help="of the base, over 4,096 questions; no run")
     options = parser.parse_args()
     if options.tables:
         curves = read_curves(options.output.read_text(encoding="utf-8").splitlines())
@@ -257,6 +269,9 @@ def main() -> None:
         draw(curves, options.output.with_suffix(".png"))
         return
     torch.set_num_threads(1)
+    if options.keep_rates:
+        show_keep_rates(Questions(options.questions, 4096), options.sizes)
+        return
     needed = options.steps * ROLLOUTS // min(options.sizes) + 2 * HELD_OUT + ROLLOUTS
     questions = Questions(options.questions, needed)
     for seed, advantage, rate, size in itertools.product(
