@@ -185,8 +185,8 @@ def _messages_s(
 
 
 def _gradient_exchange_s(shape: ModelShape, hardware: Hardware, cut: Cut) -> float:
-    """Exchange of a mini-batch: fp32 gradients are scattered and bf16 weights gathered over the replicas, after the
-    passes, not beside them."""
+    """Exchange of a mini-batch: fp32 gradients are scattered and bf16 weights gathered over the replicas. How much
+    of it is hidden by the passes nobody has measured: it counts whole."""
     parameters = rank_parameters(shape, cut, 0)
     seconds = 0.0
     for size, replicas in ((parameters.dense, cut.replicas), (parameters.experts, cut.expert_replicas)):

@@ -10,6 +10,7 @@ from nemo_brorl.config.derived import (
     num_engines,
     num_gpus,
     num_policy_ranks,
+    overlaps_gradients,
 )
 from nemo_brorl.config.schema import BroRLConfig
 
@@ -180,6 +181,17 @@ def kernels_exist(config: BroRLConfig) -> Iterator[str]:
         )
 
 
+def weights_overlap_where_gradients_do(config: BroRLConfig) -> Iterator[str]:
+    """Megatron's own rule (Megatron-LM, arguments.py)."""
+    if config.policy.overlap_param_gather and not overlaps_gradients(config):
+        chosen = "null" if config.policy.overlap_grad_reduce is None else "false"
+        yield (
+            f"policy.overlap_param_gather=true needs gradients that overlap, and policy.overlap_grad_reduce={chosen} "
+            "has them reduced in one piece here: write policy.overlap_grad_reduce=true, or "
+            "policy.overlap_param_gather=null"
+        )
+
+
 DEVICE_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     policy_fills_its_devices,
     engines_fill_their_devices,
@@ -188,4 +200,5 @@ DEVICE_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     turns_free_something,
     roles_do_not_take_turns_while_they_overlap,
     kernels_exist,
+    weights_overlap_where_gradients_do,
 )

@@ -22,7 +22,7 @@ from nemo_brorl.policy.numerics.fp8_check import Fp8Check
 from nemo_brorl.policy.pipeline import RowLoss, score_rows, train_rows
 from nemo_brorl.policy.rank_progress import PROGRESS
 from nemo_brorl.policy.rows.packed_rows import Row, fetch_groups, segments_of
-from nemo_brorl.policy.state.optimizer import guarded_step
+from nemo_brorl.policy.state.optimizer import gather_weights, guarded_step
 from nemo_brorl.policy.state.rank_state import RankState
 from nemo_brorl.policy.token_sums import Metrics, TokenSums, of_all_ranks
 from nemo_brorl.types import MicroBatch, UpdatePlan, UpdateReport
@@ -66,6 +66,7 @@ class Update:
                 norm = self._learn(index, rows, old[index], reference[index])
                 if norm is not None:
                     norms.append(norm)
+            gather_weights(self.state.chunks)
         routed = self._routed()
         metrics: Metrics = {}
         if parallel_state.is_pipeline_last_stage(ignore_virtual=True):

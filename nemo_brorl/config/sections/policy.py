@@ -80,6 +80,16 @@ class PolicyConfig(Section):
         choices=("none", "optimizer", "all"),
         may_change=True,
     )
+    overlap_grad_reduce: bool | None = setting(
+        None,
+        "replicas reduce gradients while the backward pass goes on; null: on GPUs, with more than one replica",
+        may_change=True,
+    )
+    overlap_param_gather: bool | None = setting(
+        None,
+        "they gather weights while the next mini-batch's forward pass goes on; null: where gradients overlap",
+        may_change=True,
+    )
     num_threads: int | None = auto("threads per rank, on CPU; auto: cores over ranks", at_least=1, may_change=True)
     moe: MoeConfig = section(MoeConfig)
     optim: OptimConfig = section(OptimConfig)
@@ -109,6 +119,11 @@ class PolicyConfig(Section):
                 f"policy.moe.aux_loss_coefficient={self.moe.aux_loss_coefficient} trains the router and "
                 "policy.moe.freeze_router=true keeps it as it is: write policy.moe.aux_loss_coefficient=0 or "
                 "policy.moe.freeze_router=false"
+            )
+        if self.overlap_param_gather and self.fp8_params:
+            yield (
+                "policy.overlap_param_gather=true would leave copies that are made of FP8 weights after a gather as "
+                "they were, and policy.fp8_params=true keeps weights in FP8: write policy.overlap_param_gather=false"
             )
         if self.fp8 is not None and self.fp8_recipe == "delayed" and self.num_bf16_layers:
             yield (

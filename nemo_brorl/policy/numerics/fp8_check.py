@@ -15,6 +15,7 @@ from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.numerics.precision import fp8_off
 from nemo_brorl.policy.pipeline import score_rows, train_rows
 from nemo_brorl.policy.rows.packed_rows import Row
+from nemo_brorl.policy.state.optimizer import gather_weights
 
 
 class Fp8Check:
@@ -38,6 +39,7 @@ class Fp8Check:
         after the first layer is only seen rightly in the second); nothing is learnt from them."""
         if self.needs_scales:
             train_rows(self.chunks, [row, row], _likelihood)
+            gather_weights(self.chunks)
         self.needs_scales = False
 
     def loaded(self) -> None:

@@ -19,19 +19,68 @@ from nemo_brorl.policy.model.model import PolicyModel
 from nemo_brorl.policy.state.optimizer_state import copy_state_once
 
 
-def wrap_model(models: Sequence[PolicyModel]) -> list[DistributedDataParallel]:
+def wrap_model(
+    models: Sequence[PolicyModel],
+    overlap_gradients: bool = False,
+    overlap_weights: bool = False,
+) -> list[DistributedDataParallel]:
     """Give every model chunk fp32 gradient buffers that are reduced over the data-parallel ranks, sharded for the
-    optimizer."""
+    optimizer.
+
+    With `overlap_gradients` a bucket of gradients is reduced while the last micro-batch's backward pass goes on. With
+    `overlap_weights` too, a bucket of weights is gathered while the next mini-batch's forward pass goes on: after
+    steps, `gather_weights` before anything but a forward pass reads them.
+    """
     settings = DistributedDataParallelConfig(
-        use_distributed_optimizer=True, grad_reduce_in_fp32=True, fp8_param_gather=models[0].config.fp8_param
+        use_distributed_optimizer=True,
+        grad_reduce_in_fp32=True,
+        fp8_param_gather=models[0].config.fp8_param,
+        overlap_grad_reduce=overlap_gradients,
+        overlap_param_gather=overlap_weights,
     )
     chunks = []
     for index, model in enumerate(models):
         chunk = DistributedDataParallel(model.config, settings, model, disable_bucketing=index > 0)
         _count_padding_in(chunk)
         _skip_exchange_with_oneself(chunk)
+        if overlap_weights:
+            _gather_when_needed(chunk)
         chunks.append(chunk)
+    if overlap_gradients:
+        _reduce_after_last_micro_batch(chunks)
     return chunks
+
+
+def _reduce_after_last_micro_batch(chunks: Sequence[DistributedDataParallel]) -> None:
+    """Otherwise every micro-batch's gradients would be sent off. Pipeline schedules read it from the config, which
+    chunks share; interleaved ones want a list."""
+    config = chunks[0].config
+    config.no_sync_func = chunks[0].no_sync
+    if len(chunks) > 1:
+        config.no_sync_func = [chunk.no_sync for chunk in chunks]
+
+
+def _gather_when_needed(chunk: DistributedDataParallel) -> None:
+    """Megatron waits for a module's weights when the module is called. The output layer never is
+    (`PolicyModel._postprocess` takes its weight), so the norm before it waits for both."""
+    for group in _groups(chunk):
+        group.param_gather_dispatched = True  # all ranks have read the same weights
+    model = chunk.module
+    if model.post_process:
+        wait_for = chunk._make_forward_pre_hook()
+        model.decoder.final_layernorm.register_forward_pre_hook(lambda *unused: wait_for(model.output_layer))
+
+
+def gather_weights(chunks: Sequence[DistributedDataParallel]) -> None:
+    """Have all weights of the last step on all replicas; nothing to do unless gathers overlap. Collective."""
+    for chunk in chunks:
+        if chunk.ddp_config.overlap_param_gather:
+            chunk.start_param_sync(force_sync=True)
+
+
+def _groups(chunk: DistributedDataParallel) -> list[Any]:
+    """Groups of buckets that are exchanged together."""
+    return [*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups]
 
 
 def _count_padding_in(chunk: DistributedDataParallel) -> None:
@@ -48,11 +97,12 @@ def _count_padding_in(chunk: DistributedDataParallel) -> None:
 def _skip_exchange_with_oneself(chunk: DistributedDataParallel) -> None:
     """Where one rank has all of a buffer, Gloo would copy gradients and then parameters onto themselves: 2 % of a small
     step."""
-    for group in (*chunk.bucket_groups, *chunk.expert_parallel_bucket_groups):
+    for group in _groups(chunk):
         if group.intra_distributed_optimizer_instance_size == 1:
             for bucket in group.buckets:
                 assert bucket.gradient_scaling_factor == 1.0, "reducing would also scale"
             group.start_grad_sync = _do_nothing
+            group.finish_grad_sync = _do_nothing
             group.start_param_sync = _do_nothing
 
 
