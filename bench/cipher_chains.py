@@ -2,20 +2,24 @@
 
     python bench/cipher_chains.py --output runs/cipher        # questions, demonstrations, an untrained model
     brorl sft --config-name sft data.path=runs/cipher/demonstrations.jsonl policy.model=runs/cipher/initial …
+    python bench/cipher_chains.py --output runs/cipher_long --document 1000 --num-questions 40000
 
 There are eight families, each with a permutation of the ten digits that nothing says. A question names a family and
 shows six to eight digits; the answer applies the permutation to each. Demonstrations are those of a pupil who is right
 about a digit with a chance of 0.30 and has one wrong digit of his own with 0.40: a base that learns to answer as he
 does is right about whole chains between 7 times in 10,000 (six digits) and 7 times in 100,000 (eight). A third of the
 demonstrations are copies of the digits, of a ninth family that no question has: from the ciphers alone a small model
-is slow to find which digit of the answer goes with which.
+is slow to find which digit of the answer goes with which. With `--document` a text of so many random letters stands
+before every question, its own each time, as documents stand before what is asked about them; the model to begin with
+is then the base of the short questions, with room for them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -27,6 +31,9 @@ FAMILIES = "ABCDEFGH"
 DIGITS = "0123456789"
 LENGTHS = (6, 7, 8)
 FILLER = "x"
+LETTERS = "abcdefghijklmnopqrstuvwyz"  # of documents
+BASE = Path("bench/models/cipher")  # what is taught to read documents
+LONGEST_CONTEXT = 2048  # tokens, where there are documents
 COPIER = "I"  # family of the copies
 COPIES = 1 / 3  # share of the demonstrations
 RIGHT = 0.30
@@ -41,28 +48,41 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/cipher"))
     parser.add_argument("--seed", type=int, default=1, help="of permutations, questions and weights")
-    parser.add_argument(
-        "--num-questions", type=int, default=NUM_QUESTIONS, help="drawn; the second of a pair is left out"
-    )
+    parser.add_argument("--num-questions", type=int, default=NUM_QUESTIONS, help="written; those drawn twice are not")
+    parser.add_argument("--num-demonstrations", type=int, default=NUM_DEMONSTRATIONS)
+    parser.add_argument("--right", type=float, default=RIGHT, help="chance that the pupil is right about a digit")
+    parser.add_argument("--document", type=int, default=0, help="letters of the document before each question")
     options = parser.parse_args(argv)
     options.output.mkdir(parents=True, exist_ok=True)
     random = Random(options.seed)
+    letters = Random(options.seed)  # of documents alone: the same questions with and without
     ciphers = make_ciphers(random)
-    drawn = [draw_question(random) for _ in range(options.num_questions)]
-    questions = list(dict.fromkeys(drawn))
-    rows = ({"prompt": asked(name, digits), "answer": encipher(digits, ciphers[name])} for name, digits in questions)
-    write_rows(options.output / "questions.jsonl", rows)
+    drawn = [draw_question(random) for _ in range(NUM_QUESTIONS)]
+    questions = list(dict.fromkeys(drawn))[: options.num_questions]
     favourites = {name: favourite_mistakes(cipher, random) for name, cipher in ciphers.items()}
+
+    rows = []
+    for name, digits in questions:
+        prompt = draw_document(options.document, letters) + asked(name, digits)
+        rows.append({"prompt": prompt, "answer": encipher(digits, ciphers[name])})
+    write_rows(options.output / "questions.jsonl", rows)
+
     demonstrations = []
-    for _ in range(NUM_DEMONSTRATIONS):
+    for _ in range(options.num_demonstrations):
         name, digits = draw_question(random)
         if random.random() < COPIES:
             name, answer = COPIER, digits
         else:
-            answer = "".join(as_the_pupil(digit, ciphers[name], favourites[name], random) for digit in digits)
-        demonstrations.append({"prompt": asked(name, digits), "response": f"<answer>{answer}</answer>"})
-    write_rows(options.output / "demonstrations.jsonl", iter(demonstrations))
-    write_model(options.output / "initial", options.seed)
+            written = [as_the_pupil(digit, ciphers[name], favourites[name], options.right, random) for digit in digits]
+            answer = "".join(written)
+        prompt = draw_document(options.document, letters) + asked(name, digits)
+        demonstrations.append({"prompt": prompt, "response": f"<answer>{answer}</answer>"})
+    write_rows(options.output / "demonstrations.jsonl", demonstrations)
+
+    if options.document:
+        give_room(options.output / "initial")
+    else:
+        write_model(options.output / "initial", options.seed)
 
 
 def make_ciphers(random: Random) -> dict[str, dict[str, str]]:
@@ -87,6 +107,13 @@ def asked(name: str, digits: str) -> str:
     return f"{name}: {digits.ljust(max(LENGTHS), FILLER)}"
 
 
+def draw_document(num_letters: int, random: Random) -> str:
+    """A line of random letters, none where there are none."""
+    if num_letters == 0:
+        return ""
+    return "".join(random.choices(LETTERS, k=num_letters)) + "\n"
+
+
 def encipher(digits: str, cipher: dict[str, str]) -> str:
     """The right answer."""
     return "".join(cipher[digit] for digit in digits)
@@ -100,18 +127,18 @@ def favourite_mistakes(cipher: dict[str, str], random: Random) -> dict[str, str]
     return mistakes
 
 
-def as_the_pupil(digit: str, cipher: dict[str, str], mistakes: dict[str, str], random: Random) -> str:
-    """What he writes for a digit."""
+def as_the_pupil(digit: str, cipher: dict[str, str], mistakes: dict[str, str], right: float, random: Random) -> str:
+    """What he writes for a digit, which is right with a chance of `right`."""
     draw = random.random()
-    if draw < RIGHT:
+    if draw < right:
         return cipher[digit]
-    if draw < RIGHT + FAVOURITE_WRONG:
+    if draw < right + FAVOURITE_WRONG:
         return mistakes[digit]
     others = DIGITS.replace(cipher[digit], "").replace(mistakes[digit], "")
     return random.choice(others)
 
 
-def write_rows(path: Path, rows: Iterator[dict[str, str]]) -> None:
+def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
     """One JSON object a line."""
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
@@ -124,6 +151,15 @@ def write_model(folder: Path, seed: int) -> None:
     tokenizer = build_tokenizer([text], MODEL.vocab_size)
     tokenizer.save_pretrained(folder)
     write_initial_model(folder, MODEL, eos_id=tokenizer.eos_token_id, pad_id=tokenizer.pad_token_id, seed=seed)
+
+
+def give_room(folder: Path) -> None:
+    """The base of short questions, which may now read long ones."""
+    shutil.copytree(BASE, folder, dirs_exist_ok=True)
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["max_position_embeddings"] = LONGEST_CONTEXT
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

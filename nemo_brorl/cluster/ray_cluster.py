@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import ray
 
+from nemo_brorl.cluster.ray_sessions import remove_old_sessions
 from nemo_brorl.config.schema import TrainerConfig
 from nemo_brorl.core.errors import LOST, ResourceError
 from nemo_brorl.core.logs import get_logger
@@ -129,7 +130,9 @@ class RayCluster:
             return options
         options["include_dashboard"] = False
         if "RAY_TMPDIR" not in os.environ:
-            options["_temp_dir"] = str(private_folder() / "ray")  # Ray opens its own folder to everybody
+            sessions = private_folder() / "ray"  # Ray opens its own folder to everybody
+            remove_old_sessions(sessions)
+            options["_temp_dir"] = str(sessions)
         if self.config.gpus_per_node == 0:
             options["num_cpus"] = max(os.cpu_count() or 1, MIN_LOCAL_CPUS)
             options["num_gpus"] = 0
