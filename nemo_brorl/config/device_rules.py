@@ -192,6 +192,15 @@ def weights_overlap_where_gradients_do(config: BroRLConfig) -> Iterator[str]:
         )
 
 
+def profiles_have_their_device(config: BroRLConfig) -> Iterator[str]:
+    if num_gpus(config) > 0:
+        return
+    if config.profile.kind == "nsys":
+        yield "profile.kind=nsys records what GPUs do and there are none (trainer.gpus_per_node=0): write torch"
+    if config.profile.memory_snapshot:
+        yield "profile.memory_snapshot=true is of GPU memory and there is none (trainer.gpus_per_node=0): write false"
+
+
 DEVICE_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     policy_fills_its_devices,
     engines_fill_their_devices,
@@ -201,4 +210,5 @@ DEVICE_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     roles_do_not_take_turns_while_they_overlap,
     kernels_exist,
     weights_overlap_where_gradients_do,
+    profiles_have_their_device,
 )

@@ -4,11 +4,14 @@ ask before any rank starts."""
 from __future__ import annotations
 
 import os
+import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nemo_brorl.config.derived import data_parallel_size, weight_transport
-from nemo_brorl.config.schema import BroRLConfig, ProfileConfig
+from nemo_brorl.config.schema import BroRLConfig
 
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
@@ -93,13 +96,33 @@ def _without_expandable_segments(settings: str) -> str:
     return ",".join(kept)
 
 
-def nsight_options(settings: ProfileConfig, rank: int) -> dict[str, str] | None:
+def rank_process(config: BroRLConfig, model_folder: Path, rank: int) -> dict[str, Any]:
+    """Ray's runtime environment of a rank's process. Makes the folder that nsys writes to."""
+    environment = rank_environment(config, model_folder)
+    process: dict[str, Any] = {"env_vars": environment}
+    options = nsight_options(config, rank)
+    if options is not None:
+        process["nsight"] = options
+        profile_folder(config).mkdir(parents=True, exist_ok=True)
+        # behind nsys Ray starts the first "python" of the PATH, whichever that is
+        environment["PATH"] = f"{Path(sys.executable).parent}:${{PATH}}"
+    return process
+
+
+def profile_folder(config: BroRLConfig) -> Path:
+    """Where profiles of a run lie."""
+    return Path(config.exp_manager.explicit_log_dir).absolute() / "profiles"
+
+
+def nsight_options(config: BroRLConfig, rank: int) -> dict[str, str] | None:
     """Options of nsys for a rank, as Ray's runtime environment takes them; None: it does not run under nsys."""
+    settings = config.profile
     if settings.kind != "nsys" or rank not in settings.ranks:
         return None
+    report = str(profile_folder(config) / f"nsys_rank_{rank}_%p")
     return {
         "t": "cuda,nvtx,cublas,cudnn",
         "capture-range": "cudaProfilerApi",
         "capture-range-end": "repeat",
-        "o": f"'policy_rank_{rank}_%p'",
+        "o": re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", report),  # for the shell through which Ray starts it
     }

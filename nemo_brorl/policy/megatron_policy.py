@@ -19,7 +19,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError, RankLostError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
-from nemo_brorl.policy.layout import layout_of, nsight_options, rank_environment
+from nemo_brorl.policy.layout import layout_of, rank_process
 from nemo_brorl.policy.rank_progress import POLL_GROUP, ProgressPoll, values_of
 from nemo_brorl.policy.weights.weight_source import SLICE_S, Calls, WeightSource
 from nemo_brorl.policy.worker import LearnerMethod, PolicyWorker
@@ -82,13 +82,9 @@ class MegatronPolicy:
             num_cpus=_CPUS_PER_RANK,
             concurrency_groups={POLL_GROUP: 1},
         )(PolicyWorker)
-        environment = rank_environment(config, self.model_folder)
         ranks = []
         for number in range(self.layout.world_size):
-            process: dict[str, Any] = {"env_vars": environment}
-            nsight = nsight_options(config.profile, number)
-            if nsight is not None:
-                process["nsight"] = nsight
+            process = rank_process(config, self.model_folder, number)
             placed = actor.options(runtime_env=process, **places.policy_options(number))
             ranks.append(placed.remote(config, self.layout, self.model_folder, number))
         return ranks

@@ -18,7 +18,6 @@ from nemo_brorl.config.schema import ProfileConfig
 from nemo_brorl.core.files import replacing
 from nemo_brorl.core.logs import get_logger
 
-FOLDER = "profiles"
 MAX_EVENTS = 100_000  # allocations that a memory snapshot remembers
 
 _log = get_logger(__name__)
@@ -30,13 +29,13 @@ class Profiling:
     def __init__(
         self,
         settings: ProfileConfig,
-        run_folder: Path,
+        folder: Path,
         rank: int,
         cuda: Any = torch.cuda,
     ) -> None:
-        """`cuda`: torch's module, or a test's."""
+        """`folder` of profiles; `cuda`: torch's module, or a test's."""
         self.settings = settings
-        self.folder = run_folder.absolute() / FOLDER
+        self.folder = folder
         self.rank = rank
         self.cuda = cuda
         self.keeps_memory = settings.memory_snapshot and cuda.is_available()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.logs import get_logger, setup_logging
-from nemo_brorl.policy.layout import ParallelLayout
+from nemo_brorl.policy.layout import ParallelLayout, profile_folder
 from nemo_brorl.policy.rank_progress import PROGRESS, RankAnswer, RankProgress, tracked
 from nemo_brorl.types import BucketNotice, Float32, UpdatePlan, WeightBucket, WeightLink
 
@@ -96,8 +96,7 @@ class PolicyWorker:
             process_groups.choose_interface(process_groups.this_host(is_single_node=False))
         seed = self.config.trainer.seed
         process_groups.open_groups(self.layout, self.rank, self.store, self.device, seed)
-        run_folder = Path(self.config.exp_manager.explicit_log_dir)
-        self.profiling = Profiling(self.config.profile, run_folder, self.rank)
+        self.profiling = Profiling(self.config.profile, profile_folder(self.config), self.rank)
         self.learner = Learner(self.config, self.layout, self.model_folder, self.device)
         # imports and model stay: Megatron collects garbage in every save, and looks at all of them otherwise
         gc.freeze()

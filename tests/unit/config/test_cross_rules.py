@@ -88,6 +88,7 @@ WRONG = [
     ),
     ([*ON_GPUS, "generation.weight_transport=collective"], "refuses two processes on one GPU"),
     (["generation.weight_bucket_mib=0"], "generation.weight_bucket_mib=0.0 is out of range: write a number above 0"),
+    (["profile.memory_snapshot=true"], "there is none (trainer.gpus_per_node=0): write false"),
     (["policy.attention=flex"], "policy.attention=flex needs GPUs"),
     (["policy.attention=flash"], "policy.attention=flash needs GPUs"),
     (
