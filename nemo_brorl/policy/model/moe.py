@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from megatron.core import parallel_state
+from megatron.core.transformer.moe.moe_layer import MoELayer
 from megatron.core.transformer.moe.router import TopKRouter
 from torch import Tensor
 
@@ -185,16 +186,36 @@ def moe_settings(
 
 
 def prepare_experts(config: MoeConfig, models: Sequence[torch.nn.Module]) -> None:
-    """Set which buffers the gradients of experts and routers go to. Call it before gradient buffers are made.
+    """Set which buffers the gradients of experts and routers go to, and what is kept of a row. Call it before gradient
+    buffers are made.
 
     Megatron gives experts buffers and an optimizer of their own only where expert parallelism is on. With them always,
     the checkpoint of one layout has the parts that another one looks for. A frozen router is saved and exported all the
     same.
     """
     for model in models:
+        for module in model.modules():
+            if isinstance(module, MoELayer):
+                _forget_rows(module.token_dispatcher)
         for name, param in model.named_parameters():
             if ".mlp.experts." in name:
                 # Megatron's word for: not over the ranks that dense parameters are reduced over
                 param.allreduce = False
             elif name.endswith(".mlp.router.weight"):
                 param.requires_grad_(not config.freeze_router)
+
+
+def _forget_rows(dispatcher: Any) -> None:
+    """Have a layer's dispatcher keep nothing of a row that it has put together again. Megatron's keeps the
+    probabilities until the next row, and through them the graph that they come from: of a layer that was recomputed in
+    a backward pass, its input and the gradient of that."""
+    combine = dispatcher.combine_postprocess
+
+    def combine_and_forget(tokens: Tensor) -> Tensor:
+        output: Tensor = combine(tokens)
+        dispatcher.probs = None
+        dispatcher.routing_map = None
+        dispatcher.reversed_local_input_permutation_mapping = None
+        return output
+
+    dispatcher.combine_postprocess = combine_and_forget

@@ -144,3 +144,19 @@ def test_logits_of_a_bf16_router_are_rounded_as_the_samplers(
     is_clear = logits.sort(1, descending=True).values.diff(dim=1)[:, gate.top_k - 1] < 0
     assert torch.equal(routes[is_clear], chosen[is_clear])
     assert is_clear.sum() > 400
+
+
+@pytest.mark.parametrize("recompute", [None, "selective", "full"])
+def test_a_layer_keeps_nothing_of_a_row_after_it(
+    recompute: str | None, moe_folder: Path, new_learner: Callable[[Path, BroRLConfig], Any]
+) -> None:
+    """Probabilities would keep the graph that they come from."""
+    from megatron.core.transformer.moe.moe_layer import MoELayer
+
+    learner = new_learner(moe_folder, make_config(recompute=recompute))
+    gradients(learner, 1.0)
+    layers = [module for module in learner.state.models[0].modules() if isinstance(module, MoELayer)]
+    assert len(layers) == 3
+    for layer in layers:
+        assert layer.token_dispatcher.probs is None
+        assert layer.token_dispatcher.routing_map is None
