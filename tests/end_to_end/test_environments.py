@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from nemo_brorl.core.console import Console
@@ -136,10 +138,11 @@ SMALL = [
     "rollouts.max_response_tokens=280", "rollouts.max_turn_tokens=10", "generation.max_model_len=500",
     "dynamic_sampling.enabled=false", "policy.tokens_per_micro_batch=8192", "algorithm.num_mini_batches=1",
     "evaluation.num_prompts=2", "evaluation.samples_per_prompt=2", "data.max_prompt_tokens=200",
-    "trainer.max_steps=3", "trainer.val_interval=3", "trainer.save_interval=1", "trainer.rehearsal=false",
-    "generation.num_engines=1", "rewards.num_workers=1", "rollouts.save_samples=0",
+    "trainer.val_interval=1", "trainer.save_interval=1", "trainer.rehearsal=false", "parity.enabled=false",
+    "generation.num_engines=1", "rewards.num_workers=1", "rollouts.save_samples=0", "policy.data_parallel_size=1",
 ]  # fmt: skip
 VOLATILE = ("time/", "generation/", "sync/")  # how fast, and what was in the cache
+OF_THE_MOMENT = {"groups": [], "rollouts": ["engine", "sampled_at", "sampling_s", "scored_at", "scoring_s"]}  # columns
 
 
 def line(base: Path, folder: Path, *overrides: str) -> list[str]:
@@ -151,24 +154,29 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in json.loads(row).items() if not name.startswith(VOLATILE)} for row in text]
 
 
-def num_rows(folder: Path) -> int:
-    path = folder / "metrics.jsonl"
-    return path.read_text().count("\n") if path.exists() else 0
+def kept(folder: Path, table: str, step: int) -> pa.Table:
+    """What the store has of a step, but for who computed it and when."""
+    found = pq.read_table(folder / "store" / table, filters=[("step", "==", step)])
+    return found.drop_columns(OF_THE_MOMENT[table])
 
 
-def test_a_run_killed_between_turns_and_resumed_equals_the_one_that_was_not(folder: Path, tmp_path: Path) -> None:
-    """Two processes of environments, three turns at most, of which most trajectories take all."""
-    run(*line(folder, tmp_path / "whole"))
-    whole = rows(tmp_path / "whole")
-    assert [row["step"] for row in whole] == [0, 1, 2, 3]
+def test_a_run_killed_between_turns_and_resumed_learns_the_same_again(folder: Path, tmp_path: Path) -> None:
+    """Two processes of environments, three turns at most, of which most trajectories take all. The run is killed in
+    step 3, with the checkpoint of step 2 unfinished, and learns step 2 anew."""
+    run_folder = tmp_path / "run"
+    killed = Command(*line(folder, run_folder, "trainer.max_steps=3"))
+    killed.wait_for((run_folder / "checkpoints" / "step_2.partial").is_dir)
+    killed.kill()
+    whole = rows(run_folder)
+    assert [row["step"] for row in whole] == [0, 1, 2]
     for row in whole[1:]:
         assert row["trajectories/turns"] > 2, "a random model answers wrongly"
         assert row["trajectories/observation_tokens"] > 0
         assert row["policy/log_prob_mismatch"] < 1e-4
-    assert whole[-1]["validation/turns"] > 2
-    killed = Command(*line(folder, tmp_path / "killed"))
-    killed.wait_for(lambda: num_rows(tmp_path / "killed") >= 3)  # steps 0 to 2 are written: it samples step 3
-    killed.kill()
-    output = run(*line(folder, tmp_path / "killed")).output
-    assert "resumed after step" in output
-    assert rows(tmp_path / "killed") == whole
+        assert row["validation/turns"] > 2
+    tables = {name: kept(run_folder, name, step=2) for name in OF_THE_MOMENT}
+    assert all(len(table) for table in tables.values())
+    output = run(*line(folder, run_folder, "trainer.max_steps=2")).output
+    assert "resumed after step 1" in output
+    assert rows(run_folder) == whole
+    assert all(kept(run_folder, name, step=2).equals(table) for name, table in tables.items())
