@@ -66,7 +66,9 @@ sources: dict[str, str] = {}  # by kernel, since the last part
 def show_hopper() -> None:
     """Have torch's compiler find one, hand its kernels to `sources`, and compute graphs as they stand."""
     import torch
-    import torch._dynamo.device_interface
+
+    _show_card()
+    import torch._dynamo.device_interface  # takes torch.cuda's functions as they are now
     import torch._functorch.config
     import torch._inductor.config
     from torch._inductor.async_compile import AsyncCompile
@@ -75,19 +77,9 @@ def show_hopper() -> None:
     torch._inductor.config.fx_graph_cache = False
     torch._inductor.config.compile_threads = 1
     torch._inductor.config.joint_graph_constant_folding = False  # computes on the card
-    torch.version.cuda = "13.0"
-    torch.cuda.current_device = lambda: 0
-    torch.cuda.device_count = lambda: 1
-    torch.cuda.synchronize = lambda *arguments: None
-    torch.cuda.get_rng_state = lambda *arguments: torch.empty(0)
-    torch.cuda.set_rng_state = lambda *arguments, **settings: None
-    torch.cuda.get_device_properties = lambda *arguments: PROPERTIES
-    torch.cuda.get_device_capability = lambda *arguments: (9, 0)
-    torch.cuda._exchange_device = lambda index: 0
-    torch.cuda._maybe_exchange_device = lambda index: 0
-    torch._C._cuda_getCurrentRawStream = lambda index: 0
     interface = torch._dynamo.device_interface.CudaInterface
     interface.Worker.get_device_properties = staticmethod(lambda *arguments: PROPERTIES)
+    interface.is_available = staticmethod(lambda: True)
     interface.get_compute_capability = staticmethod(lambda *arguments: 90)
     AsyncCompile.triton = _keep_source
     compile_for_good = torch.compile
@@ -95,22 +87,42 @@ def show_hopper() -> None:
     _show_triton()
 
 
+def _show_card() -> None:
+    import torch
+
+    torch.version.cuda = "13.0"
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.synchronize = lambda *arguments: None
+    torch.cuda.get_rng_state = lambda *arguments: torch.empty(0)
+    torch.cuda.set_rng_state = lambda *arguments, **settings: None
+    torch.cuda.get_device_properties = lambda *arguments: PROPERTIES
+    torch.cuda.get_device_name = lambda *arguments: PROPERTIES.name
+    torch.cuda.get_device_capability = lambda *arguments: (9, 0)
+    torch.cuda._exchange_device = lambda index: 0
+    torch.cuda._maybe_exchange_device = lambda index: 0
+    torch._C._cuda_getCurrentRawStream = lambda index: 0
+
+
 def _show_triton() -> None:
     import torch
     import triton
+    from torch._inductor.runtime import triton_helpers
     from triton.backends.compiler import GPUTarget
 
+    triton_helpers.set_driver_to_gpu = lambda: None  # would load CUDA's driver
     triton.runtime.driver.set_active(
         SimpleNamespace(
             get_current_target=lambda: GPUTarget("cuda", 90, 32),
             get_current_device=lambda: 0,
             get_current_stream=lambda device=0: 0,
             get_device_interface=lambda: torch.cuda,
+            get_active_torch_device=lambda: torch.device("cuda", 0),
         )
     )
 
 
-def _keep_source(compiler: Any, name: str, source: str, device: str = "cuda") -> Any:
+def _keep_source(compiler: Any, name: str, source: str, device_str: str = "cuda") -> Any:
     sources[name] = source
     return SimpleNamespace(run=None)
 
@@ -152,8 +164,7 @@ def kernels_of(part: str, function: Callable[[], None]) -> Iterator[Kernel]:
     sources.clear()
     function()
     for name, source in sources.items():
-        with _available():
-            yield from _compiled(part, name, source)
+        yield from _compiled(part, name, source)
 
 
 def _compiled(part: str, name: str, source: str) -> Iterator[Kernel]:
@@ -192,10 +203,10 @@ def main() -> None:
     from nemo_brorl.policy.cpu import megatron
     from tests.support import gpu_compilation as parts
 
+    show_hopper()
     megatron.install()
     torch.set_num_threads(1)
-    show_hopper()
-    parts.NUM_LENGTHS = 3
+    parts.NUM_LENGTHS = 1
     found: list[Kernel] = []
     for name, shape in SHAPES.items():
         parts.HEADS, parts.KV_HEADS, parts.HEAD_SIZE = shape
