@@ -52,14 +52,6 @@ def overlaps_gradients(config: BroRLConfig) -> bool:
     return num_gpus(config) > 0 and num_replicas > 1
 
 
-def overlaps_weights(config: BroRLConfig) -> bool:
-    """Whether replicas gather weights while the next forward pass goes on; `policy.overlap_param_gather: null` means
-    where gradients overlap, and weights are not in FP8."""
-    if config.policy.overlap_param_gather is not None:
-        return config.policy.overlap_param_gather
-    return overlaps_gradients(config) and not config.policy.fp8_params
-
-
 def num_policy_ranks(config: BroRLConfig) -> int:
     """Policy actors."""
     return data_parallel_size(config) * model_parallel_size(config)

@@ -188,7 +188,7 @@ def weights_overlap_where_gradients_do(config: BroRLConfig) -> Iterator[str]:
         yield (
             f"policy.overlap_param_gather=true needs gradients that overlap, and policy.overlap_grad_reduce={chosen} "
             "has them reduced in one piece here: write policy.overlap_grad_reduce=true, or "
-            "policy.overlap_param_gather=null"
+            "policy.overlap_param_gather=false"
         )
 
 

@@ -85,10 +85,8 @@ class PolicyConfig(Section):
         "replicas reduce gradients while the backward pass goes on; null: on GPUs, with more than one replica",
         may_change=True,
     )
-    overlap_param_gather: bool | None = setting(
-        None,
-        "they gather weights while the next mini-batch's forward pass goes on; null: where gradients overlap",
-        may_change=True,
+    overlap_param_gather: bool = setting(
+        False, "they gather weights while the next mini-batch's forward pass goes on", may_change=True
     )
     num_threads: int | None = auto("threads per rank, on CPU; auto: cores over ranks", at_least=1, may_change=True)
     moe: MoeConfig = section(MoeConfig)
