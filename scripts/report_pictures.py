@@ -1,9 +1,8 @@
 """Pictures of the report's views for the documents, from runs that are there.
 
-    .venv/bin/python scripts/report_pictures.py RUN [OTHER_RUN]
+    .venv/bin/python scripts/report_pictures.py RUN [OTHER_RUN] [--only timeline comparison] [--output docs/figures]
 
-RUN is drawn alone, and with OTHER_RUN in the comparison. Needs Chromium and playwright; writes
-docs/figures/report_*.png.
+RUN is drawn alone, and in the comparison against OTHER_RUN. Needs Chromium and playwright; writes report_*.png.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from tests.support.browser import PHONE, missing, open_browser  # noqa: E402
 FIGURES = ROOT / "docs" / "figures"
 COLOURS = 256  # of a picture: enough for charts, less than half the size
 MAX_BYTES = 150_000
-MAX_MIB = 5.0
 
 
 class Picture(NamedTuple):
@@ -46,10 +44,10 @@ ALONE = (
     Picture("prompts", "prompts", 1200, 900),
     Picture("groups", "groups", 1200, 640),
     Picture("group", "group", 1200, 900, "dark"),
-    Picture("timeline", "timeline", 1200, 1000),
+    Picture("timeline", "timeline", 1200, 1060),
     Picture("phone", "curves", PHONE["width"], PHONE["height"], "dark"),
 )
-TOGETHER = (Picture("comparison", "compare", 1200, 760),)
+TOGETHER = (Picture("comparison", "compare", 1200, 820),)
 
 
 def main() -> None:
@@ -57,29 +55,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("other", type=Path, nargs="?")
+    parser.add_argument("--only", nargs="+", choices=[picture.name for picture in (*ALONE, *TOGETHER)])
+    parser.add_argument("--max-mib", type=float, default=5.0, help="of the reports that are drawn")
+    parser.add_argument("--output", type=Path, default=FIGURES)
     options = parser.parse_args()
     reason = missing()
     if reason is not None:
         parser.error(reason)
+    pages = [(ALONE, [options.run])]
+    if options.other is not None:
+        pages.append((TOGETHER, [options.other, options.run]))
     with tempfile.TemporaryDirectory() as folder, open_browser() as browser:
-        alone = write_report(Path(folder) / "alone.html", [options.run])
-        for picture in ALONE:
-            if picture.view != "timeline" or timeline_steps(options.run):
-                take(browser, alone, picture)
-        if options.other is not None:
-            together = write_report(Path(folder) / "together.html", [options.run, options.other])
-            for picture in TOGETHER:
-                take(browser, together, picture)
+        for pictures, runs in pages:
+            wanted = [picture for picture in pictures if options.only is None or picture.name in options.only]
+            if wanted:
+                address = write_report(Path(folder) / f"{len(runs)}.html", runs, options.max_mib)
+            for picture in wanted:
+                if picture.view != "timeline" or timeline_steps(options.run):
+                    take(browser, address, picture, options.output)
 
 
-def write_report(path: Path, runs: list[Path]) -> str:
+def write_report(path: Path, runs: list[Path], max_mib: float) -> str:
     """Address of the page."""
-    path.write_text(report(open_runs(runs), MAX_MIB), encoding="utf-8")
+    path.write_text(report(open_runs(runs), max_mib), encoding="utf-8")
     return path.as_uri()
 
 
-def take(browser: Any, address: str, picture: Picture) -> None:
-    """Write one picture."""
+def take(browser: Any, address: str, picture: Picture, folder: Path) -> None:
+    """Write one picture into a folder."""
     window = {"width": picture.width, "height": picture.height}
     context = browser.new_context(viewport=window, color_scheme=picture.scheme)
     page = context.new_page()
@@ -98,7 +101,7 @@ def take(browser: Any, address: str, picture: Picture) -> None:
     page.evaluate("document.activeElement.blur()")
     page.wait_for_timeout(300)
     shot = Image.open(io.BytesIO(page.screenshot()))
-    path = FIGURES / f"report_{picture.name}.png"
+    path = folder / f"report_{picture.name}.png"
     shot.convert("RGB").quantize(COLOURS).save(path, optimize=True)
     num_bytes = path.stat().st_size
     assert num_bytes <= MAX_BYTES, f"{path} has {num_bytes} bytes, more than {MAX_BYTES}"

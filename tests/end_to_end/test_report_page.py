@@ -196,6 +196,27 @@ def test_spans_of_a_step_are_drawn_read_and_chosen_by_process(opened: Watched) -
     page.wait_for_selector("h3:has-text('Step 3')")
 
 
+def test_kinds_of_spans_differ_by_a_pattern_in_one_process_and_by_colour_and_pattern_in_all(opened: Watched) -> None:
+    """Of 40 kinds the driver has 16, as many as there are patterns, the ranks the others and two of the driver's."""
+    page = opened.open("timeline")
+    both = ["policy rank", "driver"]
+    processes = {f"kind {number}": ["driver"] if number < 14 else ["policy rank"] for number in range(40)}
+    processes |= {"kind 14": both, "kind 15": both}
+    marks = page.evaluate("(of) => [...marksOf(Object.keys(of), new Map(Object.entries(of))).values()]", processes)
+    assert len({mark["pattern"] for mark in marks[:16]}) == 16
+    assert len({mark["pattern"] for mark in marks[14:30]}) == 16
+    assert len({(mark["colour"], mark["pattern"]) for mark in marks}) == 40
+    drawn = page.evaluate("PATTERNS.map((path, pattern) => swatch({ colour: 0, pattern }).toDataURL())")
+    assert len(set(drawn)) == 16
+
+
+def test_the_legend_of_a_timeline_names_the_kinds_of_each_process(opened: Watched) -> None:
+    page = opened.open("timeline")
+    assert texts(page, ".marks b") == ["driver", "engine", "verifier", "policy rank"]
+    kinds = [text.split() for text in texts(page, ".marks div")]
+    assert kinds == [["collect", "between", "update"], ["sample"], ["score"], ["mini-batch"]]
+
+
 def test_of_many_lanes_every_process_has_some(opened: Watched) -> None:
     """Of 1 + 100 + 4 lanes 60 are drawn: the driver's, 55 of the engine and the rank's four."""
     page = opened.open("timeline")

@@ -78,7 +78,7 @@ def _row(
         "name": name,
         "step": step,
         "value": value,
-        "interval": _interval(value, error),
+        "interval": _within_a_share(_interval(value, error)),
         "best": best[PASS_AT_1],
         "best_step": best["step"],
         "rollouts": _total(until, "generation/num_samples"),
@@ -106,6 +106,14 @@ def _interval(value: float, error: float | None) -> Ends | None:
         return None
     reach = NORMAL_95 * error
     return [value - reach, value + reach]
+
+
+def _within_a_share(ends: Ends | None) -> Ends | None:
+    """No share is below 0 or above 1, whatever the normal error says."""
+    if ends is None:
+        return None
+    low, high = ends
+    return [max(0.0, low), min(1.0, high)]
 
 
 def _known(rows: Iterable[Row], name: str) -> list[float]:

@@ -29,9 +29,11 @@ SCRIPTS = (
     "base.js",
     "charts.js",
     "views.js",
+    "marks.js",
     "timeline.js",
     "app.js",
 )
+FIRST = "overview"  # part that stands before the program: the first view is drawn while the others are read
 TIMELINES_SHARE = 0.2  # of a report, of each run, at most
 STEPS_A_ROUND = 32  # of which a report has responses, at least one group of each, before it has more of any
 
@@ -42,7 +44,7 @@ def report(runs: Sequence[Run], max_mib: float) -> str:
     """The page with everything that it shows, at most so many MiB as far as responses go: their groups are added until
     the page is full. Raises DataError."""
     parts: dict[str, str] = {}
-    _put(parts, "overview", overview(runs))
+    _put(parts, FIRST, overview(runs))
     _put(parts, "settings", settings_table(runs))
     _put(parts, "comparison", comparison(runs))
     tables: list[dict[int, Columns]] = []
@@ -164,9 +166,10 @@ def page(mode: str, runs: Sequence[Run], parts: Mapping[str, str]) -> str:
     elsewhere and no other program runs: the browser is told so by the policy in its head."""
     style = "\n".join(_asset(name) for name in STYLES)
     script = "\n".join(_asset(name) for name in SCRIPTS)
-    inner: list[str] = []
+    inner: dict[str, str] = {}
     for name, packed in parts.items():
-        inner.append(f'<script type="text/plain" id="part:{name}">{packed}</script>')
+        inner[name] = f'<script type="text/plain" id="part:{name}">{packed}</script>'
+    first = inner.pop(FIRST, "")
     title = "BroRL: " + " and ".join(run.name for run in runs)
     return Template(_asset("page.html")).substitute(
         mode=mode,
@@ -174,7 +177,8 @@ def page(mode: str, runs: Sequence[Run], parts: Mapping[str, str]) -> str:
         title=html.escape(title),
         style=style,
         script=script,
-        parts="\n".join(inner),
+        first=first,
+        parts="\n".join(inner.values()),
     )
 
 

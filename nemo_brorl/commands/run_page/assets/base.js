@@ -63,6 +63,7 @@ function add(element, children) {
 // ---------------------------------------------------------------------------------------------------------- loading
 
 const loaded = new Map();
+const whole = new Promise((done) => addEventListener("DOMContentLoaded", done)); // the file is read to its end
 
 // A part by its name: {…}, or null where this page does not hold it.
 function load(name) {
@@ -77,7 +78,9 @@ async function ask(name) {
   return answer.json();
 }
 
+// The overview stands before this program, all other parts behind it.
 async function unpack(name) {
+  if (name !== "overview") await whole;
   const element = document.getElementById(`part:${name}`);
   if (!element) return null;
   const packed = atob(element.textContent);

@@ -156,7 +156,7 @@ function drawErrors(chart, one, index) {
   const { left, top, width, height } = chart.bbox;
   context.save();
   context.beginPath();
-  context.rect(left, top, width, height);
+  context.rect(left - 2 * devicePixelRatio, top, width + 4 * devicePixelRatio, height); // bars at the first and the last step are whole
   context.clip();
   context.setLineDash([]);
   context.strokeStyle = colour(index);

@@ -11,9 +11,9 @@ async function showTimeline() {
   if (!steps.length) return fill(top, h("div", { class: "filters" }, runChoice(runs, showTimeline)), h("p", null, "This run keeps no timelines, or no step is finished."));
   if (!steps.includes(chosen.laneStep)) chosen.laneStep = steps[steps.length - 1];
   const found = await load(`timeline/${chosen.run}/${chosen.laneStep}`);
-  const kinds = [...new Set(found.rows.map(([process]) => process.replace(/ \d+$/, "")))];
+  const kinds = [...new Set(found.rows.map(([process]) => processKind(process)))];
   if (!kinds.includes(chosen.process)) chosen.process = "";
-  const rows = found.rows.map((row, index) => ({ row, index })).filter(({ row }) => !chosen.process || row[0].replace(/ \d+$/, "") === chosen.process);
+  const rows = found.rows.map((row, index) => ({ row, index })).filter(({ row }) => !chosen.process || processKind(row[0]) === chosen.process);
   const notes = [];
   if (found.spans.row.length < found.num_all) notes.push(`The longest ${count(found.spans.row.length)} of ${count(found.num_all)} spans are here.`);
   const few = someLanes(rows);
@@ -66,13 +66,19 @@ function lanes(found, rows) {
     const [process, lane] = found.rows[rows[span.place].index];
     return [process, lane, found.names[span.name], span.start.toFixed(3), (span.end - span.start).toFixed(3), span.chunks.map((chunk) => found.chunks[chunk]).join(", ")];
   }));
-  const kinds = [...new Set(drawn.map((span) => kindOf(found.names[span.name])))];
-  const colourOf = (span) => colour(kinds.indexOf(kindOf(found.names[span.name])));
-  const legend = h("div", { class: "legend" }, kinds.map((kind, index) => h("span", null, h("span", { class: "swatch", style: { "--swatch": colour(index) } }), kind)));
+  const processesOf = new Map();
+  for (const span of drawn) {
+    const kind = kindOf(found.names[span.name]);
+    const process = processKind(found.rows[rows[span.place].index][0]);
+    const processes = processesOf.get(kind) || [];
+    if (!processes.includes(process)) processesOf.set(kind, [...processes, process]);
+  }
+  const marks = marksOf([...processesOf.keys()], processesOf);
+  const markOf = (span) => marks.get(kindOf(found.names[span.name]));
   const title = `Step ${found.step}: ${found.seconds.toFixed(2)} s`;
   const label = `${title}. ${rows.length} lanes, ${drawn.length} spans. ${found.stages.slice(0, 4).map((stage) => `${stage.name} ${percent(stage.seconds / found.seconds, 0)}`).join(", ")}. Arrow keys go from span to span.`;
   const state = { marked: null };
-  return figure({ title, text: "Drag to look closer, double click for all of it; a click on a span marks those of the same rollouts.", label, wide: true, height: LANE * rows.length + 62, read, values, head: legend },
+  return figure({ title, text: "Drag to look closer, double click for all of it; a click on a span marks those of the same rollouts.", label, wide: true, height: LANE * rows.length + 62, read, values, head: marksLegend(marks, processesOf) },
     (plot, size, say) => {
       const chart = new uPlot({
         ...size,
@@ -85,7 +91,7 @@ function lanes(found, rows) {
         }),
         series: [{}, { stroke: "transparent", points: { show: false } }],
         hooks: {
-          draw: [(self) => drawSpans(self, rows.length, drawn, found.names, colourOf, state.marked)],
+          draw: [(self) => drawSpans(self, rows.length, drawn, found.names, markOf, state.marked)],
           setCursor: [(self) => say(has(self.cursor.left) && self.cursor.left >= 0 ? self.cursor.idx : null)],
           ready: [(self) => self.over.addEventListener("click", (event) => { state.marked = spanAt(self, drawn, rows.length, event); self.redraw(); if (state.marked) tell(self, state.marked); })],
         },
@@ -102,13 +108,20 @@ function spanAt(chart, drawn, num, event) {
   return drawn.find((span) => span.place === place && span.start <= at && span.end >= at) || null;
 }
 
+// "engine 3" is an engine.
+function processKind(process) {
+  return process.replace(/ \d+$/, "");
+}
+
 // "mini-batch 2 of 4" is a mini-batch.
 function kindOf(name) {
   return name.replace(/ \d+( of \d+)?$/, "");
 }
 
-function drawSpans(chart, num, drawn, names, colourOf, marked) {
+function drawSpans(chart, num, drawn, names, markOf, marked) {
   const context = chart.ctx;
+  const fillings = new Map();
+  const words = styleValue("--text");
   const { left: edge, width } = chart.bbox;
   const rowHeight = chart.bbox.height / num;
   context.save();
@@ -125,13 +138,19 @@ function drawSpans(chart, num, drawn, names, colourOf, marked) {
     const top = chart.bbox.top + rowHeight * span.place + 2;
     const isMarked = marked && (span === marked || span.chunks.some((chunk) => marked.chunks.includes(chunk)));
     context.globalAlpha = marked && !isMarked ? 0.25 : 1;
-    context.fillStyle = colourOf(span);
+    const mark = markOf(span);
+    if (!fillings.has(mark)) fillings.set(mark, filling(context, mark));
+    context.fillStyle = fillings.get(mark)(left, top);
     context.fillRect(left, top, Math.max(1, right - left - 0.5), rowHeight - 4);
     const text = names[span.name];
-    if (context.measureText(text).width + 8 < right - left) {
+    const textWidth = context.measureText(text).width + 8;
+    const textLeft = Math.max(left, edge);
+    if (textLeft + textWidth < right) {
+      context.fillStyle = colour(mark.colour);
+      context.fillRect(textLeft, top, textWidth, rowHeight - 4);
+      context.fillStyle = marked && !isMarked ? words : inkOn(colour(mark.colour));
       context.globalAlpha = 1;
-      context.fillStyle = isDark() ? "#0f1318" : "#ffffff";
-      context.fillText(text, Math.max(left, edge) + 4, top + (rowHeight - 4) / 2);
+      context.fillText(text, textLeft + 4, top + (rowHeight - 4) / 2);
     }
   }
   context.restore();

@@ -8,6 +8,7 @@ import hashlib
 import http.client
 import json
 import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from importlib import resources
@@ -21,6 +22,7 @@ from nemo_brorl.commands.run_page.page import MIB, report
 from nemo_brorl.commands.run_page.runs import Run, open_runs
 from nemo_brorl.commands.run_page.server import Pages, make_server
 from tests.support.run_folders import HOSTILE, put_run
+from tests.support.source_tree import ROOT
 
 TOKEN = "secret"
 PART = re.compile(r'<script type="text/plain" id="part:([^"]*)">([^<]*)</script>')
@@ -86,6 +88,17 @@ def test_the_command_writes_the_file_into_the_run_folder(
     assert brorl() == 0
     assert f"report of hostile: {run / 'report.html'}" in capsys.readouterr().out
     assert (run / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_only_what_the_first_view_shows_stands_before_the_program(run: Path) -> None:
+    before, _, after = report(open_runs([run]), max_mib=5).partition("<script>")
+    assert list(parts_of(before)) == ["overview"]
+    assert {"settings", "comparison", "rates/0", "groups/0", "group/0/2/0"} <= set(parts_of(after))
+
+
+def test_make_train_ends_with_the_report_of_its_run() -> None:
+    done = subprocess.run(["make", "--dry-run", "train"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].split()[1:] == ["-m", "nemo_brorl", "report", "--config-name", "sums_cpu"]
 
 
 @pytest.fixture(scope="module")

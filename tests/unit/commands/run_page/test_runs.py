@@ -107,6 +107,14 @@ def test_runs_are_compared_at_the_last_step_that_both_have_validated(tmp_path: P
     assert (two["rollouts"], two["tokens"], two["seconds"]) == (16, 70, 5.0)
 
 
+def test_the_interval_of_a_share_ends_at_0_and_1(tmp_path: Path) -> None:
+    rare = put_rows(tmp_path / "a", {"step": 1, PASS_AT_1: 0.01, ERROR: 0.01})
+    common = put_rows(tmp_path / "b", {"step": 1, PASS_AT_1: 0.99, ERROR: 0.01})
+    one, two = comparison([rare, common])["rows"]
+    assert one["interval"] == [0.0, pytest.approx(0.01 + 0.0196)]
+    assert two["interval"] == [pytest.approx(0.99 - 0.0196), 1.0]
+
+
 def test_one_run_is_compared_with_nothing(tmp_path: Path) -> None:
     assert comparison([put_rows(tmp_path / "a", {"step": 2, PASS_AT_1: 0.5})])["rows"] == []
 
