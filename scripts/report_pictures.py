@@ -11,6 +11,7 @@ import argparse
 import io
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,14 +66,21 @@ def main() -> None:
     pages = [(ALONE, [options.run])]
     if options.other is not None:
         pages.append((TOGETHER, [options.other, options.run]))
-    with tempfile.TemporaryDirectory() as folder, open_browser() as browser:
+    with open_browser() as browser:
         for pictures, runs in pages:
             wanted = [picture for picture in pictures if options.only is None or picture.name in options.only]
-            if wanted:
-                address = write_report(Path(folder) / f"{len(runs)}.html", runs, options.max_mib)
-            for picture in wanted:
-                if picture.view != "timeline" or timeline_steps(options.run):
-                    take(browser, address, picture, options.output)
+            draw(browser, wanted, runs, options.max_mib, options.output)
+
+
+def draw(browser: Any, pictures: Sequence[Picture], runs: list[Path], max_mib: float, output: Path) -> None:
+    """Write pictures of the report of some runs."""
+    if not pictures:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        address = write_report(Path(folder) / "report.html", runs, max_mib)
+        for picture in pictures:
+            if picture.view != "timeline" or timeline_steps(runs[0]):
+                take(browser, address, picture, output)
 
 
 def write_report(path: Path, runs: list[Path], max_mib: float) -> str:
