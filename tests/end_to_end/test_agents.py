@@ -1,4 +1,5 @@
-"""Agents on the real stack: what engines sampled for OpenAI's client is what is trained."""
+"""Agents on the real stack: what engines sampled for OpenAI's client is what is trained, on two ranks side by side in
+every layer; and what the steps of such a run leave."""
 
 from __future__ import annotations
 
@@ -13,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.core.object_store import fetch
+from nemo_brorl.core.timeline import BETWEEN, top_stages
 from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.core.trace_file import read_spans, timeline_steps
 from nemo_brorl.tasks.scoring.response_arrays import turn_bounds
 from nemo_brorl.training.store.reader import sampled_groups
 from nemo_brorl.types import ChunkArrays
+from tests.support.commands import run
 from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.end_to_end
@@ -34,35 +38,42 @@ async def run(task, endpoint):
         file.write(endpoint.api_key + "\\n")
 """
 SMALL = [
-    "--config-name", "sums_cpu", f"policy.model={MODEL}", "policy.data_parallel_size=1", "data.environment=agent",
+    "--config-name", "sums_cpu", f"policy.model={MODEL}", "policy.tensor_model_parallel_size=2",
+    "policy.data_parallel_size=1", "parity.enabled=false", "data.environment=agent",
     "data.environment_settings={run: 'noting_agent:run'}", "generation.num_engines=1", "rewards.num_workers=1",
     "rollouts.num_per_prompt=16", "rollouts.prompts_per_step=4", "rollouts.chunk_size=8",
     "rollouts.max_response_tokens=160", "rollouts.max_turn_tokens=64", "dynamic_sampling.enabled=false",
     "algorithm.num_mini_batches=1", "evaluation.num_prompts=2", "evaluation.samples_per_prompt=2",
-    "trainer.max_steps=2", "trainer.val_interval=0", "trainer.save_interval=0", "trainer.rehearsal=false",
+    "trainer.max_steps=2", "trainer.val_interval=0", "trainer.save_interval=1", "trainer.rehearsal=false",
 ]  # fmt: skip
 
 
-def test_an_agent_written_against_openais_client_alone_is_trained_on_what_was_sampled(tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    (tmp_path / "noting_agent.py").write_text(NOTING.format(notes=str(notes)))
-    folder = tmp_path / "run"
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two steps by `python -m nemo_brorl`, and in `notes` beside it a line for each trajectory's agent."""
+    base = tmp_path_factory.mktemp("agents")
+    (base / "noting_agent.py").write_text(NOTING.format(notes=str(base / "notes")))
+    folder = base / "run"
     subprocess.run(
         [sys.executable, "-m", "nemo_brorl", "train", *SMALL, f"exp_manager.explicit_log_dir={folder}"],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}:{tmp_path}"},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}:{base}"},
         timeout=400,
         check=True,
     )
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return folder
+
+
+def test_an_agent_written_against_openais_client_alone_is_trained_on_what_was_sampled(trained: Path) -> None:
+    rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     for row in rows:
         if row["step"]:
             assert row["policy/log_prob_mismatch"] < 1e-4, "the policy computes the engine's log-probs anew"
             assert row["reward/num_failed"] == 0
             assert row["trajectories/turns"] > 1
-    tokens = notes.read_text().split()
+    tokens = (trained.parent / "notes").read_text().split()
     assert len(set(tokens)) == len(tokens) >= 2 * 4 * 16
-    check_turns(folder)
-    for parent, _, names in os.walk(folder):
+    check_turns(trained)
+    for parent, _, names in os.walk(trained):
         for name in names:
             content = (Path(parent) / name).read_bytes()
             assert not any(token.encode() in content for token in tokens[:20]), "a token is written down"
@@ -94,3 +105,26 @@ def check_turns(folder: Path) -> None:
             assert said.removeprefix("<|im_end|>") == told
             num_seen += 1
     assert num_seen > 10
+
+
+def test_a_stored_step_of_two_tensor_parallel_ranks_is_the_same_update_bit_for_bit(trained: Path) -> None:
+    output = run("replay", str(trained), "--step", "2").output
+    assert "bit-identical" in output
+    assert "differ" not in output
+
+
+def test_every_step_leaves_a_trace_of_all_processes_whose_stages_are_its_time(trained: Path) -> None:
+    assert timeline_steps(trained) == [0, 1, 2]
+    spans = read_spans(trained, 2)
+    assert {span.process for span in spans} >= {"driver", "verifier 0", "policy rank 0", "policy rank 1"}
+    stages = top_stages(spans)
+    assert sum(stage.seconds for stage in stages) >= 0.98 * spans[0].seconds
+    assert sum(stage.seconds for stage in stages if stage.name == BETWEEN) <= 0.02 * spans[0].seconds
+    sampled: set[str] = set()
+    learnt: set[str] = set()
+    for span in spans:
+        if span.name == "sample":
+            sampled.update(span.rollouts)
+        elif span.name.startswith("mini-batch"):
+            learnt.update(span.rollouts)
+    assert sampled & learnt
