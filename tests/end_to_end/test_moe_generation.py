@@ -46,12 +46,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def pool(cluster: None, folder: Path) -> Iterator[VllmPool]:
-    """Whose rollouts say which experts their tokens went to."""
+@pytest.fixture(scope="module")
+def started(cluster: None, folder: Path) -> Iterator[VllmPool]:
     pool = start_pool(folder, 1, router_replay=True)
     yield pool
     pool.close()
+
+
+@pytest.fixture
+def pool(started: VllmPool, folder: Path) -> VllmPool:
+    """Whose rollouts say which experts their tokens went to, with the folder's weights, whatever a test has loaded."""
+    manifest, buckets = weights_of(folder)
+    started.load_weights(manifest, iter(buckets), version=0)
+    return started
 
 
 def test_an_engine_samples_from_the_mixture_that_expert_parallel_ranks_trained(
