@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import ray
 
 from nemo_brorl.core.errors import ModelError, TrainingError
+from nemo_brorl.policy import megatron_policy
 from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.policy.megatron_policy import MegatronPolicy
 from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
@@ -135,28 +137,32 @@ def test_all_ranks_skip_a_mini_batch_that_is_not_finite_on_one(layout: dict, mod
     assert [outcome.checksum for outcome in skipping] == [outcome.checksum for outcome in without]
 
 
-def test_ray_actors_compute_what_plain_processes_do(
-    cluster: None, model_folder: Path, single: list[Outcome], tmp_path: Path
-) -> None:
-    """Also while a checkpoint is written and the policy makes room for engines."""
+@pytest.fixture(scope="module")
+def actors(cluster: None, model_folder: Path) -> Iterator[MegatronPolicy]:
+    """Two ranks; the last test that has them ends one."""
     policy = MegatronPolicy(make_config(**TP2, offload="optimizer"), model_folder)
     policy.wait_ready()
-    try:
-        reports = [policy.update(make_plan(1, micro_batches=PIECES, seed=0))]
-        policy.begin_update(make_plan(1, micro_batches=PIECES, seed=1))
-        while (report := policy.finish_update(timeout_s=0.0)) is None:
-            time.sleep(0.01)
-        reports.append(report)
-        buckets = ray.get([bucket.message for bucket in policy.weight_stream()])
-        policy.begin_save(tmp_path / "checkpoint")
-        policy.offload()
-        while policy.finish_save(wait=False) is None:
-            time.sleep(0.01)
-        policy.onload()
-        policy.load(tmp_path / "checkpoint")
-        again = ray.get([bucket.message for bucket in policy.weight_stream()])
-    finally:
-        policy.close()
+    yield policy
+    policy.close()
+
+
+def test_ray_actors_compute_what_plain_processes_do(
+    actors: MegatronPolicy, single: list[Outcome], tmp_path: Path
+) -> None:
+    """Also while a checkpoint is written and the policy makes room for engines."""
+    reports = [actors.update(make_plan(1, micro_batches=PIECES, seed=0))]
+    actors.begin_update(make_plan(1, micro_batches=PIECES, seed=1))
+    while (report := actors.finish_update(timeout_s=0.0)) is None:
+        time.sleep(0.01)
+    reports.append(report)
+    buckets = ray.get([bucket.message for bucket in actors.weight_stream()])
+    actors.begin_save(tmp_path / "checkpoint")
+    actors.offload()
+    while actors.finish_save(wait=False) is None:
+        time.sleep(0.01)
+    actors.onload()
+    actors.load(tmp_path / "checkpoint")
+    again = ray.get([bucket.message for bucket in actors.weight_stream()])
     losses = [metrics["policy/loss"] for metrics in single[0].metrics[:2]]
     assert [report.metrics["policy/loss"] for report in reports] == pytest.approx(losses, rel=1e-4)
     assert [report.num_updates for report in reports] == [2, 2]
@@ -164,15 +170,12 @@ def test_ray_actors_compute_what_plain_processes_do(
     assert [bucket.checksum for bucket in buckets] == [bucket.checksum for bucket in again]
 
 
-def test_a_dead_rank_is_named(cluster: None, model_folder: Path) -> None:
-    policy = MegatronPolicy(make_config(**TP2), model_folder)
-    policy.wait_ready()
-    ray.kill(policy.ranks[1])
-    try:
-        with pytest.raises(TrainingError, match="policy rank 1 of 2 is gone"):
-            policy.update(make_plan())
-    finally:
-        policy.close()
+def test_a_dead_rank_is_named(actors: MegatronPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray.kill(actors.ranks[1])
+    with pytest.raises(TrainingError, match="policy rank 1 of 2 is gone"):
+        actors.update(make_plan())
+    monkeypatch.setattr(megatron_policy, "_CLOSE_TIMEOUT_S", 2.0)  # the other one waits for it
+    actors.close()
 
 
 def test_a_truncated_weights_file_is_one_clear_error(cluster: None, model_folder: Path, tmp_path: Path) -> None:
