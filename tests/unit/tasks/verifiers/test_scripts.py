@@ -150,8 +150,14 @@ def test_a_right_program_earns_all_and_a_wrong_one_nothing(name: str) -> None:
     assert (score(style.payload, style.right), score(style.payload, style.wrong)) == (1.0, 0.0)
 
 
+@pytest.fixture(scope="module")
+def soon(settings: None) -> None:
+    """A test ends soon: one that walks to the end of a cheat's list would never end."""
+    code.configure(RewardsConfig(timeouts={"code": 100}, code=CodeConfig(test_timeout_s=3)))
+
+
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_a_cheat_earns_nothing_in_any_style(cheat: str) -> None:
+def test_a_cheat_earns_nothing_in_any_style(cheat: str, soon: None) -> None:
     earned = []
     for name, style in ALL.items():
         names = read_script(style.script, style.entry_point).names
