@@ -3,6 +3,7 @@ every layer; and what the steps of such a run leave."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -45,6 +46,7 @@ SMALL = [
     "rollouts.max_response_tokens=160", "rollouts.max_turn_tokens=64", "dynamic_sampling.enabled=false",
     "algorithm.num_mini_batches=1", "evaluation.num_prompts=2", "evaluation.samples_per_prompt=2",
     "trainer.max_steps=2", "trainer.val_interval=0", "trainer.save_interval=1", "trainer.rehearsal=false",
+    "profile.kind=torch", "profile.steps=[2]", "profile.ranks=[1]",
 ]  # fmt: skip
 
 
@@ -128,3 +130,12 @@ def test_every_step_leaves_a_trace_of_all_processes_whose_stages_are_its_time(tr
         elif span.name.startswith("mini-batch"):
             learnt.update(span.rollouts)
     assert sampled & learnt
+
+
+def test_the_chosen_rank_leaves_a_profile_of_the_chosen_step_and_no_other_does(trained: Path) -> None:
+    (path,) = (trained / "profiles").iterdir()
+    assert path.name == "step_000002_rank_1.json.gz"
+    profile = json.loads(gzip.decompress(path.read_bytes()))
+    names = {event["name"] for event in profile["traceEvents"]}
+    assert "aten::mm" in names
+    assert any("Backward" in name for name in names)
