@@ -170,7 +170,7 @@ def test_the_export_is_read_by_transformers_and_vllm_with_its_template(whole: Pa
 
 
 def test_what_a_run_has_stored_is_learnt(whole: Path) -> None:
-    stored = whole.parent / "run"
+    stored = whole.parent / "stored"
     stored.mkdir()
     (stored / "config.yaml").write_text(to_yaml(load_config("brorl_cpu", [f"policy.model={whole.parent / 'model'}"])))
     for step in (1, 2, 3):
