@@ -1,9 +1,9 @@
-"""Shared memory, registers and spills of the kernels that the policy compiles for a Hopper GPU; no card is needed.
+"""Shared memory, registers and spills of FlexAttention's kernels on a Hopper GPU; no card is needed.
 
 python -m bench.gpu.kernel_code [--all]
 
 Needs g++ and Triton's wheel (`pip install --no-deps triton==…`, the version in requirements/gpu.txt), beside torch's
-for CPUs; half a minute. `tests/support/kernel_code.py` says what it cannot show. Without --all, of a part's kernels
+for CPUs; two minutes. `tests/support/kernel_code.py` says what it cannot show. Without --all, of a part's kernels
 those of attention and, of the others together, the largest of each number.
 """
 
