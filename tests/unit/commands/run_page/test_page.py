@@ -97,7 +97,8 @@ def test_only_what_the_first_view_shows_stands_before_the_program(run: Path) -> 
 
 
 def test_make_train_ends_with_the_report_of_its_run() -> None:
-    done = subprocess.run(["make", "--no-print-directory", "--dry-run", "train"], cwd=ROOT, capture_output=True, text=True, check=True)
+    command = ["make", "--no-print-directory", "--dry-run", "train"]  # which make would name when it runs the tests
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1].split()[1:] == ["-m", "nemo_brorl", "report", "--config-name", "sums_cpu"]
 
 
