@@ -131,7 +131,10 @@ class PolicyWorker:
         from nemo_brorl.core.weight_wire import broadcast_group
         from nemo_brorl.policy import process_groups
 
-        self.learner.sender.group = None  # the group before, whose members may be gone
+        before = self.learner.sender.group
+        self.learner.sender.group = None
+        if before is not None:
+            before.close()  # its members may be gone
         host = process_groups.this_host(self.config.trainer.num_nodes == 1)
         self.weight_store = broadcast_group.open_store(host)
         generation = self.config.generation

@@ -3,13 +3,18 @@
 Life: rank 0 serves a store; receivers sign in there; when all have, rank 0 says so and everybody builds the group; if
 some are late, rank 0 writes down who, and everybody who came raises that. Afterwards each bucket is one broadcast of a
 flat tensor, whose size both sides know from its notice. Gloo between CPU processes, NCCL between GPUs.
+
+Gloo raises when a member is gone. NCCL's kernel waits for it, and torch's watchdog would then end the process of
+whoever is left, policy rank 0 among them. So here NCCL's errors are left to us, and each broadcast has a time.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +31,12 @@ _GROUP_TIMEOUT_FACTOR = 4  # of torch's own limit: the driver notices first and 
 _STORE_TIMEOUT = timedelta(minutes=5)
 _COMPLETE = "complete"
 _LATE = "late"
+_DEVICES = {"nccl": "cuda", "gloo": "cpu"}
+_GPU_POLL_S = 0.0005
+# Of torch, read when a group is made; 2: communicators are given up, and the process lives (`CleanUpOnly` in
+# ProcessGroupNCCL.hpp).
+_ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+_CLEAN_UP_ONLY = "2"
 
 
 class WeightGroup:
@@ -36,30 +47,66 @@ class WeightGroup:
         timeout = timedelta(seconds=link.timeout_s * _GROUP_TIMEOUT_FACTOR)
         meeting = dist.PrefixStore("broadcast", store)
         self._store = store  # lives as long as the group
+        self._is_nccl = link.backend == "nccl"
+        self._timeout_s = link.timeout_s
         self._group: Any
-        if link.backend == "nccl":
+        if self._is_nccl:
             options = dist.ProcessGroupNCCL.Options()
             options._timeout = timeout
-            self._group = dist.ProcessGroupNCCL(meeting, rank, link.world_size, options)
+            with _process_outlives_errors():
+                self._group = dist.ProcessGroupNCCL(meeting, rank, link.world_size, options)
         else:
             gloo = dist.ProcessGroupGloo._Options()
             gloo._timeout = timeout
             gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(link))]
             self._group = dist.ProcessGroupGloo(meeting, rank, link.world_size, gloo)
         # Connections are made by the first collective, over many nodes in more time than a bucket may take.
-        device = "cuda" if link.backend == "nccl" else "cpu"
-        first = torch.zeros(1, dtype=torch.uint8, device=device)
-        self.broadcast(first)
+        first = torch.zeros(1, dtype=torch.uint8, device=_DEVICES[link.backend])
+        self._broadcast(first, 2 * link.timeout_s)
 
     def broadcast(self, flat: Tensor) -> None:
         """Fill `flat`, of the same size everywhere, with rank 0's bytes; returns when they are there. Raises
-        RuntimeError."""
+        RuntimeError; the group is of no use after that."""
+        self._broadcast(flat, self._timeout_s)
+
+    def close(self) -> None:
+        """Leave without waiting for members that may be gone. Nothing else may be called after it."""
+        if self._is_nccl:
+            self._group.abort()
+
+    def _broadcast(self, flat: Tensor, timeout_s: float) -> None:
         options = dist.BroadcastOptions()
         options.rootRank = 0
         options.rootTensor = 0
-        self._group.broadcast([flat], options).wait()
+        work = self._group.broadcast([flat], options)
+        if self._is_nccl:
+            self._wait_for_gpu(work, timeout_s)
+        work.wait()
         if flat.is_cuda:
             torch.cuda.synchronize(flat.device)
+
+    def _wait_for_gpu(self, work: Any, timeout_s: float) -> None:
+        ends_at = time.monotonic() + timeout_s
+        while not work.is_completed():
+            if time.monotonic() > ends_at:
+                self.close()  # ends the kernel, which would wait for ever
+                raise RuntimeError(
+                    f"a broadcast of weights has not ended within {timeout_s:g} s: a member is late or gone"
+                )
+            time.sleep(_GPU_POLL_S)
+
+
+@contextmanager
+def _process_outlives_errors() -> Iterator[None]:
+    """Groups that are made inside do not end the process when they fail."""
+    before = os.environ.get(_ERROR_HANDLING)
+    os.environ[_ERROR_HANDLING] = _CLEAN_UP_ONLY
+    try:
+        yield
+    finally:
+        del os.environ[_ERROR_HANDLING]
+        if before is not None:
+            os.environ[_ERROR_HANDLING] = before
 
 
 def open_store(host: str, world_size: int | None = None, timeout: timedelta = _STORE_TIMEOUT) -> Any:

@@ -79,7 +79,9 @@ class WeightReceiver:
 
     def join_weight_link(self, link: WeightLink, receiver: int) -> None:
         """Become part of a broadcast group. Raises ReceiverLostError."""
-        self.weight_group = None  # the group before, if there was one
+        if self.weight_group is not None:
+            self.weight_group.close()
+        self.weight_group = None
         self.weight_group = join(link, receiver, self.rank)
 
     def resident_bytes(self) -> int:
