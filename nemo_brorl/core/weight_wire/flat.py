@@ -62,11 +62,13 @@ def checksum(flat: Tensor) -> int:
 def word_checksum(flat: Tensor) -> int:
     """Two sums modulo 2^64, so that a changed word and two exchanged words both show."""
     num_missing = -flat.numel() % 4
-    padded = torch.nn.functional.pad(flat, (0, num_missing)).view(torch.int32)
+    padded = flat
+    if num_missing:  # padding by nothing would copy all of it, too: an embedding is one bucket
+        padded = torch.nn.functional.pad(flat, (0, num_missing))
     plain = 0
     weighted = 0
     first = 1  # place of the next word
-    for part in padded.split(_CHUNK_WORDS):
+    for part in padded.view(torch.int32).split(_CHUNK_WORDS):
         words = part.to(torch.int64)
         end = first + words.numel()
         places = torch.arange(first, end, dtype=torch.int64, device=flat.device)

@@ -43,6 +43,14 @@ def test_a_gpus_checksum_is_the_two_sums_over_words() -> None:
     assert word_checksum(words.view(torch.uint8)) == (plain * 0x9E3779B97F4A7C15 + weighted) % 2**64
 
 
+def test_a_gpus_checksum_of_whole_words_copies_no_bucket() -> None:
+    flat = torch.zeros(1 << 20, dtype=torch.uint8)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        word_checksum(flat)
+    copied = [event.name for event in profile.events() if event.name in ("aten::clone", "aten::constant_pad_nd")]
+    assert copied == []
+
+
 def test_bytes_that_are_not_the_announced_ones_are_refused() -> None:
     flat = flatten(NAMED)
     notice = BucketNotice(infos_of(NAMED), checksum(flat))
