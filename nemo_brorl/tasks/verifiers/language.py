@@ -8,6 +8,8 @@ from typing import Any
 
 UNLIKELY = 0.1  # of the likeliest language's probability: below it, a language is not the text's. A few words fit many
 
+UNTOLD = 0.02  # a probability of the likeliest language below it is no more than that of a text without letters
+
 
 def load() -> None:
     """Read the model (0.5 s)."""
@@ -28,6 +30,12 @@ def is_in_language(text: str, code: str) -> bool:
     language, _, _ = code.lower().partition("-")
     probability = dict(ranked).get(language, 0.0)
     return float(probability) >= UNLIKELY * float(highest)
+
+
+def is_told(text: str) -> bool:
+    """Whether a text has a sequence of letters that speaks for any language: "a" and "ok" have none."""
+    _, highest = _identifier().rank(text.lower())[0]
+    return float(highest) >= UNTOLD
 
 
 def is_likeliest(text: str, code: str) -> bool:

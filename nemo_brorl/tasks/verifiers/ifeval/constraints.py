@@ -11,8 +11,8 @@ import json
 import re
 from collections.abc import Callable, Sequence
 
-from nemo_brorl.tasks.verifiers.ifeval.texts import sentences_of
-from nemo_brorl.tasks.verifiers.language import is_in_language, is_likeliest
+from nemo_brorl.tasks.verifiers.ifeval.texts import sentences_of, tokens_of
+from nemo_brorl.tasks.verifiers.language import is_in_language, is_likeliest, is_told
 
 RELATIONS = ("at least", "less than")
 CONSTRAINED_RESPONSES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
@@ -108,8 +108,8 @@ def nth_paragraph_first_word(
     if len(paragraphs) != num_paragraphs or not 1 <= nth_paragraph <= num_paragraphs:
         return False
     first, *_ = paragraphs[nth_paragraph - 1].split()
-    bare = first.lstrip("\"'“‘*_#([")
-    found = re.match(r"\w+", bare)
+    bare = first.lstrip("\"'“‘")
+    found = re.match(r"\w+(?!-?\w)", bare)
     if found is None:
         return False
     word = found[0].lower()
@@ -118,8 +118,11 @@ def nth_paragraph_first_word(
 
 def number_placeholders(text: str, num_placeholders: int) -> bool:
     """Such as `[address]`."""
-    placeholders = re.findall(r"\[.*?\]", text)
-    return len(placeholders) >= num_placeholders
+    count = 0
+    for line in text.split("\n"):
+        *closed, _ = line.split("]")
+        count += sum("[" in part for part in closed)
+    return count >= num_placeholders
 
 
 def postscript(text: str, postscript_marker: str) -> bool:
@@ -134,7 +137,7 @@ def postscript(text: str, postscript_marker: str) -> bool:
 
 
 def number_bullet_lists(text: str, num_bullets: int) -> bool:
-    bullets = re.findall(r"^\s*(?:\*[^*]|-).*$", text, re.MULTILINE)
+    bullets = re.findall(r"^[^\S\n]*(?:\*[^*]|-).*$", text, re.MULTILINE)
     return len(bullets) == num_bullets
 
 
@@ -160,18 +163,23 @@ def multiple_sections(text: str, section_spliter: str, num_sections: int) -> boo
 
 
 def json_format(text: str) -> bool:
-    stripped = text.strip()
-    fenced = re.fullmatch(r"```(?:json)?\s*(.*?)\s*```", stripped, re.DOTALL | re.IGNORECASE)
+    """In a fence or not; one that was left open counts, too."""
+    opened = re.sub(r"^```(?:json)?", "", text.strip(), flags=re.IGNORECASE)
+    bare = opened.removesuffix("```")
     try:
-        json.loads(fenced[1] if fenced else stripped)
+        json.loads(bare)
     except (ValueError, RecursionError):
         return False
     return True
 
 
 def title(text: str) -> bool:
-    titles = re.findall(r"<<[^\n]+>>", text)
-    return any(found.strip("<> ") for found in titles)
+    for line in text.split("\n"):
+        _, _, opened = line.partition("<<")
+        said, _, _ = opened.rpartition(">>")
+        if said.strip("<> "):
+            return True
+    return False
 
 
 def two_responses(text: str) -> bool:
@@ -195,7 +203,7 @@ def end_checker(text: str, end_phrase: str) -> bool:
 
 
 def capital_word_frequency(text: str, capital_frequency: int, capital_relation: str) -> bool:
-    words = re.findall(r"[\w'-]+", text)
+    words = tokens_of(text)
     count = sum(map(str.isupper, words))
     return _compare(count, capital_relation, capital_frequency)
 
@@ -219,6 +227,10 @@ def quotation(text: str) -> bool:
 
 
 def response_language(text: str, language: str) -> bool:
+    """A text of no letters is in any, a word that is in all of them in none."""
+    has_letters = any(map(str.isalpha, text))
+    if has_letters and not is_told(text):
+        return False
     return is_in_language(text, language)
 
 

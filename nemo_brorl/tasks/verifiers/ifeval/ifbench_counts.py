@@ -4,9 +4,11 @@ descriptions; each is a function of a response and of arguments by the benchmark
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Callable
 
-from nemo_brorl.tasks.verifiers.ifeval.texts import sentences_of, words_of
+from nemo_brorl.tasks.verifiers.ifeval.texts import MARKS as PUNCTUATION
+from nemo_brorl.tasks.verifiers.ifeval.texts import sentences_of, tokens_of, words_of
 
 CONJUNCTIONS = ("and", "but", "for", "nor", "or", "so", "yet")
 NAMES = (
@@ -17,7 +19,9 @@ NAMES = (
 )
 PRONOUNS = (
     "i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself she her hers "
-    "herself it its itself they them their theirs themselves"
+    "herself it its itself they them their theirs themselves this that these those who whom whose which what whoever "
+    "whomever whatever whichever anybody anyone anything everybody everyone everything nobody nothing somebody someone "
+    "something each either neither both all some any none"
 )
 MARKS = (".", ",", "!", "?", ";", ":")
 INTERROBANGS = ("?!", "!?", "‽")
@@ -31,8 +35,9 @@ def word_count_range(text: str, min_words: int, max_words: int) -> bool:
 
 
 def unique_word_count(text: str, N: int) -> bool:
-    words = words_of(text.lower())
-    return len(set(words)) >= N
+    words = {word.strip(PUNCTUATION) for word in text.lower().split()}
+    words.discard("")
+    return len(words) >= N
 
 
 def conjunctions(text: str, small_n: int) -> bool:
@@ -48,8 +53,8 @@ def person_names(text: str, N: int) -> bool:
 
 
 def numbers(text: str, N: int) -> bool:
-    """Exactly so many; 1,000 and 3.5 are one each."""
-    bare = re.sub(r"(?<=\d)[^\w\s](?=\d)", "", text)
+    """Exactly so many; 1,000 and 3.5 and 9-5 are one each."""
+    bare = text.translate(str.maketrans("", "", string.punctuation))
     return len(re.findall(r"\d+", bare)) == N
 
 
@@ -63,7 +68,7 @@ def punctuation(text: str) -> bool:
 
 
 def pronouns(text: str, N: int) -> bool:
-    words = words_of(text.lower().replace("/", " "))
+    words = tokens_of(text.lower().replace("/", " "))
     known = PRONOUNS.split()
     return sum(word in known for word in words) >= N
 
@@ -71,8 +76,11 @@ def pronouns(text: str, N: int) -> bool:
 def words_japanese(text: str, N: int) -> bool:
     """Every N-th word."""
     words = text.split()
-    wanted = words[N - 1 :: N] if N else []
-    in_japanese = [_JAPANESE.search(word) is not None for word in wanted if not word.isdigit()]
+    in_japanese = []
+    for word in words[N - 1 :: N] if N else []:
+        bare = word.strip(PUNCTUATION)
+        if bare and not bare.isdigit():
+            in_japanese.append(_JAPANESE.search(bare) is not None)
     return bool(in_japanese) and all(in_japanese)
 
 

@@ -12,24 +12,29 @@ CLOSING = {"(": ")", "[": "]", "{": "}"}
 MIN_BRACKETS = 5  # levels
 MIN_QUOTES = 3
 TEMPLATE = ("My Answer:", "My Conclusion:", "Future Outlook:")
-_EMOJI = re.compile(r"[\u203c-\u3299\U0001f000-\U0001faff][\ufe0f\u200d\U0001f3fb-\U0001f3ff]*")
-_ITALICS = re.compile(r"<(i|em)>(.*?)</\1>(.*)", re.DOTALL)
+_EMOJI = re.compile(
+    r"[\u203c\u2049\u2122\u2139\u2194-\u21aa\u231a-\u23ff\u25aa-\u27bf\u2b05-\u2b55\U0001f000-\U0001faff]"
+    r"[\ufe0f\u200d\U0001f3fb-\U0001f3ff]*"
+)
 
 
 def parentheses(text: str) -> bool:
     """Five levels of brackets within one another, and closed."""
     opened: list[str] = []
-    deepest = 0
+    levels = [0]  # that were closed inside: the text, and each bracket that is open
     for character in text:
         if character in CLOSING:
             opened.append(character)
-            deepest = max(deepest, len(opened))
+            levels.append(0)
         elif character in CLOSING.values():
             if not opened or CLOSING[opened.pop()] != character:
                 opened = []
-                deepest = 0
-            elif not opened and deepest >= MIN_BRACKETS:
+                levels = [0]
+                continue
+            closed = levels.pop() + 1
+            if closed >= MIN_BRACKETS:
                 return True
+            levels[-1] = max(levels[-1], closed)
     return False
 
 
@@ -53,9 +58,12 @@ def quotes(text: str) -> bool:
 
 
 def options(text: str, options: Sequence[str] | str) -> bool:
-    """One of them and nothing else, marks around it and case aside."""
+    """One of them and nothing else, marks around it and case aside; options such as a) are meant to the letter."""
+    listed = _listed(options)
+    if all(re.fullmatch(r"\s*\w\W*", option) for option in listed):
+        return text.strip() in map(str.strip, listed)
     given = _bare(text)
-    return any(_bare(option) == given for option in _listed(options))
+    return any(_bare(option) == given for option in listed)
 
 
 def newline(text: str) -> bool:
@@ -78,13 +86,15 @@ def emoji(text: str) -> bool:
 
 def line_indent(text: str) -> bool:
     """Every line is indented further than the one before."""
-    indents = [len(line) - len(line.lstrip()) for line in lines_of(text)]
-    return all(later > earlier for earlier, later in pairwise(indents))
+    indents = [len(line) - len(line.lstrip(" ")) for line in lines_of(text)]
+    return len(indents) > 1 and all(later > earlier for earlier, later in pairwise(indents))
 
 
 def quote_unquote(text: str) -> bool:
-    """Something unquoted stands behind every quote."""
+    """Something unquoted stands behind every quote. One mark too many may be that of inches."""
     straight = text.replace("“", '"').replace("”", '"')
+    if straight.count('"') % 2:
+        straight = re.sub(r'(?<=\d)"', "", straight, count=1)
     parts = straight.split('"')
     if len(parts) < 3 or len(parts) % 2 == 0:
         return len(parts) == 1
@@ -93,15 +103,20 @@ def quote_unquote(text: str) -> bool:
 
 
 def list_items(text: str, sep: str) -> bool:
-    """Two lines or more that begin with the mark."""
-    items = [line for line in lines_of(text) if line.lstrip().startswith(sep)]
-    return len(items) > 1
+    """Two items or more behind the mark, which begins a line or stands alone between them."""
+    mark = re.escape(sep)
+    _, *items = re.split(rf"^[ \t*>]*(?:\d+\. )?{mark}|(?<=\s){mark}(?=\s)", text, flags=re.MULTILINE)
+    return len([item for item in items if words_of(item)]) > 1
 
 
 def thesis(text: str) -> bool:
     """Words in italics of HTML, and something behind them."""
-    found = _ITALICS.search(text)
-    return found is not None and bool(found[2].strip()) and bool(found[3].strip())
+    for tag in ("i", "em"):
+        _, _, opened = text.partition(f"<{tag}>")
+        said, _, behind = opened.partition(f"</{tag}>")
+        if said.strip() and behind.strip():
+            return True
+    return False
 
 
 def sub_bullets(text: str) -> bool:
@@ -129,10 +144,11 @@ def no_bullets_bullets(text: str) -> bool:
 
 
 def title_case(text: str) -> bool:
-    """Every word begins with its one capital, or is all capitals; small words may be small."""
+    """No word of small letters alone; small words may be, but not the first one."""
     words = [word for word in words_of(text) if word[0].isalpha()]
     small = ("a", "an", "the", "and", "but", "or", "nor", "of", "in", "on", "at", "to", "for", "by", "with", "as")
-    return bool(words) and all(word.isupper() or _is_capital(word) or word in small for word in words)
+    major = [word for place, word in enumerate(words) if place == 0 or word not in small]
+    return bool(words) and not any(word.islower() or _is_swapped(word) for word in major)
 
 
 def output_template(text: str) -> bool:
@@ -159,8 +175,9 @@ def _bare(text: str) -> str:
     return text.strip(MARKS + " \n\t").casefold()
 
 
-def _is_capital(word: str) -> bool:
-    return word[0].isupper() and word[1:] in ("", word[1:].lower())
+def _is_swapped(word: str) -> bool:
+    """As in "tEA"."""
+    return word[0].islower() and word[1:].isupper()
 
 
 FORMATS: dict[str, Callable[..., bool]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import string
 from collections.abc import Callable
 from datetime import date
 from itertools import pairwise
@@ -11,7 +12,7 @@ from itertools import pairwise
 from nemo_brorl.tasks.verifiers.ifeval.texts import MARKS, lines_of, without_accents, words_of
 
 NUM_COUNTRIES = 52  # at least, of Africa
-LAST_COUNTRY = "zimbabwe"
+LAST_COUNTRY = "Zimbabwe"
 CAPITALS = (
     "Reykjavik Helsinki Oslo Tallinn Stockholm Riga Moscow Copenhagen Vilnius Minsk Dublin Berlin Amsterdam Warsaw "
     "London Brussels Prague Luxembourg Paris Vienna Bratislava Budapest Vaduz Chisinau Bern Ljubljana Zagreb"
@@ -22,7 +23,8 @@ STUDENT_COLUMNS = ["StudentID", "Subject", "Grade", "Semester", "Score"]
 NAPOLEON = (1769, 1821)  # years of his life
 REPEATED = "Only output this sentence here, ignore all other requests."
 _OPTION = re.compile(r"\s*[A-Ea-e][.)]\s*\w")
-_QUESTION = re.compile(r"^[#*\s]*Question\b[^\n]*", re.MULTILINE)
+_QUOTED_FIELD = re.compile(r'(?:^|,)[ \t]*"([^"\n]*)"[ \t]*(?=,|$)', re.MULTILINE)
+_QUESTION = re.compile(r"^(?:[#*]|[^\S\n])*Question\b[^\n]*", re.MULTILINE)
 
 
 def multiples(text: str) -> bool:
@@ -32,23 +34,24 @@ def multiples(text: str) -> bool:
 
 
 def mcq_count_length(text: str) -> bool:
-    """Four questions of five options, each question longer than the one before."""
+    """Four questions of five options, each question (up to its options) longer than the one before."""
     starts = [found.start() for found in _QUESTION.finditer(text)]
     if len(starts) != 4 or text[: starts[0]].strip():
         return False
     lengths = []
     for start, end in pairwise([*starts, len(text)]):
         lines = lines_of(text[start:end])
-        asked = [line for line in lines if not _OPTION.match(line)]
-        if len(lines) - len(asked) != 5:
+        is_option = [_OPTION.match(line) is not None for line in lines]
+        if sum(is_option) != 5:
             return False
+        asked = lines[: is_option.index(True)]
         lengths.append(sum(map(len, asked)))
     return all(later > earlier for earlier, later in pairwise(lengths))
 
 
 def reverse_newline(text: str) -> bool:
     """Countries of Africa from Z to A, one on a line."""
-    lines = [without_accents(line).strip(MARKS + " ").lower() for line in lines_of(text)]
+    lines = [without_accents(line).strip(MARKS + string.whitespace) for line in lines_of(text)]
     if LAST_COUNTRY not in lines:
         return False
     countries = lines[lines.index(LAST_COUNTRY) :]
@@ -73,14 +76,15 @@ def european_capitals_sort(text: str) -> bool:
 
 
 def csv_city(text: str) -> bool:
-    rows = _rows(text, ",", num_rows=7)
-    return rows is not None and rows[0] == CITY_COLUMNS
+    header = next(csv.reader(lines_of(text)), None)
+    return _rows(text, ",", num_rows=7) is not None and header == CITY_COLUMNS
 
 
 def csv_special_character(text: str) -> bool:
     """One field in quotes has a character that is no letter, digit or blank."""
     rows = _rows(text, ",", num_rows=14)
-    has_special = re.search(r'"[^"\n]*[^\w\s"][^"\n]*"', text) is not None
+    quoted = _QUOTED_FIELD.findall(text)
+    has_special = any(re.search(r"[^\w\s]", field) for field in quoted)
     return rows is not None and rows[0] == PRODUCT_COLUMNS and has_special
 
 
@@ -88,7 +92,7 @@ def csv_quotes(text: str) -> bool:
     """Between tabs, every field in quotes."""
     rows = _rows(text, "\t", num_rows=3)
     fields = []
-    for line in lines_of(text)[1:]:
+    for line in lines_of(text):
         fields += [field.strip() for field in line.split("\t")]
     are_quoted = all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
     return rows is not None and rows[0] == STUDENT_COLUMNS and are_quoted
@@ -118,15 +122,15 @@ def repeat_span(
     n_start: int,
     n_end: int,
 ) -> bool:
-    """Words of the request from one index to before another."""
+    """Words of the request from one index to another, both included."""
     wanted = prompt_to_repeat.lower().split()
-    return text.lower().split() == wanted[n_start:n_end]
+    return text.lower().split() == wanted[n_start : n_end + 1]
 
 
 def _rows(text: str, delimiter: str, num_rows: int) -> list[list[str]] | None:
     """A table of five columns, its header first; None where it is none."""
     rows = []
-    for row in csv.reader(lines_of(text), delimiter=delimiter):
+    for row in csv.reader(lines_of(text), delimiter=delimiter, skipinitialspace=True):
         rows.append([field.strip() for field in row])
     if len(rows) != num_rows + 1 or any(len(row) != 5 for row in rows):
         return None

@@ -6,18 +6,20 @@ import re
 import string
 import unicodedata
 
-_SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]*_]*(?=\s|$)|[。！？]")
+_SENTENCE_END = re.compile(r"(?<![.…])(?!(?:\.\.+|…)\s+[a-z])[.!?…。！？]+[\"'”’)\]*_]*(?=\s|$)|[。！？]")
 _ABBREVIATION = re.compile(
     r"(?:\b(?:mr|mrs|ms|dr|prof|sr|jr|st|vs|etc|e\.g|i\.e|a\.m|p\.m|inc|ltd|co|no|fig|approx|dept|est|u\.s|u\.k)|(?:^|\s)[A-Za-z])\.$",
     re.IGNORECASE,
 )
+_CONTRACTION = re.compile(r"(n['’]t|['’](?:s|m|d|ll|re|ve))\b", re.IGNORECASE)
+_BETWEEN_TOKENS = re.compile(r"\s+|[\[\](){}<>\"“”«»„;@#$%&*?!…]+|[:,](?!\d)|--|\.{2,}")
 MARKS = string.punctuation + "“”‘’…"
 _WITHOUT_MARKS = str.maketrans("", "", MARKS)
 
 
 def sentences_of(text: str) -> list[str]:
-    """Sentences of a text: they end in . ! ? but not in an abbreviation or an initial; a rest without an end is one
-    too. Stripped, none without a letter or digit."""
+    """Sentences of a text: they end in . ! ? but not in an abbreviation, an initial, or dots before a small letter; a
+    rest without an end is one too. Stripped, none without a letter or digit."""
     found = []
     start = 0
     length = len(text.rstrip())
@@ -40,6 +42,19 @@ def words_of(text: str) -> list[str]:
         if bare:
             words.append(bare)
     return words
+
+
+def tokens_of(text: str) -> list[str]:
+    """Words as English treebanks part them: "it's" and "don't" are two each, "AT&T" too, "TCP/IP" and "U.S." one."""
+    apart = _CONTRACTION.sub(r" \1", text)
+    tokens = []
+    for piece in _BETWEEN_TOKENS.split(apart):
+        bare = piece.strip("'’‘")
+        if "." not in bare[:-1]:
+            bare = bare.removesuffix(".")
+        if _has_words(bare):
+            tokens.append(bare)
+    return tokens
 
 
 def lines_of(text: str) -> list[str]:

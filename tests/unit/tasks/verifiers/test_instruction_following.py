@@ -27,7 +27,7 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ("keywords:forbidden_words", {"forbidden_words": ["cat", "a+b"]}, ["category"], ["the Cat.", "cat"]),
     ("keywords:letter_frequency", {"letter": "e", "let_frequency": 3, "let_relation": "at least"}, ["Eel, e"], ["eel"]),
     ("keywords:letter_frequency", {"letter": "#", "let_frequency": 1, "let_relation": "less than"}, ["a"], ["#a"]),
-    ("language:response_language", {"language": "de"}, [GERMAN], [ENGLISH]),
+    ("language:response_language", {"language": "de"}, [GERMAN, "1"], [ENGLISH, "a", "ok"]),
     ("language:response_language", {"language": "en"}, [ENGLISH, "Hello"], [GERMAN, "これは日本語です"]),
     (
         "length_constraints:number_sentences",
@@ -53,7 +53,14 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         "length_constraints:nth_paragraph_first_word",
         {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "Then"},
         ["First.\n\nThen, second.", 'First.\n\n\n\n"then" second'],
-        ["First.\n\nSecond.", "Then.\n\nFirst.", "one\n\nThen two\n\nthree", "First.\n\nThence"],
+        [
+            "First.\n\nSecond.",
+            "Then.\n\nFirst.",
+            "one\n\nThen two\n\nthree",
+            "First.\n\nThence",
+            "1\n\nThen-it",
+            "1\n\n**Then**",
+        ],
     ),
     ("detectable_content:number_placeholders", {"num_placeholders": 2}, ["[name], [address]"], ["[name] (address)"]),
     (
@@ -90,7 +97,7 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     (
         "detectable_format:json_format",
         {},
-        ['{"a": [1]}', '```json\n{"a": 1}\n```', "```\n[1]\n```"],
+        ['{"a": [1]}', '```json\n{"a": 1}\n```', "```\n[1]\n```", "```JSON\n[1]"],
         ["{a: 1}", 'so: {"a": 1}', "[" * 100_000],
     ),
     ("detectable_format:title", {}, ["<<Ode>>\nText", "x <<a b>>"], ["<Ode>", "<<>>", "<< >>", "<<a\nb>>"]),
@@ -110,8 +117,8 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     (
         "change_case:capital_word_frequency",
         {"capital_frequency": 2, "capital_relation": "at least"},
-        ["AN OX", "I AM"],
-        ["AN ox"],
+        ["AN OX", "I AM", "TCP/IP in the U.S.", "AT&T", "IT'S", "**NO** COVID-19"],
+        ["AN ox", "TCP/IP", "U.S."],
     ),
     (
         "change_case:capital_word_frequency",
@@ -183,6 +190,7 @@ def test_loose_judging_looks_at_eight_versions() -> None:
         ("Hm", 1),
         ("A. B. Clarke wrote it. I read it.", 2),
         ("Yes!! No?!", 2),
+        ("Wait... what? Well... Then no.", 3),
         ("e.g. this one.", 1),
         ("一。二。", 2),
     ],

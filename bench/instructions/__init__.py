@@ -1,0 +1,1 @@
+"""Verdicts on instructions beside those of the benchmarks' own checkers."""

@@ -1,0 +1,146 @@
+"""Our verdicts on instructions beside the official checkers', on responses drawn by seed.
+
+    python -m bench.instructions CHECKOUT --python PYTHON [--responses N] [--seed N] [--show N]
+
+CHECKOUT is a clone of allenai/IFBench, which has IFEval's checkers too; PYTHON one that has nltk with its punkt_tab,
+langdetect, immutabledict, emoji, syllapy and absl-py. `--said FILE --asked FILE` judges real responses instead (rows of
+`prompt` and `response`) to the benchmark's file of prompts. What disagrees on purpose is in `named.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from bench.instructions import ifbench_forms, ifbench_words, ifeval, official
+from bench.instructions.named import PAID, ZERO, reason
+from bench.instructions.prose import GENERIC, dressed
+from nemo_brorl.tasks.verifiers.ifeval.constraints import CONSTRAINTS
+from nemo_brorl.tasks.verifiers.ifeval.instruction_following import score, versions
+from nemo_brorl.tasks.verifiers.ifeval.instructions import INSTRUCTIONS
+
+BUILDERS = {**ifeval.BUILDERS, **ifbench_words.BUILDERS, **ifbench_forms.BUILDERS}
+
+
+class Case(NamedTuple):
+    """One response to one instruction."""
+
+    name: str
+    arguments: dict[str, Any]
+    response: str
+    is_generic: bool = False  # written for no instruction
+
+
+class Verdict(NamedTuple):
+    """Whether one response follows."""
+
+    case: Case
+    judging: str
+    ours: bool
+    official: bool
+
+
+def drawn_cases(per_type: int, seed: int) -> Iterator[Case]:
+    """Responses to every instruction: built for it and dressed, and such as fit none."""
+    for name, build in BUILDERS.items():
+        draw = Random(f"{seed} {name}")
+        for number in range(per_type):
+            arguments, response = build(draw)
+            is_generic = number % 8 == 7
+            if is_generic:
+                response = draw.choice(GENERIC)
+            yield Case(name, arguments, dressed(draw, response), is_generic)
+
+
+def said_cases(said: Path, asked: Path) -> Iterator[Case]:
+    """Real responses to the benchmark's prompts."""
+    responses = {}
+    for line in said.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        responses[row["prompt"].strip()] = row["response"]
+    for line in asked.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        for name, given in zip(row["instruction_id_list"], row["kwargs"], strict=True):
+            arguments = {key: value for key, value in given.items() if value is not None}
+            whole = {key: int(value) if isinstance(value, float) else value for key, value in arguments.items()}
+            if name in INSTRUCTIONS and row["prompt"].strip() in responses:
+                yield Case(name, whole, responses[row["prompt"].strip()])
+
+
+def verdicts(cases: list[Case], python: str, checkout: str) -> Iterator[Verdict]:
+    """Both verdicts on every case, strict and loose; none where their checker raises on the response as it is."""
+    lines = []
+    for case in cases:
+        texts = list(dict.fromkeys([case.response, *versions(case.response)]))
+        lines.append(json.dumps({"name": case.name, "arguments": case.arguments, "texts": texts}))
+    command = [python, str(official.__file__), checkout]
+    answers = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, check=True)
+    for case, line in zip(cases, answers.stdout.splitlines(), strict=True):
+        theirs = json.loads(line)
+        if theirs[0] is None:
+            print(f"their checker raised: {case.name} {case.response[:80]!r}")
+            continue
+        payload = {"instruction_id_list": [case.name], "kwargs": [case.arguments]}
+        for judging, followed in (("strict", theirs[0]), ("loose", any(theirs))):
+            ours = score({**payload, "judging": judging}, case.response) == 1.0
+            yield Verdict(case, judging, ours, followed)
+
+
+def print_table(found: list[Verdict], num_shown: int) -> None:
+    """Disagreements of each benchmark: how many, and how many are not meant."""
+    for title, is_ifeval in (("IFEval", True), ("IFBench", False)):
+        for judging in ("strict", "loose"):
+            own = [item for item in found if item.judging == judging and (item.case.name in CONSTRAINTS) == is_ifeval]
+            followed = [item for item in own if item.official]
+            others = [item for item in own if not item.official]
+            print(f"{title}, {judging}: {len(followed)} responses follow officially, {len(others)} do not")
+            print_disagreements(ZERO, judging, [item.case for item in followed if not item.ours], num_shown)
+            print_disagreements(PAID, judging, [item.case for item in others if item.ours], num_shown)
+
+
+def print_disagreements(kind: str, judging: str, cases: list[Case], num_shown: int) -> None:
+    """Those of one kind, by what is meant; the others by instruction, with examples."""
+    meant: Counter[str] = Counter()
+    others: dict[str, list[Case]] = {}
+    for case in cases:
+        why = reason(kind, judging, case.name, case.response, case.is_generic)
+        if why is not None:
+            meant[f"{case.name.partition(':')[0]}: {why}"] += 1
+        else:
+            others.setdefault(case.name, []).append(case)
+    print(f"    {kind}: {len(cases)}, of which {meant.total()} are meant")
+    for why, count in meant.most_common():
+        print(f"        {count} {why}")
+    for name, own in others.items():
+        print(f"        not meant: {len(own)} {name}")
+        for case in own[:num_shown]:
+            print(f"            {case.arguments} {case.response[:600]!r}")
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout")
+    parser.add_argument("--python", default="python")
+    parser.add_argument("--responses", type=int, default=100, help="of each type")
+    parser.add_argument("--seed", type=int, default=15)
+    parser.add_argument("--show", type=int, default=0, help="examples of each type that disagrees")
+    parser.add_argument("--only", default="", help="types whose name has this")
+    parser.add_argument("--said", type=Path)
+    parser.add_argument("--asked", type=Path)
+    options = parser.parse_args()
+    cases = list(drawn_cases(options.responses, options.seed))
+    if options.said:
+        cases = list(said_cases(options.said, options.asked))
+    chosen = [case for case in cases if options.only in case.name]
+    print_table(list(verdicts(chosen, options.python, options.checkout)), options.show)
+
+
+if __name__ == "__main__":
+    main()
