@@ -38,6 +38,7 @@ from nemo_brorl.policy.model.moe import (
     moe_settings,
     prepare_experts,
 )
+from nemo_brorl.policy.model.products import take_rows
 from nemo_brorl.policy.model.rotary import PackedRotary, inverse_frequencies
 from nemo_brorl.policy.numerics.precision import (
     follow_forwards,
@@ -106,7 +107,7 @@ class PolicyModel(GPTModel):
         if self.config.sequence_parallel:
             hidden_states = gather_from_sequence_parallel_region(hidden_states, tensor_parallel_output_grad=False)
         group = parallel_state.get_tensor_model_parallel_group()
-        rows = hidden_states.squeeze(1).index_select(0, packed_seq_params.source_rows)
+        rows = take_rows(hidden_states.squeeze(1), packed_seq_params.source_rows)
         if self.share_embeddings_and_output_weights:
             weight = self.shared_embedding_or_output_weight()
         else:

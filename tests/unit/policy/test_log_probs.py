@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nemo_brorl.policy.model import log_probs
 from nemo_brorl.policy.model.log_probs import TokenScores, token_scores, vocab_slice
+from nemo_brorl.policy.model.products import take_rows
 from tests.support.model_factory import make_config
 from tests.support.policy_ranks import run_ranks, score_a_vocab_slice
 
@@ -157,3 +158,15 @@ def test_a_weight_with_a_gradient_buffer_gets_its_gradient_there_in_float32(is_t
     scores.backward(grad.float())
     error = (weight.main_grad - buffer - plain.grad).norm() / plain.grad.norm()
     assert error < 2**-7
+
+
+def test_gradients_of_a_row_that_many_tokens_are_predicted_from_are_summed_in_float32() -> None:
+    """512 responses of one prompt. A GPU's own sum of ones in bf16 ends at 256, where the next number is 258; a CPU's
+    does not, so this holds the sum that replaces it, and cannot show the need."""
+    table = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16, requires_grad=True)
+    taken = take_rows(table, torch.ones(512, dtype=torch.int64))
+    assert taken.tolist() == [[3.0, 4.0]] * 512
+    taken.backward(torch.ones_like(taken))
+    assert table.grad is not None
+    assert table.grad.dtype == torch.bfloat16
+    assert table.grad.tolist() == [[0.0, 0.0], [512.0, 512.0]]
