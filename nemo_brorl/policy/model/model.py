@@ -91,8 +91,12 @@ class PolicyModel(GPTModel):
         **kwargs: Any,
     ) -> Tensor:
         """GPTModel's, with the row's routes."""
+        routes = packed_seq_params.routes
+        if self.router_replays and routes is not None:
+            assert packed_seq_params.positions is not None, "a packing to run the model on has positions"
+            routes = routes.to(packed_seq_params.positions.device)
         for replay in self.router_replays:
-            replay.follow(packed_seq_params.routes, self.training)
+            replay.follow(routes, self.training)
         return super().forward(*args, packed_seq_params=packed_seq_params, **kwargs)
 
     def _postprocess(

@@ -199,7 +199,7 @@ class _Draft:
             num_cut=self.num_cut,
             context_order=self._context_order() if self.num_cut else None,
             attention=self.settings.attention,
-            routes=None if routes is None else self._tensor(routes),
+            routes=None if routes is None else torch.from_numpy(routes),
             sight=self._sight() if self.settings.attention == "flex" else None,
         )
         return Row(

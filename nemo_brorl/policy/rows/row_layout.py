@@ -87,7 +87,9 @@ class Packing(PackedSeqParams):
     # [C] int64, for each context row its place in the ranks' cut tokens, end to end
     context_order: Tensor | None = None
     attention: str = "sdpa"  # the backend, as in `RowSettings`
-    routes: Tensor | None = field(default=None, repr=False)  # [T, layers, k] int16 experts of each token, or NO_ROUTE
+    # [T, layers, k] experts of each token, or NO_ROUTE, in the engine's format. On the host until the model reads the
+    # row: those of a whole update of Qwen3-30B-A3B take more than the rest of the policy
+    routes: Tensor | None = field(default=None, repr=False)
     sight: Sight | None = None  # None: the backend follows the blocks
     rotation: Tensor | None = field(default=None, repr=False)  # the model's table, set by `rotary.PackedRotary`
     caches: dict[Any, Any] = field(

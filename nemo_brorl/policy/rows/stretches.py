@@ -19,7 +19,6 @@ from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
 from nemo_brorl.policy.rows.row_layout import Span
 from nemo_brorl.types import (
     NO_ROUTE,
-    Int16,
     Int32,
     Int64,
     Routes,
@@ -208,7 +207,7 @@ def runs_of_equals(stretches: Sequence[Stretch]) -> Iterator[list[Stretch]]:
         yield list(alike)
 
 
-def routes_of_row(stretches: Sequence[Stretch], num_tokens: int) -> Int16 | None:
+def routes_of_row(stretches: Sequence[Stretch], num_tokens: int) -> Routes | None:
     """[tokens, layers, k] experts of the tokens of this rank's row, in which the stretches have been placed. None:
     none is known."""
     known: list[tuple[Int64, Routes]] = []
@@ -218,7 +217,7 @@ def routes_of_row(stretches: Sequence[Stretch], num_tokens: int) -> Int16 | None
         return None
     _, first = known[0]
     shape = (num_tokens, *first.shape[1:])
-    found = np.full(shape, NO_ROUTE, np.int16)
+    found = np.full(shape, NO_ROUTE, first.dtype)
     for rows, routes in known:
         is_here = rows >= 0
         places = rows[is_here]

@@ -153,6 +153,17 @@ def test_a_prompt_or_response_without_routes_leaves_those_of_the_others() -> Non
     assert found == {1: 1, 5: -1, 6: -1, 7: 7, 8: -1}
 
 
+def test_routes_stay_on_the_host_in_the_engines_format_while_other_parts_of_a_row_are_on_the_device() -> None:
+    """`meta` stands for a GPU, on which rows of a whole update lie at once; with 768 bytes a token of Qwen3-30B-A3B
+    their routes were 38 GiB of it. This cannot show how long the copy of a row takes."""
+    segment = PackedSegment(np.array([1], np.int32), (routed([7, 8]),), prompt_routes([1]))
+    row = build_row([segment], 1.0, RowSettings(torch.device("meta")))
+    assert row.token_ids.device.type == "meta"
+    assert row.packing.routes is not None
+    assert row.packing.routes.device.type == "cpu"
+    assert row.packing.routes.dtype == torch.int8
+
+
 def test_a_group_takes_its_prompts_routes_from_the_first_chunk_that_has_them() -> None:
     tokens = np.array([1, 2], np.int32)
     one = ChunkArrays(tokens, np.zeros(2, np.float32), np.array([0, 2]))
