@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,22 @@ _INDEX_NAMES = {
     "torch.distributed.checkpoint.planner": {"SavePlan", "TensorWriteData", "WriteItem", "WriteItemType"},
     "torch.serialization": {"_get_layout"},
 }
+# The same of what Transformer Engine keeps beside a layer's weights: its recipe, and with the delayed one scales.
+_SCALE_NAMES = {
+    "collections": {"OrderedDict"},
+    "megatron.core.extensions.transformer_engine": {"TEDelayedScaling"},
+    "torch._utils": {"_rebuild_tensor_v2"},
+    "torch.storage": {"_load_from_bytes"},
+    "transformer_engine.common.recipe": {
+        "DelayedScaling",
+        "Float8BlockScaling",
+        "Float8CurrentScaling",
+        "Format",
+        "MMParams",
+        "QParams",
+        "_FormatHelper",
+    },
+}
 _DATA_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch.load then builds tensors and plain data, whoever calls it
 # What Megatron, torch and pickle raise on files that are missing, cut short or overwritten.
 _UNREADABLE = (
@@ -75,6 +92,8 @@ def load(rank: RankState, folder: Path) -> None:
         check_index(folder / ".metadata")
         with _data_only():
             state = dist_checkpointing.load(_sharded_state(rank, is_loading=True), str(folder))
+        for index in range(len(rank.models)):
+            check_scales(state[f"model{index}"])
     except _UNREADABLE as error:
         raise CheckpointError(f"the policy checkpoint in {folder} cannot be read: {error}") from error
     for index, model in enumerate(rank.models):
@@ -113,6 +132,30 @@ def check_index(path: Path) -> None:
     whatever it names. Raises UnpicklingError."""
     with path.open("rb") as file:
         IndexReader(file).load()
+
+
+class ScaleReader(pickle.Unpickler):
+    """Reader of one layer's `_extra_state`, in which a tensor is a pickle within the pickle."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Raises UnpicklingError for a name that no layer of Transformer Engine writes."""
+        if name not in _SCALE_NAMES.get(module, ()):
+            raise pickle.UnpicklingError(f"a layer's scales name {module}.{name}, which none do: it may be an attack")
+        if name == "_load_from_bytes":
+            return _read_storage
+        return super().find_class(module, name)
+
+
+def _read_storage(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def check_scales(state: Mapping[str, Any]) -> None:
+    """Read what a model's layers are about to unpickle, as `ScaleReader` does: Transformer Engine 2.11 calls whatever a
+    `_extra_state` names, FP8 or not. Raises UnpicklingError."""
+    for name, value in state.items():
+        if "._extra_state" in name and isinstance(value, Tensor) and value.numel():
+            ScaleReader(io.BytesIO(value.cpu().numpy().tobytes())).load()
 
 
 @contextlib.contextmanager
