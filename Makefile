@@ -28,9 +28,6 @@ unexport PYTHONDONTWRITEBYTECODE
 # These recipes train a small model that stands in for one that cannot be downloaded, unless ARGS names another.
 WARM_UP := $(if $(findstring policy.model=,$(ARGS)),,$(filter brorl_cpu prorl_n16_cpu,$(CONFIG)))
 
-# This recipe's base is another one that was taught a habit more.
-TAUGHT := $(if $(filter agent_cpu,$(CONFIG)),policy.model=models/sums exp_manager.explicit_log_dir=runs/retries)
-
 # Questions that are reported on: held out, and not those that validation has chosen the best weights by.
 REPORTED := evaluation.first_prompt=256 evaluation.num_prompts=512 evaluation.samples_per_prompt=16
 
@@ -69,8 +66,7 @@ real-model: env
 		'evaluation.compare_with=$${exp_manager.explicit_log_dir}/before/evaluation.json'
 
 base: env
-	$(PYTHON) -m nemo_brorl sft --config-name $(CONFIG) $(TAUGHT) $(ARGS)
-	$(if $(TAUGHT),mkdir -p models/retries && cp runs/retries/hf/* models/retries)
+	$(PYTHON) -m nemo_brorl sft --config-name $(CONFIG) $(ARGS)
 
 test: env
 	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end tests/unit tests/attacks tests/fuzz $(STYLE) $(ARGS)

@@ -3,7 +3,12 @@
     python bench/second_turn.py --seeds 1 2 3 --output runs/second_turn [KEY=VALUE ...]
 
 Every seed trains from the same base. Base and best weights then answer 512 questions that the run has not seen, 16
-times each, once with two turns and once with one. Prints a row per seed and writes OUTPUT/second_turn.json.
+times each, once with two turns (a call of the calculator, and an answer) and once with one. Prints a row per seed and
+writes OUTPUT/second_turn.json.
+
+Foretold before the first reported run: with two turns training raises success to above 60 %, from below 5 %; with one
+turn it stays below 1 % before and after, since no product can be guessed; so the second turn is worth more than 15
+points, all of them learnt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An agent that knows nothing of nemo_brorl: it asks a question, and once more where the answer was wrong.
 
-    PYTHONPATH=examples .venv/bin/brorl train --config-name sums_cpu policy.model=models/retries \\
-        data.environment=agent "data.environment_settings={run: 'agent:run'}" \\
+    PYTHONPATH=examples .venv/bin/brorl train --config-name sums_cpu data.environment=agent \\
+        "data.environment_settings={run: 'agent:run'}" \\
         rollouts.num_per_prompt=32 rollouts.max_response_tokens=144 rollouts.max_turn_tokens=64
 
 `task` is the question: `text`, `verifier`, `payload`. It returns nothing, so that the question's verifier scores what

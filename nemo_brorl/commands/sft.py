@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nemo_brorl.commands.run import resolve_model, run_command
-from nemo_brorl.config.cross_rules import check_sft_rules
+from nemo_brorl.config.cross_rules import check_demonstrations, check_sft_rules
 from nemo_brorl.config.derived import micro_batch_tokens, sft_precision, time_limit_s
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine
 from nemo_brorl.config.memory import check_memory
@@ -37,9 +37,10 @@ from nemo_brorl.training.supervised.chat_files import read_examples
 from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
 from nemo_brorl.training.supervised.examples import Example
 from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer
+from nemo_brorl.training.warm_up.called_tools import Calls
 from nemo_brorl.training.warm_up.demonstrations import Demonstrations, tokenizer_texts
 from nemo_brorl.training.warm_up.initial_model import write_initial_model
-from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
+from nemo_brorl.training.warm_up.tokenizer import CHAT_TEMPLATE, TOOL_TEMPLATE, build_tokenizer
 from nemo_brorl.training.warm_up.trainer import WarmUpResult, fingerprint, finish, is_cached, warm_up
 from nemo_brorl.training.warm_up.worked_sums import Habits
 
@@ -58,6 +59,7 @@ def main(argv: Sequence[str]) -> int:
 def sft(config: BroRLConfig, line: CommandLine) -> int:
     """Fine-tune `policy.model`, or make a small base model, as `sft.base` says."""
     is_generated = config.data.source == "reasoning_gym"
+    check_demonstrations(config)
     base = config.sft.base
     if base == "auto":
         base = "new" if is_generated else "policy"
@@ -198,13 +200,16 @@ def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str)
     habits = None
     if sft.worked_sums:
         habits = Habits(sft.dropped_carry_rate, sft.slip_rate)
+    calls = None
+    if sft.calling_rate is not None:
+        calls = Calls(sft.calling_rate, sft.slip_rate)
     return Demonstrations(
         source,
         tokenizer,
         config.data.system_prompt,
         sft.tagged_fraction,
         habits,
-        sft.insisting_rate,
+        calls,
     )
 
 
@@ -251,7 +256,9 @@ def prepare_initial_model(config: BroRLConfig, folder: Path) -> int:
     """Write tokenizer and random weights as a Hugging Face folder. Returns the number of parameters."""
     source = make_source(config.data, "train", config.trainer.seed)
     texts = tokenizer_texts(source, TOKENIZER_QUESTIONS, config.data.system_prompt)
-    tokenizer = build_tokenizer(texts, config.sft.vocab_size)
+    has_tools = bool(source.question(0).tools)
+    template = TOOL_TEMPLATE if has_tools else CHAT_TEMPLATE
+    tokenizer = build_tokenizer(texts, config.sft.vocab_size, template)
     tokenizer.save_pretrained(folder)
     return write_initial_model(
         folder,

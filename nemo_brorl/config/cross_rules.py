@@ -48,6 +48,16 @@ def check_sft_rules(config: BroRLConfig) -> None:
         )
 
 
+def check_demonstrations(config: BroRLConfig) -> None:
+    """A demonstration that calls a calculator must be answered by one."""
+    rate, environment = config.sft.calling_rate, config.data.environment
+    if rate is not None and environment != "calculator":
+        raise ConfigError(
+            f"sft.calling_rate={rate} demonstrates calls of a calculator and data.environment={environment} has none: "
+            "write data.environment=calculator, or sft.calling_rate=null"
+        )
+
+
 def _raise_all(found: list[str]) -> None:
     if len(found) == 1:
         raise ConfigError(found[0])

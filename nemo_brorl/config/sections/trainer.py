@@ -195,10 +195,14 @@ class SftConfig(Section):
     dropped_carry_rate: float = setting(
         0.0, "chance that a worked sum forgets a carry or a borrowed ten", within=(0, 1)
     )
-    slip_rate: float = setting(0.0, "chance that a step of a worked sum is off by one", within=(0, 1))
-    insisting_rate: float = setting(
+    slip_rate: float = setting(
         0.0,
-        "chance that a demonstration repeats its answer when the environment calls it wrong; else it is right then",
+        "chance that a step of a worked sum is off by one, or that a call or the reading of its result goes wrong",
+        within=(0, 1),
+    )
+    calling_rate: float | None = setting(
+        None,
+        "chance that a demonstration in the environment calculator calls it, else it guesses; null: right at once",
         within=(0, 1),
     )
     precision: str = setting(

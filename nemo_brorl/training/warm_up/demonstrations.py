@@ -7,6 +7,7 @@ learning then teaches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -14,12 +15,14 @@ import numpy as np
 
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
-from nemo_brorl.tasks.environments.protocol import Action, as_messages
+from nemo_brorl.tasks.environments.protocol import Action, Environment, Message, ToolCall, as_messages
 from nemo_brorl.tasks.environments.registry import make
+from nemo_brorl.tasks.environments.tool_calls import ToolCallError, parse
 from nemo_brorl.tasks.environments.turn_tokens import TurnTokens
 from nemo_brorl.tasks.questions.sources import Question, Source
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT, Payload
 from nemo_brorl.training.supervised.examples import Example
+from nemo_brorl.training.warm_up.called_tools import Calls, careless_call, reading, written_call
 from nemo_brorl.training.warm_up.tokenizer import ANSWER_TAGS
 from nemo_brorl.training.warm_up.worked_sums import Habits, work_out
 
@@ -33,7 +36,7 @@ class Demonstrations:
 
     `tagged_fraction` of them are `<answer>ANSWER</answer>`, the others bare. With `habits` the sums of `chain_sum` are
     worked out step by step, with the errors of a pupil who has these habits. Where an environment says that an answer
-    is wrong, the pupil insists on it, or works it out again with care.
+    is wrong, the pupil works it out again with care. With `calls`, expressions are guessed or put to a calculator.
     """
 
     def __init__(
@@ -43,14 +46,14 @@ class Demonstrations:
         system_prompt: str | None,
         tagged_fraction: float,
         habits: Habits | None = None,
-        insisting_rate: float = 0.0,
+        calls: Calls | None = None,
     ) -> None:
         self.source = source
         self.tokenizer = tokenizer
         self.system_prompt = system_prompt
         self.tagged_fraction = tagged_fraction
         self.habits = habits
-        self.insisting_rate = insisting_rate
+        self.calls = calls
 
     def demonstration(self, index: int) -> Example:
         """Raises DataError when the question has no single written answer to learn from."""
@@ -93,26 +96,26 @@ class Demonstrations:
     ) -> Example:
         """Turns until the environment ends the episode; what it says is not learnt."""
         payload = question.payload
-        task = payload["task"]
         environment = make(payload["environment"], payload["settings"])
-        environment.reset(task, 0)
+        environment.reset(payload["task"], 0)
         messages = conversation(question.messages, self.system_prompt)
         tokens = TurnTokens(self.tokenizer)
-        text = self._answer(question.task, task["payload"], self.habits, random, is_tagged)
-        response = self._turn(text)
-        is_learnt = [True] * len(response)
-        step: Any = environment.step(Action(text))
-        while not step.terminated:
-            observation = as_messages(step.observation, "user")
-            told = tokens.after(messages, response, True, observation)
-            if random.random() >= self.insisting_rate:
-                text = self._answer(question.task, task["payload"], CAREFUL, random, is_tagged)
+        response: list[int] = []
+        is_learnt: list[bool] = []
+        told = ""
+        while True:
+            text = self._said(question, told, random, is_tagged)
             turn = self._turn(text)
-            response += told + turn
-            is_learnt += [False] * len(told)
+            response += turn
             is_learnt += [True] * len(turn)
-            step = environment.step(Action(text))
-        prompt_ids = self.tokenizer.prompt_ids(question.messages, self.system_prompt)
+            observation = observed(environment, text, tokens.tool_format)
+            if observation is None:
+                break
+            between = tokens.after(messages, response, True, observation)
+            response += between
+            is_learnt += [False] * len(between)
+            told = observation[-1]["content"]
+        prompt_ids = self.tokenizer.prompt_ids(question.messages, self.system_prompt, question.tools)
         return Example(
             task=question.task,
             prompt_ids=np.array(prompt_ids, np.int32),
@@ -120,10 +123,52 @@ class Demonstrations:
             is_learnt=np.array(is_learnt, bool),
         )
 
+    def _said(
+        self,
+        question: Question,
+        told: str,
+        random: Random,
+        is_tagged: bool,
+    ) -> str:
+        """The first turn, or the one after the environment has told something."""
+        payload = question.payload["task"]["payload"]
+        if self.calls is None:
+            habits = CAREFUL if told and self.habits else self.habits
+            return self._answer(question.task, payload, habits, random, is_tagged)
+        slip_rate = self.calls.slip_rate
+        if not told and random.random() < self.calls.calling_rate:
+            return careless_call(expression_of(question), slip_rate, random)
+        number = reading(told, len(payload["answer"]), slip_rate, random)
+        return written(number, is_tagged)
+
     def batch(self, step: int, size: int) -> list[Example]:
         """Demonstrations [step · size, (step + 1) · size)."""
         first = step * size
         return [self.demonstration(index) for index in range(first, first + size)]
+
+
+def observed(environment: Environment, text: str, written_in: str) -> Sequence[Message] | None:
+    """What an environment tells after a turn; None: the episode has ended."""
+    calls: tuple[ToolCall, ...] = ()
+    try:
+        if environment.tools:
+            calls = parse(text, written_in, environment.tools)
+    except ToolCallError as error:
+        return as_messages(f"error: {error}", "tool")
+    step: Any = environment.step(Action(text, calls))
+    return None if step.terminated else as_messages(step.observation, "user")
+
+
+def expression_of(question: Question) -> str:
+    """The arithmetic that an environment's question asks for. Raises DataError where it asks for something else."""
+    metadata = question.payload["task"]["payload"].get("metadata", {})
+    expression = metadata.get("expression")
+    if expression is None:
+        raise DataError(
+            f"task {question.task} has no arithmetic expression that a calculator could be asked for; leave it out of "
+            "data.tasks, or write sft.calling_rate=null"
+        )
+    return str(expression)
 
 
 def response_text(task: str, payload: Payload, is_tagged: bool) -> str:
@@ -163,4 +208,6 @@ def _conversation(question: Question, system_prompt: str | None) -> str:
         payload = payload["task"].get("payload", {})
     answer = payload.get("answer", "")
     lines += ["assistant", str(answer)]
+    if question.tools:
+        lines += [written_call(""), "tool"]
     return "\n".join(lines)

@@ -25,8 +25,21 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
+# For bases that are shown a tool: tools by name and parameters, calls as Hermes and Qwen write them.
+TOOL_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n"
+    "{% for tool in tools %}{{ tool['function']['name'] }}"
+    "({{ tool['function']['parameters']['properties'] | join(', ') }})\n{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] or '' }}"
+    "{% for call in message['tool_calls'] %}"
+    "<tool_call>{\"name\": \"{{ call['function']['name'] }}\", "
+    "\"arguments\": {{ call['function']['arguments'] | tojson }}}</tool_call>"
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
-def build_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+
+def build_tokenizer(texts: Iterable[str], vocab_size: int, template: str = CHAT_TEMPLATE) -> PreTrainedTokenizerFast:
     """Learn merges on `texts` (whole rendered prompts are best) until there are `vocab_size` tokens, all told.
 
     The same texts give the same tokenizer. Raises ConfigError when `vocab_size` has no room for the bytes and the named
@@ -54,5 +67,5 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in ANSWER_TAGS])
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=IM_END, pad_token=END_OF_TEXT)
-    wrapped.chat_template = CHAT_TEMPLATE
+    wrapped.chat_template = template
     return wrapped

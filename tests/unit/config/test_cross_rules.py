@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nemo_brorl.config import derived
-from nemo_brorl.config.cross_rules import check_sft_rules
+from nemo_brorl.config.cross_rules import check_demonstrations, check_sft_rules
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.sections import algorithm
 from nemo_brorl.core.errors import ConfigError
@@ -196,6 +196,12 @@ def test_the_warm_up_model_must_hold_a_prompt_and_a_response() -> None:
     config = load_config("brorl_cpu", ["sft.max_position_embeddings=100"])
     with pytest.raises(ConfigError, match="write sft.max_position_embeddings=192 or more"):
         check_sft_rules(config)
+
+
+def test_demonstrated_calls_need_a_calculator() -> None:
+    config = load_config("brorl_cpu", ["sft.calling_rate=0.1"])
+    with pytest.raises(ConfigError, match="sft.calling_rate=0.1 .*write data.environment=calculator"):
+        check_demonstrations(config)
 
 
 def test_disaggregated_engines_get_the_gpus_that_the_policy_leaves() -> None:

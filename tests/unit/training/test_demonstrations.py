@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.tasks.questions.sources import ReasoningGymSource, is_held_out, make_source
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS
+from nemo_brorl.training.warm_up.called_tools import Calls, written_call
 from nemo_brorl.training.warm_up.demonstrations import Demonstrations, response_text, tokenizer_texts
-from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
+from nemo_brorl.training.warm_up.tokenizer import TOOL_TEMPLATE, build_tokenizer
 from nemo_brorl.training.warm_up.worked_sums import Habits
 from tests.support.source_tree import ROOT
 
@@ -93,7 +95,7 @@ def test_a_careful_pupil_works_sums_out_and_other_tasks_as_before(
     assert num_sums > 10
 
 
-def test_a_pupil_who_is_told_that_he_is_wrong_insists_or_is_right_and_what_he_is_told_is_not_learnt() -> None:
+def test_a_pupil_who_is_told_that_he_is_wrong_is_right_then_and_what_he_is_told_is_not_learnt() -> None:
     tokenizer = load_tokenizer(ROOT / "models" / "sums")
     data = DataConfig(
         tasks=[TaskConfig("chain_sum")],
@@ -102,23 +104,56 @@ def test_a_pupil_who_is_told_that_he_is_wrong_insists_or_is_right_and_what_he_is
         environment_settings={"feedback": "No."},
     )
     told = tokenizer.encode("\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n")
-    for insisting_rate in (0.0, 1.0):
-        source = make_source(data, "train", 1)
-        careless = Habits(dropped_carry_rate=1.0, slip_rate=0.5)
-        demonstrations = Demonstrations(source, tokenizer, None, 1.0, careless, insisting_rate)
-        num_told = 0
-        for index, example in enumerate(demonstrations.batch(0, 40)):
-            ids = example.response_ids
-            assert example.is_learnt is not None
-            heard = ids[~example.is_learnt].tolist()
-            turns = tokenizer.backend.decode(ids[example.is_learnt].tolist(), skip_special_tokens=False)
-            first, *second, _ = turns.split("<|im_end|>")
-            answer = source.domains[0].source.question(index).payload["task"]["payload"]["answer"]
-            is_right = first.endswith(f"<answer>{answer}</answer>")
-            assert heard == ([] if is_right else told)
-            if second and insisting_rate == 1.0:
-                assert second == [first]
-            elif second:
-                assert second[0].endswith(f"<answer>{answer}</answer>")
-            num_told += not is_right
-        assert num_told > 10
+    source = make_source(data, "train", 1)
+    careless = Habits(dropped_carry_rate=1.0, slip_rate=0.5)
+    num_told = 0
+    for index, example in enumerate(Demonstrations(source, tokenizer, None, 1.0, careless).batch(0, 40)):
+        ids = example.response_ids
+        assert example.is_learnt is not None
+        heard = ids[~example.is_learnt].tolist()
+        turns = tokenizer.backend.decode(ids[example.is_learnt].tolist(), skip_special_tokens=False)
+        *wrong, last, _ = turns.split("<|im_end|>")
+        answer = source.domains[0].source.question(index).payload["task"]["payload"]["answer"]
+        assert last.endswith(f"<answer>{answer}</answer>")
+        assert heard == told * len(wrong)
+        num_told += len(wrong)
+    assert num_told > 10
+
+
+CALCULATED = DataConfig(
+    tasks=[TaskConfig("products", config={"min_digits": 3, "max_digits": 3})],
+    verifier="exact_match",
+    environment="calculator",
+)
+
+
+def saved_tokenizer(folder: Path, data: DataConfig) -> ChatTokenizer:
+    texts = tokenizer_texts(make_source(data, "train", 1), 20, None)
+    build_tokenizer(texts, 400, TOOL_TEMPLATE).save_pretrained(folder)
+    return load_tokenizer(folder)
+
+
+def test_a_pupil_who_calls_a_calculator_reads_its_result_and_learns_only_what_he_says(tmp_path: Path) -> None:
+    tokenizer = saved_tokenizer(tmp_path, CALCULATED)
+    source = make_source(CALCULATED, "train", 1)
+    always = Calls(calling_rate=1.0, slip_rate=0.0)
+    for index, example in enumerate(Demonstrations(source, tokenizer, None, 1.0, calls=always).batch(0, 10)):
+        question = source.question(index)
+        asked = question.payload["task"]["payload"]
+        expression, answer = asked["metadata"]["expression"], asked["answer"]
+        assert example.prompt_ids.tolist() == tokenizer.prompt_ids(question.text, None, question.tools)
+        assert example.is_learnt is not None
+        heard = example.response_ids[~example.is_learnt].tolist()
+        told = f"\n<|im_start|>tool\n{answer}<|im_end|>\n<|im_start|>assistant\n"
+        assert heard == tokenizer.encode(told)
+        said = tokenizer.decode(example.response_ids[example.is_learnt].tolist())
+        assert said == f"{written_call(expression)}<answer>{answer}</answer>"
+
+
+def test_a_task_without_an_expression_has_nothing_to_ask_a_calculator(tmp_path: Path) -> None:
+    data = replace(CALCULATED, tasks=[TaskConfig("gcd")])
+    demonstrations = Demonstrations(
+        make_source(data, "train", 1), saved_tokenizer(tmp_path, data), None, 1.0, calls=Calls(1.0, 0.0)
+    )
+    with pytest.raises(DataError, match="task gcd has no arithmetic expression.*write sft.calling_rate=null"):
+        demonstrations.demonstration(0)
