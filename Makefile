@@ -12,13 +12,14 @@
 # make lint          ruff, mypy, the architecture test
 #
 # CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack,
-# WORKERS=4 runs that many test files at a time.
+# WORKERS=4 runs that many test files at a time; FORK=1 forks the actors of tests from processes that have imported their libraries.
 
 CONFIG ?= sums_cpu
 ARGS ?=
 KIND ?= cpu
 SEED ?= 1
 WORKERS ?= 2
+FORK ?= 0
 MKDOCS ?= .venv/bin/mkdocs
 PYTHON := .venv/bin/python
 
@@ -36,7 +37,7 @@ SMOLLM2 := runs/smollm2
 KEPT_APART := evaluation.first_prompt=64 evaluation.num_prompts=256 evaluation.samples_per_prompt=8
 
 # Tests of one file share fixtures and go to one worker, the longest file first (tests/conftest.py). A worker starts Ray of its own.
-PYTEST := OMP_NUM_THREADS=1 $(PYTHON) -m pytest
+PYTEST := OMP_NUM_THREADS=1 BRORL_TESTS_FORK=$(FORK) $(PYTHON) -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STYLE := tests/test_architecture.py tests/test_style.py
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from nemo_brorl.__main__ import main
-from tests.support import fork_server
+from tests.support import fork_server, forked_workers
 
 fork_server.preload("nemo_brorl.commands.wiring", "nemo_brorl.commands.evaluate", "nemo_brorl.commands.nemo_app")
 
@@ -30,7 +30,8 @@ class Command:
         self._folder = Path(self._scratch.name)
         for name in ("output", "errors"):
             (self._folder / name).touch()
-        self._process = fork_server.start(_enter, arguments, self._folder)
+        workers = forked_workers.use_forked_workers()
+        self._process = fork_server.start(_enter, arguments, self._folder, workers)
 
     @property
     def output(self) -> str:
@@ -68,7 +69,7 @@ class Command:
 
     def processes(self) -> list[psutil.Process]:
         """All that it has started and that is still there."""
-        return psutil.Process(self._process.pid).children(recursive=True)
+        return forked_workers.with_forked(psutil.Process(self._process.pid).children(recursive=True))
 
     def kill(self) -> None:
         """End it as the kernel would; nothing that it started outlives it, but for two small agents of Ray's own, which
@@ -89,9 +90,10 @@ def run(*arguments: str) -> Command:
     return command
 
 
-def _enter(arguments: tuple[str, ...], folder: Path) -> None:
+def _enter(arguments: tuple[str, ...], folder: Path, workers: str | None) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name, number in (("output", 1), ("errors", 2)):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_APPEND), number)
+    forked_workers.enter_command(workers)
     sys.argv = ["brorl", *arguments]
     sys.exit(main())

@@ -6,6 +6,8 @@ from typing import Any
 
 import ray
 
+from tests.support.forked_workers import use_forked_workers
+
 _settings: dict[str, Any] = {}
 
 
@@ -14,6 +16,7 @@ def use_ray(**settings: Any) -> None:
     if ray.is_initialized() and _settings == settings:
         return
     end_ray()
+    use_forked_workers()
     ray.init(include_dashboard=False, logging_level="ERROR", **settings)
     _settings.update(settings)
 
