@@ -59,7 +59,7 @@ def _note(process: psutil.Process, actors: dict[int, Watched], num_rows: int) ->
                 return
             actors[process.pid] = Watched(ROLES[title])
         actor = actors[process.pid]
-        sizes = _status_kib(process.pid)
+        sizes = status_kib(process.pid)
         actor.peak_gib = max(actor.peak_gib, (sizes["RssAnon"] + sizes["RssFile"]) / MIB)
         actor.shared_gib = max(actor.shared_gib, sizes["RssShmem"] / MIB)
         if num_rows > len(actor.cpu_s):
@@ -69,7 +69,8 @@ def _note(process: psutil.Process, actors: dict[int, Watched], num_rows: int) ->
         return  # it has ended
 
 
-def _status_kib(pid: int) -> dict[str, int]:
+def status_kib(pid: int) -> dict[str, int]:
+    """Resident memory of a process by kind, in KiB: RssAnon, RssFile, RssShmem. Raises OSError when it has ended."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="ignore").splitlines()
     return {
         name: int(value.split()[0])
