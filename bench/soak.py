@@ -40,9 +40,10 @@ MAY_GROW = ("disk",)  # a row of metrics is written for each step
 SHARED = Path("/dev/shm")
 TINY = (
     "rollouts.num_per_prompt=8", "rollouts.prompts_per_step=4", "rollouts.chunk_size=8",
-    "rollouts.max_response_tokens=32", "policy.data_parallel_size=1", "generation.num_engines=1", "dynamic_sampling.enabled=false",
-    "trainer.rehearsal=false", "parity.enabled=false", "trainer.val_interval=100", "trainer.save_interval=50",
-    "evaluation.num_prompts=8", "evaluation.samples_per_prompt=2", "store.keep_steps=5", "timeline.keep_steps=5",
+    "rollouts.max_response_tokens=32", "policy.data_parallel_size=1", "generation.num_engines=1",
+    "dynamic_sampling.enabled=false", "trainer.rehearsal=false", "parity.enabled=false",
+    "trainer.val_interval=100", "trainer.save_interval=50", "evaluation.num_prompts=8",
+    "evaluation.samples_per_prompt=2", "store.keep_steps=5", "timeline.keep_steps=5",
 )  # fmt: skip
 
 
