@@ -24,6 +24,7 @@ import numpy as np
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
 from nemo_brorl.core.errors import CheckpointError, ModelError
 from nemo_brorl.evaluation.benchmarks import Benchmark
+from nemo_brorl.tasks.verifiers.payload import reference_text
 from nemo_brorl.types import SUCCESS_REWARD, Int64, ScoredGroup
 
 BLOCK = 1 << 22  # bytes read at a time
@@ -62,9 +63,9 @@ def answers_of(group: ScoredGroup) -> PromptAnswers:
     answers = None
     if group.answers is not None:
         answers = tuple(_shortened(answer) for answer in group.answers)
-    reference = prompt.payload.get("answer")
+    reference = reference_text(prompt.payload)
     if reference is not None:
-        reference = _shortened(str(reference))
+        reference = _shortened(reference)
     order = np.argsort(group.indices)  # trajectories that ended at a later turn are in a later chunk
     if answers is not None:
         answers = tuple(answers[place] for place in order)

@@ -11,6 +11,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.evaluation.pass_at_k import constant_pass_at_1, mean_pass_at_k, standard_error
 from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.tasks.verifiers.payload import reference_text
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
 
 
@@ -23,7 +24,7 @@ class TaskResult:
     pass_at_1: float
     standard_error: float  # of pass@1, over prompts
     pass_at_n: float  # with n = num_samples
-    constant_answer: float  # see best_constant_answer
+    constant_answer: float | None  # see best_constant_answer
     response_tokens: float
     truncated: float
     trajectories: Mapping[str, float]  # as `trajectory_metrics`
@@ -45,15 +46,17 @@ class EvaluationResult:
             f"{prefix}/pass_at_{overall.num_samples}": overall.pass_at_n,
             f"{prefix}/response_tokens": overall.response_tokens,
             f"{prefix}/truncated": overall.truncated,
-            f"{prefix}/constant_answer": overall.constant_answer,
         }
+        if overall.constant_answer is not None:
+            found[f"{prefix}/constant_answer"] = overall.constant_answer
         for name in ("turns", "tool_errors"):
             value = overall.trajectories.get(f"trajectories/{name}")
             if value is not None:
                 found[f"{prefix}/{name}"] = value
         for task, result in self.tasks.items():
             found[f"{prefix}/pass_at_1/{task}"] = result.pass_at_1
-            found[f"{prefix}/constant_answer/{task}"] = result.constant_answer
+            if result.constant_answer is not None:
+                found[f"{prefix}/constant_answer/{task}"] = result.constant_answer
         return found
 
 
@@ -109,13 +112,16 @@ def summarise(groups: Sequence[ScoredGroup]) -> TaskResult:
     )
 
 
-def best_constant_answer(groups: Sequence[ScoredGroup]) -> float:
+def best_constant_answer(groups: Sequence[ScoredGroup]) -> float | None:
     """pass@1 of always giving each task's most frequent written answer: a gain up to here need not be more than
-    certainty."""
+    certainty. Over prompts that have a written answer; None: none has."""
     references = []
     for group in groups:
-        answer = group.prompt.payload.get("answer")
-        references.append((group.prompt.task, str(answer)))
+        answer = reference_text(group.prompt.payload)
+        if answer is not None:
+            references.append((group.prompt.task, answer))
+    if not references:
+        return None
     return constant_pass_at_1(references)
 
 
@@ -129,13 +135,16 @@ def result_rows(result: EvaluationResult) -> list[list[str]]:
 
 
 def _row(name: str, result: TaskResult) -> list[str]:
+    constant = "–"
+    if result.constant_answer is not None:
+        constant = f"{result.constant_answer:.1%}"
     return [
         name,
         str(result.num_prompts),
         f"{result.pass_at_1:.1%}",
         f"{result.standard_error:.1%}",
         f"{result.pass_at_n:.1%}",
-        f"{result.constant_answer:.1%}",
+        constant,
         f"{result.response_tokens:.1f}",
         f"{result.truncated:.1%}",
     ]

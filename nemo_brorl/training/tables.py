@@ -21,8 +21,11 @@ def change_rows(before: Mapping[str, float], after: Mapping[str, float]) -> list
     for name in [*names, PASS_AT_1]:
         title = "all tasks" if name == PASS_AT_1 else name.removeprefix(prefix)
         points = 100 * (after[name] - before[name])
-        constant = after[name.replace("pass_at_1", "constant_answer")]
-        rows.append([title, f"{before[name]:.1%}", f"{after[name]:.1%}", f"{points:+.1f} points", f"{constant:.1%}"])
+        constant = "–"
+        earned = after.get(name.replace("pass_at_1", "constant_answer"))
+        if earned is not None:
+            constant = f"{earned:.1%}"
+        rows.append([title, f"{before[name]:.1%}", f"{after[name]:.1%}", f"{points:+.1f} points", constant])
     return rows
 
 

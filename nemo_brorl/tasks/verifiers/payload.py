@@ -25,6 +25,15 @@ def accepted_answers(payload: Payload) -> list[str]:
     return [str(item) for item in answer]
 
 
+def reference_text(payload: Payload) -> str | None:
+    """The reference answer as it is written, also of a question that an environment asks; None: there is none."""
+    asked = payload
+    if ENVIRONMENT in payload and isinstance(payload.get("task"), Mapping):
+        asked = payload["task"].get("payload") or {}
+    answer = asked.get("answer")
+    return None if answer is None else str(answer)
+
+
 def score_and_reason(scored: Scored) -> tuple[float, str]:
     """Both, "" for the reason where the verifier says nothing."""
     if isinstance(scored, tuple):

@@ -1,14 +1,23 @@
 """Evaluation on fakes."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, format_table
-from nemo_brorl.evaluation.validation import Evaluator, best_constant_answer, result_header, result_rows
+from nemo_brorl.evaluation.validation import (
+    EvaluationResult,
+    Evaluator,
+    best_constant_answer,
+    result_header,
+    result_rows,
+    summarise,
+)
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.tables import change_rows, curve_lines
+from nemo_brorl.types import ScoredGroup
 from tests.support.fakes import FakeGenerator, FakeVerifier, make_group, make_prompt
 
 
@@ -29,19 +38,44 @@ def test_pass_at_1_is_the_mean_over_prompts_and_tasks_are_apart() -> None:
     assert result.overall.pass_at_n == 1.0
 
 
+def asked(payloads: list[dict[str, Any]], tasks: list[str]) -> list[ScoredGroup]:
+    """A group for each prompt."""
+    groups: list[ScoredGroup] = []
+    for payload, task in zip(payloads, tasks, strict=True):
+        scored = make_group([1.0])
+        prompt = replace(scored.prompt, task=task, payload=payload)
+        groups.append(replace(scored, group=replace(scored.group, prompt=prompt)))
+    return groups
+
+
 def test_the_best_constant_answer_is_taken_task_by_task() -> None:
-    groups = [make_group([1.0]) for _ in range(5)]
-    tasks = ["easy", "easy", "easy", "hard", "hard"]
-    answers = ["1", "1", "2", "3", "4"]
-    prompts = [
-        replace(group.prompt, task=task, payload={"answer": answer})
-        for group, task, answer in zip(groups, tasks, answers, strict=True)
-    ]
-    groups = [
-        replace(scored, group=replace(scored.group, prompt=prompt))
-        for scored, prompt in zip(groups, prompts, strict=True)
-    ]
+    answers = [{"answer": answer} for answer in ("1", "1", "2", "3", "4")]
+    groups = asked(answers, ["easy", "easy", "easy", "hard", "hard"])
     assert best_constant_answer(groups) == pytest.approx((2 + 1) / 5)
+
+
+def test_prompts_without_a_written_answer_have_no_constant_one() -> None:
+    instructions = [{"instruction_id_list": ["a"]}] * 3
+    assert best_constant_answer(asked(instructions, ["follow"] * 3)) is None
+    mixed = [*instructions, {"answer": "1"}, {"answer": "2"}]
+    assert best_constant_answer(asked(mixed, ["follow"] * 3 + ["count"] * 2)) == 0.5
+
+
+def test_the_written_answer_of_an_environment_is_that_of_the_question_it_asks() -> None:
+    products = [{"environment": "calculator", "task": {"payload": {"answer": answer}}} for answer in ("6", "8", "6")]
+    assert best_constant_answer(asked(products, ["products"] * 3)) == pytest.approx(2 / 3)
+    games = [{"environment": "mastermind", "task": {"code": "abca"}}]
+    assert best_constant_answer(asked(games, ["mastermind"])) is None
+
+
+def test_what_has_no_constant_answer_has_no_such_metric_and_a_dash_in_tables() -> None:
+    result = summarise(asked([{"rubric": "kind"}], ["prose"]))
+    assert result.constant_answer is None
+    both = EvaluationResult(result, {"prose": result})
+    assert not any("constant" in name for name in both.metrics())
+    assert [row[5] for row in result_rows(both)] == ["–", "–"]
+    row = {"validation/pass_at_1": 0.5}
+    assert change_rows(row, row) == [["all tasks", "50.0%", "50.0%", "+0.0 points", "–"]]
 
 
 def test_tables_line_up() -> None:
