@@ -9,7 +9,7 @@ import secrets
 import stat
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -57,13 +57,13 @@ class RayCluster:
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         before = set(psutil.Process().children(recursive=True))
         try:
-            self._connect()
+            self._connect(before)
         except (ConnectionError, RuntimeError, OSError) as error:
             raise ResourceError(
                 f"Ray did not start: {error}. Is RAY_ADDRESS right, /dev/shm large enough (1 GiB), /tmp writable?"
             ) from error
         if self._is_ours:
-            self._processes = [child for child in psutil.Process().children(recursive=True) if child not in before]
+            self._processes = children_but(before)
             essential = [process for process in self._processes if name_of(process) in ESSENTIAL]
             self._watch = RayWatch(essential, self._end_run)
             self._watch.start()
@@ -101,8 +101,9 @@ class RayCluster:
     ) -> None:
         self.close()
 
-    def _connect(self) -> None:
-        """Connect to the cluster, or start one. On a busy machine Ray's own limit may pass: then once more."""
+    def _connect(self, before: Collection[psutil.Process]) -> None:
+        """Connect to the cluster, or start one. On a busy machine Ray's own limit may pass: then once more, without what
+        the try has left, of which Ray forgets its control store. `before`: processes that are not Ray's."""
         for attempt in range(1, START_TRIES + 1):
             try:
                 ray.init(**self._options())
@@ -110,6 +111,7 @@ class RayCluster:
                 if SLOW_START not in str(error):
                     raise
                 ray.shutdown()
+                end_processes(with_descendants(children_but(before)), 0.0)
                 if attempt == START_TRIES:
                     raise ResourceError(
                         f"Ray did not start within its 30 s, {START_TRIES} times: is the machine overloaded?"
@@ -199,6 +201,11 @@ class RayWatch:
             if lost is not None:
                 self._on_loss(lost)
                 return
+
+
+def children_but(before: Collection[psutil.Process]) -> list[psutil.Process]:
+    """Processes below this one that are not among `before`."""
+    return [child for child in psutil.Process().children(recursive=True) if child not in before]
 
 
 def with_descendants(processes: Sequence[psutil.Process]) -> list[psutil.Process]:

@@ -51,15 +51,20 @@ def test_ended_processes_leave_none_of_their_children(sleeper: subprocess.Popen[
     assert not any(is_running(process) for process in everyone)
 
 
-def test_a_raylet_that_is_late_is_started_again_and_then_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries: list[dict[str, Any]] = []
+def test_a_raylet_that_is_late_is_started_again_and_then_refused(
+    monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]
+) -> None:
+    stores: list[subprocess.Popen[bytes]] = []  # stand-ins for the control store that each try leaves
 
     def slow_start(**options: Any) -> None:
-        tries.append(options)
+        assert all(store.poll() is not None for store in stores), "the try before has left its control store"
+        stores.append(subprocess.Popen(["sleep", "600"]))
         raise Exception("The current node timed out during startup. This could happen because ...")
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray, "init", slow_start)
     with pytest.raises(ResourceError, match="not start within its 30 s, 3 times: is the machine overloaded"):
         RayCluster(TrainerConfig()).__enter__()
-    assert len(tries) == 3
+    assert len(stores) == 3
+    assert all(store.poll() is not None for store in stores)
+    assert sleeper.poll() is None, "what was there before Ray is none of its business"
