@@ -102,8 +102,8 @@ class RayCluster:
         self.close()
 
     def _connect(self, before: Collection[psutil.Process]) -> None:
-        """Connect to the cluster, or start one. On a busy machine Ray's own limit may pass: then once more, without what
-        the try has left, of which Ray forgets its control store. `before`: processes that are not Ray's."""
+        """Connect to the cluster, or start one. On a busy machine Ray's own limit may pass: then once more, when what
+        the try has left is ended, a control store that Ray forgets. `before`: processes that are not Ray's."""
         for attempt in range(1, START_TRIES + 1):
             try:
                 ray.init(**self._options())
