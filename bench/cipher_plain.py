@@ -1,7 +1,7 @@
 """Cipher chains learnt by plain PyTorch, without engines: many runs in the time of one, and the product's own check.
 
     python bench/cipher_chains.py
-    python bench/cipher_plain.py --sizes 16 512 --advantages maxrl --rates 2e-4 --seeds 1 2 3
+    python -m bench.cipher_plain --sizes 16 512 --advantages maxrl --rates 2e-4 --seeds 1 2 3
 
 Weights, questions and the arithmetic of an update are those of `bench/sweeps/cipher_chains.yaml`: one optimizer step
 for 4,096 rollouts, mean over tokens, Adam with the product's settings. Groups that agree have no gradient and are not

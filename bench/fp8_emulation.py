@@ -1,7 +1,7 @@
 """What FP8 does to log-probs and to learning: the CPU training job in fp32, bf16, and bf16 with emulated FP8, from one
 base.
 
-    python bench/fp8_emulation.py [--max-steps 20] [--arms fp32 bf16 ...] [--output runs/fp8] [--json FILE] [KEY=VALUE
+    python -m bench.fp8_emulation [--max-steps 20] [--arms fp32 bf16 ...] [--output runs/fp8] [--json FILE] [KEY=VALUE
     ...]
 
 The base is `--model`, made by a warm-up when it is not there. Rollouts come from fp32 engines in every arm, so `vLLM`

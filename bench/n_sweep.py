@@ -1,6 +1,6 @@
 """What N is worth: N = 16, 64, 256, 512 with equally many rollouts a step, from one plateaued base, three seeds.
 
-    python bench/n_sweep.py [KEY=VALUE ...] --output runs/n_sweep [--base FOLDER] [--sizes 16 64 256 512] [--seeds 1 2
+    python -m bench.n_sweep [KEY=VALUE ...] --output runs/n_sweep [--base FOLDER] [--sizes 16 64 256 512] [--seeds 1 2
     3]
 
 Two arms. `plateaued` starts from a base whose supervised warm-up has run to the end of its learning rate. `saturated`

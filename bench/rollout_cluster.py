@@ -1,7 +1,7 @@
 """Placement on clusters that are not here: makespan, idle engines and prefill of several ways to hand out rollouts,
 from a model.
 
-    python bench/rollout_cluster.py [--engines 1 4 16 64] [--curve FILE] [--lengths RUN] [--output runs/cluster]
+    python -m bench.rollout_cluster [--engines 1 4 16 64] [--curve FILE] [--lengths RUN] [--output runs/cluster]
 
 First 64 engines with 128 prompts × 512 rollouts, under two laws of lengths and all curves; then the number of engines
 grows with two prompts for each (weak) and with the prompts as they are (strong, to 1,024). `--studies` picks some of

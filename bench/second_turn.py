@@ -1,6 +1,6 @@
 """What a second turn is worth: held-out success of conf/agent_cpu.yaml before and after training, with it and without.
 
-    python bench/second_turn.py --seeds 1 2 3 --output runs/second_turn [KEY=VALUE ...]
+    python -m bench.second_turn --seeds 1 2 3 --output runs/second_turn [KEY=VALUE ...]
 
 Every seed trains from the same base. Base and best weights then answer 512 questions that the run has not seen, 16
 times each, once with two turns (a call of the calculator, and an answer) and once with one. Prints a row per seed and

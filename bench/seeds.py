@@ -1,6 +1,6 @@
 """Learning at several seeds: warm-up, training and held-out pass@1 before and after, each seed from nothing.
 
-    python bench/seeds.py --seeds 1 2 3 --output runs/seeds [KEY=VALUE ...]
+    python -m bench.seeds --seeds 1 2 3 --output runs/seeds [KEY=VALUE ...]
 
 Writes OUTPUT/seeds.json and prints one row per seed. A seed sets the tokenizer's and model's initialisation, the
 training questions and the rollouts; the held-out questions are the same for all.

@@ -1,6 +1,6 @@
 """What verifying costs: math answers through the pool, against the speed at which the CPU run generates them.
 
-    python bench/verifiers.py [--json FILE] [--old FOLDER]
+    python -m bench.verifiers [--json FILE] [--old FOLDER]
 
 Answers are new in every repeat, so nothing is remembered from the one before; within a repeat a prompt's responses
 share answers, as samples of one prompt do. `--different` makes every answer another expression: the worst case, no
