@@ -72,11 +72,12 @@ def _note(process: psutil.Process, actors: dict[int, Watched], num_rows: int) ->
 def status_kib(pid: int) -> dict[str, int]:
     """Resident memory of a process by kind, in KiB: RssAnon, RssFile, RssShmem. Raises OSError when it has ended."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="ignore").splitlines()
-    return {
-        name: int(value.split()[0])
-        for name, _, value in (line.partition(":") for line in lines)
-        if name.startswith("Rss")
-    }
+    sizes: dict[str, int] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.startswith("Rss"):
+            sizes[name] = int(value.split()[0])
+    return sizes
 
 
 def _num_lines(path: Path) -> int:

@@ -110,9 +110,12 @@ def sub_bullets(draw: Random) -> Drawn:
 
 
 def prose_and_bullets(draw: Random) -> Drawn:
-    text = draw.choice([plain(draw, 2), plain(draw, 2), plain(draw, 3), plain(draw, 1), "Cats see tea. Here are some:"])
+    texts = [plain(draw, 2), plain(draw, 2), plain(draw, 3), plain(draw, 1), "Cats see tea. Here are some:"]
+    text = draw.choice(texts)
     lines = [f"* {plain(draw, 1)}" for _ in range(draw.choice([2, 2, 3, 1]))]
-    return {}, text + draw.choice(["\n", "\n\n"]) + "\n".join(lines) + draw.choice(["", "", "\n", "\nDone."])
+    between = draw.choice(["\n", "\n\n"])
+    behind = draw.choice(["", "", "\n", "\nDone."])
+    return {}, text + between + "\n".join(lines) + behind
 
 
 def title_case(draw: Random) -> Drawn:

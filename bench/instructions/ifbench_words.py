@@ -91,8 +91,10 @@ def japanese(draw: Random) -> Drawn:
 def five_keywords(draw: Random) -> Drawn:
     keys = ["ant", "bee", "cat", "dog", "elk"]
     words: list[str] = []
-    for key, times in zip(keys, (1, 2, 3, 5, draw.choice([7, 7, 7, 6, 8])), strict=True):
-        words += [draw.choice([key, key, key.title(), f"{key}s", f"**{key}**"]) for _ in range(times)]
+    counts = [1, 2, 3, 5, draw.choice([7, 7, 7, 6, 8])]
+    for key, times in zip(keys, counts, strict=True):
+        forms = [key, key, key.title(), f"{key}s", f"**{key}**"]
+        words += [draw.choice(forms) for _ in range(times)]
     draw.shuffle(words)
     arguments = {f"keyword{number}": key for number, key in enumerate(keys, 1)}
     return arguments, " ".join(words) + draw.choice([".", "", " Category."])

@@ -237,7 +237,9 @@ def cased(change: Callable[[str], str]) -> Callable[[Random], Drawn]:
 
 
 def no_comma(draw: Random) -> Drawn:
-    return {}, draw.choice([prose(draw), plain(draw, 3), prose(draw).replace(",", draw.choice([";", "，", "、"]))])
+    texts = [prose(draw), plain(draw, 3)]
+    texts.append(prose(draw).replace(",", draw.choice([";", "，", "、"])))
+    return {}, draw.choice(texts)
 
 
 def quotation(draw: Random) -> Drawn:

@@ -6,6 +6,7 @@ this does not show that its recipes are read; their names are those of 2.11.
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_brorl.policy.state.saving import check_scales
+from nemo_brorl.policy.state.saving import ScaleReader, check_scales
 
 
 class Attack:
@@ -57,6 +58,10 @@ def test_scales_and_histories_of_a_layer_are_read() -> None:
             "decoder.layers.0.mlp.linear_fc2.weight": torch.ones(2),
         }
     )
+    found = ScaleReader(io.BytesIO(pickle.dumps(kept))).load()
+    assert torch.equal(found["scale_fwd"], kept["scale_fwd"])
+    assert torch.equal(found["amax_history_fwd"], kept["amax_history_fwd"])
+    assert found["extra_fp8_variables"] == kept["extra_fp8_variables"]
 
 
 @pytest.mark.parametrize("attack", [Attack, AttackInTensor])
