@@ -67,7 +67,9 @@ class CodeSnapshot:
         self._refuse_large()
         scratch = Path(self._scratch.name)
         (scratch / "objects").mkdir()
-        shutil.copyfile(self._path_of("index"), scratch / "index")  # spares git to read files that it has read before
+        # Git's list of files spares it to read those that it has read before. A file of the list's own age is read:
+        # the copy keeps that age.
+        shutil.copy2(self._path_of("index"), scratch / "index")
         self._git("add", "--all", "--", *self._scope(), own_store=True)
         written = self._git("write-tree", own_store=True).decode().strip()
         prefix = self._git("rev-parse", "--show-prefix").decode().strip()

@@ -268,3 +268,12 @@ def chunks_of(model: torch.nn.Module) -> list[ChunkEmulation]:
         if isinstance(module, EmulatedLinear) and module.chunk not in chunks:
             chunks.append(module.chunk)
     return chunks
+
+
+def histories(model: torch.nn.Module) -> set[str]:
+    """Names in a model's state of the histories that emulated linears keep: numbers, which no layer unpickles."""
+    names = set()
+    for name, module in model.named_modules():
+        if isinstance(module, EmulatedLinear):
+            names.add(f"{name}._extra_state")
+    return names

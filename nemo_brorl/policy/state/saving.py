@@ -7,7 +7,7 @@ import io
 import itertools
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.distributed.checkpoint import CheckpointException
 
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.file_sums import all_damage, read_sums, share
+from nemo_brorl.policy.numerics.fp8_emulation import histories
 from nemo_brorl.policy.state.background_save import BackgroundSave
 from nemo_brorl.policy.state.optimizer import state_tensors
 from nemo_brorl.policy.state.rank_state import RankState
@@ -92,8 +93,8 @@ def load(rank: RankState, folder: Path) -> None:
         check_index(folder / ".metadata")
         with _data_only():
             state = dist_checkpointing.load(_sharded_state(rank, is_loading=True), str(folder))
-        for index in range(len(rank.models)):
-            check_scales(state[f"model{index}"])
+        for index, model in enumerate(rank.models):
+            check_scales(state[f"model{index}"], plain=histories(model))
     except _UNREADABLE as error:
         raise CheckpointError(f"the policy checkpoint in {folder} cannot be read: {error}") from error
     for index, model in enumerate(rank.models):
@@ -150,11 +151,12 @@ def _read_storage(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), weights_only=True)
 
 
-def check_scales(state: Mapping[str, Any]) -> None:
+def check_scales(state: Mapping[str, Any], plain: Collection[str]) -> None:
     """Read what a model's layers are about to unpickle, as `ScaleReader` does: Transformer Engine 2.11 calls whatever a
-    `_extra_state` names, FP8 or not. Raises UnpicklingError."""
+    `_extra_state` names, FP8 or not. `plain`: names whose layers take them as numbers. Raises UnpicklingError."""
     for name, value in state.items():
-        if "._extra_state" in name and isinstance(value, Tensor) and value.numel():
+        is_unpickled = "._extra_state" in name and name not in plain
+        if is_unpickled and isinstance(value, Tensor) and value.numel():
             ScaleReader(io.BytesIO(value.cpu().numpy().tobytes())).load()
 
 

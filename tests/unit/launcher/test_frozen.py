@@ -97,6 +97,20 @@ def test_changes_that_are_not_committed_are_frozen_and_named(tmp_path: Path, che
     assert git(checkout, "status", "--porcelain") == before  # git's index is as it was
 
 
+def test_a_change_of_equal_length_in_the_moment_of_the_commit_is_seen(tmp_path: Path, checkout: Path) -> None:
+    """Git compares the bytes of a file that is as old as git's list, or newer."""
+    git(checkout, "config", "core.trustctime", "false")  # a test can set a file's time, not that of its inode
+    changed = checkout / "nemo_brorl" / "a.py"
+    moment = (10**9, 10**9)
+    os.utime(changed, moment)
+    git(checkout, "add", "-A")
+    changed.write_text("a = 2\n")
+    for path in (changed, checkout / ".git" / "index"):
+        os.utime(path, moment)
+    folders = freeze_run(tmp_path / "run", BroRLConfig(), checkout)
+    assert (folders.code / "nemo_brorl" / "a.py").read_text() == "a = 2\n"
+
+
 def test_the_patch_makes_the_frozen_code_of_its_commit(tmp_path: Path, checkout: Path) -> None:
     (checkout / "nemo_brorl" / "a.py").write_text("a = 2\n")
     (checkout / "data.bin").write_bytes(bytes(range(256)))

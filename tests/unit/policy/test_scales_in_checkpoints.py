@@ -56,7 +56,8 @@ def test_scales_and_histories_of_a_layer_are_read() -> None:
             "decoder.layers.0.mlp.linear_fc1._extra_state": packed(kept),
             "decoder.layers.0.mlp.linear_fc2._extra_state": torch.empty(0, dtype=torch.uint8),
             "decoder.layers.0.mlp.linear_fc2.weight": torch.ones(2),
-        }
+        },
+        plain=(),
     )
     found = ScaleReader(io.BytesIO(pickle.dumps(kept))).load()
     assert torch.equal(found["scale_fwd"], kept["scale_fwd"])
@@ -69,5 +70,13 @@ def test_a_name_that_no_layer_writes_is_refused_and_not_called(attack: Any, tmp_
     made = tmp_path / "made"
     state = {"decoder.layers.0.mlp.experts.linear_fc1._extra_state3": packed({"scale_fwd": attack(made)})}
     with pytest.raises(pickle.UnpicklingError):
-        check_scales(state)
+        check_scales(state, plain=())
     assert not made.exists()
+
+
+def test_numbers_are_read_as_scales_unless_their_layer_takes_numbers() -> None:
+    history = "decoder.layers.0.mlp.linear_fc1._extra_state"
+    state = {history: torch.ones(3, 17)}
+    check_scales(state, plain={history})
+    with pytest.raises(pickle.UnpicklingError):
+        check_scales(state, plain={"decoder.layers.1.mlp.linear_fc1._extra_state"})
