@@ -1,5 +1,5 @@
-"""Planner's part of docs/planner.md: the whole output for one recipe and a table of key numbers of all, between the
-markers there; a test compares them with today's planner.
+"""Planner's part of docs/planner.md: tables of all recipes, between the markers there, and beside it the whole output
+for one recipe. A test compares them with today's planner.
 
 python scripts/planner_page.py
 """
@@ -21,6 +21,7 @@ from nemo_brorl.launcher.planner.workload import ASSUMED
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "planner.md"
 WHOLE = "brorl_64gpu"
+WHOLE_PLAN = PAGE.parent / "figures" / f"plan_{WHOLE}.txt"
 RECIPES = (WHOLE, "brorl_7b", "brorl_32b", "brorl_qwen3_30b_a3b")
 
 
@@ -86,9 +87,10 @@ def fastest_layouts() -> str:
 
 
 def main() -> None:
-    """Replace what is between `<!-- NAME -->` and `<!-- end of NAME -->`."""
+    """Write the whole plan, and replace what is between `<!-- NAME -->` and `<!-- end of NAME -->`."""
+    WHOLE_PLAN.write_text(f"{output(WHOLE)}\n", encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
-    blocks = {WHOLE: f"```\n{output(WHOLE)}\n```", "key numbers": key_numbers(), "fastest layouts": fastest_layouts()}
+    blocks = {"key numbers": key_numbers(), "fastest layouts": fastest_layouts()}
     for name, block in blocks.items():
         text = re.sub(
             rf"<!-- {name} -->\n.*?\n<!-- end of {name} -->",
