@@ -2,7 +2,7 @@
 # bench/gpu/run.sh [--tiny] [--only ceilings,tests,parity,…] [--again] [--minutes M] [--results FOLDER] [--pack FILE.tar.gz]
 #
 # The GPU bench: all parts, or those of --only, each in a process of its own with its own time limit; a part that is done with these
-# sources is passed over. Ends with a table; full logs lie beside the results. docs/gpu.md says what every part measures.
+# sources is passed over. Ends with a table; full logs lie beside the results. README.md beside this says what every part measures.
 # SITE=/tmp/site names the folder that shared/gpu_host was unpacked into, PYTHON the interpreter that has torch.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

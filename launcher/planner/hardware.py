@@ -14,7 +14,7 @@ from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed
 @dataclass(frozen=True)
 class Efficiency:
     """Shares of the peaks, and fixed costs, that a step is assumed to reach. None of them was measured on a GPU by this
-    project; docs/planner.md says where each is from."""
+    project; README.md of this folder says where each is from."""
 
     train: float = 0.40  # of the matrix peak, forward and backward of packed rows
     # of the matrix peak, for mixtures: experts have few tokens each, and the fullest one is waited for

@@ -1,5 +1,5 @@
-"""Memory of one GPU at the moments when it is fullest, term by term; docs/planner.md has the formulas and where they
-are from.
+"""Memory of one GPU at the moments when it is fullest, term by term; README.md of this folder has the
+formulas and where they are from.
 
 Moments of colocated roles (`training/device_handover.py`): *start*, when both roles are on the device and nothing is
 offloaded yet (parity gate, resume); *generate*; *update*; *publish*. Disaggregated, a GPU has one role: *update* for

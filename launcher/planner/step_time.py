@@ -1,5 +1,5 @@
 """Time of a step on GPUs, stage by stage, from operations and bytes over assumed shares of the peaks;
-docs/planner.md has each."""
+README.md of this folder has each."""
 
 from __future__ import annotations
 
