@@ -1,5 +1,5 @@
-"""Planner's part of docs/planner.md: tables of all recipes, between the markers there, and beside it the whole output
-for one recipe. A test compares them with today's planner.
+"""Plans of the recipes as launcher/planner/README.md has them: tables between its markers, and one recipe's whole
+output in docs/figures/. A test compares them with today's planner.
 
 python scripts/planner_page.py
 """
@@ -19,9 +19,10 @@ from nemo_brorl.launcher.planner.proposals import propose
 from nemo_brorl.launcher.planner.table import headline
 from nemo_brorl.launcher.planner.workload import ASSUMED
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "planner.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "launcher" / "planner" / "README.md"
 WHOLE = "brorl_64gpu"
-WHOLE_PLAN = PAGE.parent / "figures" / f"plan_{WHOLE}.txt"
+WHOLE_PLAN = ROOT / "docs" / "figures" / f"plan_{WHOLE}.txt"
 RECIPES = (WHOLE, "brorl_7b", "brorl_32b", "brorl_qwen3_30b_a3b")
 
 

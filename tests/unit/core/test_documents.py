@@ -12,7 +12,8 @@ from nemo_brorl.config.reference import groups, settings
 from nemo_brorl.core.metric_registry import GROUPS, undeclared
 
 ROOT = Path(__file__).resolve().parents[3]
-BESIDE_CODE = [ROOT / folder / "README.md" for folder in ("bench/cluster_model", "bench/gpu", "launcher/planner")]
+WITH_A_PAGE = ("bench/cluster_model", "bench/gpu", "launcher/planner", "tests/attacks")
+BESIDE_CODE = [ROOT / folder / "README.md" for folder in WITH_A_PAGE]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *BESIDE_CODE, *(ROOT / "docs").glob("*.md")])
 FOLDERS = ("nemo_brorl", "launcher", "bench", "scripts", "tests", "conf", "slurm", "requirements", "docs")
 FILE_NAMES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}

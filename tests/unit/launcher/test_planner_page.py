@@ -1,4 +1,4 @@
-"""docs/planner.md and the plan beside it show what the planner says."""
+"""launcher/planner/README.md and the plan of one recipe show what the planner says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.support.source_tree import load_script
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "planner.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "launcher" / "planner" / "README.md").read_text(encoding="utf-8")
 REMEDY = "run PYTHONPATH=. python scripts/planner_page.py"
 
 
@@ -23,7 +23,7 @@ def block(name: str) -> str:
     return PAGE.split(f"<!-- {name} -->\n")[1].split(f"\n<!-- end of {name} -->")[0]
 
 
-def test_the_file_beside_the_page_has_todays_whole_plan_of_one_recipe(page_writer: ModuleType) -> None:
+def test_the_file_of_one_recipe_has_todays_whole_plan(page_writer: ModuleType) -> None:
     assert page_writer.WHOLE_PLAN.name in PAGE
     plan = page_writer.WHOLE_PLAN.read_text(encoding="utf-8")
     shown, separator, proposals = plan.partition("\n\nlayouts of these")
