@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,13 @@ class TaskResult:
     response_tokens: float
     truncated: float
     trajectories: Mapping[str, float]  # as `trajectory_metrics`
+
+    @property
+    def error_text(self) -> str:
+        """Standard error as a percentage; a dash where one prompt gives none."""
+        if math.isnan(self.standard_error):
+            return "–"
+        return f"{self.standard_error:.1%}"
 
 
 @dataclass(frozen=True)
@@ -142,7 +150,7 @@ def _row(name: str, result: TaskResult) -> list[str]:
         name,
         str(result.num_prompts),
         f"{result.pass_at_1:.1%}",
-        f"{result.standard_error:.1%}",
+        result.error_text,
         f"{result.pass_at_n:.1%}",
         constant,
         f"{result.response_tokens:.1f}",

@@ -246,12 +246,12 @@ class BroRLTrainer:
         metrics = {**result.metrics(), "time/validate_s": watch.seconds["validate"]}
         self.history.append({"step": float(self.step_number), **metrics})
         self.row.add(metrics)
+        overall = result.overall
         self.parts.console.line(
-            f"validation after step {self.step_number}: pass@1 {result.overall.pass_at_1:.1%} ± "
-            f"{result.overall.standard_error:.1%}"
+            f"validation after step {self.step_number}: pass@1 {overall.pass_at_1:.1%} ± {overall.error_text}"
         )
-        if self.step_number and result.overall.pass_at_1 > self.best_pass_at_1:
-            self.best_pass_at_1 = result.overall.pass_at_1
+        if self.step_number and overall.pass_at_1 > self.best_pass_at_1:
+            self.best_pass_at_1 = overall.pass_at_1
             with self.timeline.stage("export"), self.handover.policy_turn(watch):
                 self.parts.policy.export(self.parts.run_folder / "hf")
         return result

@@ -1,5 +1,6 @@
 """Evaluation on fakes."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -93,6 +94,14 @@ def test_result_tables_have_a_row_per_task_and_one_for_all() -> None:
     ).evaluate()
     assert [row[0] for row in result_rows(result)] == ["toy", "all tasks"]
     assert len(result_header(result)) == len(result_rows(result)[0])
+
+
+def test_one_prompt_has_no_standard_error() -> None:
+    result = Evaluator(
+        BroRLConfig(), [make_prompt("held_out/1")], Sampler(FakeGenerator(), FakeVerifier(), Console(), 4, 0)
+    ).evaluate()
+    assert math.isnan(result.overall.standard_error)
+    assert [row[3] for row in result_rows(result)] == ["–", "–"]
 
 
 def test_a_curve_has_a_bar_of_60_characters_for_100_percent() -> None:
