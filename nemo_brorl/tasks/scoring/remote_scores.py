@@ -142,8 +142,9 @@ class RemoteScores:
         tasks = []
         for start in range(0, len(new), size):
             batch = new[start : start + size]
-            asking = self._ask(asked, batch)
-            tasks.append(asyncio.create_task(asking))
+            asking = asyncio.create_task(self._ask(asked, batch))
+            asking.add_done_callback(partial(self._note_end, batch))
+            tasks.append(asking)
         for key, future in waiting.items():
             verdicts[key] = await future
         return _in_order(questions, verdicts)
@@ -155,13 +156,20 @@ class RemoteScores:
         except (ServiceError, ConfigError) as error:
             self._fail(questions, error)
             return
-        self.counts["prompt_tokens"] += reply.prompt_tokens
-        self.counts["completion_tokens"] += reply.completion_tokens
         for place, question in enumerate(questions):
             score = reply.scores[place]
             reason = reply.reasons[place]
             self.known.note(asked.verifier, question.key, score, reason)
             self._answer(question, Verdict(score, reason))
+
+    def _note_end(self, questions: Sequence[Question], asking: asyncio.Task[None]) -> None:
+        """Raise what nobody foresaw to those who wait, who would wait for ever."""
+        error = None if asking.cancelled() else asking.exception()
+        for question in questions:
+            future = self._open.get(question.key)
+            if error is not None and future is not None:
+                del self._open[question.key]
+                future.set_exception(error)
 
     async def _reply(self, asked: Asked, questions: Sequence[Question]) -> services.Reply:
         replay = self.settings.replay
@@ -175,13 +183,20 @@ class RemoteScores:
             [text] = texts
             url = services.judge_url(payload, "chat/completions")
             body = services.judge_request(payload, asked.prompt, text)
-            read = partial(services.read_judge_reply, payload)
+            read = partial(self._read_judge, payload)
         else:
             num = len(texts)
             url = asked.verifier
             body = services.service_request(payload, asked.prompt, texts)
             read = partial(services.read_service_reply, payload, num)
         return await self._client.post(url, body, headers, read)
+
+    def _read_judge(self, payload: Payload, reply: Any) -> services.Reply:
+        """What a judge says. Its tokens are counted whether there is a score in it or not."""
+        tokens = services.tokens_of(reply)
+        self.counts["prompt_tokens"] += tokens.read
+        self.counts["completion_tokens"] += tokens.written
+        return services.read_judge_reply(payload, reply)
 
     def _answer(self, question: Question, verdict: Verdict) -> None:
         """Tell those who wait for it."""

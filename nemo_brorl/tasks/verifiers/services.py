@@ -45,8 +45,13 @@ class Reply(NamedTuple):
 
     scores: list[float]  # each from 0 to 1
     reasons: list[str]
-    prompt_tokens: int = 0  # of a judge
-    completion_tokens: int = 0
+
+
+class Tokens(NamedTuple):
+    """What a chat completion cost."""
+
+    read: int
+    written: int
 
 
 def is_url(name: str) -> bool:
@@ -103,6 +108,9 @@ def check_judge(payload: Payload) -> Iterator[str]:
     for name in FIELD.findall(_template(payload)):
         if name not in ("prompt", "response") and name not in payload:
             yield f"'template' asks for {{{name}}}, which the payload lacks; add it by data.columns.payload"
+    request = payload.get("request", {})
+    if not isinstance(request, Mapping):
+        yield f"'request' is {request!r}; write further fields of the request's body, as {{top_p: 0.9}}"
     pattern = payload.get("score_pattern", SCORE_LINE)
     try:
         if re.compile(pattern).groups != 1:
@@ -219,7 +227,6 @@ def read_judge_reply(payload: Payload, reply: Any) -> Reply:
         text = None
     if not isinstance(text, str):
         raise ReplyError("it did not reply with a chat completion")
-    usage = reply.get("usage") or {}
     text = without_thinking(text)
     if "score_key" in payload:
         found = _json_field(text, str(payload["score_key"]))
@@ -231,11 +238,19 @@ def read_judge_reply(payload: Payload, reply: Any) -> Reply:
         score = float(str(found))
     except ValueError:
         raise ReplyError(f"no score in what it said: {text[-200:]!r}") from None
-    return Reply(
-        scores=[_in_unit_range(payload, score)],
-        reasons=[text],
-        prompt_tokens=int(usage.get("prompt_tokens") or 0),
-        completion_tokens=int(usage.get("completion_tokens") or 0),
+    return Reply([_in_unit_range(payload, score)], [text])
+
+
+def tokens_of(reply: Any) -> Tokens:
+    """What the endpoint says of a reply's tokens; 0 where it says no number."""
+    usage = reply.get("usage") if isinstance(reply, Mapping) else None
+    if not isinstance(usage, Mapping):
+        return Tokens(0, 0)
+    read = usage.get("prompt_tokens")
+    written = usage.get("completion_tokens")
+    return Tokens(
+        read if isinstance(read, int) else 0,
+        written if isinstance(written, int) else 0,
     )
 
 

@@ -29,7 +29,7 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(**changes: Any) -> ServicesConfig:
-    return ServicesConfig(**{"backoff_s": 0.001, "request_timeout_s": 0.15, "max_attempts": 3, **changes})
+    return ServicesConfig(**{"backoff_s": 0.001, "max_attempts": 3, **changes})
 
 
 @pytest.fixture
@@ -67,8 +67,9 @@ def test_equal_texts_are_asked_once_within_and_between_chunks(made: list[RemoteS
     ["hang", "drip", "close", 500, 429, b"<html>", {"scores": [1, 1]}, {"scores": [float("nan")]}, {"scores": [7]}],
 )
 def test_a_service_that_fails_once_is_asked_again(made: list[RemoteScores], failure: Any) -> None:
+    is_silent = failure in ("hang", "drip")
     with serving(failure, {"scores": [1]}) as service:
-        made.append(RemoteScores(settings()))
+        made.append(RemoteScores(settings(request_timeout_s=0.5 if is_silent else 60)))
         assert made[0].judge(Asked(service.url, {}, PROMPT), ["4"]).scores == [1]
     assert len(service.requests) == 2
     assert made[0].take_usage()["retries"] == 1
@@ -164,6 +165,33 @@ def test_a_judge_is_a_chat_completion_whose_tokens_are_counted(made: list[Remote
     assert "<response>\n4\n</response>" in request["messages"][0]["content"]
     usage = made[0].take_usage()
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (10, 3)
+
+
+def test_a_judge_that_writes_no_score_has_cost_its_tokens_all_the_same(made: list[RemoteScores]) -> None:
+    with serving(completion("I cannot say"), completion("Score: 1")) as service:
+        made.append(RemoteScores(settings()))
+        payload = {"url": service.url, "model": "m"}
+        assert made[0].judge(Asked("judge", payload, PROMPT), ["4"]).scores == [1]
+    usage = made[0].take_usage()
+    assert (usage["requests"], usage["asked"]) == (2, 1)
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (20, 6)
+
+
+@pytest.mark.parametrize("usage", [None, [1], 7, {"prompt_tokens": "many", "completion_tokens": None}])
+def test_what_an_endpoint_says_of_its_tokens_may_be_anything(made: list[RemoteScores], usage: Any) -> None:
+    with serving({**completion("Score: 1"), "usage": usage}) as service:
+        made.append(RemoteScores(settings()))
+        payload = {"url": service.url, "model": "m"}
+        assert made[0].judge(Asked("judge", payload, PROMPT), ["4"]).scores == [1]
+    assert "prompt_tokens" not in made[0].take_usage()
+
+
+def test_a_mistake_of_ours_is_raised_to_who_asks_and_leaves_nobody_waiting(made: list[RemoteScores]) -> None:
+    made.append(RemoteScores(settings()))
+    payload = {"url": "http://127.0.0.1:1/v1", "model": "m", "request": 7}
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            made[0].judge(Asked("judge", payload, PROMPT), ["4"])
 
 
 def test_a_service_is_tried_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,7 @@ def test_options_of_ours_are_not_sent() -> None:
         ({"url": "https://me:secret@host/v1"}, "the address of host holds a name or a password"),
         ({"template": "{rubric}"}, "asks for {rubric}, which the payload lacks"),
         ({"score_pattern": r"\d"}, "with one group"),
+        ({"request": "top_p=0.9"}, "'request' is 'top_p=0.9'; write further fields"),
         ({"range": [1, 0]}, "write the lowest and the highest score"),
         ({"threshold": 2}, "'threshold' is 2"),
         ({"sees": "all"}, "choose shown, response, answer"),
