@@ -31,7 +31,7 @@ START_TRIES = 3
 # Text of the bare Exception that Ray raises when its raylet takes longer than its fixed 30 seconds.
 SLOW_START = "node timed out during startup"
 ESSENTIAL = ("gcs_server", "raylet")  # without one of them nothing that Ray started can be reached
-# Calls of actors that its control store keeps for Ray's own tools, 3 KiB each; it keeps 100,000 unless told otherwise.
+# Calls of actors that its control store keeps for Ray's own tools: some KiB each, and 100,000 unless told otherwise.
 SETTINGS = {"task_events_max_num_task_in_gcs": 1000}
 LOOK_S = 1.0
 END_S = 10.0  # that processes have to end by themselves

@@ -164,11 +164,14 @@ class RemoteScores:
 
     def _note_end(self, questions: Sequence[Question], asking: asyncio.Task[None]) -> None:
         """Raise what nobody foresaw to those who wait, who would wait for ever."""
-        error = None if asking.cancelled() else asking.exception()
+        if asking.cancelled():
+            return
+        error = asking.exception()
+        if error is None:
+            return
         for question in questions:
-            future = self._open.get(question.key)
-            if error is not None and future is not None:
-                del self._open[question.key]
+            future = self._open.pop(question.key, None)
+            if future is not None:
                 future.set_exception(error)
 
     async def _reply(self, asked: Asked, questions: Sequence[Question]) -> services.Reply:
