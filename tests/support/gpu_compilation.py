@@ -122,6 +122,25 @@ def score() -> None:
             scores.sum().backward()
 
 
+def rotate_heads() -> None:
+    """Queries and keys of one projection turned, and their gradients turned back, by a table that grows. Some rows are
+    as long as it."""
+    import torch
+    from torch._subclasses import FakeTensorMode
+
+    from nemo_brorl.policy.model.rotary import rotate
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        for number in range(NUM_LENGTHS):
+            num_tokens = 256 + 64 * number
+            table = torch.empty(1 << (num_tokens - 1).bit_length(), HEAD_SIZE, dtype=torch.bfloat16, device="cuda")
+            positions = torch.empty(num_tokens, dtype=torch.int64, device="cuda")
+            heads = torch.empty(num_tokens, HEADS + KV_HEADS, HEAD_SIZE, dtype=torch.bfloat16, device="cuda")
+            heads.requires_grad_(True)
+            for part in heads.split([HEADS, KV_HEADS], dim=1):
+                rotate(part, table, positions).sum().backward()
+
+
 def attend_with_flash_kernels() -> None:
     """The merge of two flash calls, forward and backward."""
     import torch
@@ -157,6 +176,7 @@ def main() -> None:
         "scoring": lambda: attend(with_gradient=False),
         "log-probs": score,
         "flash": attend_with_flash_kernels,
+        "rotation": rotate_heads,
     }.items():
         num_compiled.clear()
         part()

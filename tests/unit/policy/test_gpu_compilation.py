@@ -34,3 +34,10 @@ def test_tiles_of_log_probs_are_compiled_at_most_twice_for_any_number_of_tokens(
 def test_the_merge_of_flash_calls_is_compiled_at_most_twice(found: dict[str, dict[str, int]]) -> None:
     assert set(found["flash"]) == {"merged"}
     assert found["flash"]["merged"] <= 2
+
+
+def test_the_rotation_of_heads_is_compiled_a_few_times_for_queries_keys_and_rows_of_all_lengths(
+    found: dict[str, dict[str, int]],
+) -> None:
+    assert set(found["rotation"]) == {"rotated_at_once"}
+    assert found["rotation"]["rotated_at_once"] <= 4  # forward and backward, at most twice each

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.model.rotary import rotate, rotation_table
+from nemo_brorl.policy.model.rotary import _rotated, rotate, rotated_at_once, rotation_table
 from tests.support.model_factory import make_config
 
 
@@ -31,6 +32,16 @@ def test_it_is_x_cos_plus_rotated_half_x_sin_with_its_gradient() -> None:
     expected = heads * twice.cos() + torch.cat([-second, first], -1) * twice.sin()
     torch.testing.assert_close(rotate(heads, table, positions), expected)
     assert torch.autograd.gradcheck(lambda tensor: rotate(tensor, table, positions), heads)
+
+
+@pytest.mark.parametrize("direction", [1.0, -1.0])
+def test_what_gpus_compile_turns_heads_as_the_steps_in_place_do(direction: float) -> None:
+    torch.manual_seed(0)
+    heads = torch.randn(5, 2, 6, dtype=torch.float64)
+    table = torch.randn(7, 6, dtype=torch.float64)
+    positions = torch.tensor([6, 0, 3, 3, 1])
+    expected = _rotated(heads, table, positions, direction)
+    torch.testing.assert_close(rotated_at_once(heads, table, positions, direction), expected)
 
 
 def test_the_table_has_the_angles_of_every_position() -> None:
