@@ -30,6 +30,7 @@ sys.path.insert(0, str(ROOT))  # the models are those of the tests
 
 import ray  # noqa: E402
 
+from bench.run_watch import status_kib  # noqa: E402
 from nemo_brorl.config.schema import BroRLConfig  # noqa: E402
 from nemo_brorl.core.console import format_table  # noqa: E402
 from nemo_brorl.core.object_store import fetch  # noqa: E402
@@ -52,12 +53,12 @@ SAMPLE_S = 0.01
 
 
 def status_bytes(process: int, field: str) -> int:
-    """A number of /proc/PID/status; 0 for a process that has ended."""
+    """Resident memory of one kind (`RssAnon`, `RssShmem`); 0 for a process that has ended."""
     try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        sizes = status_kib(process)
     except OSError:
         return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)
+    return sizes.get(field, 0) * 1024
 
 
 def our_processes() -> dict[int, str]:
