@@ -165,6 +165,7 @@ class RolloutEngine:
 
         gc.freeze()  # ... and the five that vLLM asks for while loading cost two more, without this
         gc.enable()
+        keep_rendezvous_in_memory()
         imported = time.perf_counter()
         self._engine = LLMEngine.from_engine_args(EngineArgs(**settings.arguments))
         self._workers("apply_device_fixes")
@@ -255,3 +256,15 @@ class RolloutEngine:
             resumed_tokens=self._batch.num_resumed,
             resumed_hits=self._batch.num_cached,
         )
+
+
+def keep_rendezvous_in_memory() -> None:
+    """Let vLLM's only worker meet itself by a file that is gone when this process is. vLLM's own, among the temporary
+    files, stays there when the process is killed, as engines are at the end of a run."""
+    from vllm.v1.executor import uniproc_executor
+
+    def file_in_memory() -> str:
+        descriptor = os.memfd_create("rendezvous")
+        return f"file:///proc/{os.getpid()}/fd/{descriptor}"
+
+    uniproc_executor.get_file_store_init_method = file_in_memory

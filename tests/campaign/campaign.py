@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from tests.support.commands import Command, run
 MAX_TRIES = 6  # drivers of one run
 GONE_S = 60.0  # until what a driver started is gone, however that ended
 OWN = [*ONE_OF_EACH, "trainer.save_interval=1"]
+SHARED_MEMORY = Path("/dev/shm")
+TEMPORARY_FILES = Path(tempfile.gettempdir())
 NOT_COMPARED = ("generation/",)  # counts what happened to engines
 
 
@@ -48,7 +51,8 @@ def disturbed(folder: Path, fault: Fault, whole: Path, whole_s: float) -> Outcom
     """A run with one fault, resumed until it is done."""
     outcome = Outcome(fault)
     generator = random.Random(fault.seed)
-    memory_before = shared_memory()
+    memory_before = names_in(SHARED_MEMORY)
+    files_before = names_in(TEMPORARY_FILES)
     start = time.monotonic()
     first = Command(*line("train", folder, *OWN))
     wait_until(first, start + fault.at * whole_s)
@@ -58,9 +62,10 @@ def disturbed(folder: Path, fault: Fault, whole: Path, whole_s: float) -> Outcom
         end(Command(*line("train", folder, *OWN)), outcome)
     outcome.seconds = time.monotonic() - start
     outcome.wrong += differences(folder, whole)
-    left = shared_memory() - memory_before
-    if left:
-        outcome.wrong.append(f"left in /dev/shm: {sorted(left)}")
+    for place, before in ((SHARED_MEMORY, memory_before), (TEMPORARY_FILES, files_before)):
+        left = names_in(place) - before
+        if left:
+            outcome.wrong.append(f"left in {place}: {sorted(left)}")
     if (folder / "driver.lock").exists():
         outcome.wrong.append("driver.lock is left")
     return outcome
@@ -126,6 +131,6 @@ def compared(table: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-def shared_memory() -> set[str]:
-    """Names in /dev/shm."""
-    return {path.name for path in Path("/dev/shm").iterdir()}
+def names_in(place: Path) -> set[str]:
+    """Files and folders of a place."""
+    return {path.name for path in place.iterdir()}

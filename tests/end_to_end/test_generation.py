@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,8 +38,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+def rendezvous_files() -> set[Path]:
+    """Files by which vLLM's workers meet, of all vLLMs on this machine."""
+    return set(Path(tempfile.gettempdir()).glob("vllm_dist_*"))
+
+
 @pytest.fixture(scope="module")
-def pools(cluster: None, folders: dict[str, Path]) -> Iterator[dict[str, VllmPool]]:
+def files_before() -> set[Path]:
+    return rendezvous_files()
+
+
+@pytest.fixture(scope="module")
+def pools(cluster: None, folders: dict[str, Path], files_before: set[Path]) -> Iterator[dict[str, VllmPool]]:
     started = {"tied": start_pool(folders["tied"], 2), "untied": start_pool(folders["untied"], 1)}
     yield started
     for pool in started.values():
@@ -62,6 +73,10 @@ def test_rollouts_do_not_depend_on_chunks_engines_or_company(pool: VllmPool) -> 
     assert one_engine == both_engines
     assert one_engine == {key: value for key, value in in_company.items() if key[0] == "a"}
     assert len({tuple(tokens) for tokens, _, _ in one_engine.values()}) > 16, "rollouts of a group differ"
+
+
+def test_an_engine_puts_no_file_beside_other_temporary_files(pool: VllmPool, files_before: set[Path]) -> None:
+    assert rendezvous_files() <= files_before
 
 
 def test_sampled_log_probs_are_those_of_hugging_face_after_temperature(

@@ -80,7 +80,7 @@ def serving_model(model: Path, log: Path) -> Iterator[VllmServer]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, "TMPDIR": str(log.parent)},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
