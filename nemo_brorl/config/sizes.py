@@ -21,6 +21,7 @@ from nemo_brorl.config.schema import BroRLConfig
 
 SHARE_TAKEN = 0.85  # of what is free; above it `check_memory` warns
 MOST_RANKS = 8  # on CPU, policy ranks and engines alike: more share the memory's bandwidth
+WIDE = 512  # hidden size from which two threads share a rank's matrix products, and need not exchange gradients
 SATURATED_TOKENS = 2048  # of a micro-batch, from which a CPU core's matrix products get no faster
 CACHED_RESPONSES = 128  # that an engine on CPU decodes together; more read their caches, not the weights, anew
 FEW_RESPONSES = 32  # below which a core's decoding gets slower
@@ -121,7 +122,15 @@ class _CpuSizes:
     def write(self, chosen: _Chosen, wanted: _CpuSizes, machine: Machine, shape: ModelShape) -> None:
         """Fill in what nobody gave. A size that is less than wanted says what made it so."""
         cores = f"{machine.cores} cores"
-        reasons = (cores, cores, "no core gains from more", f"{CACHED_RESPONSES} responses of half length, or more")
+        rank_cores = cores
+        if _cores_of_rank(shape) > 1:
+            rank_cores = f"{cores}, {_cores_of_rank(shape)} a rank: hidden size {shape.hidden_size}"
+        reasons = (
+            rank_cores,
+            cores,
+            "no core gains from more",
+            f"{CACHED_RESPONSES} responses of half length, or more",
+        )
         values, wishes = astuple(self), astuple(wanted)
         for setting, value, wish, reason in zip(CPU_SETTINGS, values, wishes, reasons, strict=True):
             short = f"{machine.free_gib or 0:.1f} GiB are free; with more {wish:g}"
@@ -150,7 +159,8 @@ def _wanted_on_cpu(config: BroRLConfig, shape: ModelShape, machine: Machine) -> 
     """Sizes where memory is no question."""
     cores = max(1, min(MOST_RANKS, machine.cores))
     smallest = min(derived.stage_samples(config)) // config.algorithm.num_mini_batches
-    ranks = min(cores // derived.model_parallel_size(config), smallest)
+    processes = max(1, min(MOST_RANKS, machine.cores // _cores_of_rank(shape)))
+    ranks = min(processes // derived.model_parallel_size(config), smallest)
     fewest = _fewest_ranks(config)
     return _CpuSizes(
         ranks=max(fewest, ranks // fewest * fewest),
@@ -158,6 +168,11 @@ def _wanted_on_cpu(config: BroRLConfig, shape: ModelShape, machine: Machine) -> 
         micro_batch=max(_longest_row(config), derived.MICRO_BATCH_TOKENS),
         cache=max(derived.CACHE_GIB, _rounded(_cache_gib(config, shape, CACHED_RESPONSES))),
     )
+
+
+def _cores_of_rank(shape: ModelShape) -> int:
+    """Cores of one policy rank on CPU."""
+    return 2 if shape.hidden_size >= WIDE else 1
 
 
 def _from_most_to_least(chosen: _Chosen, wanted: _CpuSizes, shape: ModelShape) -> Iterator[_CpuSizes]:

@@ -40,7 +40,9 @@ class PolicyConfig(Section):
     context_parallel_size: int = setting(1, "ranks that share every row", at_least=1)
     expert_model_parallel_size: int = setting(1, "ranks that share the experts of a layer", at_least=1)
     data_parallel_size: int | None = auto(
-        "replicas of the policy; auto: all GPUs; on CPU one a core, as memory allows", at_least=1, may_change=True
+        "replicas of the policy; auto: all GPUs; on CPU one a core, of a wide model one for two, as memory allows",
+        at_least=1,
+        may_change=True,
     )
     sequence_parallel: bool = setting(False, "activations are split over tensor-parallel ranks")
     precision: str = setting("fp32", "number format of weights and activations", choices=("fp32", "bf16"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,18 @@ def numbers(config: BroRLConfig) -> tuple[int | None, int | None, int | None, fl
     )
 
 
-def test_with_memory_to_spare_every_core_has_a_rank_and_an_engine(shape: ModelShape) -> None:
+def test_with_memory_to_spare_every_core_has_an_engine_and_every_two_a_rank_of_a_wide_model(shape: ModelShape) -> None:
     # a token's keys and values: 2 * 30 layers * 3 heads * 64 * 4 bytes = 46,080; a response of 512 is half done in the
     # mean, 256 tokens and a share of its prompt in blocks of 32: 288. 128 of them: 1.58 GiB, in 64ths 1.59375
-    assert numbers(sized(shape, None, *LONG)) == (2, 2, 8192, 1.59375, 128)
-    assert numbers(sized(shape, None, *LONG, cores=4))[:2] == (4, 4)
+    assert numbers(sized(shape, None, *LONG)) == (1, 2, 8192, 1.59375, 128)
+    assert numbers(sized(shape, None, *LONG, cores=4))[:2] == (2, 4)
+    assert sized(shape, None, *LONG, cores=4).policy.num_threads == 2
+
+
+def test_every_core_has_a_rank_of_a_narrow_model(shape: ModelShape) -> None:
+    config = sized(replace(shape, hidden_size=256), None, *LONG, cores=4)
+    assert numbers(config)[:2] == (4, 4)
+    assert config.policy.num_threads == 1
 
 
 @pytest.mark.parametrize("free_gib", [12.0, 16.0, 20.0, 30.0, 64.0])
@@ -67,11 +75,11 @@ def test_what_is_chosen_fits_where_anything_does(shape: ModelShape, free_gib: fl
 
 
 def test_less_memory_takes_what_costs_least_first(shape: ModelShape) -> None:
-    plenty, tight, small = (numbers(sized(shape, free, *LONG)) for free in (40.0, 28.0, 16.0))
-    assert plenty[:2] == tight[:2] == (2, 2)
+    plenty, tight, small = (numbers(sized(shape, free, *LONG, cores=4)) for free in (60.0, 42.0, 22.0))
+    assert plenty[:2] == tight[:2] == (2, 4)
     assert plenty[2] > tight[2] >= 2048, "the micro-batch goes first, down to where cores get slower"
     assert small[0] == 1, "then a rank, which is more than an engine"
-    assert sized(shape, 16.0, *LONG).policy.num_threads == 2, "its core goes to the other rank"
+    assert sized(shape, 22.0, *LONG, cores=4).policy.num_threads == 4, "its cores go to the other rank"
 
 
 def test_numbers_that_were_given_stay(shape: ModelShape) -> None:
@@ -110,9 +118,9 @@ def test_memory_is_counted_for_what_a_batch_really_fills() -> None:
 
 
 def test_every_size_is_said_with_its_reason(shape: ModelShape) -> None:
-    _, sizes = resolve_sizes(load_config("brorl_cpu", LONG), shape, Machine(2, 20.0))
+    _, sizes = resolve_sizes(load_config("brorl_cpu", LONG), shape, Machine(4, 22.0))
     lines = [str(size) for size in sizes]
-    assert "policy.data_parallel_size=1 (20.0 GiB are free; with more 2)" in lines
+    assert "policy.data_parallel_size=1 (22.0 GiB are free; with more 2)" in lines
     assert "generation.max_model_len=768 (prompts of at most 256 tokens, responses of 512)" in lines
     assert all(size.reason for size in sizes)
 
@@ -127,7 +135,7 @@ def test_a_run_that_goes_on_keeps_its_sizes_on_a_machine_with_less_memory(shape:
 
 
 def test_experts_and_nodes_get_ranks_in_multiples(shape: ModelShape) -> None:
-    assert sized(shape, None, "trainer.num_nodes=2", cores=5).policy.data_parallel_size == 4
+    assert sized(shape, None, "trainer.num_nodes=2", cores=11).policy.data_parallel_size == 4
 
 
 @pytest.mark.parametrize("gpu_gib", [24.0, 79.6, 140.4])
