@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -178,6 +179,16 @@ def available_gib(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/s
     limit = _container_left(cgroup)
     known = [size for size in (machine, limit) if size is not None]
     return min(known) / GIB if known else None
+
+
+def gpu_gib() -> float | None:
+    """Memory of this machine's first GPU as the driver reports it; None: there is none."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return float(done.stdout.splitlines()[0]) / 1024
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
 
 
 def _kernel_available(meminfo: Path) -> int | None:

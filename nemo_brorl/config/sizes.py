@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from nemo_brorl.config import derived
-from nemo_brorl.config.memory import GIB, NUMBER_BYTES, available_gib, kept_numbers, needed_gib
+from nemo_brorl.config.memory import GIB, NUMBER_BYTES, available_gib, gpu_gib, kept_numbers, needed_gib
 from nemo_brorl.config.model_shape import ModelShape, num_parameters
 from nemo_brorl.config.schema import BroRLConfig
 
@@ -63,7 +62,7 @@ class Size:
 
 def this_machine() -> Machine:
     """The machine that this process runs on."""
-    return Machine(len(os.sched_getaffinity(0)), available_gib(), _gpu_gib() or GPU_GIB)
+    return Machine(len(os.sched_getaffinity(0)), available_gib(), gpu_gib() or GPU_GIB)
 
 
 def resolve_sizes(
@@ -122,15 +121,9 @@ class _CpuSizes:
     def write(self, chosen: _Chosen, wanted: _CpuSizes, machine: Machine, shape: ModelShape) -> None:
         """Fill in what nobody gave. A size that is less than wanted says what made it so."""
         cores = f"{machine.cores} cores"
-        rank_cores = cores
-        if _cores_of_rank(shape) > 1:
-            rank_cores = f"{cores}, {_cores_of_rank(shape)} a rank: hidden size {shape.hidden_size}"
-        reasons = (
-            rank_cores,
-            cores,
-            "no core gains from more",
-            f"{CACHED_RESPONSES} responses of half length, or more",
-        )
+        rank_cores = f"{cores}, {_cores_of_rank(shape)} a rank"
+        enough = f"{CACHED_RESPONSES} responses of half length, or more"
+        reasons = (rank_cores, cores, "no core gains from more", enough)
         values, wishes = astuple(self), astuple(wanted)
         for setting, value, wish, reason in zip(CPU_SETTINGS, values, wishes, reasons, strict=True):
             short = f"{machine.free_gib or 0:.1f} GiB are free; with more {wish:g}"
@@ -300,13 +293,3 @@ def _activation_bytes(config: BroRLConfig, shape: ModelShape) -> float:
     if policy.recompute == "full":
         return layers * number * shape.hidden_size + 2 * layer + 12 * shape.hidden_size
     return layers * layer + 12 * shape.hidden_size
-
-
-def _gpu_gib() -> float | None:
-    """Memory of this machine's first GPU as the driver reports it; None: there is none."""
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        return float(done.stdout.splitlines()[0]) / 1024
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return None
