@@ -13,6 +13,7 @@ layout that is refused, as too large or otherwise, counts as 0.
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from operator import itemgetter
@@ -56,6 +57,8 @@ class Search:
         self.num_runs += 1
         settings = [f"{name}={value}" for name, value in layout.items()]
         rate, peak = run([*self.shared, *settings], folder)
+        for name in ("checkpoints", "hf"):
+            shutil.rmtree(folder / name, ignore_errors=True)  # gigabytes for each run
         print(
             f"{self.folder.name}: {rate:.1f} tokens/s, {peak:.1f} GiB with {', '.join(settings) or 'chosen sizes'}",
             flush=True,
@@ -136,6 +139,8 @@ def compare(search: Search, repeats: int) -> tuple[list[str], bool]:
         rates.append(rate)
         peak = max(peak, new_peak)
         other_rates.append(search.run(other)[0])
+    if not all(rates) or not all(other_rates):
+        sys.exit(f"{search.folder.name}: a run after the search did not end; what it said stands above")
     ratio = median(rates) / median(other_rates)
     differing = [f"{name}={value}" for name, value in other.items() if value != chosen[name]]
     row = [f"{median(rates):.1f}", f"{median(other_rates):.1f}", f"{ratio:.2f}", f"{peak:.1f}", f"{bound:.1f}"]
