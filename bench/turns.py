@@ -74,7 +74,11 @@ class FixedTokens:
 
 
 class NoText(ChatTokenizer):
-    """Nobody reads what is said."""
+    """Nobody reads what is said; responses end with the token that ends them for `make_model`'s model."""
+
+    @property
+    def eos_token_id(self) -> int:
+        return 1
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return ""
