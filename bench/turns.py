@@ -217,7 +217,7 @@ def main() -> None:
             for arm in ARMS:
                 found[arm].append(run_arm(arm, pool, sampler, prompts, options))
         pool.close()
-    rows = [["arm", "s", "tokens/s", "hit rate of later turns"]]
+    rows: list[list[str]] = []
     medians: dict[str, float] = {}
     for arm, runs in found.items():
         measured = runs[1:]  # the first warms up
@@ -225,7 +225,7 @@ def main() -> None:
         seconds = statistics.median(run["seconds"] for run in measured)
         hit_rate = statistics.median(run["turn_hit_rate"] for run in measured)
         rows.append([arm, f"{seconds:.1f}", f"{medians[arm]:,.0f}", f"{hit_rate:.1%}"])
-    print(format_table(rows))
+    print("\n".join(format_table(["arm", "s", "tokens/s", "hit rate of later turns"], rows)))
     print(f"continued over anew: {medians['continued'] / medians['anew']:.2f}")
     print(f"lost while environments think: {1 - medians['thinking'] / medians['continued']:.1%}")
     if options.json:
