@@ -13,6 +13,7 @@ is the share of time that places of the batch were empty for that. Arms take tur
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import statistics
 import tempfile
@@ -84,32 +85,41 @@ class NoText(ChatTokenizer):
         return ""
 
 
+@ray.remote(num_cpus=0)
+class Clock:
+    """Answers later, so that the driver waits in place of asking."""
+
+    async def after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
 class ThinkingVerifier:
     """Judges turns in this process, each chunk `think_s` seconds after it came."""
 
     def __init__(self, judge: TurnJudge, think_s: float) -> None:
         self.judge = judge
         self.think_s = think_s
-        self.waiting: list[tuple[float, RolloutChunk]] = []
+        self.clock = Clock.remote()  # type: ignore[attr-defined]
+        self.waiting: dict[Any, RolloutChunk] = {}  # by what is ready when they have thought
 
     def submit(self, chunk: RolloutChunk) -> None:
-        self.waiting.append((time.monotonic() + self.think_s, chunk))
+        self.waiting[self.clock.after.remote(self.think_s)] = chunk
 
     def poll(self) -> list[ScoredChunk]:
-        now = time.monotonic()
-        due = [chunk for until, chunk in self.waiting if until <= now]
-        self.waiting = [(until, chunk) for until, chunk in self.waiting if until > now]
-        return [self.judged(chunk) for chunk in due]
+        if not self.waiting:
+            return []
+        due, _ = ray.wait(list(self.waiting), num_returns=len(self.waiting), timeout=0)
+        return [self.judged(self.waiting.pop(answer)) for answer in due]
 
     def judged(self, chunk: RolloutChunk) -> ScoredChunk:
         scores, ended, goes_on = self.judge.judge(chunk, fetch(chunk.data))
         return scored_chunk(chunk, scores, ended, None if goes_on is None else ray.put(goes_on))
 
     def pending(self) -> list[Any]:
-        return [ray.put(None)] if self.waiting else []
+        return list(self.waiting)
 
     def forget(self) -> None:
-        self.waiting = []
+        self.waiting = {}
 
     def score(self, chunks: object) -> Any:
         return iter(())
