@@ -271,14 +271,18 @@ class DynamicSampling:
         self.rollouts[reason] += num_rollouts
 
     def _starvation_message(self) -> str:
-        reasons = [f"{self.counts[reason]} {reason}" for reason in (*WORTHLESS, "timed_out") if self.counts[reason]]
+        counted: list[str] = []
+        for reason in (*WORTHLESS, "timed_out", "held"):
+            if self.counts[reason]:
+                counted.append(f"{self.counts[reason]} {reason}")
         found = f"{len(self.kept)} of {self._least_kept} informative groups among {self._num_admitted}"
         return (
-            f"dynamic sampling found {found} (dropped: {', '.join(reasons) or 'none'}). All wrong: the tasks are too"
-            " hard or the verifier never accepts; choose easier data.tasks or a larger rollouts.num_per_prompt. All"
-            " correct: the tasks are solved; choose harder ones. Timed out: raise rollouts.deadline_s or lower"
-            " rollouts.min_fraction. Otherwise raise dynamic_sampling.max_sampled, lower rollouts.prompts_per_step, or"
-            " set dynamic_sampling.fill=samples or dynamic_sampling.enabled=false"
+            f"dynamic sampling found {found} (dropped or put off: {', '.join(counted) or 'none'}). All wrong: the tasks"
+            " are too hard or the verifier never accepts; choose easier data.tasks or a larger"
+            " rollouts.num_per_prompt. All correct: the tasks are solved; choose harder ones. Timed out, or held for"
+            " having more to sample: raise rollouts.deadline_s or lower rollouts.min_fraction. Otherwise raise"
+            " dynamic_sampling.max_sampled, lower rollouts.prompts_per_step, or set dynamic_sampling.fill=samples or"
+            " dynamic_sampling.enabled=false"
         )
 
 

@@ -155,6 +155,16 @@ def test_starvation_names_the_reason_and_the_knobs() -> None:
         sampling.num_to_admit()
 
 
+def test_starvation_counts_the_groups_that_missed_a_deadline_and_wait_for_a_later_step() -> None:
+    sampling = DynamicSampling(DynamicSamplingConfig(max_sampled=3))
+    sampling.begin_step(version=0, wanted=1)
+    for index in range(3):
+        sampling.admit([f"train/{index}"])
+        sampling.withdraw(f"train/{index}", "held", num_rollouts=2)
+    with pytest.raises(StarvationError, match=r"0 of 1 informative groups among 3 \(dropped or put off: 3 held\)"):
+        sampling.num_to_admit()
+
+
 def test_keep_rate_counts_the_groups_sampled_in_this_step() -> None:
     sampling = DynamicSampling(CONFIG)
     sampling.begin_step(version=0, wanted=4)
