@@ -140,15 +140,13 @@ def roles_do_not_take_turns_while_they_overlap(config: BroRLConfig) -> Iterator[
 
 
 def kernels_exist(config: BroRLConfig) -> Iterator[str]:
-    policy, sft, is_on_gpu = config.policy, config.sft, num_gpus(config) > 0
+    policy, is_on_gpu = config.policy, num_gpus(config) > 0
     size, unit, device = config.generation.block_size, 32, "CPU"
     if is_on_gpu:
         unit, device = 16, "GPU"
     if size % unit:
         fitting = max(unit, size // unit * unit)
         yield f"generation.block_size={size} must be a multiple of {unit} on {device}: write {fitting}"
-    if policy.attention in ("flash", "flex") and not is_on_gpu:
-        yield f"policy.attention={policy.attention} needs GPUs (its kernels are for them): on CPU write auto or sdpa"
     if policy.attention == "flash" and policy.precision != "bf16":
         yield (
             f"policy.attention=flash takes bf16 and policy.precision={policy.precision}: write policy.precision=bf16, "
@@ -158,23 +156,36 @@ def kernels_exist(config: BroRLConfig) -> Iterator[str]:
         yield (
             f"policy.fp8={policy.fp8} trains on top of bf16: write policy.precision=bf16 in place of {policy.precision}"
         )
-    if policy.fp8 is not None and policy.fp8_params and not is_on_gpu:
+
+
+def cpus_have_what_is_asked(config: BroRLConfig) -> Iterator[str]:
+    if num_gpus(config) > 0:
+        return
+    policy, sft = config.policy, config.sft
+    if policy.attention in ("flash", "flex"):
+        yield f"policy.attention={policy.attention} needs GPUs (its kernels are for them): on CPU write auto or sdpa"
+    if policy.fp8 is not None and policy.fp8_params:
         yield (
             "policy.fp8_params=true keeps weights in FP8, which needs Hopper GPUs (trainer.gpus_per_node > 0); on CPU "
             "FP8 is emulated and weights stay as they are: write policy.fp8_params=false"
         )
-    if config.generation.is_quantised and not is_on_gpu:
+    if policy.moe.fused_permutation:
+        yield (
+            "policy.moe.fused_permutation=true takes Transformer Engine's kernels, which need GPUs: write "
+            "policy.moe.fused_permutation=false"
+        )
+    if config.generation.is_quantised:
         yield (
             "generation.engine_args quantises what samples (quantization, kv_cache_dtype), which needs GPUs: leave it "
             "out on CPU"
         )
-    if config.generation.engine_args.get("speculative_config") is not None and not is_on_gpu:
+    if config.generation.engine_args.get("speculative_config") is not None:
         yield (
             "generation.engine_args.speculative_config needs GPUs: with drafts, some log-probs of vLLM's CPU build are "
             "not finite; leave it out on CPU"
         )
     head_dim, rest = divmod(sft.hidden_size, sft.num_attention_heads)
-    if rest == 0 and head_dim < MIN_CPU_HEAD_DIM and not is_on_gpu:
+    if rest == 0 and head_dim < MIN_CPU_HEAD_DIM:
         yield (
             f"sft.hidden_size={sft.hidden_size} over sft.num_attention_heads={sft.num_attention_heads} gives heads of "
             f"{head_dim}, and vLLM's CPU build needs {MIN_CPU_HEAD_DIM}: write fewer heads"
@@ -209,6 +220,7 @@ DEVICE_RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     turns_free_something,
     roles_do_not_take_turns_while_they_overlap,
     kernels_exist,
+    cpus_have_what_is_asked,
     weights_overlap_where_gradients_do,
     profiles_have_their_device,
 )

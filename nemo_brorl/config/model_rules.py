@@ -129,6 +129,7 @@ def _experts(config: BroRLConfig, shape: ModelShape) -> Iterator[str]:
         settings["moe.aux_loss_coefficient"] = (policy.moe.aux_loss_coefficient, 0)
         settings["moe.freeze_router"] = (policy.moe.freeze_router, False)
         settings["moe.router_replay"] = (policy.moe.router_replay, False)
+        settings["moe.fused_permutation"] = (policy.moe.fused_permutation, False)
         for name, (value, neutral) in settings.items():
             if value != neutral:
                 written, wanted = str(value).lower(), str(neutral).lower()

@@ -15,11 +15,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from nemo_brorl.config.schema import MoeConfig
 from tests.support.model_factory import make_config, make_model
 from tests.support.te_families import FAMILIES
 
 pytestmark = pytest.mark.gpu
 
+LAYERS = [(family, False) for family in FAMILIES] + [("mixture", True)]  # with its permutation fused
 PROMPT, RESPONSES = [3, 1, 4, 1, 5], [[9, 2, 6], [5, 3, 5, 8, 9, 7], [9]]
 
 
@@ -40,10 +42,12 @@ def log_probs_of(model: Any, response: list[int]) -> torch.Tensor:
     return logits.log_softmax(-1).gather(1, token_ids[0, len(PROMPT) :, None])[:, 0]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_log_probs_are_those_of_transformers(family: str, new_gpu_learner: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("family", "is_fused"), LAYERS)
+def test_log_probs_are_those_of_transformers(
+    family: str, is_fused: bool, new_gpu_learner: Callable[..., Any], tmp_path: Path
+) -> None:
     folder = family_folder(tmp_path / "model", family)
-    learner = new_gpu_learner(folder, make_config())
+    learner = new_gpu_learner(folder, make_config(moe=MoeConfig(fused_permutation=is_fused)))
     mine = learner.log_probs([PROMPT] * len(RESPONSES), RESPONSES)
     with torch.no_grad():
         model = hugging_face(folder)
@@ -53,15 +57,15 @@ def test_log_probs_are_those_of_transformers(family: str, new_gpu_learner: Calla
             )  # products may be in TF32
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "is_fused"), LAYERS)
 def test_gradients_of_a_shared_prompt_are_those_of_separate_sequences(
-    family: str, new_gpu_learner: Callable[..., Any], tmp_path: Path
+    family: str, is_fused: bool, new_gpu_learner: Callable[..., Any], tmp_path: Path
 ) -> None:
     from nemo_brorl.policy.pipeline import train_rows
     from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
 
     folder = family_folder(tmp_path / "model", family)
-    learner = new_gpu_learner(folder, make_config())
+    learner = new_gpu_learner(folder, make_config(moe=MoeConfig(fused_permutation=is_fused)))
     made = [
         Response(0, i, np.array(tokens, np.int32), np.zeros(len(tokens), np.float32), 0.0, True)
         for i, tokens in enumerate(RESPONSES)

@@ -39,7 +39,8 @@ class Host:
         for file in (self.secret, self.outside / "file.txt"):
             file.write_text("CANARY", encoding="utf-8")
             file.chmod(0o666)
-        self.process = self.stack.enter_context(subprocess.Popen(["sleep", "600"]))
+        waiting = subprocess.Popen(["cat"], stdin=subprocess.PIPE)  # for as long as we live
+        self.process = self.stack.enter_context(waiting)
         self.stack.callback(self.process.kill)
         self.abstract = f"brorl-{secrets.token_hex(8)}"
         self.listeners = [self._listener(socket.AF_INET, ("127.0.0.1", 0))]

@@ -27,6 +27,9 @@ class MoeConfig(Section):
     aux_loss_coefficient: float = setting(0.0, "load-balancing loss added to the policy loss", at_least=0)
     freeze_router: bool = setting(False, "the router's weights are not trained")
     router_replay: bool = setting(False, "tokens of rollouts go to the experts that their engine sent them to")
+    fused_permutation: bool = setting(
+        False, "tokens are sorted by expert in Transformer Engine's kernels (GPU)", may_change=True
+    )
 
 
 @dataclass

@@ -182,6 +182,7 @@ def moe_settings(
         "moe_router_load_balancing_type": "aux_loss" if has_aux_loss else "none",
         "moe_aux_loss_coeff": config.aux_loss_coefficient,
         "moe_grouped_gemm": layout.on_gpu,
+        "moe_permute_fusion": config.fused_permutation,
     }
 
 

@@ -113,6 +113,7 @@ WRONG = [
         "leave it out, and set neptune's variable of the environment",
     ),
     (["policy.fp8=hybrid", "policy.fp8_params=true", "algorithm.kl.coefficient=0"], "on CPU FP8 is emulated"),
+    (["policy.moe.fused_permutation=true"], "kernels, which need GPUs: write policy.moe.fused_permutation=false"),
     (
         ["policy.fp8=hybrid", "policy.fp8_recipe=delayed", "policy.fp8_bf16_first_layers=1"],
         "or policy.fp8_recipe=tensorwise",

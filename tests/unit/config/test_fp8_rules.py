@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.config.device_rules import kernels_exist
+from nemo_brorl.config.device_rules import cpus_have_what_is_asked, kernels_exist
 from nemo_brorl.config.model_rules import policy_misfits
 from nemo_brorl.config.model_shape import ModelShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
@@ -34,7 +34,7 @@ def config(gpus: int = 0, **policy: Any) -> BroRLConfig:
 
 
 def fp8_goes_together(made: BroRLConfig) -> list[str]:
-    return [*made.policy.violations(), *kernels_exist(made)]
+    return [*made.policy.violations(), *kernels_exist(made), *cpus_have_what_is_asked(made)]
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,13 @@ def test_settings_of_experts_are_refused_for_a_dense_model(tmp_path: Path, setti
         check_model_rules(config)
 
 
+def test_a_fused_permutation_is_refused_for_a_dense_model(tmp_path: Path) -> None:
+    config = load_config("brorl_cpu", [write_model(tmp_path)])
+    config.policy.moe.fused_permutation = True  # as on GPUs: on CPU it is refused before any model is looked at
+    with pytest.raises(ConfigError, match=r"this one is dense: write policy\.moe\.fused_permutation=false$"):
+        check_model_rules(config)
+
+
 def test_experts_may_be_spread_over_tensor_parallel_ranks(tmp_path: Path) -> None:
     overrides = [TP2, "policy.sequence_parallel=true", "policy.expert_model_parallel_size=2"]
     config = load_config("brorl_cpu", [write_model(tmp_path, **MOE), *overrides])

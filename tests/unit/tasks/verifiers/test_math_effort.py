@@ -12,6 +12,8 @@ import pytest
 from nemo_brorl.tasks.verifiers.answer import boxed_answers
 from nemo_brorl.tasks.verifiers.math import library
 from nemo_brorl.tasks.verifiers.math.answer import MAX_TAIL, find_answer, is_equal, score
+from nemo_brorl.tasks.verifiers.math.compare import USUAL, are_equal
+from nemo_brorl.tasks.verifiers.math.reading import read
 
 LONG = [
     "\n",
@@ -62,6 +64,15 @@ def test_what_the_library_would_not_finish_is_not_given_to_it(given: str) -> Non
 @pytest.mark.parametrize("given", ["(10^9)!", "\\binom{10^9}{5}", "2^{(10^9)}+x", "x+2^{5^{9}}", "(2+3)^{(4+5)^9}"])
 def test_a_huge_number_is_not_written_out(given: str) -> None:
     assert not is_equal("x+1", given)
+
+
+@pytest.mark.parametrize("group", ["(45,78]", "(2,3)", "[x+1,2x)"])
+def test_an_interval_or_a_tuple_is_told_from_an_expression_without_it(group: str) -> None:
+    interval = read(group)
+    expression = read("45x+\\frac{3}{7}")
+    assert interval is not None and expression is not None
+    assert are_equal(interval, expression, USUAL) is False
+    assert are_equal(expression, interval, USUAL) is False
 
 
 def test_usual_answers_are_given_to_it() -> None:
