@@ -21,6 +21,7 @@ GONE_S = 60.0  # until what a driver started is gone, however that ended
 OWN = [*ONE_OF_EACH, "trainer.save_interval=1"]
 SHARED_MEMORY = Path("/dev/shm")
 TEMPORARY_FILES = Path(tempfile.gettempdir())
+OF_COMMANDS = "brorl_command_"  # folders with what a command has printed, there while it is read
 NOT_COMPARED = ("generation/",)  # counts what happened to engines
 
 
@@ -133,4 +134,4 @@ def compared(table: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def names_in(place: Path) -> set[str]:
     """Files and folders of a place."""
-    return {path.name for path in place.iterdir()}
+    return {path.name for path in place.iterdir() if not path.name.startswith(OF_COMMANDS)}

@@ -69,7 +69,11 @@ class Command:
 
     def processes(self) -> list[psutil.Process]:
         """All that it has started and that is still there."""
-        return forked_workers.with_forked(psutil.Process(self._process.pid).children(recursive=True))
+        try:
+            started = psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:  # it has ended meanwhile
+            started = []
+        return forked_workers.with_forked(started)
 
     def kill(self) -> None:
         """End it as the kernel would; nothing that it started outlives it, but for two small agents of Ray's own, which
