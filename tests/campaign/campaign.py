@@ -5,24 +5,21 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from tests.campaign.faults import KINDS, Fault, damage_file, kill_driver
-from tests.end_to_end.test_training_run import ONE_OF_EACH, line, rows
-from tests.support.commands import Command, run
+from tests.end_to_end.test_training_run import ONE_OF_EACH, VOLATILE, line, rows
+from tests.support.commands import FOLDER_PREFIX, Command, run
 
 MAX_TRIES = 6  # drivers of one run
 GONE_S = 60.0  # until what a driver started is gone, however that ended
 OWN = [*ONE_OF_EACH, "trainer.save_interval=1"]
 SHARED_MEMORY = Path("/dev/shm")
 TEMPORARY_FILES = Path(tempfile.gettempdir())
-OF_COMMANDS = "brorl_command_"  # folders with what a command has printed, there while it is read
-NOT_COMPARED = ("generation/",)  # counts what happened to engines
+NOT_COMPARED = (*VOLATILE, "generation/")  # timings, and counts of what happened to engines
 
 
 @dataclass
@@ -115,7 +112,7 @@ def end(command: Command, outcome: Outcome) -> None:
 
 def differences(folder: Path, whole: Path) -> list[str]:
     """What is not as in the undisturbed run: number of rows, names of metrics."""
-    found, expected = compared(rows(folder)), compared(rows(whole))
+    found, expected = rows(folder, NOT_COMPARED), rows(whole, NOT_COMPARED)
     if len(found) != len(expected):
         return [f"{len(found)} rows, not {len(expected)}"]
     names: set[str] = set()
@@ -124,14 +121,6 @@ def differences(folder: Path, whole: Path) -> list[str]:
     return [f"other metrics: {', '.join(sorted(names))}"] if names else []
 
 
-def compared(table: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows without what a fault may change."""
-    kept: list[dict[str, Any]] = []
-    for row in table:
-        kept.append({name: value for name, value in row.items() if not name.startswith(NOT_COMPARED)})
-    return kept
-
-
 def names_in(place: Path) -> set[str]:
-    """Files and folders of a place."""
-    return {path.name for path in place.iterdir() if not path.name.startswith(OF_COMMANDS)}
+    """Files and folders of a place, but for those that commands print to, which are there while they are read."""
+    return {path.name for path in place.iterdir() if not path.name.startswith(FOLDER_PREFIX)}

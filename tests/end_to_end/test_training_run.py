@@ -48,12 +48,8 @@ ONE_OF_EACH = (
 )  # what may differ in one run
 ONE_RANK = "policy.data_parallel_size=1"
 KEEPING_LESS = (
-    *ONE_OF_EACH,
-    "store.enabled=false",
-    "timeline.enabled=false",
-    "trainer.max_steps=50",
-    "trainer.keep_checkpoints=4",
-)
+    *ONE_OF_EACH, "store.enabled=false", "timeline.enabled=false", "trainer.max_steps=50", "trainer.keep_checkpoints=4",
+)  # fmt: skip
 VOLATILE = (
     "time/", "sync/seconds", "sync/gib_per_s",
     "generation/samples_per_s", "generation/tokens_per_s", "generation/prefix_cache",
@@ -67,10 +63,13 @@ def line(command: str, folder: Path, *overrides: str) -> list[str]:
     return [command, *SMALL, *shared, *overrides]
 
 
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """Metrics without timings."""
-    text = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if not name.startswith(VOLATILE)} for line in text]
+def rows(folder: Path, left_out: tuple[str, ...] = VOLATILE) -> list[dict[str, Any]]:
+    """Metrics without those whose names begin so: timings."""
+    kept: list[dict[str, Any]] = []
+    for text in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(text)
+        kept.append({name: value for name, value in row.items() if not name.startswith(left_out)})
+    return kept
 
 
 def num_steps(folder: Path) -> int:

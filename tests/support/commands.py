@@ -20,13 +20,14 @@ fork_server.preload("nemo_brorl.commands.wiring", "nemo_brorl.commands.evaluate"
 
 RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # small; they can outlive a driver that was killed
 TIMEOUT_S = 400.0
+FOLDER_PREFIX = "brorl_command_"  # of a folder with what a command has printed
 
 
 class Command:
     """`brorl ARGUMENTS`, running."""
 
     def __init__(self, *arguments: str) -> None:
-        self._scratch = tempfile.TemporaryDirectory(prefix="brorl_command_")  # removed with this object
+        self._scratch = tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX)  # removed with this object
         self._folder = Path(self._scratch.name)
         for name in ("output", "errors"):
             (self._folder / name).touch()

@@ -199,6 +199,4 @@ def _group_and_other(
             is_same = are_equal(item, other, rules) if group is reference else are_equal(other, item, rules)
             verdict = verdict and is_same
         return verdict
-    # a product of variables may be a bracket with a single item
-    is_no_group = isinstance(other, Quantity) and (len(group.items) > 1 or not other.value.has_variables)
-    return False if is_no_group else None
+    return False if isinstance(other, Quantity) else None  # a group in brackets has two items or more
