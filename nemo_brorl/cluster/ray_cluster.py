@@ -9,6 +9,7 @@ import secrets
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,7 @@ import ray
 
 from nemo_brorl.cluster.ray_sessions import remove_old_sessions
 from nemo_brorl.config.schema import TrainerConfig
-from nemo_brorl.core.errors import LOST, ResourceError
+from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
 from nemo_brorl.core.logs import get_logger
 
 log = get_logger(__name__)
@@ -28,12 +29,16 @@ CPU_OBJECT_STORE_BYTES = 1 << 30
 MIN_LOCAL_CPUS = 2  # logical slots: actors ask for fractions, the cores are shared in time
 TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 START_TRIES = 3
-# Text of the bare Exception that Ray raises when its raylet takes longer than its fixed 30 seconds.
-SLOW_START = "node timed out during startup"
+# Texts of the exceptions that Ray raises when its raylet takes longer than its fixed 30 seconds, or a process ends.
+LOST_AT_START = ("node timed out during startup", "Failed to start GCS")
 ESSENTIAL = ("gcs_server", "raylet")  # without one of them nothing that Ray started can be reached
 # Calls of actors that its control store keeps for Ray's own tools: some KiB each, and 100,000 unless told otherwise.
 SETTINGS = {"task_events_max_num_task_in_gcs": 1000}
 LOOK_S = 1.0
+WHAT_IS_LOST = (
+    "Ray's {} is gone (killed, or out of memory?), and with it engines and policy. "
+    "The same command goes on from the last checkpoint"
+)
 END_S = 10.0  # that processes have to end by themselves
 
 
@@ -60,6 +65,8 @@ class RayCluster:
         before = set(psutil.Process().children(recursive=True))
         try:
             self._connect(before)
+        except RayLostError:
+            raise
         except (ConnectionError, RuntimeError, OSError) as error:
             raise ResourceError(
                 f"Ray did not start: {error}. Is RAY_ADDRESS right, /dev/shm large enough (1 GiB), /tmp writable?"
@@ -101,7 +108,23 @@ class RayCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        lost = self._lost() if isinstance(error, Exception) else None
         self.close()
+        if lost is not None:
+            raise RayLostError(WHAT_IS_LOST.format(lost)) from error
+
+    def _lost(self) -> str | None:
+        """Name of an essential process that is gone, or goes while the watch would find it; an error that comes of it
+        may be here first."""
+        if self._watch is None:
+            return None
+        self._watch.close()
+        deadline = time.monotonic() + LOOK_S
+        lost = self._watch.look()
+        while lost is None and time.monotonic() < deadline:
+            time.sleep(LOOK_S / 10)
+            lost = self._watch.look()
+        return lost
 
     def _connect(self, before: Collection[psutil.Process]) -> None:
         """Connect to the cluster, or start one. On a busy machine Ray's own limit may pass: then once more, when what
@@ -110,15 +133,15 @@ class RayCluster:
             try:
                 ray.init(**self._options())
             except Exception as error:  # Ray raises bare ones
-                if SLOW_START not in str(error):
+                if not self._is_ours or not any(text in str(error) for text in LOST_AT_START):
                     raise
                 ray.shutdown()
                 end_processes(with_descendants(children_but(before)), 0.0)
                 if attempt == START_TRIES:
-                    raise ResourceError(
+                    raise RayLostError(
                         f"Ray did not start within its 30 s, {START_TRIES} times: is the machine overloaded?"
                     ) from error
-                log.warning("Ray did not start within its 30 s: another try")
+                log.warning("Ray did not start within its 30 s, or a process of it was lost: another try")
             else:
                 return
 
@@ -147,11 +170,7 @@ class RayCluster:
     def _end_run(self, name: str) -> None:
         """End this process, and what Ray started, at once: the actors hold everything else, and are gone or cannot be
         reached. What was saved is whole."""
-        message = (
-            f"Ray's {name} is gone (killed, or out of memory?), and with it engines and policy. "
-            "The same command goes on from the last checkpoint"
-        )
-        sys.stderr.write(f"\nerror: {message}\n")
+        sys.stderr.write(f"\nerror: {WHAT_IS_LOST.format(name)}\n")
         sys.stderr.flush()
         end_processes(with_descendants(self._processes), 0.0)
         os._exit(LOST)

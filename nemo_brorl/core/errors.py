@@ -36,6 +36,12 @@ class ResourceError(BroRLError, RuntimeError):
     """The machine lacks something the run needs: memory, a port, a device, disk space."""
 
 
+class RayLostError(ResourceError):
+    """Ray did not start in time, or one of its own processes is gone."""
+
+    exit_code = LOST
+
+
 class ParityError(BroRLError, RuntimeError):
     """Hugging Face, Megatron and vLLM disagree about log-probabilities by more than the bound."""
 

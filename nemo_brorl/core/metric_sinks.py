@@ -155,9 +155,14 @@ class MetricFan:
                 self.sinks.remove(sink)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all; a tracker that cannot write its last lines is named in a warning."""
         for sink in self.sinks:
-            sink.close()
+            try:
+                sink.close()
+            except BroRLError:
+                raise
+            except (OSError, RuntimeError, ValueError) as error:
+                log.warning("the last metrics may not have reached %s: %s", type(sink).__name__, error)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 import tempfile
 import time
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from tests.campaign.faults import KINDS, Fault, damage_file, kill_driver
+from tests.campaign import machine
+from tests.campaign.faults import KINDS, ON_OWN_DISK, ON_OWN_MACHINE, Fault, Scene
 from tests.end_to_end.test_training_run import ONE_OF_EACH, VOLATILE, line, rows
 from tests.support.commands import FOLDER_PREFIX, Command, run
 
@@ -19,6 +22,7 @@ GONE_S = 60.0  # until what a driver started is gone, however that ended
 OWN = [*ONE_OF_EACH, "trainer.save_interval=1"]
 SHARED_MEMORY = Path("/dev/shm")
 TEMPORARY_FILES = Path(tempfile.gettempdir())
+DAMAGED_CONFIG = "config.yaml"  # in the message of a driver that cannot read it
 NOT_COMPARED = (*VOLATILE, "generation/")  # timings, and counts of what happened to engines
 
 
@@ -30,6 +34,7 @@ class Outcome:
     done_to: str = ""
     exits: list[int] = field(default_factory=list)  # of its drivers, in order
     seconds: float = 0.0
+    last_errors: str = ""  # of the newest driver
     wrong: list[str] = field(default_factory=list)  # nothing: it holds
 
     def __str__(self) -> str:
@@ -48,49 +53,65 @@ def undisturbed(folder: Path) -> float:
 def disturbed(folder: Path, fault: Fault, whole: Path, whole_s: float) -> Outcome:
     """A run with one fault, resumed until it is done."""
     outcome = Outcome(fault)
-    generator = random.Random(fault.seed)
     memory_before = names_in(SHARED_MEMORY)
     files_before = names_in(TEMPORARY_FILES)
     start = time.monotonic()
-    first = Command(*line("train", folder, *OWN))
-    wait_until(first, start + fault.at * whole_s)
-    outcome.done_to = strike(first, fault, folder, generator, outcome)
-    end(first, outcome)
-    while outcome.exits[-1] != 0 and len(outcome.exits) < MAX_TRIES:
-        end(Command(*line("train", folder, *OWN)), outcome)
-    outcome.seconds = time.monotonic() - start
-    outcome.wrong += differences(folder, whole)
+    with ExitStack() as surroundings:
+        variables = prepare(fault, folder, surroundings)
+        with ExitStack() as undo:
+            first_driver(fault, folder, variables, whole_s, outcome, undo)
+        while outcome.exits[-1] != 0 and len(outcome.exits) < MAX_TRIES:
+            if DAMAGED_CONFIG in outcome.last_errors:
+                (folder / "config.yaml").unlink()  # as the message says
+            end(Command(*line("train", folder, *OWN), variables=variables), outcome)
+        outcome.seconds = time.monotonic() - start
+        outcome.wrong += differences(folder, whole)
+        if (folder / "driver.lock").exists():
+            outcome.wrong.append("driver.lock is left")
     for place, before in ((SHARED_MEMORY, memory_before), (TEMPORARY_FILES, files_before)):
         left = names_in(place) - before
         if left:
             outcome.wrong.append(f"left in {place}: {sorted(left)}")
-    if (folder / "driver.lock").exists():
-        outcome.wrong.append("driver.lock is left")
     return outcome
+
+
+def prepare(fault: Fault, folder: Path, surroundings: ExitStack) -> Mapping[str, str]:
+    """The disk or the machine that a kind of fault needs. Returns variables of the drivers."""
+    if fault.kind in ON_OWN_DISK:
+        surroundings.enter_context(machine.own_disk(folder))
+    if fault.kind not in ON_OWN_MACHINE:
+        return {}
+    settings = machine.settings_of(folder)
+    machine.write_settings(settings)
+    return machine.variables(machine.build(folder.parent), settings)
+
+
+def first_driver(
+    fault: Fault,
+    folder: Path,
+    variables: Mapping[str, str],
+    whole_s: float,
+    outcome: Outcome,
+    undo: ExitStack,
+) -> None:
+    """Start a run, strike it at its moment, and wait for its end."""
+    arguments = line("train", folder, *OWN)
+    generator = random.Random(fault.seed)
+    start = time.monotonic()
+    command = Command(*arguments, variables=variables)
+    wait_until(command, start + fault.at * whole_s)
+    outcome.done_to = "nobody: it had ended"
+    if command.is_alive():
+        scene = Scene(command, folder, generator, arguments, undo)
+        outcome.done_to = KINDS[fault.kind](scene)
+        outcome.wrong += scene.wrong
+    end(command, outcome)
 
 
 def wait_until(command: Command, moment: float) -> None:
     """Until then, or until the command has ended."""
     while time.monotonic() < moment and command.is_alive():
         time.sleep(0.05)
-
-
-def strike(command: Command, fault: Fault, folder: Path, generator: random.Random, outcome: Outcome) -> str:
-    """Do the fault. Returns what was struck."""
-    if not command.is_alive():
-        return "nobody: it had ended"
-    act = KINDS[fault.kind]
-    if act is not None:
-        return act(command, folder, generator)
-    if fault.kind == "file damaged":
-        kill_driver(command, folder, generator)
-        command.wait()
-        return damage_file(folder, generator)
-    second = Command(*line("train", folder, *OWN))
-    code = second.wait()
-    if command.is_alive() and (code != 2 or "is in use by" not in second.errors):
-        outcome.wrong.append(f"the second driver ended with {code}: {second.errors[-500:]}")
-    return "run folder"
 
 
 def end(command: Command, outcome: Outcome) -> None:
@@ -102,6 +123,7 @@ def end(command: Command, outcome: Outcome) -> None:
             seen[process.pid] = process
         time.sleep(0.5)
     outcome.exits.append(command.wait())
+    outcome.last_errors = command.errors
     if "Traceback" in command.errors:
         outcome.wrong.append(f"a traceback: {command.errors[-800:]}")
     _, alive = psutil.wait_procs(list(seen.values()), timeout=GONE_S)

@@ -6,16 +6,18 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
+from tests.campaign import machine
 from tests.support.commands import Command
 
-STOPPED_S = 10.0  # for which a process stands still
-FULL_BYTES = 4096  # beyond which no file grows on a disk that is full
+STOPPED_S = 60.0  # for which a process stands still
+FULL_BYTES = 4096  # beyond which no file grows for a user over quota
 RAYS_OWN = ("gcs_server", "raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent", "monitor", "log_monitor")
 
 
@@ -31,16 +33,31 @@ class Fault:
         return f"{self.kind} at {self.at:.0%}"
 
 
-def draw(number: int, seed: int) -> list[Fault]:
-    """So many faults, kinds in turn of a shuffled order, so that each comes as often as any other."""
+@dataclass
+class Scene:
+    """A run that goes on, and what can be done to it."""
+
+    command: Command  # its driver
+    folder: Path  # run folder
+    generator: random.Random
+    arguments: Sequence[str]  # of the driver
+    undo: ExitStack  # closed before the next driver starts
+    wrong: list[str] = field(default_factory=list)  # seen while striking
+
+
+def draw(number: int, seed: int, among: Collection[str] = ()) -> list[Fault]:
+    """So many faults, kinds in turn of a shuffled order, so that each comes as often as any other. `among`: kinds to
+    draw from, if not all."""
     generator = random.Random(seed)
     faults: list[Fault] = []
     kinds: list[str] = []
     for _ in range(number):
         if not kinds:
-            kinds = sorted(KINDS)
+            kinds = sorted(among or KINDS)
             generator.shuffle(kinds)
-        faults.append(Fault(kinds.pop(), generator.random(), generator.randrange(1 << 30)))
+        kind = kinds.pop()
+        at = 0.0 if kind in AT_ITS_START else generator.random()
+        faults.append(Fault(kind, at, generator.randrange(1 << 30)))
     return faults
 
 
@@ -56,20 +73,23 @@ def victims(processes: Sequence[psutil.Process], names: Sequence[str]) -> list[p
     return found
 
 
-def kill_driver(command: Command, folder: Path, generator: random.Random) -> str:
+def kill_driver(scene: Scene) -> str:
     """SIGKILL of the driver alone: what it started is to notice."""
-    command.send(signal.SIGKILL)
+    scene.command.send(signal.SIGKILL)
     return "driver"
 
 
-def kill_of(*names: str) -> Callable[[Command, Path, random.Random], str]:
-    """SIGKILL of one process of those names."""
+def kill_of(*names: str) -> Callable[[Scene], str]:
+    """SIGKILL of one process of those names, or of the first one that comes."""
 
-    def kill(command: Command, folder: Path, generator: random.Random) -> str:
-        found = victims(command.processes(), names)
+    def kill(scene: Scene) -> str:
+        found = victims(scene.command.processes(), names)
+        while not found and scene.command.is_alive():
+            time.sleep(0.1)
+            found = victims(scene.command.processes(), names)
         if not found:
-            return "nobody: none is there yet"
-        victim = generator.choice(found)
+            return "nobody: none came"
+        victim = scene.generator.choice(found)
         name = victim.name()
         victim.kill()
         return name
@@ -77,11 +97,12 @@ def kill_of(*names: str) -> Callable[[Command, Path, random.Random], str]:
     return kill
 
 
-def stop(command: Command, folder: Path, generator: random.Random) -> str:
+def stop(scene: Scene) -> str:
     """SIGSTOP of any process for a while."""
-    victim = generator.choice(command.processes() or [psutil.Process()])
-    if victim.pid == psutil.Process().pid:
+    processes = scene.command.processes()
+    if not processes:
         return "nobody: none is there yet"
+    victim = scene.generator.choice(processes)
     name = victim.name()
     victim.suspend()
     time.sleep(STOPPED_S)
@@ -90,26 +111,75 @@ def stop(command: Command, folder: Path, generator: random.Random) -> str:
     return name
 
 
-def fill_disk(command: Command, folder: Path, generator: random.Random) -> str:
-    """No file of any of the run's processes grows beyond a few KiB from now on (RLIMIT_FSIZE: EFBIG for ENOSPC)."""
-    processes = command.processes()
+def limit_files(scene: Scene) -> str:
+    """No file of any of the run's processes grows beyond a few KiB from now on (RLIMIT_FSIZE: EFBIG)."""
+    processes = scene.command.processes()
     for process in processes:
         if process.is_running():
             process.rlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, resource.RLIM_INFINITY))
     return f"{len(processes)} processes"
 
 
+def fill_disk(scene: Scene) -> str:
+    """The run folder's own small disk is full, but for a drawn rest, which a checkpoint ends in the middle of."""
+    rest = scene.generator.randrange(machine.LARGEST_REST)
+    scene.undo.callback(machine.fill(scene.folder, rest).unlink)
+    return f"{rest} bytes left"
+
+
+def freeze_folder(scene: Scene) -> str:
+    """Nothing in the run folder can be made, changed or removed; files that are open for writing stay so."""
+    if not scene.folder.exists():
+        return "nobody: no folder yet"
+    scene.undo.enter_context(machine.frozen(scene.folder))
+    return "run folder"
+
+
+def run_out_of_memory(scene: Scene) -> str:
+    """The kernel ends the process that it chooses when all of them together get no more memory."""
+    killed = machine.run_out_of_memory(scene.command.processes())
+    return ", ".join(killed) or "nobody: nothing asked for memory"
+
+
+def take_ports(scene: Scene) -> str:
+    """Every second port, of those that programs and Ray choose from, belongs to somebody else."""
+    taken = scene.undo.enter_context(machine.taken_ports())
+    return f"{taken} ports"
+
+
+def jump_clock(scene: Scene) -> str:
+    """The clock of the day jumps, by an hour, a day or a year, ahead or back."""
+    seconds = scene.generator.choice((3600, 86_400, 366 * 86_400)) * scene.generator.choice((1, -1))
+    machine.write_settings(machine.settings_of(scene.folder), seconds_ahead=seconds)
+    return f"{seconds:+} s"
+
+
+def slow_disk(scene: Scene) -> str:
+    """Every fsync and every rename takes so long, to the end of the driver."""
+    seconds = scene.generator.uniform(0.2, 2.0)
+    machine.write_settings(machine.settings_of(scene.folder), disk_s=seconds)
+    return f"{seconds:.1f} s"
+
+
+def kill_and_damage(scene: Scene) -> str:
+    """A file is damaged between two drivers."""
+    kill_driver(scene)
+    scene.command.wait()
+    return damage_file(scene.folder, scene.generator)
+
+
 def damage_file(folder: Path, generator: random.Random) -> str:
     """A flipped bit or a lost half in some file that the run has written, between two of its drivers. Of checkpoints
     the newest is damaged, where there is one before."""
-    files = [folder / "metrics.jsonl", folder / "heartbeat.json", *(folder / "store").rglob("*.parquet")]
-    checkpoints = sorted((folder / "checkpoints").glob("step_*/COMPLETE"))
-    if len(checkpoints) > 1:
-        newest = max(checkpoints, key=lambda marker: int(marker.parent.name.removeprefix("step_")))
-        files += [path for path in newest.parent.rglob("*") if path.is_file()]
-    there = sorted(path for path in files if path.is_file() and path.stat().st_size)
+    checkpoints = sorted((folder / "checkpoints").glob("step_*/COMPLETE"), key=step_of)
+    kept = [marker.parent for marker in checkpoints[:-1]] or [marker.parent for marker in checkpoints]
+    there: list[Path] = []
+    for path in sorted(folder.rglob("*")):
+        is_kept = any(path.is_relative_to(checkpoint) for checkpoint in kept)
+        if path.is_file() and path.stat().st_size and not is_kept:
+            there.append(path)
     if not there:
-        return "no file yet"
+        return "nobody: no file yet"
     path = generator.choice(there)
     content = bytearray(path.read_bytes())
     if path.suffix == ".jsonl":
@@ -122,15 +192,37 @@ def damage_file(folder: Path, generator: random.Random) -> str:
     return str(path.relative_to(folder))
 
 
-# Faults while the run goes on; those with None are done by the campaign between or beside its drivers.
-KINDS: dict[str, Callable[[Command, Path, random.Random], str] | None] = {
+def step_of(marker: Path) -> int:
+    """Step of a checkpoint, by its marker."""
+    return int(marker.parent.name.removeprefix("step_"))
+
+
+def start_second(scene: Scene) -> str:
+    """A second driver in the run folder is refused."""
+    second = Command(*scene.arguments)
+    code = second.wait()
+    if scene.command.is_alive() and (code != 2 or "is in use by" not in second.errors):
+        scene.wrong.append(f"the second driver ended with {code}: {second.errors[-500:]}")
+    return "run folder"
+
+
+KINDS: dict[str, Callable[[Scene], str]] = {
     "driver killed": kill_driver,
     "rank killed": kill_of("ray::PolicyWorker"),
     "engine killed": kill_of("ray::RolloutEngine"),
     "verifier killed": kill_of("ray::VerifierWorker"),
     "one of Ray's own killed": kill_of(*RAYS_OWN),
     "any process stopped": stop,
+    "out of memory": run_out_of_memory,
+    "over quota": limit_files,
     "disk full": fill_disk,
-    "file damaged": None,
-    "second driver": None,
+    "disk slow": slow_disk,
+    "folder read-only": freeze_folder,
+    "file damaged": kill_and_damage,
+    "second driver": start_second,
+    "ports taken": take_ports,
+    "clock jumps": jump_clock,
 }
+ON_OWN_DISK = ("disk full",)  # kinds whose run folder is a disk of its own
+ON_OWN_MACHINE = ("disk slow", "clock jumps")  # kinds whose drivers load `machine.c`
+AT_ITS_START = ("ports taken",)  # kinds that come before the driver has opened anything

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -24,15 +24,15 @@ FOLDER_PREFIX = "brorl_command_"  # of a folder with what a command has printed
 
 
 class Command:
-    """`brorl ARGUMENTS`, running."""
+    """`brorl ARGUMENTS`, running; with variables of its own it starts in a fresh interpreter."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX)  # removed with this object
         self._folder = Path(self._scratch.name)
         for name in ("output", "errors"):
             (self._folder / name).touch()
         workers = forked_workers.use_forked_workers()
-        self._process = fork_server.start(_enter, arguments, self._folder, workers)
+        self._process = fork_server.start(_enter, arguments, self._folder, workers, variables)
 
     @property
     def output(self) -> str:
@@ -95,10 +95,18 @@ def run(*arguments: str) -> Command:
     return command
 
 
-def _enter(arguments: tuple[str, ...], folder: Path, workers: str | None) -> None:
+def _enter(
+    arguments: tuple[str, ...],
+    folder: Path,
+    workers: str | None,
+    variables: Mapping[str, str] | None,
+) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name, number in (("output", 1), ("errors", 2)):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_APPEND), number)
+    if variables:
+        program = [sys.executable, "-m", "nemo_brorl", *arguments]
+        os.execve(sys.executable, program, {**os.environ, **variables})
     forked_workers.enter_command(workers)
     sys.argv = ["brorl", *arguments]
     sys.exit(main())

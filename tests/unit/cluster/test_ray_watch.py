@@ -14,7 +14,7 @@ import ray
 from nemo_brorl.cluster import ray_cluster as module
 from nemo_brorl.cluster.ray_cluster import RayCluster, RayWatch, end_processes, is_running, with_descendants
 from nemo_brorl.config.schema import TrainerConfig
-from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
 
 
 @pytest.fixture
@@ -51,20 +51,43 @@ def test_ended_processes_leave_none_of_their_children(sleeper: subprocess.Popen[
     assert not any(is_running(process) for process in everyone)
 
 
-def test_a_raylet_that_is_late_is_started_again_and_then_refused(
-    monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]
+@pytest.mark.parametrize("text", ["The current node timed out during startup. This ...", "Failed to start GCS. ..."])
+def test_a_ray_that_is_late_or_loses_a_process_is_started_again_and_then_refused(
+    monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes], text: str
 ) -> None:
     stores: list[subprocess.Popen[bytes]] = []  # stand-ins for the control store that each try leaves
 
     def slow_start(**options: Any) -> None:
         assert all(store.poll() is not None for store in stores), "the try before has left its control store"
         stores.append(subprocess.Popen(["sleep", "600"]))
-        raise Exception("The current node timed out during startup. This could happen because ...")
+        raise RuntimeError(text)
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray, "init", slow_start)
-    with pytest.raises(ResourceError, match="not start within its 30 s, 3 times: is the machine overloaded"):
+    with pytest.raises(RayLostError, match="not start within its 30 s, 3 times: is the machine overloaded") as caught:
         RayCluster(TrainerConfig()).__enter__()
+    assert caught.value.exit_code == LOST
     assert len(stores) == 3
     assert all(store.poll() is not None for store in stores)
     assert sleeper.poll() is None, "what was there before Ray is none of its business"
+
+
+def test_an_error_that_comes_of_a_lost_process_of_rays_is_told_as_its_loss(
+    monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.2)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+
+    def of_sleeper() -> RayCluster:
+        cluster = RayCluster(TrainerConfig())
+        cluster._watch = RayWatch([psutil.Process(sleeper.pid)], lambda name: None)
+        return cluster
+
+    engine_failed = ResourceError("engine 0 did not start")
+    of_sleeper().__exit__(ResourceError, engine_failed, None)  # nothing is lost: the error stays what it is
+    watched = of_sleeper()
+    sleeper.kill()
+    sleeper.wait()
+    with pytest.raises(RayLostError, match="Ray's sh is gone") as caught:
+        watched.__exit__(ResourceError, engine_failed, None)
+    assert (caught.value.exit_code, caught.value.__cause__) == (LOST, engine_failed)

@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from nemo_brorl.core.metric_sinks import JsonlSink, MetricFan, read_metrics
 from tests.support.fakes import ListSink
 
@@ -14,7 +16,7 @@ class BrokenSink:
         raise OSError("disk full")
 
     def close(self) -> None:
-        pass
+        raise PermissionError("Operation not permitted")
 
 
 def test_rows_are_flat_objects_and_nan_is_null(tmp_path: Path) -> None:
@@ -41,3 +43,17 @@ def test_a_sink_that_breaks_is_dropped_and_the_others_go_on() -> None:
     fan.write(1, {"a/b": 1.0})
     fan.write(2, {"a/b": 2.0})
     assert [step for step, _ in rows.rows] == [1, 2]
+
+
+class ClosedSink(ListSink):
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_sink_that_cannot_be_closed_is_named_and_the_others_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+    other = ClosedSink()
+    MetricFan([BrokenSink(), other]).close()
+    assert caplog.messages == ["the last metrics may not have reached BrokenSink: Operation not permitted"]
+    assert other.is_closed
