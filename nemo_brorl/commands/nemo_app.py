@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ from nemo_brorl.config.cross_rules import check_rules
 from nemo_brorl.config.load import CommandLine, hydra_arguments, to_config, typed
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError
-from nemo_brorl.core.logs import setup_logging
+from nemo_brorl.core.files import naming
+from nemo_brorl.core.logs import get_logger, setup_logging
 from nemo_brorl.core.metric_sinks import ClearMLSink, LoggerSink, ModuleSink
 from nemo_brorl.ports import MetricSink
 
@@ -45,6 +47,8 @@ with warnings.catch_warnings():
     from nemo.utils.exp_manager import exp_manager
     from nemo.utils.loggers import ClearMLLogger
 
+log = get_logger(__name__)
+
 Result = TypeVar("Result")
 
 NEMO_FOLDER = "nemo"  # inside the run folder
@@ -60,11 +64,12 @@ class Experiment:
 
 def open_experiment(config: BroRLConfig) -> Experiment:
     """Let exp_manager set up the loggers and its records in `RUN_FOLDER/nemo`. Takes about 0.1 s; touches nothing else
-    there.
+    there. Raises ResourceError where that folder cannot be written.
 
     Lightning's Trainer is built because exp_manager hangs the loggers on it; its loop never runs.
     """
     quieten()
+    threading.excepthook = thread_ended
     run_folder = Path(config.exp_manager.explicit_log_dir)
     trainer = Trainer(
         accelerator="cpu",
@@ -75,7 +80,9 @@ def open_experiment(config: BroRLConfig) -> Experiment:
         enable_model_summary=False,
         plugins=[LightningEnvironment()],  # in a Slurm job Lightning would otherwise demand one task per device
     )
-    exp_manager(trainer, OmegaConf.create(exp_manager_settings(config, run_folder / NEMO_FOLDER)))
+    folder = run_folder / NEMO_FOLDER
+    with naming(folder):
+        exp_manager(trainer, OmegaConf.create(exp_manager_settings(config, folder)))
     quieten()
     return Experiment(run_folder, list(trainer.loggers))
 
@@ -165,6 +172,16 @@ def run_with_nemo(line: CommandLine, main: Callable[[BroRLConfig], Result]) -> R
     if isinstance(result, BroRLError):
         raise result
     return result
+
+
+def thread_ended(arguments: threading.ExceptHookArgs) -> None:
+    """What is said of an exception that ends a thread: a warning where TensorBoard's writer cannot write, which its
+    logger may never come to know."""
+    is_tensorboards = type(arguments.thread).__module__.startswith("tensorboard")
+    if is_tensorboards and isinstance(arguments.exc_value, OSError):
+        log.warning("TensorBoard's events are no longer written: %s", arguments.exc_value)
+    else:
+        threading.__excepthook__(arguments)
 
 
 def quieten() -> None:

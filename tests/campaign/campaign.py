@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
+from nemo_brorl.cluster.ray_cluster import is_running
 from tests.campaign import machine
 from tests.campaign.faults import KINDS, ON_OWN_DISK, ON_OWN_MACHINE, Fault, Scene
 from tests.end_to_end.test_training_run import ONE_OF_EACH, VOLATILE, line, rows
@@ -124,10 +123,13 @@ def end(command: Command, outcome: Outcome) -> None:
         time.sleep(0.5)
     outcome.exits.append(command.wait())
     outcome.last_errors = command.errors
-    if "Traceback" in command.errors:
-        outcome.wrong.append(f"a traceback: {command.errors[-800:]}")
-    _, alive = psutil.wait_procs(list(seen.values()), timeout=GONE_S)
-    for process in alive:
+    before, traceback, after = command.errors.partition("Traceback")
+    if traceback:
+        outcome.wrong.append(f"a traceback: {before[-200:]}{traceback}{after[:3000]}")
+    deadline = time.monotonic() + GONE_S
+    while any(is_running(process) for process in seen.values()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for process in filter(is_running, seen.values()):
         outcome.wrong.append(f"left behind: {process}")
         process.kill()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import pytest
 
 from nemo_brorl.config.load import CommandLine, load_config
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.errors import ModelError, ResourceError
 from nemo_brorl.core.logs import get_logger, setup_logging
+from nemo_brorl.core.metric_sinks import MetricFan
 
 
 def line_for(folder: Path) -> CommandLine:
@@ -31,6 +33,39 @@ def test_exp_manager_leaves_the_files_of_a_continued_run_where_they_are(tmp_path
     assert (tmp_path / "metrics.jsonl").read_text() == "kept"
     assert (tmp_path / "checkpoints" / "step_3").is_dir()
     assert len(list(tmp_path.rglob("events.out.tfevents*"))) == 2
+
+
+def test_a_folder_of_nemos_that_cannot_be_made_is_named_without_a_traceback(tmp_path: Path) -> None:
+    from nemo_brorl.commands.nemo_app import open_experiment
+
+    (tmp_path / "nemo").write_text("in the way")
+    with pytest.raises(ResourceError, match=r"nemo cannot be written \(Not a directory\): see that"):
+        open_experiment(load_config(*line_for(tmp_path)))
+
+
+def test_tensorboards_writer_on_a_full_disk_is_a_warning_and_no_traceback(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from tensorboard.compat.tensorflow_stub.io import gfile
+
+    from nemo_brorl.commands.nemo_app import open_experiment, open_sinks
+
+    setup_logging()
+    config = load_config(*line_for(tmp_path))
+    fan = MetricFan(open_sinks(config, open_experiment(config)))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(gfile.LocalFileSystem, "append", refuse)
+    monkeypatch.setattr(gfile.LocalFileSystem, "write", refuse)
+    fan.write(1, {"reward/mean": 0.5})
+    fan.close()
+    printed = capsys.readouterr().err
+    assert "TensorBoard's events are no longer written: [Errno 28] No space left on device" in printed
+    assert "Traceback" not in printed
 
 
 def test_opening_an_experiment_leaves_our_logging_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
