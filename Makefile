@@ -7,7 +7,7 @@
 # make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
 # make attacks       10,000 attacks on the verifiers, drawn by seed: some hours; ARGS="--count 1000 --seed 7" tries others
 # make fuzz          10,000 hostile settings, data rows, payloads and answers; ARGS="--examples 1000 --seed 7" tries others
-# make campaign      20 faults over a small real run, drawn by seed: kills, stops, a full disk, damaged files; ARGS="--faults 5 --seed 7" tries others
+# make campaign      20 faults over a small real run, drawn by seed: kills, full disks, damaged files, a clock that jumps …; ARGS="--faults 5 --seed 7" tries others
 # make site          the documentation as a site in runs/site, strictly (mkdocs-material)
 # make lint          ruff, mypy, the architecture test
 #

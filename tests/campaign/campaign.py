@@ -6,7 +6,7 @@ import random
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ GONE_S = 60.0  # until what a driver started is gone, however that ended
 OWN = [*ONE_OF_EACH, "trainer.save_interval=1"]
 SHARED_MEMORY = Path("/dev/shm")
 TEMPORARY_FILES = Path(tempfile.gettempdir())
-DAMAGED_CONFIG = "config.yaml"  # in the message of a driver that cannot read it
+DAMAGED_CONFIG = "config.yaml is damaged"  # in the message of a driver that cannot read it
 NOT_COMPARED = (*VOLATILE, "generation/")  # timings, and counts of what happened to engines
 
 
@@ -77,7 +77,8 @@ def disturbed(folder: Path, fault: Fault, whole: Path, whole_s: float) -> Outcom
 def prepare(fault: Fault, folder: Path, surroundings: ExitStack) -> Mapping[str, str]:
     """The disk or the machine that a kind of fault needs. Returns variables of the drivers."""
     if fault.kind in ON_OWN_DISK:
-        surroundings.enter_context(machine.own_disk(folder))
+        with suppress(*machine.NOT_ALLOWED):  # then nobody fills it
+            surroundings.enter_context(machine.own_disk(folder))
     if fault.kind not in ON_OWN_MACHINE:
         return {}
     settings = machine.settings_of(folder)
@@ -102,7 +103,10 @@ def first_driver(
     outcome.done_to = "nobody: it had ended"
     if command.is_alive():
         scene = Scene(command, folder, generator, arguments, undo)
-        outcome.done_to = KINDS[fault.kind](scene)
+        try:
+            outcome.done_to = KINDS[fault.kind](scene)
+        except machine.NOT_ALLOWED as error:
+            outcome.done_to = f"nobody: not allowed here ({error})"
         outcome.wrong += scene.wrong
     end(command, outcome)
 

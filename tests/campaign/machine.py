@@ -25,13 +25,14 @@ LITTLE_MEMORY = 32 << 20  # bytes that all processes together may still ask for
 OUT_OF_MEMORY_S = 20.0  # in which something is to ask for more
 RAYS_PORTS = range(10_002, 20_000)
 LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+NOT_ALLOWED = (OSError, subprocess.CalledProcessError)  # of a user who may not do that to the machine
 SPARE_FILES = 4096  # open files that this process needs beside the ports
 
 
 @contextmanager
 def own_disk(folder: Path) -> Iterator[None]:
     """A small disk in memory in the place of a folder. Raises CalledProcessError for users who may not mount."""
-    folder.mkdir(parents=True)
+    folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "campaign", folder], check=True)
     try:
         yield
@@ -40,7 +41,10 @@ def own_disk(folder: Path) -> Iterator[None]:
 
 
 def fill(folder: Path, rest: int) -> Path:
-    """Fill a disk but for about `rest` bytes. Returns the file that does it."""
+    """Fill a disk but for about `rest` bytes. Returns the file that does it. Raises OSError where it is not the
+    folder's own."""
+    if not folder.is_mount():
+        raise OSError(errno.EXDEV, "the folder is on the machine's own disk", str(folder))
     path = folder / "filler"
     free = shutil.disk_usage(folder).free
     with path.open("wb") as file, suppress(OSError):

@@ -15,14 +15,12 @@ import pytest
 
 from tests.campaign import machine
 
-REFUSED = (OSError, subprocess.CalledProcessError)
-
 
 def where_allowed(act: Callable[[], object]) -> object:
     """Result of an act; the test is skipped where this user may not do it."""
     try:
         return act()
-    except REFUSED as error:
+    except machine.NOT_ALLOWED as error:
         pytest.skip(f"not allowed here: {error}")
 
 
@@ -40,6 +38,12 @@ def test_a_full_disk_has_the_rest_that_was_drawn_and_all_of_it_again_later(tmp_p
     finally:
         disk.__exit__(None, None, None)
     assert list(folder.iterdir()) == []
+
+
+def test_the_disk_of_the_machine_is_never_filled(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="on the machine's own disk"):
+        machine.fill(tmp_path, 100_000)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_frozen_folder_takes_and_loses_nothing(tmp_path: Path) -> None:
