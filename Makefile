@@ -70,7 +70,7 @@ base: env
 	$(PYTHON) -m nemo_brorl sft --config-name $(CONFIG) $(ARGS)
 
 test: env
-	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end tests/unit tests/attacks tests/fuzz $(STYLE) $(ARGS)
+	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end tests/unit tests/attacks tests/campaign tests/fuzz $(STYLE) $(ARGS)
 	$(if $(wildcard /dev/nvidia[0-9]*),$(PYTEST) tests/gpu,@echo "tests/gpu is left out: no GPU here")
 
 check: lint

@@ -127,8 +127,9 @@ class RayCluster:
         return lost
 
     def _connect(self, before: Collection[psutil.Process]) -> None:
-        """Connect to the cluster, or start one. On a busy machine Ray's own limit may pass: then once more, when what
-        the try has left is ended, a control store that Ray forgets. `before`: processes that are not Ray's."""
+        """Connect to the cluster, or start one. On a busy machine Ray's own limit may pass, or a process of it be lost:
+        then once more, when what the try has left is ended, a control store that Ray forgets. `before`: processes that
+        are not Ray's. Raises RayLostError after the last try."""
         for attempt in range(1, START_TRIES + 1):
             try:
                 ray.init(**self._options())

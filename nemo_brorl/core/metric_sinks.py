@@ -136,6 +136,9 @@ class ModuleSink:
         self.module.finish()
 
 
+TRACKER_FAILURES = (OSError, RuntimeError, ValueError)  # and BroRLError is a RuntimeError, too
+
+
 class MetricFan:
     """Writes to every sink. A tracker that breaks while training runs is dropped with a warning: it never stops a run.
     The run's own file does, as its rows would be lost."""
@@ -150,7 +153,7 @@ class MetricFan:
                 sink.write(step, metrics)
             except BroRLError:
                 raise
-            except (OSError, RuntimeError, ValueError) as error:
+            except TRACKER_FAILURES as error:
                 log.warning("metrics no longer go to %s: %s", type(sink).__name__, error)
                 self.sinks.remove(sink)
 
@@ -161,7 +164,7 @@ class MetricFan:
                 sink.close()
             except BroRLError:
                 raise
-            except (OSError, RuntimeError, ValueError) as error:
+            except TRACKER_FAILURES as error:
                 log.warning("the last metrics may not have reached %s: %s", type(sink).__name__, error)
 
 

@@ -172,10 +172,10 @@ def damage_file(folder: Path, generator: random.Random) -> str:
     """A flipped bit or a lost half in some file that the run has written, between two of its drivers. Of checkpoints
     the newest is damaged, where there is one before."""
     checkpoints = sorted((folder / "checkpoints").glob("step_*/COMPLETE"), key=step_of)
-    kept = [marker.parent for marker in checkpoints[:-1]] or [marker.parent for marker in checkpoints]
+    kept = checkpoints[:-1] or checkpoints  # the only one, too
     there: list[Path] = []
     for path in sorted(folder.rglob("*")):
-        is_kept = any(path.is_relative_to(checkpoint) for checkpoint in kept)
+        is_kept = any(path.is_relative_to(marker.parent) for marker in kept)
         if path.is_file() and path.stat().st_size and not is_kept:
             there.append(path)
     if not there:

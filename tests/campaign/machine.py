@@ -16,6 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from nemo_brorl.cluster.ray_cluster import is_running, name_of
+
 SOURCE = Path(__file__).with_name("machine.c")
 VARIABLE = "BRORL_CAMPAIGN_MACHINE"  # names the file of settings
 DISK_MIB = 256  # of a run folder that is a disk of its own
@@ -70,8 +72,8 @@ def run_out_of_memory(processes: Sequence[psutil.Process]) -> list[str]:
     group = top / f"brorl_campaign_{os.getpid()}"
     group.mkdir()
     try:
-        names = {process: process.name() for process in processes if process.is_running()}
-        move(processes, group)
+        names = {process: name_of(process) for process in processes if is_running(process)}
+        move(list(names), group)
         (group / limit).write_text(str(LITTLE_MEMORY))
         deadline = time.monotonic() + OUT_OF_MEMORY_S
         ended: list[psutil.Process] = []
@@ -115,11 +117,17 @@ def remove_group(group: Path) -> None:
 def taken_ports() -> Iterator[int]:
     """Every second port of Ray's and of those that the kernel gives out is taken: their number."""
     low, high = (int(number) for number in LOCAL_PORTS.read_text().split())
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    wanted = [*RAYS_PORTS[::2], *range(low, high, 2)][: hard - SPARE_FILES]
+    wanted = [*RAYS_PORTS[::2], *range(low, high, 2)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = len(wanted) + SPARE_FILES
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        needed = hard
+        wanted = wanted[: max(0, hard - SPARE_FILES)]
     num_taken = 0
     with ExitStack() as stack:
+        if soft != resource.RLIM_INFINITY and soft < needed:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+            stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         for port in wanted:
             taken = stack.enter_context(socket.socket())
             with suppress(OSError):
