@@ -14,6 +14,7 @@ from zipfile import BadZipFile
 from nemo_brorl.core.errors import ResourceError
 
 _IS_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_IS_FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 # What readers of JSON, YAML, npz and gzip raise for what was cut off, changed, or made by a stranger.
 MALFORMED = (
@@ -97,15 +98,23 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def is_refused(error: OSError) -> bool:
-    """Whether the disk is at fault, and nobody's program: it is full, read-only or broken."""
+    """Whether a disk or its owner is at fault, and nobody's program: full, read-only, broken, or a file that this user
+    may not touch."""
+    if error.errno in _IS_FORBIDDEN:
+        return error.filename is not None  # a process that may not be signalled has none
     return error.errno in (*_IS_FULL, errno.EROFS, errno.EIO)
 
 
 def cannot_write(path: Path, error: OSError) -> str:
-    """Why a file of a run could not be written, and what to do, as a message says it."""
-    if error.errno in _IS_FULL:
+    """Why a file of a run could not be written, and what to do, as a message says it. Where the file is forbidden, the
+    message fits one that was to be read, too."""
+    failed = "cannot be written"
+    if error.errno in _IS_FORBIDDEN:
+        failed = "is forbidden"
+        remedy = "see that this user may read and write there"
+    elif error.errno in _IS_FULL:
         remedy = "make room on that disk"
     else:
         remedy = "see that this user may write there and that the disk is well"
     cause = error.strerror or str(error)
-    return f"{path} cannot be written ({cause}): {remedy}; the same command then goes on from the last checkpoint"
+    return f"{path} {failed} ({cause}): {remedy}; the same command then goes on from the last checkpoint"

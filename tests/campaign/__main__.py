@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.campaign.campaign import disturbed, undisturbed
 from tests.campaign.faults import KINDS, draw
+from tests.campaign.jobs import JOBS, prepare
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -19,17 +20,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0, help="another one draws others")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=(), help="draw these alone", metavar="KIND")
+    parser.add_argument("--command", choices=JOBS, default="", help="disturb this one alone")
     options = parser.parse_args(arguments)
+    faults = draw(options.faults, options.seed, options.kinds, options.command)
     num_wrong = 0
     with tempfile.TemporaryDirectory(prefix="brorl_campaign_") as scratch:
-        whole = Path(scratch) / "whole"
-        whole_s = undisturbed(whole)
-        say(f"undisturbed: {whole_s:.0f} s")
-        for number, fault in enumerate(draw(options.faults, options.seed, options.kinds), start=1):
-            outcome = disturbed(Path(scratch) / f"run_{number}", fault, whole, whole_s)
+        prepare(Path(scratch))
+        whole_s: dict[str, float] = {}
+        for command in sorted({fault.command for fault in faults}):
+            whole_s[command] = undisturbed(command, Path(scratch) / f"whole_{command}")
+            say(f"{command}, undisturbed: {whole_s[command]:.0f} s")
+        for number, fault in enumerate(faults, start=1):
+            whole = Path(scratch) / f"whole_{fault.command}"
+            outcome = disturbed(Path(scratch) / f"run_{number}", fault, whole, whole_s[fault.command])
             num_wrong += bool(outcome.wrong)
             if outcome.exits == [0]:  # the machine may have become idler
-                whole_s = min(whole_s, outcome.seconds)
+                whole_s[fault.command] = min(whole_s[fault.command], outcome.seconds)
             say(f"{number}/{options.faults} {outcome}")
     say(f"{options.faults - num_wrong} of {options.faults} faults were survived (seed {options.seed})")
     return 1 if num_wrong else 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,16 +14,16 @@ from pathlib import Path
 from nemo_brorl.cluster.ray_cluster import is_running
 from tests.campaign import machine
 from tests.campaign.faults import KINDS, ON_OWN_DISK, ON_OWN_MACHINE, Fault, Scene
-from tests.end_to_end.test_training_run import ONE_OF_EACH, VOLATILE, line, rows
+from tests.campaign.jobs import JOBS, Row
 from tests.support.commands import FOLDER_PREFIX, Command, run
 
 MAX_TRIES = 6  # drivers of one run
 GONE_S = 60.0  # until what a driver started is gone, however that ended
-OWN = [*ONE_OF_EACH, "trainer.save_interval=1"]
+SLOWER = 3.0  # times its undisturbed run that a driver may take,
+LATER_S = 300.0  # and so much on top, before it is said to stand still
 SHARED_MEMORY = Path("/dev/shm")
 TEMPORARY_FILES = Path(tempfile.gettempdir())
 DAMAGED_CONFIG = "config.yaml is damaged"  # in the message of a driver that cannot read it
-NOT_COMPARED = (*VOLATILE, "generation/")  # timings, and counts of what happened to engines
 
 
 @dataclass
@@ -30,6 +31,7 @@ class Outcome:
     """What became of a run with a fault."""
 
     fault: Fault
+    limit_s: float  # for each of its drivers
     done_to: str = ""
     exits: list[int] = field(default_factory=list)  # of its drivers, in order
     seconds: float = 0.0
@@ -41,17 +43,17 @@ class Outcome:
         return f"{self.fault} ({self.done_to}): exits {self.exits}, {self.seconds:.0f} s: {verdict}"
 
 
-def undisturbed(folder: Path) -> float:
-    """The run that others are compared with, and its base model beside it. Returns its seconds."""
-    run(*line("sft", folder, *OWN))
+def undisturbed(command: str, folder: Path) -> float:
+    """The run that others of that command are compared with. Returns its seconds."""
     start = time.monotonic()
-    run(*line("train", folder, *OWN))
+    run(*JOBS[command].arguments(folder))
     return time.monotonic() - start
 
 
 def disturbed(folder: Path, fault: Fault, whole: Path, whole_s: float) -> Outcome:
     """A run with one fault, resumed until it is done."""
-    outcome = Outcome(fault)
+    job = JOBS[fault.command]
+    outcome = Outcome(fault, SLOWER * whole_s + LATER_S)
     memory_before = names_in(SHARED_MEMORY)
     files_before = names_in(TEMPORARY_FILES)
     start = time.monotonic()
@@ -62,9 +64,9 @@ def disturbed(folder: Path, fault: Fault, whole: Path, whole_s: float) -> Outcom
         while outcome.exits[-1] != 0 and len(outcome.exits) < MAX_TRIES:
             if DAMAGED_CONFIG in outcome.last_errors:
                 (folder / "config.yaml").unlink()  # as the message says
-            end(Command(*line("train", folder, *OWN), variables=variables), outcome)
+            end(Command(*job.arguments(folder), variables=variables), outcome)
         outcome.seconds = time.monotonic() - start
-        outcome.wrong += differences(folder, whole)
+        outcome.wrong += differences(job.results(folder), job.results(whole))
         if (folder / "driver.lock").exists():
             outcome.wrong.append("driver.lock is left")
     for place, before in ((SHARED_MEMORY, memory_before), (TEMPORARY_FILES, files_before)):
@@ -95,7 +97,7 @@ def first_driver(
     undo: ExitStack,
 ) -> None:
     """Start a run, strike it at its moment, and wait for its end."""
-    arguments = line("train", folder, *OWN)
+    arguments = JOBS[fault.command].arguments(folder)
     generator = random.Random(fault.seed)
     start = time.monotonic()
     command = Command(*arguments, variables=variables)
@@ -118,15 +120,23 @@ def wait_until(command: Command, moment: float) -> None:
 
 
 def end(command: Command, outcome: Outcome) -> None:
-    """Wait for a driver and for all that it started; note its exit, a traceback, what is left."""
+    """Wait for a driver and for all that it started; note its exit, what it said, what is left."""
     started = command.processes() if command.is_alive() else []
     seen = {process.pid: process for process in started}
-    while command.is_alive():
+    deadline = time.monotonic() + outcome.limit_s
+    while command.is_alive() and time.monotonic() < deadline:
         for process in command.processes():
             seen[process.pid] = process
         time.sleep(0.5)
-    outcome.exits.append(command.wait())
+    if command.is_alive():
+        outcome.wrong.append(f"goes on after {outcome.limit_s:.0f} s: {command.output[-500:]}")
+        command.send(signal.SIGKILL)
+    exit_code = command.wait()
+    outcome.exits.append(exit_code)
     outcome.last_errors = command.errors
+    num_messages = sum(text.startswith("error: ") for text in command.errors.splitlines())
+    if exit_code > 0 and num_messages != 1:
+        outcome.wrong.append(f"{num_messages} messages for exit code {exit_code}: {command.errors[-1000:]}")
     before, traceback, after = command.errors.partition("Traceback")
     if traceback:
         outcome.wrong.append(f"a traceback: {before[-200:]}{traceback}{after[:3000]}")
@@ -138,15 +148,14 @@ def end(command: Command, outcome: Outcome) -> None:
         process.kill()
 
 
-def differences(folder: Path, whole: Path) -> list[str]:
-    """What is not as in the undisturbed run: number of rows, names of metrics."""
-    found, expected = rows(folder, NOT_COMPARED), rows(whole, NOT_COMPARED)
+def differences(found: Sequence[Row], expected: Sequence[Row]) -> list[str]:
+    """What is not as in the undisturbed run: number of rows, names of values."""
     if len(found) != len(expected):
         return [f"{len(found)} rows, not {len(expected)}"]
     names: set[str] = set()
     for row, other in zip(found, expected, strict=True):
         names |= {name for name in row.keys() | other.keys() if row.get(name) != other.get(name)}
-    return [f"other metrics: {', '.join(sorted(names))}"] if names else []
+    return [f"other values: {', '.join(sorted(names))}"] if names else []
 
 
 def names_in(place: Path) -> set[str]:

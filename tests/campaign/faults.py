@@ -26,11 +26,12 @@ class Fault:
     """What happens to a run, and when."""
 
     kind: str  # of KINDS
+    command: str  # that it happens to
     at: float  # share of the undisturbed run's seconds
     seed: int  # of what else is drawn: which process, which file, which bit
 
     def __str__(self) -> str:
-        return f"{self.kind} at {self.at:.0%}"
+        return f"{self.command}: {self.kind} at {self.at:.0%}"
 
 
 @dataclass
@@ -45,9 +46,9 @@ class Scene:
     wrong: list[str] = field(default_factory=list)  # seen while striking
 
 
-def draw(number: int, seed: int, among: Collection[str] = ()) -> list[Fault]:
+def draw(number: int, seed: int, among: Collection[str] = (), command: str = "") -> list[Fault]:
     """So many faults, kinds in turn of a shuffled order, so that each comes as often as any other. `among`: kinds to
-    draw from, if not all."""
+    draw from, if not all; `command`: the only one to disturb."""
     generator = random.Random(seed)
     faults: list[Fault] = []
     kinds: list[str] = []
@@ -57,7 +58,8 @@ def draw(number: int, seed: int, among: Collection[str] = ()) -> list[Fault]:
             generator.shuffle(kinds)
         kind = kinds.pop()
         at = 0.0 if kind in AT_ITS_START else generator.random()
-        faults.append(Fault(kind, at, generator.randrange(1 << 30)))
+        drawn = generator.choice(COMMANDS.get(kind, ALL_COMMANDS))
+        faults.append(Fault(kind, command or drawn, at, generator.randrange(1 << 30)))
     return faults
 
 
@@ -226,3 +228,10 @@ KINDS: dict[str, Callable[[Scene], str]] = {
 ON_OWN_DISK = ("disk full",)  # kinds whose run folder is a disk of its own
 ON_OWN_MACHINE = ("disk slow", "clock jumps")  # kinds whose drivers load `machine.c`
 AT_ITS_START = ("ports taken",)  # kinds that come before the driver has opened anything
+ALL_COMMANDS = ("train", "train", "sft", "evaluate")  # every second fault is training's, which has the most stages
+COMMANDS = {  # of kinds that not every command has a victim for
+    "rank killed": ("train", "train", "sft"),
+    "second driver": ("train", "train", "sft"),
+    "engine killed": ("train", "train", "evaluate"),
+    "verifier killed": ("train", "train", "evaluate"),
+}

@@ -10,6 +10,7 @@ import pytest
 
 from tests.campaign.campaign import differences
 from tests.campaign.faults import KINDS, damage_file, draw
+from tests.campaign.jobs import JOBS
 
 
 def test_a_seed_draws_the_same_faults_and_every_kind_as_often() -> None:
@@ -40,9 +41,30 @@ def test_runs_differ_by_what_was_learnt_and_not_by_their_times(tmp_path: Path) -
         "other": [{"step": 1, "reward/mean": 0.25}],
         "short": [],
     }
+    read = {}
     for name, table in tables.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
-    assert differences(tmp_path / "same", tmp_path / "whole") == []
-    assert differences(tmp_path / "other", tmp_path / "whole") == ["other metrics: reward/mean"]
-    assert differences(tmp_path / "short", tmp_path / "whole") == ["0 rows, not 1"]
+        read[name] = JOBS["train"].results(tmp_path / name)
+    assert differences(read["same"], read["whole"]) == []
+    assert differences(read["other"], read["whole"]) == ["other values: reward/mean"]
+    assert differences(read["short"], read["whole"]) == ["0 rows, not 1"]
+
+
+def test_every_command_is_disturbed_and_a_kind_only_where_it_has_a_victim() -> None:
+    faults = draw(20 * len(KINDS), seed=1)
+    assert {fault.command for fault in faults} == JOBS.keys()
+    assert {fault.command for fault in faults if fault.kind == "rank killed"} == {"train", "sft"}
+    assert {fault.command for fault in faults if fault.kind == "engine killed"} == {"train", "evaluate"}
+    assert {fault.command for fault in draw(len(KINDS), seed=1, command="sft")} == {"sft"}
+
+
+def test_answers_of_an_evaluation_are_compared_in_any_order(tmp_path: Path) -> None:
+    lines = ['{"prompt": 1, "reward": 0.5}', '{"prompt": 2, "reward": 1.0}']
+    for name, order in (("whole", lines), ("same", lines[::-1]), ("other", ['{"prompt": 1, "reward": 0.0}', lines[1]])):
+        folder = tmp_path / name / "evaluations" / "answers"
+        folder.mkdir(parents=True)
+        (folder / "held_out.jsonl").write_text("\n".join(order))
+    results = JOBS["evaluate"].results
+    assert differences(results(tmp_path / "same"), results(tmp_path / "whole")) == []
+    assert differences(results(tmp_path / "other"), results(tmp_path / "whole")) == ["other values: reward"]

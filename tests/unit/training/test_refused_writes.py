@@ -17,7 +17,7 @@ import torch
 from nemo_brorl.commands.run import run_command
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.errors import CheckpointError, ResourceError
+from nemo_brorl.core.errors import USER_ERROR, CheckpointError, ResourceError
 from nemo_brorl.core.files import append_line, cannot_write
 from nemo_brorl.core.metric_sinks import EventLog, JsonlSink, MetricFan
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
@@ -155,7 +155,6 @@ def put_weights(source: Path, folder: Path, value: float) -> None:
         (errno.ENOSPC, "make room on that disk"),
         (errno.EDQUOT, "make room on that disk"),
         (errno.EROFS, "see that this user may write there"),
-        (errno.EACCES, "see that this user may write there"),
     ],
 )
 def test_what_to_do_follows_from_the_cause(number: int, remedy: str) -> None:
@@ -181,3 +180,20 @@ def test_a_mistake_of_ours_stays_a_traceback() -> None:
 
     with pytest.raises(FileNotFoundError):
         run_command("train", "", [], look)
+
+
+def test_a_file_that_this_user_may_not_touch_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    def forbidden(config: BroRLConfig, line: CommandLine) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted", "runs/a/evaluations")
+
+    assert run_command("evaluate", "", [], forbidden) == USER_ERROR
+    message = "error: runs/a/evaluations is forbidden (Operation not permitted): see that this user may read and write"
+    assert message in capsys.readouterr().err
+
+
+def test_a_process_that_may_not_be_signalled_is_no_file() -> None:
+    def forbidden(config: BroRLConfig, line: CommandLine) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    with pytest.raises(PermissionError):
+        run_command("evaluate", "", [], forbidden)
