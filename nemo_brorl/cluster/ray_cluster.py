@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import secrets
 import stat
 import sys
-import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +17,17 @@ import psutil
 import ray
 
 from nemo_brorl.cluster.ray_sessions import remove_old_sessions
+from nemo_brorl.cluster.ray_watch import (
+    END_S,
+    ESSENTIAL,
+    LOOK_S,
+    RayWatch,
+    StartWatch,
+    children_but,
+    end_processes,
+    name_of,
+    with_descendants,
+)
 from nemo_brorl.config.schema import TrainerConfig
 from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
 from nemo_brorl.core.logs import get_logger
@@ -31,15 +40,12 @@ TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 START_TRIES = 3
 # Texts of the exceptions that Ray raises when its raylet takes longer than its fixed 30 seconds, or a process ends.
 LOST_AT_START = ("node timed out during startup", "Failed to start GCS")
-ESSENTIAL = ("gcs_server", "raylet")  # without one of them nothing that Ray started can be reached
 # Calls of actors that its control store keeps for Ray's own tools: some KiB each, and 100,000 unless told otherwise.
 SETTINGS = {"task_events_max_num_task_in_gcs": 1000}
-LOOK_S = 1.0
 WHAT_IS_LOST = (
     "Ray's {} is gone (killed, or out of memory?), and with it engines and policy. "
     "The same command goes on from the last checkpoint"
 )
-END_S = 10.0  # that processes have to end by themselves
 
 
 class RayCluster:
@@ -132,7 +138,8 @@ class RayCluster:
         are not Ray's. Raises RayLostError after the last try."""
         for attempt in range(1, START_TRIES + 1):
             try:
-                ray.init(**self._options())
+                with StartWatch(before, lambda name: self._end_start(name, before)):
+                    ray.init(**self._options())
             except Exception as error:  # Ray raises bare ones
                 if not self._is_ours or not any(text in str(error) for text in LOST_AT_START):
                     raise
@@ -168,6 +175,10 @@ class RayCluster:
             options["object_store_memory"] = CPU_OBJECT_STORE_BYTES
         return options
 
+    def _end_start(self, name: str, before: Collection[psutil.Process]) -> None:
+        self._processes = children_but(before)
+        self._end_run(name)
+
     def _end_run(self, name: str) -> None:
         """End this process, and what Ray started, at once: the actors hold everything else, and are gone or cannot be
         reached. What was saved is whole."""
@@ -190,79 +201,3 @@ def private_folder() -> Path:
             "your own with a short path"
         )
     return folder
-
-
-class RayWatch:
-    """A thread that calls `on_loss` with the name of the first process that is gone."""
-
-    def __init__(self, processes: Sequence[psutil.Process], on_loss: Callable[[str], None]) -> None:
-        self._names = {process: name_of(process) for process in processes}
-        self._on_loss = on_loss
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ray watch", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop looking: from now on processes may end."""
-        self._closed.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def look(self) -> str | None:
-        """Name of a process that has ended; None when all are there."""
-        for process, name in self._names.items():
-            if not is_running(process):
-                return name
-        return None
-
-    def _run(self) -> None:
-        while not self._closed.wait(LOOK_S):
-            lost = self.look()
-            if lost is not None:
-                self._on_loss(lost)
-                return
-
-
-def children_but(before: Collection[psutil.Process]) -> list[psutil.Process]:
-    """Processes below this one that are not among `before`."""
-    return [child for child in psutil.Process().children(recursive=True) if child not in before]
-
-
-def with_descendants(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Those that are still there, and all processes below them."""
-    found = set(processes)
-    for process in processes:
-        try:
-            found.update(process.children(recursive=True))
-        except psutil.NoSuchProcess:
-            continue
-    return list(found)
-
-
-def name_of(process: psutil.Process) -> str:
-    """Name of a process; empty when it is gone."""
-    try:
-        return process.name()
-    except psutil.NoSuchProcess:
-        return ""
-
-
-def is_running(process: psutil.Process) -> bool:
-    """Whether a process is there and not just waiting to be reaped."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def end_processes(processes: Sequence[psutil.Process], wait_s: float) -> int:
-    """Wait until these have ended, and kill those that have not within `wait_s` seconds: their number."""
-    _, left = psutil.wait_procs(processes, timeout=wait_s)
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(left, timeout=END_S)
-    return len(left)

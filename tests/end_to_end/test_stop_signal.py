@@ -7,7 +7,7 @@ import sys
 import psutil
 import pytest
 
-from nemo_brorl.cluster.ray_cluster import is_running
+from nemo_brorl.cluster.ray_watch import is_running
 from nemo_brorl.core.errors import LOST
 
 PROGRAM = """
@@ -34,7 +34,8 @@ def test_sigterm_is_a_request_to_stop_also_after_ray_has_started() -> None:
 LOSS = """
 import os, signal, sys, time
 import psutil, ray
-from nemo_brorl.cluster.ray_cluster import RayCluster, name_of
+from nemo_brorl.cluster.ray_cluster import RayCluster
+from nemo_brorl.cluster.ray_watch import name_of
 from nemo_brorl.config.load import load_config
 with RayCluster(load_config("brorl_cpu", []).trainer):
     below = psutil.Process().children(recursive=True)

@@ -11,8 +11,16 @@ import psutil
 import pytest
 import ray
 
-from nemo_brorl.cluster import ray_cluster as module
-from nemo_brorl.cluster.ray_cluster import RayCluster, RayWatch, end_processes, is_running, with_descendants
+from nemo_brorl.cluster import ray_watch
+from nemo_brorl.cluster.ray_cluster import RayCluster
+from nemo_brorl.cluster.ray_watch import (
+    RayWatch,
+    StartWatch,
+    children_but,
+    end_processes,
+    is_running,
+    with_descendants,
+)
 from nemo_brorl.config.schema import TrainerConfig
 from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
 
@@ -31,7 +39,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def test_the_first_process_that_is_gone_is_named_once(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(ray_watch, "LOOK_S", 0.01)
     lost: list[str] = []
     watch = RayWatch([psutil.Process(), psutil.Process(sleeper.pid)], lost.append)
     assert watch.look() is None
@@ -41,6 +49,25 @@ def test_the_first_process_that_is_gone_is_named_once(
         time.sleep(0.01)
     watch.close()
     assert lost == ["sh"]
+
+
+@pytest.mark.parametrize(("patience_s", "expected"), [(0.01, ["sleep"]), (60.0, [])])
+def test_a_start_that_lost_a_process_is_ended_when_ray_is_silent_for_too_long(
+    monkeypatch: pytest.MonkeyPatch, patience_s: float, expected: list[str]
+) -> None:
+    monkeypatch.setattr(ray_watch, "LOOK_S", 0.01)
+    monkeypatch.setattr(ray_watch, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(ray_watch, "ESSENTIAL", ("sleep",))
+    before = children_but([])
+    lost: list[str] = []
+    with StartWatch(before, lost.append):
+        store = subprocess.Popen(["sleep", "60"])
+        time.sleep(0.5)  # Ray's start, in which the watch sees the store
+        assert lost == []
+        store.kill()
+        store.wait()
+        time.sleep(0.5)
+    assert lost == expected
 
 
 def test_ended_processes_leave_none_of_their_children(sleeper: subprocess.Popen[bytes]) -> None:
@@ -75,7 +102,7 @@ def test_a_ray_that_is_late_or_loses_a_process_is_started_again_and_then_refused
 def test_an_error_that_comes_of_a_lost_process_of_rays_is_told_as_its_loss(
     monkeypatch: pytest.MonkeyPatch, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.2)
+    monkeypatch.setattr(ray_watch, "LOOK_S", 0.2)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
 
     def of_sleeper() -> RayCluster:

@@ -1,0 +1,131 @@
+"""Processes that Ray is made of: which there are, whether one is lost, and how all of them are ended."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Sequence
+from types import TracebackType
+
+import psutil
+
+ESSENTIAL = ("gcs_server", "raylet")  # without one of them nothing that Ray started can be reached
+LOOK_S = 1.0
+# After which a start that has lost a process is ended: Ray says so in less, and can be tried again, or ends this
+# process without a word after 60 s.
+PATIENCE_S = 45.0
+END_S = 10.0  # that processes have to end by themselves
+
+
+class RayWatch:
+    """A thread that calls `on_loss` with the name of the first process that is gone."""
+
+    def __init__(self, processes: Sequence[psutil.Process], on_loss: Callable[[str], None]) -> None:
+        self._names = {process: name_of(process) for process in processes}
+        self._on_loss = on_loss
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ray watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking: from now on processes may end."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def look(self) -> str | None:
+        """Name of a process that has ended; None when all are there."""
+        for process, name in self._names.items():
+            if not is_running(process):
+                return name
+        return None
+
+    def _run(self) -> None:
+        while not self._closed.wait(LOOK_S):
+            lost = self.look()
+            if lost is not None:
+                self._on_loss(lost)
+                return
+
+
+class StartWatch:
+    """A context around Ray's start: `on_loss` is called with the name of an essential process that came and went, when
+    the start has not ended `PATIENCE_S` later."""
+
+    def __init__(self, before: Collection[psutil.Process], on_loss: Callable[[str], None]) -> None:
+        self._before = before
+        self._on_loss = on_loss
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ray start watch", daemon=True)
+
+    def __enter__(self) -> StartWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        names: dict[psutil.Process, str] = {}
+        while not self._ended.wait(LOOK_S):
+            for process in children_but(self._before):
+                name = name_of(process)
+                if name in ESSENTIAL:
+                    names[process] = name
+            for process, name in names.items():
+                if is_running(process):
+                    continue
+                if not self._ended.wait(PATIENCE_S):
+                    self._on_loss(name)
+                return
+
+
+def children_but(before: Collection[psutil.Process]) -> list[psutil.Process]:
+    """Processes below this one that are not among `before`."""
+    return [child for child in psutil.Process().children(recursive=True) if child not in before]
+
+
+def with_descendants(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those that are still there, and all processes below them."""
+    found = set(processes)
+    for process in processes:
+        try:
+            found.update(process.children(recursive=True))
+        except psutil.NoSuchProcess:
+            continue
+    return list(found)
+
+
+def name_of(process: psutil.Process) -> str:
+    """Name of a process; empty when it is gone."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Whether a process is there and not just waiting to be reaped."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def end_processes(processes: Sequence[psutil.Process], wait_s: float) -> int:
+    """Wait until these have ended, and kill those that have not within `wait_s` seconds: their number."""
+    _, left = psutil.wait_procs(processes, timeout=wait_s)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=END_S)
+    return len(left)
