@@ -22,10 +22,10 @@ from nemo_brorl.cluster.ray_watch import (
     ESSENTIAL,
     LOOK_S,
     RayWatch,
-    StartWatch,
     children_but,
     end_processes,
     name_of,
+    watched_start,
     with_descendants,
 )
 from nemo_brorl.config.schema import TrainerConfig
@@ -138,7 +138,7 @@ class RayCluster:
         are not Ray's. Raises RayLostError after the last try."""
         for attempt in range(1, START_TRIES + 1):
             try:
-                with StartWatch(before, lambda name: self._end_start(name, before)):
+                with watched_start(before, lambda name: self._end_start(name, before)):
                     ray.init(**self._options())
             except Exception as error:  # Ray raises bare ones
                 if not self._is_ours or not any(text in str(error) for text in LOST_AT_START):

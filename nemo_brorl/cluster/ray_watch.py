@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import psutil
 
@@ -51,42 +50,37 @@ class RayWatch:
                 return
 
 
-class StartWatch:
-    """A context around Ray's start: `on_loss` is called with the name of an essential process that came and went, when
-    the start has not ended `PATIENCE_S` later."""
+@contextlib.contextmanager
+def watched_start(before: Collection[psutil.Process], on_loss: Callable[[str], None]) -> Iterator[None]:
+    """Around Ray's start: `on_loss` is called with the name of an essential process that came and went, when the start
+    has not ended `PATIENCE_S` later. `before`: processes that are not Ray's."""
+    ended = threading.Event()
+    thread = threading.Thread(target=_look_at_start, args=(before, on_loss, ended), name="ray start watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
-    def __init__(self, before: Collection[psutil.Process], on_loss: Callable[[str], None]) -> None:
-        self._before = before
-        self._on_loss = on_loss
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ray start watch", daemon=True)
 
-    def __enter__(self) -> StartWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        names: dict[psutil.Process, str] = {}
-        while not self._ended.wait(LOOK_S):
-            for process in children_but(self._before):
-                name = name_of(process)
-                if name in ESSENTIAL:
-                    names[process] = name
-            for process, name in names.items():
-                if is_running(process):
-                    continue
-                if not self._ended.wait(PATIENCE_S):
-                    self._on_loss(name)
-                return
+def _look_at_start(
+    before: Collection[psutil.Process],
+    on_loss: Callable[[str], None],
+    ended: threading.Event,
+) -> None:
+    names: dict[psutil.Process, str] = {}
+    while not ended.wait(LOOK_S):
+        for process in children_but(before):
+            name = name_of(process)
+            if name in ESSENTIAL:
+                names[process] = name
+        for process, name in names.items():
+            if is_running(process):
+                continue
+            if not ended.wait(PATIENCE_S):
+                on_loss(name)
+            return
 
 
 def children_but(before: Collection[psutil.Process]) -> list[psutil.Process]:

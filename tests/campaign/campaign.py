@@ -18,7 +18,7 @@ from tests.campaign.jobs import JOBS, Row
 from tests.support.commands import FOLDER_PREFIX, Command, run
 
 MAX_TRIES = 6  # drivers of one run
-GONE_S = 120.0  # until what a driver started is gone, however that ended; agents of a starting Ray take 70 s
+GONE_S = 60.0  # until what a driver started is gone, however that ended
 SLOWER = 3.0  # times its undisturbed run that a driver may take,
 LATER_S = 300.0  # and so much on top, before it is said to stand still
 SHARED_MEMORY = Path("/dev/shm")

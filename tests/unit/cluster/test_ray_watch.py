@@ -15,10 +15,10 @@ from nemo_brorl.cluster import ray_watch
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import (
     RayWatch,
-    StartWatch,
     children_but,
     end_processes,
     is_running,
+    watched_start,
     with_descendants,
 )
 from nemo_brorl.config.schema import TrainerConfig
@@ -60,7 +60,7 @@ def test_a_start_that_lost_a_process_is_ended_when_ray_is_silent_for_too_long(
     monkeypatch.setattr(ray_watch, "ESSENTIAL", ("sleep",))
     before = children_but([])
     lost: list[str] = []
-    with StartWatch(before, lost.append):
+    with watched_start(before, lost.append):
         store = subprocess.Popen(["sleep", "60"])
         time.sleep(0.5)  # Ray's start, in which the watch sees the store
         assert lost == []
