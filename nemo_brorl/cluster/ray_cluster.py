@@ -9,6 +9,7 @@ import stat
 import sys
 import time
 from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +23,7 @@ from nemo_brorl.cluster.ray_watch import (
     ESSENTIAL,
     LOOK_S,
     RayWatch,
+    Reaper,
     children_but,
     end_processes,
     name_of,
@@ -54,8 +56,8 @@ class RayCluster:
     With RAY_ADDRESS set (a Slurm job sets it) it connects, checks that the cluster has the GPUs the config asks for,
     and leaves it running. Otherwise Ray's processes are ours. Who wants to talk to them needs this process's token, and
     their sockets lie in a folder that other users cannot enter (RAY_TMPDIR names another one). A watch ends the run
-    when an essential process is lost: Ray itself would say nothing for a minute or more. BRORL_ACTOR_LOGS=1 shows the
-    actors' own output.
+    when an essential process is lost: Ray itself would say nothing for a minute or more; a reaper ends Ray's processes
+    when this one is killed. BRORL_ACTOR_LOGS=1 shows the actors' own output.
     """
 
     def __init__(self, config: TrainerConfig) -> None:
@@ -63,17 +65,22 @@ class RayCluster:
         self._is_ours = "RAY_ADDRESS" not in os.environ
         self._processes: list[psutil.Process] = []  # that Ray started here
         self._watch: RayWatch | None = None
+        self._reaper: Reaper | None = None
 
     def __enter__(self) -> RayCluster:
         if self._is_ours and not any(name in os.environ for name in TOKEN_SETTINGS):
             # Ray would keep one in a file of the home folder. It reads ours once: all clusters of a process share it.
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        if self._is_ours:
+            self._reaper = Reaper()
         before = set(psutil.Process().children(recursive=True))
         try:
             self._connect(before)
         except RayLostError:
+            self.close()
             raise
         except (ConnectionError, RuntimeError, OSError) as error:
+            self.close()
             raise ResourceError(
                 f"Ray did not start: {error}. Is RAY_ADDRESS right, /dev/shm large enough (1 GiB), /tmp writable?"
             ) from error
@@ -107,6 +114,9 @@ class RayCluster:
         num_left = end_processes(started, END_S)
         if num_left:
             log.warning("%d processes of Ray's had not ended %.0f s after it and were killed", num_left, END_S)
+        if self._reaper is not None:
+            self._reaper.close()
+            self._reaper = None
 
     def __exit__(
         self,
@@ -138,7 +148,7 @@ class RayCluster:
         are not Ray's. Raises RayLostError after the last try."""
         for attempt in range(1, START_TRIES + 1):
             try:
-                with watched_start(before, lambda name: self._end_start(name, before)):
+                with watched_start(before, lambda name: self._end_start(name, before)), self._marking():
                     ray.init(**self._options())
             except Exception as error:  # Ray raises bare ones
                 if not self._is_ours or not any(text in str(error) for text in LOST_AT_START):
@@ -152,6 +162,9 @@ class RayCluster:
                 log.warning("Ray did not start within its 30 s, or a process of it was lost: another try")
             else:
                 return
+
+    def _marking(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._reaper is None else self._reaper.marking()
 
     def _options(self) -> dict[str, Any]:
         """Arguments of `ray.init`."""

@@ -18,7 +18,6 @@ from tests.support import fork_server, forked_workers
 
 fork_server.preload("nemo_brorl.commands.wiring", "nemo_brorl.commands.evaluate", "nemo_brorl.commands.nemo_app")
 
-RAY_AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # small; they can outlive a driver that was killed
 TIMEOUT_S = 400.0
 FOLDER_PREFIX = "brorl_command_"  # of a folder with what a command has printed
 
@@ -77,15 +76,12 @@ class Command:
         return forked_workers.with_forked(started)
 
     def kill(self) -> None:
-        """End it as the kernel would; nothing that it started outlives it, but for two small agents of Ray's own, which
-        are ended here."""
+        """End it as the kernel would; nothing that it started outlives it."""
         started = self.processes()
         self.send(signal.SIGKILL)
         assert self.wait() == -signal.SIGKILL
         _, alive = psutil.wait_procs(started, timeout=30)
-        for process in alive:
-            assert process.name() in RAY_AGENTS
-            process.kill()
+        assert alive == []
 
 
 def run(*arguments: str) -> Command:
