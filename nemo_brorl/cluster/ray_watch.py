@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import psutil
+
+from nemo_brorl.core.errors import LOST
 
 ESSENTIAL = ("gcs_server", "raylet")  # without one of them nothing that Ray started can be reached
 LOOK_S = 1.0
@@ -18,73 +18,6 @@ LOOK_S = 1.0
 # process without a word after 60 s.
 PATIENCE_S = 45.0
 END_S = 10.0  # that processes have to end by themselves
-MARK = "BRORL_RAY"  # variable of the processes of a Ray that was started here
-KEEP_VARIABLES = "SPT_NOENV"  # variable: who writes a title for itself (setproctitle) leaves its variables readable
-CLOSED = b"closed"
-
-
-class Reaper:
-    """A process that ends what Ray started once this one is gone, however that ended: Ray's agents would take a minute,
-    and a worker that has not met its raylet yet would stay."""
-
-    def __init__(self) -> None:
-        self._mark = secrets.token_hex(8)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, self._mark],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            start_new_session=True,  # Ctrl-C is not for it
-        )
-
-    @contextlib.contextmanager
-    def marking(self) -> Iterator[None]:
-        """Processes that begin inside are this reaper's, and so is what they start."""
-        before = os.environ.get(KEEP_VARIABLES)
-        os.environ[MARK] = self._mark
-        os.environ[KEEP_VARIABLES] = "1"
-        try:
-            yield
-        finally:
-            del os.environ[MARK]
-            del os.environ[KEEP_VARIABLES]
-            if before is not None:
-                os.environ[KEEP_VARIABLES] = before
-
-    def close(self) -> None:
-        """End it; what it would have ended stays."""
-        with contextlib.suppress(subprocess.TimeoutExpired):  # somebody stopped it
-            self._process.communicate(CLOSED, timeout=END_S)
-        self._process.kill()
-        self._process.wait()
-
-
-def reap(mark: str) -> None:
-    """End the processes with that mark and all below them when standard input ends without having said `CLOSED`. They
-    are stopped first, so that none starts another one while they are counted."""
-    if sys.stdin.buffer.read() == CLOSED:
-        return
-    stopped: set[psutil.Process] = set()
-    while new := set(with_descendants(marked(mark))) - stopped:
-        for process in new:
-            with contextlib.suppress(psutil.Error):
-                process.suspend()
-        stopped |= new
-    for process in stopped:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """Processes of this user that began with the mark. One that has lost its variables is found below the one that
-    started it, where that is still there."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == mark:
-                found.append(process)
-    return found
 
 
 class RayWatch:
@@ -154,6 +87,28 @@ def _look_at_start(
             return
 
 
+@contextlib.contextmanager
+def start_limit(seconds: float) -> Iterator[None]:
+    """Around the start of all that a command works with: where it has not ended in time the process does, with a
+    message and `LOST`, whatever it waits for; what Ray has started is ended after it."""
+    timer = threading.Timer(seconds, _end_late_start, (seconds,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _end_late_start(seconds: float) -> None:
+    sys.stderr.write(
+        f"\nerror: Ray, engines, policy and verifiers were not ready after trainer.start_timeout_s={seconds:g} s: "
+        "raise it where the model is large or the disk slow; otherwise the same command may succeed\n"
+    )
+    sys.stderr.flush()
+    os._exit(LOST)
+
+
 def children_but(before: Collection[psutil.Process]) -> list[psutil.Process]:
     """Processes below this one that are not among `before`."""
     return [child for child in psutil.Process().children(recursive=True) if child not in before]
@@ -194,7 +149,3 @@ def end_processes(processes: Sequence[psutil.Process], wait_s: float) -> int:
             process.kill()
     psutil.wait_procs(left, timeout=END_S)
     return len(left)
-
-
-if __name__ == "__main__":
-    reap(sys.argv[1])

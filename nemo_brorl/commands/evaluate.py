@@ -14,7 +14,7 @@ from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.same_run import STEP, run_of, with_model_of_checkpoint
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch
+from nemo_brorl.core.clock import SAVED, StopRequest
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.tokenizer import load_tokenizer
@@ -98,7 +98,7 @@ def sample_missing(
     console: Console,
 ) -> bool:
     """Ask what has no answers yet. False: told to stop before all of it had."""
-    from nemo_brorl.commands.wiring import make_sampler, start_actors, wait_ready
+    from nemo_brorl.commands.wiring import make_sampler, ready_actors
 
     is_complete = True
     for benchmark in benchmarks:
@@ -113,10 +113,8 @@ def sample_missing(
             )
     if is_complete:
         return True
-    watch, verifiers = Stopwatch(), all_verifiers(benchmarks)
-    starting = start_actors(config, model_folder, verifiers, watch, with_policy=False, with_answers=True)
-    with starting as actors:
-        wait_ready(actors, watch)
+    verifiers = all_verifiers(benchmarks)
+    with ready_actors(config, model_folder, verifiers, with_policy=False, with_answers=True) as actors:
         stop.install()  # here: Ray's start puts handlers of its own in place
         sampler = make_sampler(config, actors, console)
         return ask(benchmarks, files, sampler, stop, samples)

@@ -22,7 +22,7 @@ from nemo_brorl.config.model_shape import read_model_shape
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.config.sizes import resolve_sizes, this_machine
-from nemo_brorl.core.clock import SAVED, StopRequest, Stopwatch, grace_s
+from nemo_brorl.core.clock import SAVED, StopRequest, grace_s
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.metric_sinks import JsonlSink, LoggerSink, MetricFan
@@ -241,9 +241,7 @@ def warm_up_model(
 
     inputs = wiring.read_inputs(config, model_folder)
     config, _ = resolve_sizes(config, read_model_shape(model_folder), this_machine())
-    watch = Stopwatch()
-    with wiring.start_actors(config, model_folder, inputs.verifiers, watch) as actors:
-        wiring.wait_ready(actors, watch)
+    with wiring.ready_actors(config, model_folder, inputs.verifiers) as actors:
         policy = actors.trained_policy()
         sampler = wiring.make_sampler(config, actors, console)
         evaluator = Evaluator(config, inputs.held_out, sampler)

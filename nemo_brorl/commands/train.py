@@ -66,7 +66,6 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
             # NeMo's runner composes the settings a second time: it takes them from a command line and nowhere else.
             experiment = run_with_nemo(line, open_experiment)
         wiring.wait_ready(actors, watch, heartbeat)
-        stalls.note_started()
         with watch.measure("parity"):
             wiring.pass_parity(config, inputs, actors, console)
         loggers = open_sinks(config, experiment)
@@ -80,6 +79,7 @@ def train_alone(config: BroRLConfig, line: CommandLine, console: Console, model_
                 trainer.step_number + 1, "stall", text, seconds
             )
             stop.install()  # again: Ray's start and NeMo's import put handlers of their own in place
+            stalls.note_started()
             stages = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in watch.seconds.items())
             console.line(f"ready after {time.monotonic() - start:.1f} s ({stages})")
             rehearse.rehearse_once(config, inputs, actors, trainer, console)

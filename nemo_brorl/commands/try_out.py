@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console
 
 
@@ -26,9 +25,7 @@ def try_out(config: BroRLConfig, line: CommandLine) -> int:
 
     inputs = wiring.read_inputs(config, model_folder)
     rehearse.say_instructions(inputs, console)
-    watch = Stopwatch()
-    with wiring.start_actors(config, model_folder, inputs.verifiers, watch, with_policy=False) as actors:
-        wiring.wait_ready(actors, watch)
+    with wiring.ready_actors(config, model_folder, inputs.verifiers, with_policy=False) as actors:
         console.line(f"ready after {time.monotonic() - start:.1f} s")
         rehearse.rehearse(config, inputs, actors, wiring.make_sampler(config, actors, console), console)
     return 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
+from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.run import resolve_model
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
 from nemo_brorl.core.clock import Stopwatch
@@ -179,6 +180,26 @@ def wait_ready(
         actors.verifier.wait_ready()
 
 
+@contextlib.contextmanager
+def ready_actors(
+    config: BroRLConfig,
+    model_folder: Path,
+    verifiers: Sequence[str],
+    *,
+    with_policy: bool = True,
+    with_answers: bool = False,
+) -> Iterator[Actors]:
+    """`start_actors` once all of them are ready, for commands that nothing watches over: the process ends where their
+    start takes longer than `trainer.start_timeout_s`."""
+    watch = Stopwatch()
+    starting = start_actors(config, model_folder, verifiers, watch, with_policy=with_policy, with_answers=with_answers)
+    with contextlib.ExitStack() as stack:
+        with start_limit(config.trainer.start_timeout_s):
+            actors = stack.enter_context(starting)
+            wait_ready(actors, watch)
+        yield actors
+
+
 def pass_parity(
     config: BroRLConfig,
     inputs: Inputs,
@@ -240,12 +261,13 @@ def policy_alone(
         algorithm = replace(config.algorithm, kl=kl)
         config = replace(config, algorithm=algorithm)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(RayCluster(config.trainer))
-        places = places_of(config)
-        stack.callback(places.close)
-        policy = MegatronPolicy(config, resolve_model(config), heartbeat, places)
-        stack.callback(policy.close)
-        policy.wait_ready()
+        with start_limit(config.trainer.start_timeout_s):
+            stack.enter_context(RayCluster(config.trainer))
+            places = places_of(config)
+            stack.callback(places.close)
+            policy = MegatronPolicy(config, resolve_model(config), heartbeat, places)
+            stack.callback(policy.close)
+            policy.wait_ready()
         yield policy
 
 
@@ -257,8 +279,9 @@ def verifier_alone(config: BroRLConfig, verifiers: Sequence[str]) -> Iterator[tu
     prepare_sandbox(config, verifiers)
     one_machine = replace(config.trainer, num_nodes=1, gpus_per_node=0)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(RayCluster(one_machine))
-        pool = VerifierPool(config.rewards, model_folder, verifiers)
-        stack.callback(pool.close)
-        pool.wait_ready()
+        with start_limit(config.trainer.start_timeout_s):
+            stack.enter_context(RayCluster(one_machine))
+            pool = VerifierPool(config.rewards, model_folder, verifiers)
+            stack.callback(pool.close)
+            pool.wait_ready()
         yield pool, tokenizer

@@ -47,7 +47,10 @@ class TrainerConfig(Section):
     keep_checkpoints: int = setting(2, "newest checkpoints that are kept", at_least=1, may_change=True)
     time_limit: str | None = setting(None, '"HH:MM:SS"; save and stop before it', may_change=True)
     start_timeout_s: float = setting(
-        1800.0, "seconds until engines, policy and verifiers are ready; then the run ends", above=0, may_change=True
+        1800.0,
+        "seconds until Ray, engines, policy and verifiers are ready, parity and checkpoint included; then the run ends",
+        above=0,
+        may_change=True,
     )
     rehearsal: bool = setting(
         True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import time
@@ -122,53 +121,18 @@ def test_an_error_that_comes_of_a_lost_process_of_rays_is_told_as_its_loss(
     assert (caught.value.exit_code, caught.value.__cause__) == (LOST, engine_failed)
 
 
-DRIVER = """
-import subprocess, sys, time
-from nemo_brorl.cluster.ray_watch import Reaper
-other = subprocess.Popen(["sleep", "61"], stdout=subprocess.DEVNULL)
-reaper = Reaper()
-with reaper.marking():
-    raylet = subprocess.Popen(["sh", "-c", "env -i setsid sleep 62 & sleep 63 & wait"], stdout=subprocess.DEVNULL)
-later = subprocess.Popen(["sleep", "64"], stdout=subprocess.DEVNULL)
-print("ready", flush=True)
-sys.stdin.readline()
-reaper.close()
+LATE = """
+import time
+from nemo_brorl.cluster.ray_watch import start_limit
+with start_limit(30.0):
+    pass
+with start_limit(0.2):
+    time.sleep(60)
 """
 
 
-@contextlib.contextmanager
-def driver() -> Iterator[tuple[subprocess.Popen[str], dict[str, psutil.Process]]]:
-    """A process that has started a reaper and, as Ray's would be, a shell with two children, of which one knows no
-    variables; and its processes by their command line."""
-    process = subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    children: list[psutil.Process] = []
-    while not {"61", "62", "63", "64"} <= {argument for child in children for argument in child.cmdline()[-1:]}:
-        children = psutil.Process(process.pid).children(recursive=True)
-    try:
-        yield process, {child.cmdline()[-1]: child for child in children}
-    finally:
-        end_processes(children, 0.0)
-        process.kill()
-        process.communicate()
-
-
-def test_a_driver_that_is_killed_leaves_none_of_the_processes_that_ray_has_started() -> None:
-    with driver() as (process, by_name):
-        assert {"61", "62", "63", "64"} < by_name.keys()
-        process.kill()
-        of_ray = [child for name, child in by_name.items() if name not in ("61", "64")]
-        assert len(of_ray) == 4, "the shell, its two children and the reaper"
-        _, left = psutil.wait_procs(of_ray, timeout=20)
-        assert left == []
-        assert is_running(by_name["61"]) and is_running(by_name["64"]), "begun before and after Ray's"
-
-
-def test_a_driver_that_ends_in_order_sees_to_the_processes_of_ray_itself() -> None:
-    with driver() as (process, by_name):
-        process.communicate("\n", timeout=30)
-        assert process.returncode == 0
-        assert all(is_running(by_name[name]) for name in ("61", "62", "63", "64"))
-        num_running = sum(is_running(child) for child in by_name.values())
-        assert num_running == 5, "the shell is there, the reaper is not"
+def test_a_start_that_does_not_end_in_time_ends_the_process_with_a_message_and_no_other_does() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == LOST, done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert "were not ready after trainer.start_timeout_s=0.2 s" in done.stderr
