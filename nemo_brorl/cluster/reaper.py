@@ -58,7 +58,7 @@ class Reaper:
 def reap(mark: str) -> None:
     """End the processes with that mark and all below them when standard input ends without having said `CLOSED`. They
     are stopped first, so that none starts another one while they are counted."""
-    if sys.stdin.buffer.read() == CLOSED:
+    if os.read(sys.stdin.fileno(), len(CLOSED)) == CLOSED:  # its end may be held open by somebody's fork
         return
     stopped: set[psutil.Process] = set()
     while new := set(with_descendants(marked(mark))) - stopped:
