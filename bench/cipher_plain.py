@@ -186,9 +186,13 @@ class Run:
         self.num_right = 0
         self.num_updates = 0
 
+    def next_places(self) -> Tensor:
+        """Of the questions of the next 4,096 rollouts."""
+        return next(self.places)
+
     def sample_groups(self) -> tuple[Tensor, Tensor, Tensor]:
         """Prompts (P, length), responses (P × N, tokens) and advantages (P, N) of the next 4,096 rollouts."""
-        places = next(self.places)
+        places = self.next_places()
         prompts = self.questions.prompts[places]
         responses = sample(self.model, prompts, self.size, self.questions.end, self.generator)
         answers = [self.questions.answers[place] for place in places.tolist()]
