@@ -62,12 +62,13 @@ def append_line(path: Path, text: str) -> None:
     with naming(path):
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
-            _append(descriptor, f"{text}\n".encode())
+            append_whole(descriptor, f"{text}\n".encode())
         finally:
             os.close(descriptor)
 
 
-def _append(descriptor: int, content: bytes) -> None:
+def append_whole(descriptor: int, content: bytes) -> None:
+    """Append to a file that is open for appending: all of it or nothing. Raises OSError."""
     num_before = os.fstat(descriptor).st_size
     try:
         while content:  # a disk that runs full takes a part

@@ -15,14 +15,16 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
 from nemo_brorl.core.errors import CheckpointError, ModelError
+from nemo_brorl.core.files import append_whole, naming
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.tasks.verifiers.payload import reference_text
 from nemo_brorl.types import SUCCESS_REWARD, Int64, ScoredGroup
@@ -158,12 +160,12 @@ class AnswerFile:
         self.path = folder / f"{identity['benchmark']}-{short_id(identity)}.jsonl"
         self.identity = dict(identity)
         self.found: dict[str, PromptAnswers] = {}
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None  # without a buffer: nothing is left to be written when it is closed
 
     def __enter__(self) -> AnswerFile:
-        """Read what is there. Raises CheckpointError when another process is evaluating the same."""
+        """Read what is there. Raises CheckpointError when another process is evaluating the same, OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self.path.open("a+", encoding="utf-8")
+        file = self.path.open("ab+", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -183,16 +185,16 @@ class AnswerFile:
             self._file = None
 
     def add(self, answers: PromptAnswers) -> None:
-        """Keep one prompt's answers: they are on disk when this returns."""
+        """Keep one prompt's answers: they are on disk when this returns. Raises ResourceError where they cannot be."""
         self.found[answers.uid] = answers
         self._write(asdict(answers))
 
     def _write(self, record: Mapping[str, Any]) -> None:
         assert self._file is not None, "answers are added inside the context"
         line = json.dumps(record, separators=(",", ":"))
-        self._file.write(f"{line}\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with naming(self.path):
+            append_whole(self._file.fileno(), f"{line}\n".encode())
+            os.fsync(self._file.fileno())
 
     def _read(self) -> None:
         """What was written whole; half a line at the end is cut off."""

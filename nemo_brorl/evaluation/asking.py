@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from nemo_brorl.core.clock import StopRequest
+from nemo_brorl.core.files import naming
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.evaluation.answers import AnswerFile, answers_of
 from nemo_brorl.evaluation.benchmarks import Benchmark
@@ -79,9 +80,9 @@ class SampleFile:
             file.truncate(num_whole)  # half a line at the end goes
 
     def add(self, group: ScoredGroup) -> None:
-        """Write a line for each of the first responses of a group."""
+        """Write a line for each of the first responses of a group. Raises ResourceError."""
         question = self.decode(group.prompt.token_ids)
-        with self.path.open("a", encoding="utf-8") as file:
+        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             for place, text in enumerate(self._texts(group)):
                 answer = None if group.answers is None else group.answers[place]
                 is_stopped = bool(group.group.is_stopped[place])

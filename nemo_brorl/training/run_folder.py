@@ -52,7 +52,7 @@ def code_revision() -> str:
 
 
 def _git(root: Path, *arguments: str) -> str:
-    command = ["git", *arguments]
+    command = ["git", "--no-optional-locks", *arguments]  # a full disk would leave a lock in somebody's repository
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     return done.stdout
 

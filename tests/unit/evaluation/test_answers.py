@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.errors import CheckpointError, ModelError
+from nemo_brorl.core.errors import CheckpointError, ModelError, ResourceError
 from nemo_brorl.evaluation.answers import AnswerFile, answers_of, differing, identity_of, nearest_other, weights_digest
 from tests.support.fakes import make_group
+from tests.support.full_disk import full_disk
 from tests.unit.evaluation.answers import made, make_benchmark
 
 CONFIG = BroRLConfig()
@@ -56,6 +57,16 @@ def test_a_file_killed_before_its_first_line_is_begun_anew(tmp_path: Path) -> No
         file.add(made("toy/0", "1"))
     with file_in(tmp_path) as again:
         assert list(again.found) == ["toy/0"]
+
+
+def test_answers_that_a_full_disk_refuses_are_a_message_and_leave_nothing_of_themselves(tmp_path: Path) -> None:
+    with file_in(tmp_path) as file:
+        file.add(made("toy/0", "10"))
+        whole = file.path.read_bytes()
+        refused = pytest.raises(ResourceError, match=f"{file.path} cannot be written .*make room on that disk")
+        with full_disk(len(whole) + 10), refused:
+            file.add(made("toy/1", "01"))
+    assert file.path.read_bytes() == whole
 
 
 def test_a_file_with_another_beginning_is_left_alone(tmp_path: Path) -> None:

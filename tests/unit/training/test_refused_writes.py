@@ -5,10 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,22 +23,9 @@ from nemo_brorl.training.checkpoint import Checkpoints, RunState, Saver
 from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.types import TensorInfo
 from tests.support.fakes import FakePolicy
+from tests.support.full_disk import full_disk
 
 FULL = r"cannot be written \(File too large\): make room on that disk"
-
-
-@contextmanager
-def full_disk(num_bytes: int) -> Iterator[None]:
-    """Inside, no file of this process grows beyond this: a write that crosses it takes what fits, the next takes
-    nothing."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_row_that_does_not_fit_leaves_nothing_of_itself_and_ends_the_run_by_name(tmp_path: Path) -> None:

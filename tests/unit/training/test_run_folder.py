@@ -1,12 +1,13 @@
 """A run folder belongs to one configuration."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.training.run_folder import claim_run_folder
+from nemo_brorl.training.run_folder import claim_run_folder, code_revision
 
 
 def config_for(folder: Path) -> BroRLConfig:
@@ -19,6 +20,16 @@ def test_a_new_folder_holds_the_settings_and_the_revision(tmp_path: Path) -> Non
     claim_run_folder(config_for(tmp_path / "run"))
     assert "num_per_prompt: 512" in (tmp_path / "run" / "config.yaml").read_text()
     assert (tmp_path / "run" / "revision.txt").read_text().strip()
+
+
+def test_the_revision_is_read_without_a_lock_in_the_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tmp_path / "asked"
+    program = tmp_path / "git"
+    program.write_text(f'#!/bin/sh\necho "$1 $2" >> {asked}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    code_revision()
+    assert asked.read_text().splitlines() == ["--no-optional-locks rev-parse", "--no-optional-locks status"]
 
 
 def test_the_same_settings_may_continue_with_more_steps(tmp_path: Path) -> None:
