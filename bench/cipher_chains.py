@@ -3,6 +3,7 @@
     python bench/cipher_chains.py --output runs/cipher        # questions, demonstrations, an untrained model
     brorl sft --config-name sft data.path=runs/cipher/demonstrations.jsonl policy.model=runs/cipher/initial …
     python bench/cipher_chains.py --output runs/cipher_long --document 1000 --num-questions 40000
+    python bench/cipher_chains.py --output runs/cipher_solved --solved 0.75 --num-questions 2048
 
 There are eight families, each with a permutation of the ten digits that nothing says. A question names a family and
 shows six to eight digits; the answer applies the permutation to each. Demonstrations are those of a pupil who is right
@@ -11,7 +12,8 @@ does is right about whole chains between 7 times in 10,000 (six digits) and 7 ti
 demonstrations are copies of the digits, of a ninth family that no question has: from the ciphers alone a small model
 is slow to find which digit of the answer goes with which. With `--document` a text of so many random letters stands
 before every question, its own each time, as documents stand before what is asked about them; the model to begin with
-is then the base of the short questions, with room for them.
+is then the base of the short questions, with room for them. With `--solved` so large a share of the questions are
+copies, which the base is right about with 0.99, and `held_out.jsonl` has chains that no training question is.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ RIGHT = 0.30
 FAVOURITE_WRONG = 0.40
 NUM_QUESTIONS = 200_000
 NUM_DEMONSTRATIONS = 100_000
+NUM_HELD_OUT = 1024  # chains beside questions that are solved in part
 MODEL = SftConfig(hidden_size=128, num_layers=3, intermediate_size=256, vocab_size=384)
 
 
@@ -52,20 +55,31 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--num-demonstrations", type=int, default=NUM_DEMONSTRATIONS)
     parser.add_argument("--right", type=float, default=RIGHT, help="chance that the pupil is right about a digit")
     parser.add_argument("--document", type=int, default=0, help="letters of the document before each question")
+    parser.add_argument("--solved", type=float, default=0.0, help="share of the questions that are copies")
     options = parser.parse_args(argv)
     options.output.mkdir(parents=True, exist_ok=True)
     random = Random(options.seed)
     letters = Random(options.seed)  # of documents alone: the same questions with and without
     ciphers = make_ciphers(random)
     drawn = [draw_question(random) for _ in range(NUM_QUESTIONS)]
-    questions = list(dict.fromkeys(drawn))[: options.num_questions]
+    different = list(dict.fromkeys(drawn))
+    questions = different[: options.num_questions]
     favourites = {name: favourite_mistakes(cipher, random) for name, cipher in ciphers.items()}
 
+    ciphers_and_copy = {**ciphers, COPIER: dict(zip(DIGITS, DIGITS, strict=True))}
     rows = []
-    for name, digits in questions:
+    for number, (name, digits) in enumerate(questions):
+        if is_copy(number, options.solved):
+            name = COPIER
         prompt = draw_document(options.document, letters) + asked(name, digits)
-        rows.append({"prompt": prompt, "answer": encipher(digits, ciphers[name])})
+        rows.append({"prompt": prompt, "answer": encipher(digits, ciphers_and_copy[name])})
     write_rows(options.output / "questions.jsonl", rows)
+    if options.solved:
+        kept_apart = different[-NUM_HELD_OUT:]
+        rows = [
+            {"prompt": asked(name, digits), "answer": encipher(digits, ciphers[name])} for name, digits in kept_apart
+        ]
+        write_rows(options.output / "held_out.jsonl", rows)
 
     demonstrations = []
     for _ in range(options.num_demonstrations):
@@ -99,6 +113,11 @@ def draw_question(random: Random) -> tuple[str, str]:
     name = random.choice(FAMILIES)
     digits = random.choices(DIGITS, k=random.choice(LENGTHS))
     return name, "".join(digits)
+
+
+def is_copy(number: int, share: float) -> bool:
+    """Whether a question is a copy: of any run of questions this share is, to the nearest one."""
+    return int((number + 1) * share) > int(number * share)
 
 
 def asked(name: str, digits: str) -> str:

@@ -15,7 +15,7 @@ import argparse
 import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -180,11 +180,15 @@ class Run:
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, betas=BETAS, weight_decay=0.0)
-        order = torch.randperm(len(questions.answers) - 2 * HELD_OUT, generator=self.generator)
-        self.places = iter((order + 2 * HELD_OUT).split(ROLLOUTS // size))
+        self.places = self.unseen()
         self.num_sampled = 0
         self.num_right = 0
         self.num_updates = 0
+
+    def unseen(self) -> Iterator[Tensor]:
+        """Places of the questions of each step; the first ones are held out."""
+        order = torch.randperm(len(self.questions.answers) - 2 * HELD_OUT, generator=self.generator)
+        return iter((order + 2 * HELD_OUT).split(ROLLOUTS // self.size))
 
     def sample_groups(self) -> tuple[Tensor, Tensor, Tensor]:
         """Prompts (P, length), responses (P × N, tokens) and advantages (P, N) of the next 4,096 rollouts."""

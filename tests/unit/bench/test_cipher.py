@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
-from bench import cipher_chains
+from bench import cipher_chains, cipher_pool
 from bench.cipher_plain import MODEL, Questions, are_right, grpo, learn, log_probs, maxrl, sample, until_end
-from nemo_brorl.config.schema import DataConfig
+from nemo_brorl.config.schema import DataConfig, PoolConfig
 from nemo_brorl.tasks.questions.sources import make_source
 
 END = 2
@@ -67,3 +68,34 @@ def test_a_step_makes_what_was_rewarded_likelier(questions_file: Path) -> None:
     gains = ((after - before) * until_end(responses, END)).sum(dim=1)
     assert gains[1] > 0
     assert gains[1] > gains[[0, 2, 3]].max()
+
+
+@pytest.fixture(scope="module")
+def solved_in_part(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 16 questions, three quarters of them copies, and chains kept apart."""
+    folder = tmp_path_factory.mktemp("cipher_solved")
+    cipher_chains.main(["--output", str(folder), "--num-questions", "16", "--solved", "0.75"])
+    return folder
+
+
+def test_of_any_four_questions_three_are_copies_and_none_that_is_kept_apart_is_trained_on(solved_in_part: Path) -> None:
+    rows = [json.loads(line) for line in (solved_in_part / "questions.jsonl").read_text().splitlines()]
+    copies = [row["prompt"].startswith("I: ") for row in rows]
+    assert copies == [False, True, True, True] * 4
+    kept_apart = [json.loads(line)["prompt"] for line in (solved_in_part / "held_out.jsonl").read_text().splitlines()]
+    assert len(kept_apart) == 1024
+    assert not any(prompt.startswith("I: ") for prompt in kept_apart)
+    assert not {row["prompt"] for row in rows} & set(kept_apart)
+
+
+def test_the_pool_asks_solved_questions_once_and_then_the_others_alone(
+    solved_in_part: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cipher_pool, "ROLLOUTS", 16 * 8)  # 16 questions of eight rollouts a step
+    questions = Questions(solved_in_part / "questions.jsonl", 16)
+    run = cipher_pool.PooledRun(questions, size=8, seed=1, pool=PoolConfig(retire_from=0.8))
+    run.step()
+    once = run.num_solved
+    assert once == 10 * 8  # copies that were right in all of eight rollouts; the other two were in seven
+    run.step()
+    assert (run.num_sampled, run.num_solved) == (2 * 16 * 8, once)
