@@ -75,11 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows.append({"prompt": prompt, "answer": encipher(digits, ciphers_and_copy[name])})
     write_rows(options.output / "questions.jsonl", rows)
     if options.solved:
-        kept_apart = different[-NUM_HELD_OUT:]
-        rows = [
-            {"prompt": asked(name, digits), "answer": encipher(digits, ciphers[name])} for name, digits in kept_apart
-        ]
-        write_rows(options.output / "held_out.jsonl", rows)
+        write_rows(options.output / "held_out.jsonl", rows_of(different[-NUM_HELD_OUT:], ciphers))
 
     demonstrations = []
     for _ in range(options.num_demonstrations):
@@ -113,6 +109,14 @@ def draw_question(random: Random) -> tuple[str, str]:
     name = random.choice(FAMILIES)
     digits = random.choices(DIGITS, k=random.choice(LENGTHS))
     return name, "".join(digits)
+
+
+def rows_of(questions: Sequence[tuple[str, str]], ciphers: dict[str, dict[str, str]]) -> list[dict[str, str]]:
+    """Questions with their right answers, and no document."""
+    rows = []
+    for name, digits in questions:
+        rows.append({"prompt": asked(name, digits), "answer": encipher(digits, ciphers[name])})
+    return rows
 
 
 def is_copy(number: int, share: float) -> bool:

@@ -58,7 +58,7 @@ class ParquetTable(_NumberedRows):
         self.path = path
         with _damage_named(path):
             self._file = pyarrow.parquet.ParquetFile(path, memory_map=True)
-        names = list(self._file.schema_arrow.names)
+            names = list(self._file.schema_arrow.names)
         self.columns: Sequence[str] | None = names
         self._wanted = [name for name in names if name in columns]
         num_rows = 0
@@ -114,16 +114,17 @@ class ArrowTable(_NumberedRows):
             except pyarrow.ArrowInvalid:
                 reader = pyarrow.ipc.open_file(source)
             self._table = reader.read_all()  # views of the mapped file: nothing is copied
-        names = list(self._table.schema.names)
+            names = list(self._table.schema.names)
         self.columns: Sequence[str] | None = names
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
     def read(self, start: int, stop: int) -> list[Row]:
-        """Rows [start, stop). Raises DataError for a text that is none."""
+        """Rows [start, stop). Raises DataError for a text that is none, and for one that lies outside the file."""
         part = self._table.slice(start, stop - start)
         with _damage_named(self.path):
+            part.validate(full=True)  # a place outside the mapped file would end the process
             return list(part.to_pylist())
 
 

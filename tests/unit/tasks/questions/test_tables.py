@@ -6,6 +6,7 @@ import json
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nemo_brorl.core.errors import DataError
@@ -90,6 +91,35 @@ def test_an_arrow_file_with_a_footer_is_read_as_well(tmp_path: Path) -> None:
     with pyarrow.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=4)
     assert ArrowTable(tmp_path / "a.arrow").read(3, 6) == NUMBERS[3:6]
+
+
+def write_arrow(path: Path, texts: list[str]) -> Path:
+    import pyarrow
+
+    table = pyarrow.Table.from_pylist([{"text": text} for text in texts])
+    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return path
+
+
+def test_a_text_that_lies_outside_its_mapped_file_is_refused(tmp_path: Path) -> None:
+    path = write_arrow(tmp_path / "a.arrow", ["one", "three", "seventeen"])
+    ends = np.array([0, 3, 8, 17], dtype=np.int32).tobytes()  # of the texts, one behind the other
+    far = np.array([0, 3, 2**30, 17], dtype=np.int32).tobytes()
+    content = path.read_bytes()
+    assert content.count(ends) == 1
+    path.write_bytes(content.replace(ends, far))
+    table = ArrowTable(path)
+    assert table.read(0, 1) == [{"text": "one"}]
+    with pytest.raises(DataError, match=r"a\.arrow cannot be read"):
+        table.read(1, 2)
+
+
+def test_names_of_columns_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = write_arrow(tmp_path / "a.arrow", ["one"])
+    path.write_bytes(path.read_bytes().replace(b"text", b"te\xff\xff"))
+    with pytest.raises(DataError, match=r"a\.arrow cannot be read"):
+        ArrowTable(path)
 
 
 def test_files_follow_each_other_in_the_order_of_their_names(tmp_path: Path) -> None:
