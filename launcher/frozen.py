@@ -31,6 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 from nemo_brorl.config.load import to_config, to_yaml, typed
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.launcher.code_snapshot import CodeSnapshot
 
 Location = TypeVar("Location", str, str | None)
@@ -156,11 +157,19 @@ def read_jobs(path: Path) -> list[dict[str, Any]]:
     for line in path.read_bytes().splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except MALFORMED:
             continue
-        if isinstance(row, dict):
+        if _is_job(row):
             rows.append(row)
     return rows
+
+
+def _is_job(row: Any) -> bool:
+    """Whether a row says which job was submitted with which arguments."""
+    if not isinstance(row, dict) or not isinstance(row.get("job"), str):
+        return False
+    arguments = row.get("arguments", [])
+    return isinstance(arguments, list) and all(isinstance(argument, str) for argument in arguments)
 
 
 def note_job(

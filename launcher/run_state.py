@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.metric_registry import step_seconds
 from nemo_brorl.launcher.frozen import read_jobs
 
@@ -24,8 +26,6 @@ MAX_STEPS = "trainer.max_steps="
 MARKER = "COMPLETE"  # in a checkpoint's folder, written last
 
 Row = Mapping[str, Any]
-
-_MALFORMED = (ValueError, KeyError, TypeError, AttributeError)  # of files that hold something else
 
 
 @dataclass(frozen=True)
@@ -94,17 +94,26 @@ def read_heartbeat(folder: Path) -> HeartbeatFile | None:
             str(row["state"]),
             str(row["stage"]),
             str(row["detail"]),
-            float(row["stage_s"]),
-            float(row["silent_s"]),
-            float(row["written_at"]),
+            _finite(row["stage_s"]),
+            _finite(row["silent_s"]),
+            _finite(row["written_at"]),
             tuple(map(str, row["late"])),
         )
-    except (OSError, *_MALFORMED):
+    except (OSError, *MALFORMED):
         return None
 
 
+def _finite(value: Any) -> float:
+    """A number of a heartbeat. Raises ValueError or TypeError for what is none."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
+
+
 def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
-    """Rows within the last bytes of a metrics file, oldest first; halves of rows are left out."""
+    """Rows within the last bytes of a metrics file, oldest first; halves of rows and values that are no numbers are
+    left out."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -116,10 +125,10 @@ def last_rows(path: Path, num_bytes: int = TAIL_BYTES) -> list[Row]:
     for line in lines:
         try:
             row = json.loads(line)
-        except ValueError:
+        except MALFORMED:
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):
-            rows.append(row)
+            rows.append({name: value for name, value in row.items() if isinstance(value, int | float)})
     return rows
 
 
@@ -150,7 +159,7 @@ def max_steps(folder: Path) -> int | None:
     for path in (folder / "launch" / "config.yaml", folder / "config.yaml"):
         try:
             value = OmegaConf.select(OmegaConf.load(path), "trainer.max_steps")
-        except (OSError, YAMLError, OmegaConfBaseException, *_MALFORMED):
+        except (OSError, YAMLError, OmegaConfBaseException, *MALFORMED):
             continue
         if isinstance(value, int):
             return value

@@ -11,11 +11,12 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from nemo_brorl.core.components import is_import_path
 
 DECLARATION = "declaration"  # its key in a field's metadata
+PLAIN = (int, float, str)
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def declaration(field: dataclasses.Field[Any]) -> Declaration:
 
 def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
     """One message for every number out of its range and every unknown name in a section and the sections inside it."""
+    hints = get_type_hints(type(within))
     for field in dataclasses.fields(within):
         value, name = getattr(within, field.name), f"{prefix}{field.name}"
         elements = list(enumerate(value)) if isinstance(value, list) else []
@@ -137,6 +139,16 @@ def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
         for index, element in elements:
             if dataclasses.is_dataclass(element):
                 yield from wrong_values(element, f"{name}.{index}.")
+        if _holds_more_than_plain(value, hints[field.name]):
+            yield f"{name}={value} holds a list or a mapping: write plain values alone"
         refusal = declaration(field).refusal(name, value)
         if refusal is not None:
             yield refusal
+
+
+def _holds_more_than_plain(value: Any, hint: Any) -> bool:
+    """Whether a list, tuple or mapping of plain values holds another one, which OmegaConf lets through."""
+    if get_origin(hint) not in (list, tuple, dict) or get_args(hint)[-1] not in PLAIN:
+        return False
+    elements = value.values() if isinstance(value, dict) else value
+    return any(isinstance(element, list | tuple | dict) for element in elements)

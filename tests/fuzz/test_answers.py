@@ -50,7 +50,7 @@ TOOL = {
 }
 
 
-@fuzz(0.2)
+@fuzz(0.125)
 @given(st.sampled_from(READERS), responses)
 def test_every_reader_of_answers_takes_any_response(case: tuple[str, dict], response: str) -> None:
     name, payload = case
@@ -61,7 +61,7 @@ def test_every_reader_of_answers_takes_any_response(case: tuple[str, dict], resp
     assert found is None or isinstance(found, str)
 
 
-@fuzz(0.2)
+@fuzz(0.125)
 @given(st.sampled_from(FORMS), responses)
 def test_every_form_takes_any_text(form: Callable[[str], object], text: str) -> None:
     with no_hang(form.__name__):

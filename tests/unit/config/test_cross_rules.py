@@ -25,6 +25,7 @@ WRONG = [
     (["algorithm.loss=cross_entropy"], "write one of ppo_clip"),
     (["algorithm.kl.estimator=k4"], "write one of k1, k2, k3"),
     (["policy.optim.betas=[0.9]"], "write policy.optim.betas=[0.9,0.95]"),
+    (["policy.optim.betas=[[0.9],[0.9]]"], "holds a list or a mapping: write plain values alone"),
     (["trainer.time_limit=1h"], 'write "04:00:00"'),
     (
         ["trainer.stall_timeout_s=60"],

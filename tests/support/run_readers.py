@@ -1,0 +1,93 @@
+"""Files of a run folder, and whoever reads each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from nemo_brorl.commands import diff
+from nemo_brorl.commands.run_page import runs as page
+from nemo_brorl.commands.run_page.groups import StoreTables
+from nemo_brorl.config.load import load_run_config
+from nemo_brorl.config.same_run import check_same_run, with_sizes_of_run
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.metric_sinks import EventLog, JsonlSink
+from nemo_brorl.core.trace_file import TraceFiles, read_spans
+from nemo_brorl.launcher import runs, status
+from nemo_brorl.launcher.find_run import Target
+from nemo_brorl.launcher.run_state import read_run
+from nemo_brorl.training.store.reader import read_step
+from nemo_brorl.training.store.replay import Replay, recorded_row
+from tests.support.run_folders import put_run, put_timeline
+
+
+def put_healthy(parent: Path) -> Path:
+    """A run whose every file can be read, in `parent`."""
+    folder = put_run(parent / "run", num_steps=2, prompts=2, size=4)
+    put_timeline(folder, 2)
+    (folder / "events.jsonl").write_text('{"step": 1, "event": "stall", "reason": "late", "value": 1.0}\n')
+    (folder / "launch").mkdir()
+    (folder / "launch" / "jobs.jsonl").write_text('{"job": "1", "arguments": ["trainer.max_steps=4"]}\n')
+    return folder
+
+
+def config_of(folder: Path) -> BroRLConfig:
+    config = BroRLConfig()
+    config.exp_manager.explicit_log_dir = str(folder)
+    return config
+
+
+def show_curves(folder: Path) -> None:
+    """What `report` and `watch` show of a run before anybody clicks."""
+    json.dumps(page.overview(page.open_runs([folder])))
+
+
+def summarise(folder: Path) -> None:
+    """The line of `brorl runs`."""
+    runs.cells(runs.summary(folder, now=0.0))
+
+
+def describe(folder: Path) -> None:
+    """What `brorl status` prints."""
+    status.describe(Target(run=folder), read_run(folder), now=0.0)
+
+
+READERS: dict[str, tuple[Callable[[Path], object], ...]] = {
+    "config.yaml": (
+        page.settings_of,
+        summarise,
+        describe,
+        diff.read_settings,
+        lambda folder: check_same_run(config_of(folder)),
+        lambda folder: with_sizes_of_run(config_of(folder)),
+        load_run_config,
+    ),
+    "metrics.jsonl": (
+        show_curves,
+        summarise,
+        describe,
+        diff.read_rows,
+        lambda folder: recorded_row(folder, 2),
+        lambda folder: JsonlSink(folder / "metrics.jsonl", 1),
+    ),
+    "heartbeat.json": (page.state_of, summarise, describe),
+    "events.jsonl": (
+        show_curves,
+        lambda folder: Replay(folder, config_of(folder), config_of(folder)),
+        lambda folder: EventLog(folder / "events.jsonl").drop_after(1),
+    ),
+    "launch/jobs.jsonl": (describe,),
+    "store/groups/step_000002.parquet": (
+        lambda folder: read_step(folder, 2),
+        lambda folder: StoreTables(folder).by_step(),
+    ),
+    "store/rollouts/step_000002.parquet": (
+        lambda folder: read_step(folder, 2),
+        lambda folder: StoreTables(folder).by_step(),
+    ),
+    "timeline/step_000002.trace.json.gz": (
+        lambda folder: read_spans(folder, 2),
+        lambda folder: TraceFiles(folder, 10).drop_after(1),
+    ),
+}
