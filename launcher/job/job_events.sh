@@ -13,6 +13,7 @@ declare -A codes=() # of what has ended
 nodes=()            # that train
 bad_nodes=()        # that refused or were lost, and are excluded from the next try
 cause=""            # why the job ends, where it is not the driver's doing
+may_be_a_node=""    # whether a node that is gone may be why; the watch will say which
 exit_code=1
 asked_to_stop="" cancelled="" head_address="" timer="" # the one that runs; empty again when it has run out, or is not needed any more
 num_timers=0
@@ -116,6 +117,7 @@ is_fatal() {
         timer=""
         fail 1 "no $deadline_text"
       else
+        [[ $2 == workers ]] && may_be_a_node=1
         fail 1 "the $2 step ended with exit code $3; see $logs/$2.log"
       fi
       ;;

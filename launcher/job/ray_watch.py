@@ -2,8 +2,9 @@
 
 `python -m nemo_brorl.launcher.job.ray_watch --address HOST:PORT --gpus N --nodes NAME …` is a job step beside Ray's
 head. Standard output is the job's queue of events: `ready watch …` once every node is counted, with its own address and
-all its GPUs; then `lost NODE reason` for one that does not answer any more, or `dead NODE reason` where only its Ray is
-gone. SIGUSR1 ends it. The job's own deadline ends a wait that is in vain; meanwhile standard error says who is missing.
+all its GPUs; then, or of one that is still missing, `lost NODE reason` for one that does not answer any more, or `dead
+NODE reason` where only its Ray is gone. SIGUSR1 ends it. The job's own deadline ends a wait that is in vain; meanwhile
+standard error says who is missing.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
 
+from nemo_brorl.launcher.job.ray_ports import RayPorts
+
 LOOK_S = 0.25  # while nodes join
 WATCH_S = 1.0  # later: Ray itself notices within seconds
 SAY_S = 15.0
 PROBE_S = 3.0
+KNOCK_S = 4.0  # between two knocks at a node that has not joined
+MAX_KNOCKS = 3  # in a row that nobody answers
 WRONG = 2
 
 Nodes = Iterable[Mapping[str, Any]]  # as `ray.nodes()` gives them
@@ -39,7 +45,11 @@ def main(argv: Sequence[str]) -> int:
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever libraries print is no event
     connect(options.address)
-    wait_for(options.nodes)
+    port = RayPorts(int(options.address.rpartition(":")[2])).services(is_head=False)["node-manager-port"]
+    lost = wait_for(options.nodes, port)
+    if lost:
+        events.write(lost + "\n")
+        return 1
     wrong = what_is_wrong(ray.nodes(), len(options.nodes), options.gpus)
     if wrong:
         sys.stderr.write(wrong + "\n")
@@ -60,19 +70,40 @@ def connect(address: str) -> None:
             time.sleep(LOOK_S)
 
 
-def wait_for(names: Sequence[str]) -> None:
-    """Wait until as many nodes as these are there."""
-    said_at = time.monotonic()
+def wait_for(names: Sequence[str], port: int) -> str:
+    """Wait until as many nodes as these are there. Returns the event of one whose host is lost before; else ""."""
+    said_at = knocked_at = time.monotonic()
+    silent: Counter[str] = Counter()  # knocks in a row
     while True:
         missing = missing_nodes(ray.nodes(), names)
         if not missing:
-            return
-        if time.monotonic() - said_at > SAY_S:
-            said_at = time.monotonic()
+            return ""
+        now = time.monotonic()
+        if now - said_at > SAY_S:
+            said_at = now
             sys.stderr.write(
                 f"{len(names) - len(missing)} of {len(names)} nodes have joined Ray; missing: {', '.join(missing)}\n"
             )
+        if now - knocked_at > KNOCK_S:
+            knocked_at = now
+            for name in missing:
+                error = silence(name, port)
+                silent[name] = silent[name] + 1 if error else 0
+                if silent[name] == MAX_KNOCKS:
+                    return f"lost {name} does not answer ({error}), and has not joined Ray"
         time.sleep(LOOK_S)
+
+
+def silence(name: str, port: int) -> str:
+    """Why nobody answers at a host: neither a server nor, where there is none, the host itself; "" where somebody does,
+    or where the name has no address, and so says nothing."""
+    try:
+        socket.create_connection((name, port), timeout=PROBE_S).close()
+    except (ConnectionRefusedError, socket.gaierror):
+        return ""
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:

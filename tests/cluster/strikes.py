@@ -90,6 +90,9 @@ class Strike:
     before: str = ""  # the stage in which it is made to last
     lengthen: Act | None = None
     is_there: Callable[[Scene], bool] | None = None  # what else shows that the stage has come
+    named_s: float = (
+        60.0  # until the job has named the node: docs/cluster.md says 20 of a machine with nothing else to do
+    )
 
 
 @dataclass
@@ -143,7 +146,7 @@ def is_saving(scene: Scene) -> bool:
 
 STRIKES = {
     "settings": Strike("settings"),
-    "doctor": Strike("doctor"),
+    "doctor": Strike("doctor", named_s=240.0),
     "ray": Strike("workers"),
     "policy start": Strike("policy start"),
     "engines start": Strike("engines start"),
@@ -152,7 +155,7 @@ STRIKES = {
     "sampling": Strike("generate", rows=1),
     "scoring": Strike("generate", rows=1, before="generate", lengthen=hold_verifier, is_there=is_scoring),
     "update": Strike("policy update", rows=1),
-    "publish": Strike("policy weight_stream", rows=1, before="policy update", lengthen=stop_engine),
+    "publish": Strike("publish", rows=1, before="policy update", lengthen=stop_engine),
     "checkpoint": Strike("", rows=1, before="policy update", lengthen=slow_disk, is_there=is_saving),
     "validation": Strike("validate", rows=2),
     "export": Strike("policy export", rows=2, before="validate", lengthen=stop_rank),

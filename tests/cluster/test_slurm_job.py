@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.slurm_cluster import ROOT, Job, SlurmCluster
+from tests.cluster.strikes import STRIKES, Scene, strike
 from tests.cluster.tiny_run import prepare
 
 pytestmark = pytest.mark.cluster
@@ -23,6 +24,7 @@ RUN_S = 600
 HOLD_FROM = 28  # calls of the verifier: 4 of the first validation and 16 of step 1 come before
 CENSUS = f"{sys.executable} {ROOT / 'tests' / 'cluster' / 'census.py'}"
 IDLE = f"{sys.executable} {ROOT / 'tests' / 'cluster' / 'idle_driver.py'}"
+WATCHED = f"{sys.executable} -m tests.cluster.watched_driver"
 CPU_JOB = "slurm/brorl_cpu.sh"
 VOLATILE = ("time/", "generation/samples_per_s", "generation/tokens_per_s", "generation/prefix_cache", "sync/")
 
@@ -146,6 +148,24 @@ def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
         assert (run / name).read_text() == (whole.folder / "run" / name).read_text()
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     assert [event["value"] for event in events if event["event"] == "start"] == [1.0, 2.0]
+    assert cluster.leftovers() == []
+
+
+def test_a_run_that_loses_a_node_as_it_publishes_weights_equals_the_one_that_did_not(
+    cluster: SlurmCluster, overrides: list[str], whole: Job
+) -> None:
+    run = cluster.shared / "lost" / "run"
+    job = cluster.submit("lost", CPU_JOB, *overrides, BRORL_RUN=str(run), BRORL_DRIVER=WATCHED)
+    struck = strike(Scene(job, 1), STRIKES["publish"], READY_S)
+    assert struck.during == "publish"
+    assert job.wait(RUN_S) == "COMPLETED", job.log
+    assert re.search(rf"node {struck.node} \S+ does not answer", job.log), job.log
+    assert job.field("Restarts") == "1"
+    assert struck.node not in job.nodes
+    assert without_counts(rows(run)) == without_counts(rows(whole.folder / "run"))
+    for step in (1, 2, 3):
+        name = f"rollouts/step_{step}.jsonl"
+        assert (run / name).read_text() == (whole.folder / "run" / name).read_text()
     assert cluster.leftovers() == []
 
 

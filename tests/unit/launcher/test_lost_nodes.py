@@ -1,0 +1,68 @@
+"""Nodes that are lost before Ray is up: the watch names them, and the job waits for that name."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nemo_brorl.launcher.job import ray_watch
+
+JOB = Path(ray_watch.__file__).parent
+SCRIPT = """
+source {job}/job_events.sh
+source {job}/job_requeue.sh
+SEARCH_S=5 logs={logs} nodes=(node0 node1)
+open_queue
+echo "ended workers 1" >&"$queue"
+await ready watch
+echo "lost node1 (10.0.0.2) does not answer" >&"$queue"
+find_out_more
+in_time
+echo "$exit_code|${{bad_nodes[*]}}|$cause"
+"""
+
+
+@contextlib.contextmanager
+def deaf_host() -> Iterator[int]:
+    """A port of this machine that answers nobody, as a host without power does: its queue is full."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(2):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(server.getsockname())
+        yield server.getsockname()[1]
+
+
+def test_a_host_that_answers_nobody_is_told_from_one_where_nothing_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_watch, "PROBE_S", 0.2)
+    with deaf_host() as port:
+        assert ray_watch.silence("127.0.0.1", port) == "timed out"
+    assert ray_watch.silence("127.0.0.1", port) == ""
+    assert ray_watch.silence("no-such-host.invalid", port) == ""
+
+
+def test_a_node_that_is_lost_before_it_has_joined_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_watch, "PROBE_S", 0.2)
+    monkeypatch.setattr(ray_watch, "KNOCK_S", 0.0)
+    monkeypatch.setattr(ray_watch.ray, "nodes", list)
+    with deaf_host() as port:
+        event = ray_watch.wait_for(["127.0.0.1"], port)
+    assert event == "lost 127.0.0.1 does not answer (timed out), and has not joined Ray"
+
+
+def test_workers_that_could_not_be_started_wait_for_the_name_of_a_lost_node(tmp_path: Path) -> None:
+    script = SCRIPT.format(job=JOB, logs=tmp_path)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    code, lost, cause = done.stdout.strip().split("|")
+    assert (code, lost) == ("1", "node1")
+    assert cause.startswith("the workers step ended with exit code 1")
+    assert cause.endswith("; node node1 (10.0.0.2) does not answer")
