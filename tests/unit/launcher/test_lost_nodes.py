@@ -12,7 +12,27 @@ import pytest
 
 from nemo_brorl.launcher.job import ray_watch
 
+# As srun of Slurm 22.05 says it; it ends the step on the other nodes, too.
+UNREACHED = "srun: error: Task launch for StepId=1.1 failed on node node1: Communication connection failure"
 JOB = Path(ray_watch.__file__).parent
+DOCTOR = """
+source {job}/job_events.sh
+source {job}/job_steps.sh
+on() {{
+  echo "asked $1" >&2
+  if [[ $1 == *node1* ]]; then
+    echo "{unreached}" >>"$logs/doctor.log"
+  else
+    for node in ${{1//,/ }}; do echo '{{"ok": true}}' >"$BRORL_JOB_FOLDER/doctor/try_1/$node.json"; done
+  fi
+}}
+BRORL_JOB_FOLDER={folder} logs={folder} try=1 BRORL_DOCTOR_S=60 BRORL_PORT_BASE=20000 BRORL_PYTHON=python
+BRORL_SKIP_DOCTOR=0 BRORL_SPARES=1
+container_make=() arguments=() allocated=(node0 node1 node2) num_nodes={num_nodes}
+open_queue
+choose_nodes
+echo "$?|${{nodes[*]}}|${{bad_nodes[*]}}|$cause"
+"""
 SCRIPT = """
 source {job}/job_events.sh
 source {job}/job_requeue.sh
@@ -66,3 +86,24 @@ def test_workers_that_could_not_be_started_wait_for_the_name_of_a_lost_node(tmp_
     assert (code, lost) == ("1", "node1")
     assert cause.startswith("the workers step ended with exit code 1")
     assert cause.endswith("; node node1 (10.0.0.2) does not answer")
+
+
+def choose(folder: Path, num_nodes: int) -> tuple[list[str], list[str]]:
+    """What the job has chosen of three nodes of which srun does not reach the second, and whom the doctor was asked
+    about."""
+    script = DOCTOR.format(job=JOB, folder=folder, unreached=UNREACHED, num_nodes=num_nodes)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    asked = [line.removeprefix("asked ") for line in done.stderr.splitlines() if line.startswith("asked ")]
+    return done.stdout.strip().split("|"), asked
+
+
+def test_a_node_that_srun_does_not_reach_is_left_out_and_the_others_are_asked_again(tmp_path: Path) -> None:
+    chosen, asked = choose(tmp_path, num_nodes=2)
+    assert chosen == ["0", "node0 node2", "", ""]
+    assert asked == ["node0,node1,node2", "node0,node2"]
+
+
+def test_only_the_node_that_srun_does_not_reach_is_blamed_where_all_are_needed(tmp_path: Path) -> None:
+    chosen, asked = choose(tmp_path, num_nodes=3)
+    assert chosen == ["1", "", "node1", "3 nodes are needed, and the doctor has not passed node1"]
+    assert asked == ["node0,node1,node2"]
