@@ -13,7 +13,6 @@ declare -A codes=() # of what has ended
 nodes=()            # that train
 bad_nodes=()        # that refused or were lost, and are excluded from the next try
 cause=""            # why the job ends, where it is not the driver's doing
-may_be_a_node=""    # whether a node that is gone may be why; the watch will say which
 exit_code=1
 asked_to_stop="" cancelled="" head_address="" timer="" # the one that runs; empty again when it has run out, or is not needed any more
 num_timers=0
@@ -94,8 +93,15 @@ note() {
   esac
 }
 
+# unreached STEP: nodes on which srun could not start a step that failed. It ends such a step on all others, too, which have done nothing.
+unreached() {
+  sleep 1 # what it said last is on its way into the log
+  sed -n 's/.*Task launch for .* failed on node \([^ :]*\):.*/\1/p' "$logs/$1.log"
+}
+
 # Whether an event that nobody waited for ends the job.
 is_fatal() {
+  local node
   case $1 in
     dead) fail 1 "node $2 $3" ;;
     lost)
@@ -117,7 +123,10 @@ is_fatal() {
         timer=""
         fail 1 "no $deadline_text"
       else
-        [[ $2 == workers ]] && may_be_a_node=1
+        for node in $(unreached "$2"); do
+          bad_nodes+=("$node")
+          fail 1 "node $node cannot be reached by srun; see $logs/$2.log"
+        done
         fail 1 "the $2 step ended with exit code $3; see $logs/$2.log"
       fi
       ;;

@@ -6,20 +6,16 @@ SEARCH_S=25   # for the node behind a failure: Ray has noticed a dead one by the
 ENDING_S=10   # for Ray to end on all nodes when asked to
 KILLING_S=5
 
-# A driver that fails because a node is gone mostly says so before Ray does, and so does srun of a node that it cannot start Ray on: wait
-# for the name of that node.
+# A driver that fails because a node is gone mostly says so before Ray does: wait for the name of that node.
 find_out_more() {
-  local code=$exit_code first=$cause
-  [[ -z $cause || -n $may_be_a_node ]] || return 0
-  [[ -n $asked_to_stop || -n $cancelled || $code == 0 || $code == 2 || $code == 75 ]] && return 0
-  [[ -n $first ]] || first="the driver ended with exit code $code"
-  cause=""
+  local code=$exit_code
+  [[ -n $cause || -n $asked_to_stop || $code == 0 || $code == 2 || $code == 75 ]] && return 0
   if ((${#nodes[@]} > 1)); then
-    say "$first: is a node gone?"
+    say "the driver ended with exit code $code: is a node gone?"
     within "$SEARCH_S" "sign of a node that is gone"
     await ended "$timer" || in_time
   fi
-  exit_code=$code cause="$first${cause:+; $cause}"
+  exit_code=$code cause="the driver ended with exit code $code${cause:+; $cause}"
 }
 
 # Nothing stays: a driver that still runs is killed, Ray's nodes are asked to end, and killed when they do not.

@@ -135,13 +135,13 @@ ask_doctor() {
   fi
 }
 
-# Nodes on which srun could not start the doctor are allocated no more; it ends the step on all others then, which have done nothing wrong.
-# 1 when there were none.
+# Nodes that srun does not reach are allocated no more. 1 when there are none.
 leave_out_unreached() {
-  local node unreached left=()
-  unreached=" $(sed -n 's/.*Task launch for .* failed on node \([^ :]*\):.*/\1/p' "$logs/doctor.log" | paste -sd' ') "
+  local node left=() without
+  [[ ${codes[doctor]} != 0 ]] || return 1
+  without=" $(unreached doctor | paste -sd' ') "
   for node in "${allocated[@]}"; do
-    if [[ $unreached == *" $node "* ]]; then
+    if [[ $without == *" $node "* ]]; then
       bad_nodes+=("$node")
       say "node $node cannot be reached by srun; see $logs/doctor.log"
     else
