@@ -9,9 +9,10 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
+
+import psutil
 
 from tests.campaign import machine
 from tests.campaign.__main__ import say
@@ -36,46 +37,25 @@ DRIVER = f"{sys.executable} -m tests.cluster.watched_driver"
 OWN = ("trainer.val_interval=2", "trainer.save_interval=1", "rewards.timeout_s=600", "parity.enabled=false")
 
 
-@dataclass
-class Loss:
-    """What became of a job after some strikes."""
-
-    names: Sequence[str]  # of STRIKES, in turn
-    by_itself: list[str] = field(default_factory=list)  # causes of tries that ended without a strike
-    struck: list[Struck] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)  # nothing: it holds
-    seconds: float = 0.0
-
-    def lines(self) -> Iterator[str]:
-        """One for each strike, and one for the job."""
-        for name, one in zip(self.names, self.struck, strict=False):
-            named = "not named" if one.named_s is None else f"named after {one.named_s:.0f} s"
-            yield f"  {name}: try {one.try_number}, {one.node} struck in [{one.during}], then [{one.later}], {named}"
-        for cause in self.by_itself:
-            yield f"  not struck, but failed: {cause}"
-        yield f"  {self.seconds:.0f} s: {'; '.join(self.wrong) or 'holds'}"
-
-
 def main(arguments: Sequence[str]) -> int:
     """Exit code: 0 when all losses were survived."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.lose_nodes", description=__doc__)
-    parser.add_argument("--job", nargs="+", action="append", choices=STRIKES, metavar="STAGE", help="that lose nodes")
-    parser.add_argument("--keep", type=Path, help="a new folder for logs and run folders")
+    parser.add_argument(
+        "--job", nargs="+", action="append", choices=STRIKES, metavar="STAGE", help="in which a job loses a node"
+    )
+    parser.add_argument("--keep", type=Path, help="a new folder for what all jobs have written")
+    parser.add_argument("--whole", type=Path, help="undisturbed run to compare with, if not one that is made first")
     options = parser.parse_args(arguments)
     if reason := why_not():
         parser.error(f"needs a Slurm cluster: {reason}")
     jobs = options.job or JOBS
     num_wrong = 0
     with eight_nodes() as cluster:
-        campaign = Campaign(cluster)
+        campaign = Campaign(cluster, options.whole)
         for names in jobs:
-            loss = campaign.lose(names)
-            num_wrong += bool(loss.wrong)
-            say(f"job {', '.join(loss.names)}")
-            for line in loss.lines():
-                say(line)
-            if options.keep is not None:
-                keep(campaign, options.keep)
+            num_wrong += not campaign.lose(names)
+        if options.keep is not None:
+            shutil.copytree(cluster.shared, options.keep)
     say(f"{len(jobs) - num_wrong} of {len(jobs)} jobs went on as if they had lost nothing")
     return 1 if num_wrong else 0
 
@@ -83,13 +63,20 @@ def main(arguments: Sequence[str]) -> int:
 class Campaign:
     """Runs on a cluster, held against one that nobody disturbed."""
 
-    def __init__(self, cluster: SlurmCluster) -> None:
+    def __init__(self, cluster: SlurmCluster, whole: Path | None = None) -> None:
         self.cluster = cluster
         self.overrides = [*prepare(cluster.shared), *OWN]
         self.library = machine.build(cluster.shared)
         self.number = 0
-        self.whole = self.submit("whole", ())
-        assert self.whole.wait(RUN_S) == "COMPLETED", self.whole.log[-6000:]
+        self.whole = whole or self.undisturbed()
+
+    def undisturbed(self) -> Path:
+        """The run that others are compared with."""
+        start = time.monotonic()
+        job = self.submit("whole", ())
+        assert job.wait(RUN_S) == "COMPLETED", job.log[-6000:]
+        say(f"undisturbed: {time.monotonic() - start:.0f} s")
+        return job.folder / "run"
 
     def submit(self, name: str, strikes: Sequence[str]) -> Job:
         """A run of three steps over two nodes, whose disks may become slow."""
@@ -114,67 +101,81 @@ class Campaign:
         (folder / "hold").mkdir()
         return job
 
-    def lose(self, names: Sequence[str]) -> Loss:
-        """A run that loses a node in each of its tries but the last."""
-        loss = Loss(names)
+    def lose(self, names: Sequence[str]) -> bool:
+        """A run that loses a node in each of its tries but the last. Returns whether it holds."""
         self.number += 1
         start = time.monotonic()
         job = self.submit(f"lost_{self.number}", names)
+        wrong: list[str] = []
+        lost: list[str] = []
         try:
             for name in names:
-                self.lose_one(job, STRIKES[name], loss)
+                struck = self.lose_one(job, STRIKES[name])
+                lost.append(struck.node)
+                wrong += self.judged(job, name, struck)
             job.wait(RUN_S)
         except (TimeoutError, AssertionError) as error:
-            loss.wrong.append(f"{error}: {job.log[-3000:]}")
+            wrong.append(f"{error}: {job.log[-3000:]}")
             job.cancel()
             job.wait(DOWN_S)
-        loss.seconds = time.monotonic() - start
-        loss.wrong += self.differences(job, loss)
-        self.mend(loss)
-        return loss
+        wrong += self.differences(job)
+        seconds = time.monotonic() - start
+        say(f"job {self.number} ({', '.join(names)}): {seconds:.0f} s: {'; '.join(wrong) or 'holds'}")
+        self.mend(lost)
+        return not wrong
 
-    def lose_one(self, job: Job, one: Strike, loss: Loss) -> None:
-        """Strike in the next try that comes so far, and see that the job goes on without the node."""
-        struck = strike(Scene(job, tries_of(job) or 1), one, STAGE_S)
+    def lose_one(self, job: Job, one: Strike) -> Struck:
+        """Strike in the next try that comes so far."""
+        number = tries_of(job) or 1
+        struck = strike(Scene(job, number), one, STAGE_S)
         while struck.during == NOBODY and not is_over(job):
-            loss.by_itself.append(last_words(job))
-            job.until_says(f", try {struck.try_number + 1}, on", STAGE_S)
-            struck = strike(Scene(job, struck.try_number + 1), one, STAGE_S)
-        loss.struck.append(struck)
+            say(f"  try {number} failed before it was struck: {last_words(job)}")
+            number += 1
+            job.until_says(f", try {number}, on", STAGE_S)
+            struck = strike(Scene(job, number), one, STAGE_S)
+        return struck
+
+    def judged(self, job: Job, name: str, struck: Struck) -> list[str]:
+        """What is wrong with how the job took the loss of a node, once it goes on."""
+        wrong: list[str] = []
         if struck.during == NOBODY:
-            loss.wrong.append("nobody was struck: the job had ended before")
-            return
+            wrong.append(f"{name}: nobody was struck")
+            return wrong
         wait_for_name(struck, job, DOWN_S)
+        one = STRIKES[name]
+        named = "not named" if struck.named_s is None else f"named after {struck.named_s:.0f} s"
+        say(f"  {name}: try {struck.try_number}, {struck.node} in [{struck.during}], then [{struck.later}]: {named}")
         if one.node != HEAD and (struck.named_s is None or struck.named_s > one.named_s):
-            loss.wrong.append(f"{struck.node} was not named within {one.named_s:.0f} s")
+            wrong.append(f"{name}: {struck.node} was not named within {one.named_s:.0f} s")
         job.until_says(f", try {struck.try_number + 1}, on", STAGE_S)
         if struck.node in job.nodes:
-            loss.wrong.append(f"try {struck.try_number + 1} has {struck.node} again")
+            wrong.append(f"{name}: the next try has {struck.node} again")
+        return wrong
 
-    def differences(self, job: Job, loss: Loss) -> list[str]:
+    def differences(self, job: Job) -> list[str]:
         """What is not as in the undisturbed run, and what is left."""
         if job.state != "COMPLETED":
             return [f"{job.state}: {job.log[-3000:]}"]
-        run, whole = job.folder / "run", self.whole.folder / "run"
+        run = job.folder / "run"
         wrong = []
-        if without_counts(rows(run)) != without_counts(rows(whole)):
+        if without_counts(rows(run)) != without_counts(rows(self.whole)):
             wrong.append("other metrics")
-        if texts(run) != texts(whole):
+        if texts(run) != texts(self.whole):
             wrong.append("other rollouts")
         prompts = prompts_of(run)
-        if len(set(prompts)) != len(prompts) or set(prompts) != set(prompts_of(whole)):
+        if len(set(prompts)) != len(prompts) or set(prompts) != set(prompts_of(self.whole)):
             wrong.append(f"prompts twice or never: {sorted(prompts)}")
         if left := self.cluster.leftovers():
             wrong.append(f"left behind: {left}")
         return wrong
 
-    def mend(self, loss: Loss) -> None:
-        """Start all nodes again that were struck."""
-        nodes = [struck.node for struck in loss.struck if struck.during != NOBODY]
-        for node in nodes:
+    def mend(self, nodes: Sequence[str]) -> None:
+        """Start nodes again that were struck."""
+        off = [node for node in nodes if not psutil.pid_exists(self.cluster.first_process(node))]
+        for node in off:
             self.cluster.power_on(node)
         deadline = time.monotonic() + DOWN_S
-        while not set(nodes) <= set(self.cluster.idle_nodes()):
+        while not set(off) <= set(self.cluster.idle_nodes()):
             assert time.monotonic() < deadline, self.cluster.run("sinfo", "--Node", "--long").stdout
             time.sleep(1)
 
@@ -197,12 +198,6 @@ def texts(run: Path) -> list[str]:
 def prompts_of(run: Path) -> list[str]:
     """Prompts of all steps."""
     return [json.loads(line)["prompt"] for text in texts(run) for line in text.splitlines()]
-
-
-def keep(campaign: Campaign, folder: Path) -> None:
-    """Copy the last job's folder."""
-    name = f"lost_{campaign.number}"
-    shutil.copytree(campaign.cluster.shared / name, folder / name)
 
 
 if __name__ == "__main__":
