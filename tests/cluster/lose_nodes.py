@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import time
@@ -187,7 +188,8 @@ def tries_of(job: Job) -> int:
 
 def last_words(job: Job) -> str:
     """What the job said of the end of a try."""
-    return job.log.rpartition("all steps have ended")[2].strip().replace("\n", " | ")[-300:]
+    found = re.findall(r"^brorl \S+ (requeued.*|.*given up.*)", job.log, re.MULTILINE)
+    return found[-1] if found else ""
 
 
 def texts(run: Path) -> list[str]:
