@@ -72,26 +72,42 @@ def connect(address: str) -> None:
 
 def wait_for(names: Sequence[str], port: int) -> str:
     """Wait until as many nodes as these are there. Returns the event of one whose host is lost before; else ""."""
-    said_at = knocked_at = time.monotonic()
-    silent: Counter[str] = Counter()  # knocks in a row
+    said_at = time.monotonic()
+    knocks = Knocks(port)
     while True:
         missing = missing_nodes(ray.nodes(), names)
         if not missing:
             return ""
-        now = time.monotonic()
-        if now - said_at > SAY_S:
-            said_at = now
+        if time.monotonic() - said_at > SAY_S:
+            said_at = time.monotonic()
             sys.stderr.write(
                 f"{len(names) - len(missing)} of {len(names)} nodes have joined Ray; missing: {', '.join(missing)}\n"
             )
-        if now - knocked_at > KNOCK_S:
-            knocked_at = now
-            for name in missing:
-                error = silence(name, port)
-                silent[name] = silent[name] + 1 if error else 0
-                if silent[name] == MAX_KNOCKS:
-                    return f"lost {name} does not answer ({error}), and has not joined Ray"
+        lost = knocks.lost(missing)
+        if lost:
+            return lost
         time.sleep(LOOK_S)
+
+
+class Knocks:
+    """Knocks at nodes that have not joined."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._at = time.monotonic()  # of the last ones
+        self._unanswered: Counter[str] = Counter()  # in a row, of each node
+
+    def lost(self, names: Sequence[str]) -> str:
+        """Event of a node that does not answer again and again; "" where there is none, or it is too early to knock."""
+        if time.monotonic() - self._at <= KNOCK_S:
+            return ""
+        self._at = time.monotonic()
+        for name in names:
+            error = silence(name, self._port)
+            self._unanswered[name] = self._unanswered[name] + 1 if error else 0
+            if self._unanswered[name] == MAX_KNOCKS:
+                return f"lost {name} does not answer ({error}), and has not joined Ray"
+        return ""
 
 
 def silence(name: str, port: int) -> str:

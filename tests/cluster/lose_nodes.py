@@ -130,9 +130,9 @@ class Campaign:
         number = tries_of(job) or 1
         struck = strike(Scene(job, number), one, STAGE_S)
         while struck.during == NOBODY and not is_over(job):
+            job.until_says(f", try {number + 1}, on", STAGE_S)
             say(f"  try {number} failed before it was struck: {last_words(job)}")
             number += 1
-            job.until_says(f", try {number}, on", STAGE_S)
             struck = strike(Scene(job, number), one, STAGE_S)
         return struck
 
