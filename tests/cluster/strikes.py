@@ -156,13 +156,13 @@ STRIKES = {
     "scoring": Strike("generate", rows=1, before="generate", lengthen=hold_verifier, is_there=is_scoring),
     "update": Strike("policy update", rows=1),
     "publish": Strike("publish", rows=1, before="policy update", lengthen=stop_engine),
-    "checkpoint": Strike("", rows=2, before="policy update", lengthen=slow_disk, is_there=is_saving),
+    "checkpoint": Strike("", rows=3, before="policy update", lengthen=slow_disk, is_there=is_saving),
     "validation": Strike("validate", rows=2),
     "export": Strike("policy export", rows=2, before="validate", lengthen=stop_rank),
     "head: doctor": Strike("doctor", node=HEAD),
     "head: ray": Strike("watch", node=HEAD),
     "head: sampling": Strike("generate", rows=1, node=HEAD),
-    "head: checkpoint": Strike("", rows=2, node=HEAD, before="policy update", lengthen=slow_disk, is_there=is_saving),
+    "head: checkpoint": Strike("", rows=3, node=HEAD, before="policy update", lengthen=slow_disk, is_there=is_saving),
 }
 
 
