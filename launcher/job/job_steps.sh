@@ -115,7 +115,7 @@ ask_doctor() {
     await ended doctor || return 1
   fi
   in_time
-  if leave_out_unreached; then
+  if ! all_passed && leave_out_unreached; then
     passed=()
     ((${#allocated[@]} < num_nodes)) && return 0
     ask_doctor
@@ -135,15 +135,21 @@ ask_doctor() {
   fi
 }
 
-# Nodes that srun does not reach are allocated no more. 1 when there are none.
+all_passed() {
+  local node
+  for node in "${allocated[@]}"; do
+    grep -qs '"ok": *true' "$BRORL_JOB_FOLDER/doctor/try_$try/$node.json" || return 1
+  done
+}
+
+# Nodes that do not answer srun are allocated no more. 1 when there are none.
 leave_out_unreached() {
   local node left=() without
-  [[ ${codes[doctor]} != 0 ]] || return 1
   without=" $(unreached doctor | paste -sd' ') "
   for node in "${allocated[@]}"; do
     if [[ $without == *" $node "* ]]; then
       bad_nodes+=("$node")
-      say "node $node cannot be reached by srun; see $logs/doctor.log"
+      say "node $node does not answer srun; see $logs/doctor.log"
     else
       left+=("$node")
     fi

@@ -14,9 +14,10 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -27,7 +28,7 @@ LOOK_S = 0.25  # while nodes join
 WATCH_S = 1.0  # later: Ray itself notices within seconds
 SAY_S = 15.0
 PROBE_S = 3.0
-KNOCK_S = 4.0  # between two knocks at a node that has not joined
+KNOCK_S = 4.0  # between two knocks at a host while Ray starts there
 MAX_KNOCKS = 3  # in a row that nobody answers
 WRONG = 2
 
@@ -44,12 +45,15 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever libraries print is no event
-    connect(options.address)
+
+    def end(event: str) -> None:
+        events.write(event + "\n")
+        os._exit(1)
+
     port = RayPorts(int(options.address.rpartition(":")[2])).services(is_head=False)["node-manager-port"]
-    lost = wait_for(options.nodes, port)
-    if lost:
-        events.write(lost + "\n")
-        return 1
+    with Knocks(options.nodes, port, end):
+        connect(options.address)
+        wait_for(options.nodes)
     wrong = what_is_wrong(ray.nodes(), len(options.nodes), options.gpus)
     if wrong:
         sys.stderr.write(wrong + "\n")
@@ -70,39 +74,50 @@ def connect(address: str) -> None:
             time.sleep(LOOK_S)
 
 
-def wait_for(names: Sequence[str], port: int) -> str:
-    """Wait until as many nodes as these are there. Returns the event of one whose host is lost before; else ""."""
+def wait_for(names: Sequence[str]) -> None:
+    """Wait until as many nodes as these are there."""
     said_at = time.monotonic()
-    knocks = Knocks(port)
     while True:
         missing = missing_nodes(ray.nodes(), names)
         if not missing:
-            return ""
+            return
         if time.monotonic() - said_at > SAY_S:
             said_at = time.monotonic()
             sys.stderr.write(
                 f"{len(names) - len(missing)} of {len(names)} nodes have joined Ray; missing: {', '.join(missing)}\n"
             )
-        lost = knocks.lost(missing)
-        if lost:
-            return lost
         time.sleep(LOOK_S)
 
 
 class Knocks:
-    """Knocks at nodes that have not joined."""
+    """A thread that knocks at hosts while Ray starts on them, and tells of the first one that does not answer again and
+    again. A context."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, names: Sequence[str], port: int, on_loss: Callable[[str], None]) -> None:
+        self._names = names
         self._port = port
-        self._at = time.monotonic()  # of the last ones
-        self._unanswered: Counter[str] = Counter()  # in a row, of each node
+        self._on_loss = on_loss  # called with the event, from the thread
+        self._unanswered: Counter[str] = Counter()  # in a row, of each host
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="knocks", daemon=True)
 
-    def lost(self, names: Sequence[str]) -> str:
-        """Event of a node that does not answer again and again; "" where there is none, or it is too early to knock."""
-        if time.monotonic() - self._at <= KNOCK_S:
-            return ""
-        self._at = time.monotonic()
-        for name in names:
+    def __enter__(self) -> Knocks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(KNOCK_S):
+            lost = self.lost()
+            if lost and not self._closed.is_set():
+                self._on_loss(lost)
+                return
+
+    def lost(self) -> str:
+        """Knock once at each. Event of one that is lost; "" where there is none."""
+        for name in self._names:
             error = silence(name, self._port)
             self._unanswered[name] = self._unanswered[name] + 1 if error else 0
             if self._unanswered[name] == MAX_KNOCKS:

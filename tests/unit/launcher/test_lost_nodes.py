@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -14,8 +15,11 @@ from nemo_brorl.launcher.job import ray_watch
 
 # As srun of Slurm 22.05 says it; it ends the step on the other nodes, too.
 UNREACHED = "srun: error: Task launch for StepId=1.1 failed on node node1: Communication connection failure"
+FAILED = "srun: error: Node failure on node1"
+EXPAND = 'scontrol() { echo "$3"; }'  # `scontrol show hostnames node1`
 JOB = Path(ray_watch.__file__).parent
 DOCTOR = """
+{expand}
 source {job}/job_events.sh
 source {job}/job_steps.sh
 on() {{
@@ -35,6 +39,7 @@ choose_nodes
 echo "$?|${{nodes[*]}}|${{bad_nodes[*]}}|$cause"
 """
 WORKERS = """
+{expand}
 source {job}/job_events.sh
 logs={logs} nodes=(node0 node1 node2)
 echo "{unreached}" >"$logs/workers.log"
@@ -71,23 +76,24 @@ def test_a_host_that_answers_nobody_is_told_from_one_where_nothing_listens(monke
 def test_a_node_that_is_lost_before_it_has_joined_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_watch, "PROBE_S", 0.2)
     monkeypatch.setattr(ray_watch, "KNOCK_S", 0.0)
-    monkeypatch.setattr(ray_watch.ray, "nodes", list)
-    with deaf_host() as port:
-        event = ray_watch.wait_for(["127.0.0.1"], port)
+    events: Queue[str] = Queue()
+    with deaf_host() as port, ray_watch.Knocks(["127.0.0.1"], port, events.put):
+        event = events.get(timeout=60)
     assert event == "lost 127.0.0.1 does not answer (timed out), and has not joined Ray"
 
 
-def test_a_node_on_which_srun_cannot_start_ray_is_named_and_left_out(tmp_path: Path) -> None:
-    script = WORKERS.format(job=JOB, logs=tmp_path, unreached=UNREACHED)
+@pytest.mark.parametrize("said", [UNREACHED, FAILED])
+def test_a_node_that_srun_cannot_start_ray_on_or_loses_is_named_and_left_out(tmp_path: Path, said: str) -> None:
+    script = WORKERS.format(job=JOB, logs=tmp_path, unreached=said, expand=EXPAND)
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    cause = f"node node1 cannot be reached by srun; see {tmp_path}/workers.log"
+    cause = f"node node1 does not answer srun; see {tmp_path}/workers.log"
     assert done.stdout.strip().split("|") == ["1", "1", "node1", cause]
 
 
 def choose(folder: Path, num_nodes: int) -> tuple[list[str], list[str]]:
     """What the job has chosen of three nodes of which srun does not reach the second, and whom the doctor was asked
     about."""
-    script = DOCTOR.format(job=JOB, folder=folder, unreached=UNREACHED, num_nodes=num_nodes)
+    script = DOCTOR.format(job=JOB, folder=folder, unreached=UNREACHED, num_nodes=num_nodes, expand=EXPAND)
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=False)
     asked = [line.removeprefix("asked ") for line in done.stderr.splitlines() if line.startswith("asked ")]
     return done.stdout.strip().split("|"), asked
