@@ -206,6 +206,17 @@ def test_a_dead_worker_ends_the_try_names_itself_and_is_excluded_from_the_next(c
     assert job.wait(60) == "CANCELLED"
 
 
+def test_a_job_that_loses_the_node_of_its_script_starts_again_without_it(cluster: SlurmCluster) -> None:
+    job = cluster.submit("beheaded", CPU_JOB, BRORL_DRIVER=IDLE)
+    job.until_says("try 1, on", 60)
+    head = job.nodes[0]
+    cluster.power_off(head)
+    job.until_says("try 2, on", 300)
+    assert head not in job.nodes
+    job.cancel()
+    assert job.wait(60) == "CANCELLED"
+
+
 def test_the_scripts_are_clean() -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
