@@ -13,10 +13,9 @@
 #SBATCH --time=04:00:00
 #SBATCH --signal=B:USR1@300
 #SBATCH --requeue
-#SBATCH --no-kill
 
 # --open-mode=append: a requeue would empty the log.  --signal=B:…: save, requeue, go on, 300 s before the time limit.
-# --no-kill: when a node dies the job itself says which one, and goes back into the queue without it.
+# No --no-kill: with it a job whose first node dies would stay, without its script, until the time limit.
 
 export BRORL_CONFIG="${BRORL_CONFIG:-brorl_8gpu}"
 export BRORL_GRACE_S="${BRORL_GRACE_S:-240}" # of those 300 s, to save

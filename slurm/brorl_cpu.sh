@@ -12,10 +12,9 @@
 #SBATCH --time=00:30:00
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
-#SBATCH --no-kill
 
 # --open-mode=append: a requeue would empty the log.  --signal=B:…: save, requeue, go on, 120 s before the time limit.
-# --no-kill: when a node dies the job itself says which one, and goes back into the queue without it.
+# No --no-kill: with it a job whose first node dies would stay, without its script, until the time limit.
 
 export BRORL_CONFIG="${BRORL_CONFIG:-brorl_cpu}"
 export BRORL_GRACE_S="${BRORL_GRACE_S:-60}" # of those 120 s, to save

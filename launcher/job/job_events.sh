@@ -93,8 +93,17 @@ note() {
   esac
 }
 
+# unreached STEP: nodes on which srun could not start a step that has ended, or which Slurm lost meanwhile. Such a step ends on all others,
+# too, which have done nothing.
+unreached() {
+  sleep 1 # what srun said last is on its way into the log
+  sed -n -e 's/.*Task launch for .* failed on node \([^ :]*\):.*/\1/p' -e 's/^srun: error: Node failure on \([^ ]*\)$/\1/p' "$logs/$1.log" |
+    while read -r list; do scontrol show hostnames "$list"; done
+}
+
 # Whether an event that nobody waited for ends the job.
 is_fatal() {
+  local node
   case $1 in
     dead) fail 1 "node $2 $3" ;;
     lost)
@@ -116,6 +125,10 @@ is_fatal() {
         timer=""
         fail 1 "no $deadline_text"
       else
+        for node in $(unreached "$2"); do
+          bad_nodes+=("$node")
+          fail 1 "node $node does not answer srun; see $logs/$2.log"
+        done
         fail 1 "the $2 step ended with exit code $3; see $logs/$2.log"
       fi
       ;;

@@ -92,7 +92,7 @@ choose_nodes() {
     ask_doctor || return 1
   fi
   if ((${#passed[@]} < num_nodes)); then
-    fail 1 "the doctor refused ${bad_nodes[*]}: $num_nodes nodes are needed, ${#passed[@]} of ${#allocated[@]} passed"
+    fail 1 "$num_nodes nodes are needed, and the doctor has not passed ${bad_nodes[*]}"
     return 1
   fi
   nodes=("${passed[@]:0:num_nodes}")
@@ -115,6 +115,12 @@ ask_doctor() {
     await ended doctor || return 1
   fi
   in_time
+  if ! all_passed && leave_out_unreached; then
+    passed=()
+    ((${#allocated[@]} < num_nodes)) && return 0
+    ask_doctor
+    return
+  fi
   passed=()
   for node in "${allocated[@]}"; do
     if grep -qs '"ok": *true' "$reports/$node.json"; then
@@ -127,6 +133,29 @@ ask_doctor() {
   if [[ ${codes[doctor]} != 0 && ${#bad_nodes[@]} == 0 ]]; then
     fail 1 "doctor: every node is in order by itself, but not all of them together; see $logs/doctor.log"
   fi
+}
+
+all_passed() {
+  local node
+  for node in "${allocated[@]}"; do
+    grep -qs '"ok": *true' "$BRORL_JOB_FOLDER/doctor/try_$try/$node.json" || return 1
+  done
+}
+
+# Nodes that do not answer srun are allocated no more. 1 when there are none.
+leave_out_unreached() {
+  local node left=() without
+  without=" $(unreached doctor | paste -sd' ') "
+  for node in "${allocated[@]}"; do
+    if [[ $without == *" $node "* ]]; then
+      bad_nodes+=("$node")
+      say "node $node does not answer srun; see $logs/doctor.log"
+    else
+      left+=("$node")
+    fi
+  done
+  ((${#left[@]} < ${#allocated[@]})) || return 1
+  allocated=("${left[@]}")
 }
 
 # Head, then workers by one srun, then the watch, which counts the nodes and goes on watching them.

@@ -2,8 +2,9 @@
 
 `python -m nemo_brorl.launcher.job.ray_watch --address HOST:PORT --gpus N --nodes NAME …` is a job step beside Ray's
 head. Standard output is the job's queue of events: `ready watch …` once every node is counted, with its own address and
-all its GPUs; then `lost NODE reason` for one that does not answer any more, or `dead NODE reason` where only its Ray is
-gone. SIGUSR1 ends it. The job's own deadline ends a wait that is in vain; meanwhile standard error says who is missing.
+all its GPUs; then, or of one that is still missing, `lost NODE reason` for one that does not answer any more, or `dead
+NODE reason` where only its Ray is gone. SIGUSR1 ends it. The job's own deadline ends a wait that is in vain; meanwhile
+standard error says who is missing.
 """
 
 from __future__ import annotations
@@ -13,16 +14,22 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ray
+
+from nemo_brorl.launcher.job.ray_ports import RayPorts
 
 LOOK_S = 0.25  # while nodes join
 WATCH_S = 1.0  # later: Ray itself notices within seconds
 SAY_S = 15.0
 PROBE_S = 3.0
+KNOCK_S = 4.0  # between two knocks at a host while Ray starts there
+MAX_KNOCKS = 3  # in a row that nobody answers
 WRONG = 2
 
 Nodes = Iterable[Mapping[str, Any]]  # as `ray.nodes()` gives them
@@ -38,8 +45,15 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever libraries print is no event
-    connect(options.address)
-    wait_for(options.nodes)
+
+    def end(event: str) -> None:
+        events.write(event + "\n")
+        os._exit(1)
+
+    port = RayPorts(int(options.address.rpartition(":")[2])).services(is_head=False)["node-manager-port"]
+    with Knocks(options.nodes, port, end):
+        connect(options.address)
+        wait_for(options.nodes)
     wrong = what_is_wrong(ray.nodes(), len(options.nodes), options.gpus)
     if wrong:
         sys.stderr.write(wrong + "\n")
@@ -73,6 +87,54 @@ def wait_for(names: Sequence[str]) -> None:
                 f"{len(names) - len(missing)} of {len(names)} nodes have joined Ray; missing: {', '.join(missing)}\n"
             )
         time.sleep(LOOK_S)
+
+
+class Knocks:
+    """A thread that knocks at hosts while Ray starts on them, and tells of the first one that does not answer again and
+    again. A context."""
+
+    def __init__(self, names: Sequence[str], port: int, on_loss: Callable[[str], None]) -> None:
+        self._names = names
+        self._port = port
+        self._on_loss = on_loss  # called with the event, from the thread
+        self._unanswered: Counter[str] = Counter()  # in a row, of each host
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="knocks", daemon=True)
+
+    def __enter__(self) -> Knocks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(KNOCK_S):
+            lost = self.lost()
+            if lost and not self._closed.is_set():
+                self._on_loss(lost)
+                return
+
+    def lost(self) -> str:
+        """Knock once at each. Event of one that is lost; "" where there is none."""
+        for name in self._names:
+            error = silence(name, self._port)
+            self._unanswered[name] = self._unanswered[name] + 1 if error else 0
+            if self._unanswered[name] == MAX_KNOCKS:
+                return f"lost {name} does not answer ({error}), and has not joined Ray"
+        return ""
+
+
+def silence(name: str, port: int) -> str:
+    """Why nobody answers at a host: neither a server nor, where there is none, the host itself; "" where somebody does,
+    or where the name has no address, and so says nothing."""
+    try:
+        socket.create_connection((name, port), timeout=PROBE_S).close()
+    except (ConnectionRefusedError, socket.gaierror):
+        return ""
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:

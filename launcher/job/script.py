@@ -73,7 +73,7 @@ def _options(job: JobPlan) -> Iterator[str]:
     yield f"--time={site.time}"
     yield f"--signal=B:USR1@{site.signal_s}"
     yield "--requeue" if site.requeue else "--no-requeue"
-    yield "--no-kill"  # when a node dies the job says which one, and goes back into the queue without it
+    # No --no-kill: with it a job whose first node dies would stay, without its script, until the time limit.
     yield "--open-mode=append"  # a requeue would empty the log
     yield f"--output={job.folders.run}/logs/slurm-%j.log"
     if site.mail_user is not None:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import ray
-from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnschedulableError, GetTimeoutError, ObjectLostError, RayActorError, RayTaskError
 
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.generation.chunk_messages import ChunkFailure
 
-ENGINE_FAILURES = (RayActorError, RayTaskError, GetTimeoutError, ObjectLostError)
+# ActorUnschedulableError: of an engine that was replaced, while the node that it belongs to was lost
+ENGINE_FAILURES = (RayActorError, ActorUnschedulableError, RayTaskError, GetTimeoutError, ObjectLostError)
 
 
 class EngineTransport(Protocol):

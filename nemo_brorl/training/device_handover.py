@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from nemo_brorl.core.clock import Stopwatch
+from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.ports import Generator, Policy
 from nemo_brorl.training.publish import SyncReport, publish
 
@@ -25,9 +26,11 @@ from nemo_brorl.training.publish import SyncReport, publish
 class DeviceHandover:
     """Hands the devices from one role to the other."""
 
-    def __init__(self, policy: Policy, generator: Generator) -> None:
+    def __init__(self, policy: Policy, generator: Generator, heartbeat: Heartbeat | None = None) -> None:
+        """`heartbeat` hears when weights are on their way."""
         self.policy = policy
         self.generator = generator
+        self.heartbeat = heartbeat or Heartbeat()
         self.version = 0  # that the engines have
         self.last_sync: SyncReport | None = None
         self.residual: Mapping[str, float] = {}  # what sleeping engines still held, as metrics
@@ -44,7 +47,7 @@ class DeviceHandover:
         them, and the devices."""
         self.version = version
         if not is_published:
-            self.last_sync = publish(self.policy, self.generator, version)
+            self._publish(version)
         self.policy.offload()
 
     @contextmanager
@@ -61,11 +64,15 @@ class DeviceHandover:
             lacks_weights = self.generator.wake_weights()
         if turn.version != self.version or lacks_weights:
             with watch.measure("sync"):
-                self.last_sync = publish(self.policy, self.generator, turn.version)
+                self._publish(turn.version)
             self.version = turn.version
         with watch.measure("offload"):
             self.policy.offload()
             self.generator.wake_cache()
+
+    def _publish(self, version: int) -> None:
+        with self.heartbeat.stage("publish", self.generator.stalled):
+            self.last_sync = publish(self.policy, self.generator, version)
 
 
 class PolicyTurn:

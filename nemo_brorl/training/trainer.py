@@ -65,7 +65,7 @@ class BroRLTrainer:
             config.rewards.stages,
         )
         self.fill: BatchFill | None = None  # the batch that no step has taken yet
-        self.handover = DeviceHandover(parts.policy, parts.generator)
+        self.handover = DeviceHandover(parts.policy, parts.generator, parts.sampler.heartbeat)
         self.timeline = parts.sampler.heartbeat.timeline
         self.timelines = StepTimelines(self.timeline, parts.run_folder, config.timeline)
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import psutil
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+LOCK = Path("/var/tmp/brorl_cluster.lock")
+TURN_S = 1800
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")
 
 
@@ -33,6 +38,34 @@ def why_not() -> str:
         ["unshare", "--pid", "--net", "--mount", "--fork", "true"], capture_output=True, text=True, check=False
     )
     return f"no namespaces: {probe.stderr.strip()}" if probe.returncode else ""
+
+
+@contextlib.contextmanager
+def eight_nodes() -> Iterator[SlurmCluster]:
+    """A cluster of 8 nodes with 8 GPUs each, once others of this machine are gone."""
+    with LOCK.open("w") as lock:
+        wait_for_turn(lock)
+        for left in Path("/var/tmp").glob("brorl_cluster_*/pids"):  # nobody else has the lock: those who made them died
+            SlurmCluster(left.parent, num_nodes=8, num_gpus=8).stop()
+            shutil.rmtree(left.parent, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix="brorl_cluster_", dir="/var/tmp"))
+        try:
+            with SlurmCluster(folder, num_nodes=8, num_gpus=8) as running:
+                yield running
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_for_turn(lock: IO[str]) -> None:
+    """Its networks have fixed names, so a machine has one such cluster at a time."""
+    deadline = time.monotonic() + TURN_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            assert time.monotonic() < deadline, f"another cluster has been up for {TURN_S} s ({LOCK} is locked)"
+            time.sleep(1)
 
 
 class SlurmCluster:
@@ -101,6 +134,13 @@ class SlurmCluster:
         own = (str(self.folder / "nodes"), "slurmd ", "slurmstepd")
         return [command for command in found if command and not any(name in command for name in own)]
 
+    def stop_process(self, node: str, name: str) -> None:
+        """SIGSTOP for those of a node whose command has this in it."""
+        for process in psutil.Process(self.first_process(node)).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if name in " ".join(process.cmdline()):
+                    process.suspend()
+
     def leftovers(self) -> list[str]:
         """Processes and scratch folders that jobs have left on nodes that are up."""
         nodes = [f"node{number}" for number in range(self.num_nodes)]
@@ -131,8 +171,13 @@ class SlurmCluster:
         subprocess.run(["ip", "link", "set", f"brorle{node.removeprefix('node')}", "down"], check=True)
         os.kill(self.first_process(node), signal.SIGKILL)
 
-    def _script(self, name: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        command = [str(HERE / name), str(self.folder)]
+    def power_on(self, node: str) -> None:
+        """Start a node that was powered off, with nothing in its /tmp. It is there once Slurm has heard of it."""
+        done = self._script("power_on.sh", {}, node.removeprefix("node"))
+        assert done.returncode == 0, done.stderr
+
+    def _script(self, name: str, environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(HERE / name), str(self.folder), *arguments]
         return subprocess.run(
             command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=180, check=False
         )

@@ -144,10 +144,7 @@ start_node() {
   ip -n "$network" addr add "$SUBNET.$((10 + i))/24" dev eth0
   ip -n "$network" link set eth0 up
   ip -n "$network" route add default via "$SUBNET.1"
-  # not `ip netns exec`: it mounts another /sys, without the cgroups that slurmd wants
-  daemon "$name" nsenter --net="/run/netns/$network" unshare --pid --uts --ipc --mount --propagation private --fork --mount-proc \
-    --kill-child=KILL "$folder/nodes/$name/init.sh"
-  tail -1 "$folder/pids" | cut -d' ' -f2 >"$folder/nodes/$name.pid"
+  "$(dirname "$0")/power_on.sh" "$folder" "$i"
 }
 
 await() { # SECONDS WHAT COMMAND...

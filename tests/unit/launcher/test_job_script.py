@@ -49,7 +49,6 @@ def test_what_slurm_is_asked_for() -> None:
         "--time=1-00:00:00",
         "--signal=B:USR1@300",
         "--requeue",
-        "--no-kill",
         "--open-mode=append",
         "--output=/shared/first/logs/slurm-%j.log",
         "--mail-user=me@x.org",

@@ -20,6 +20,21 @@ def test_engines_that_lost_their_weights_asleep_get_them_again_in_every_turn(tmp
     assert [version for version, _ in trainer.parts.generator.loads] == [1, 1, 1]  # type: ignore[attr-defined]
 
 
+def test_who_waits_for_engines_to_take_new_weights_is_at_publish(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, small_config(max_steps=1))
+    generator = trainer.parts.generator
+    heartbeat = trainer.parts.sampler.heartbeat
+    seen = []
+
+    def load_weights(*publication: object) -> int:
+        seen.append(heartbeat.standing().stage)
+        return 0
+
+    generator.load_weights = load_weights  # type: ignore[method-assign]
+    trainer.fit()
+    assert seen == ["publish"]
+
+
 def overlapping_config() -> BroRLConfig:
     config = small_config(max_steps=4)
     config.rollouts.overlap = True
