@@ -6,7 +6,7 @@
 # make check         unit tests and linters: what a change needs before it is committed
 # make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
 # make attacks       10,000 attacks on the verifiers, drawn by seed: some hours; ARGS="--count 1000 --seed 7" tries others
-# make fuzz          10,000 hostile settings, data rows, payloads and answers; ARGS="--examples 1000 --seed 7" tries others
+# make fuzz          10,000 hostile settings, data rows, payloads, answers and files of a run folder; ARGS="--examples 1000 --seed 7" tries others
 # make campaign      20 faults over a small real run, drawn by seed: kills, full disks, damaged files, a clock that jumps …; ARGS="--faults 5 --seed 7" tries others
 # make site          the documentation as a site in runs/site, strictly (mkdocs-material)
 # make lint          ruff, mypy, the architecture test
