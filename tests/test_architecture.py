@@ -51,6 +51,7 @@ TORCH_FREE = (
 LAUNCHER_MAY_IMPORT = (
     "nemo_brorl.config.",
     "nemo_brorl.core.errors.",
+    "nemo_brorl.core.files.",
     "nemo_brorl.core.console.",
     "nemo_brorl.core.metric_registry.",
 )
