@@ -59,6 +59,10 @@ _CPU_ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
 }
 
+# Likewise what the user has not set. oneDNN keeps a compiled product for each number of rows that a layer has met, by
+# default 1,024 of them, which takes many steps to fill. vLLM itself keeps the newest 32 of each shape of weights.
+_CPU_DEFAULTS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
+
 
 # vLLM's second model runner, on CUDA the default for dense models, used to put its block tables into memory that goes
 # with the KV cache when the engine sleeps, where CUDA graphs do not find them again (its pull request 53508). The first
@@ -109,7 +113,8 @@ def prepare_process(
     Not a Ray runtime_env: that would keep the actor out of the workers Ray has started in advance, for 1.6 s.
     """
     os.environ.update(_REQUIRED | _CPU_ENVIRONMENT if on_cpu else _REQUIRED)
-    for name, value in _DEFAULTS.items():
+    defaults = _DEFAULTS | _CPU_DEFAULTS if on_cpu else _DEFAULTS
+    for name, value in defaults.items():
         os.environ.setdefault(name, value)
     if worker_environment:
         os.environ.update(worker_environment)

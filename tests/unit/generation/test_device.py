@@ -49,6 +49,18 @@ def test_only_cpu_engines_are_held_to_one_thread(monkeypatch: pytest.MonkeyPatch
     assert not sys.dont_write_bytecode
 
 
+@pytest.mark.parametrize(
+    ("on_cpu", "before", "after"),
+    [(True, {}, "64"), (True, {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1024"}, "1024"), (False, {}, None)],
+)
+def test_onednn_keeps_few_products_in_a_cpu_engine(
+    monkeypatch: pytest.MonkeyPatch, on_cpu: bool, before: dict[str, str], after: str | None
+) -> None:
+    monkeypatch.setattr(os, "environ", before)
+    device.prepare_process(on_cpu, {})
+    assert os.environ.get("ONEDNN_PRIMITIVE_CACHE_CAPACITY") == after
+
+
 def test_gpu_engines_see_none_of_the_cpu_settings() -> None:
     config = BroRLConfig()
     config.trainer.gpus_per_node = 8
