@@ -260,12 +260,13 @@ def policy_alone(
         kl = replace(config.algorithm.kl, coefficient=0.0)
         algorithm = replace(config.algorithm, kl=kl)
         config = replace(config, algorithm=algorithm)
+    model_folder = resolve_model(config)
     with contextlib.ExitStack() as stack:
         with start_limit(config.trainer.start_timeout_s):
             stack.enter_context(RayCluster(config.trainer))
             places = places_of(config)
             stack.callback(places.close)
-            policy = MegatronPolicy(config, resolve_model(config), heartbeat, places)
+            policy = MegatronPolicy(config, model_folder, heartbeat, places)
             stack.callback(policy.close)
             policy.wait_ready()
         yield policy

@@ -32,13 +32,14 @@ def driver() -> Iterator[tuple[subprocess.Popen[str], dict[str, psutil.Process]]
     process = subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    children: list[psutil.Process] = []
-    while not {"61", "62", "63", "64"} <= {argument for child in children for argument in child.cmdline()[-1:]}:
+    by_name: dict[str, psutil.Process] = {}
+    while not {"61", "62", "63", "64"} <= by_name.keys():
         children = psutil.Process(process.pid).children(recursive=True)
+        by_name = {" ".join(child.cmdline()).split(" ")[-1]: child for child in children}
     try:
-        yield process, {child.cmdline()[-1]: child for child in children}
+        yield process, by_name
     finally:
-        end_processes(children, 0.0)
+        end_processes(list(by_name.values()), 0.0)
         process.kill()
         process.communicate()
 
