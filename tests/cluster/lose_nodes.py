@@ -13,8 +13,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
-
 from tests.campaign import machine
 from tests.campaign.__main__ import say
 from tests.cluster.slurm_cluster import Job, SlurmCluster, eight_nodes, why_not
@@ -108,11 +106,9 @@ class Campaign:
         start = time.monotonic()
         job = self.submit(f"lost_{self.number}", names)
         wrong: list[str] = []
-        lost: list[str] = []
         try:
             for name in names:
                 struck = self.lose_one(job, STRIKES[name])
-                lost.append(struck.node)
                 wrong += self.judged(job, name, struck)
             job.wait(RUN_S)
         except (TimeoutError, AssertionError) as error:
@@ -122,7 +118,7 @@ class Campaign:
         wrong += self.differences(job)
         seconds = time.monotonic() - start
         say(f"job {self.number} ({', '.join(names)}): {seconds:.0f} s: {'; '.join(wrong) or 'holds'}")
-        self.mend(lost)
+        self.cluster.mend(DOWN_S)
         return not wrong
 
     def lose_one(self, job: Job, one: Strike) -> Struck:
@@ -169,16 +165,6 @@ class Campaign:
         if left := self.cluster.leftovers():
             wrong.append(f"left behind: {left}")
         return wrong
-
-    def mend(self, nodes: Sequence[str]) -> None:
-        """Start nodes again that were struck."""
-        off = [node for node in nodes if not psutil.pid_exists(self.cluster.first_process(node))]
-        for node in off:
-            self.cluster.power_on(node)
-        deadline = time.monotonic() + DOWN_S
-        while not set(off) <= set(self.cluster.idle_nodes()):
-            assert time.monotonic() < deadline, self.cluster.run("sinfo", "--Node", "--long").stdout
-            time.sleep(1)
 
 
 def tries_of(job: Job) -> int:

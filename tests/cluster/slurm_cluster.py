@@ -176,6 +176,17 @@ class SlurmCluster:
         done = self._script("power_on.sh", {}, node.removeprefix("node"))
         assert done.returncode == 0, done.stderr
 
+    def mend(self, seconds: float) -> None:
+        """Start all nodes again that were powered off, and wait, at most so long, until Slurm gives them out."""
+        nodes = [f"node{number}" for number in range(self.num_nodes)]
+        off = [node for node in nodes if not psutil.pid_exists(self.first_process(node))]
+        for node in off:
+            self.power_on(node)
+        deadline = time.monotonic() + seconds
+        while not set(off) <= set(self.idle_nodes()):
+            assert time.monotonic() < deadline, self.run("sinfo", "--Node", "--long").stdout
+            time.sleep(1)
+
     def _script(self, name: str, environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(HERE / name), str(self.folder), *arguments]
         return subprocess.run(

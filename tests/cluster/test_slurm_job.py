@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.cluster.slurm_cluster import ROOT, Job, SlurmCluster
-from tests.cluster.strikes import STRIKES, Scene, strike
 from tests.cluster.tiny_run import prepare
 
 pytestmark = pytest.mark.cluster
@@ -24,7 +23,6 @@ RUN_S = 600
 HOLD_FROM = 28  # calls of the verifier: 4 of the first validation and 16 of step 1 come before
 CENSUS = f"{sys.executable} {ROOT / 'tests' / 'cluster' / 'census.py'}"
 IDLE = f"{sys.executable} {ROOT / 'tests' / 'cluster' / 'idle_driver.py'}"
-WATCHED = f"{sys.executable} -m tests.cluster.watched_driver"
 CPU_JOB = "slurm/brorl_cpu.sh"
 VOLATILE = ("time/", "generation/samples_per_s", "generation/tokens_per_s", "generation/prefix_cache", "sync/")
 
@@ -151,24 +149,6 @@ def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
     assert cluster.leftovers() == []
 
 
-def test_a_run_that_loses_a_node_as_it_publishes_weights_equals_the_one_that_did_not(
-    cluster: SlurmCluster, overrides: list[str], whole: Job
-) -> None:
-    run = cluster.shared / "lost" / "run"
-    job = cluster.submit("lost", CPU_JOB, *overrides, BRORL_RUN=str(run), BRORL_DRIVER=WATCHED)
-    struck = strike(Scene(job, 1), STRIKES["publish"], READY_S)
-    assert struck.during == "publish"
-    assert job.wait(RUN_S) == "COMPLETED", job.log
-    assert re.search(rf"node {struck.node} \S+ does not answer", job.log), job.log
-    assert job.field("Restarts") == "1"
-    assert struck.node not in job.nodes
-    assert without_counts(rows(run)) == without_counts(rows(whole.folder / "run"))
-    for step in (1, 2, 3):
-        name = f"rollouts/step_{step}.jsonl"
-        assert (run / name).read_text() == (whole.folder / "run" / name).read_text()
-    assert cluster.leftovers() == []
-
-
 def test_a_node_that_the_doctor_refuses_is_left_out_and_a_cancelled_job_stays_cancelled(
     cluster: SlurmCluster, overrides: list[str]
 ) -> None:
@@ -202,17 +182,6 @@ def test_a_dead_worker_ends_the_try_names_itself_and_is_excluded_from_the_next(c
     job.until(lambda: job.field("ExcNodeList") == victim, 10)
     job.until_says("idle driver", READY_S, times=2)
     assert victim not in job.nodes
-    job.cancel()
-    assert job.wait(60) == "CANCELLED"
-
-
-def test_a_job_that_loses_the_node_of_its_script_starts_again_without_it(cluster: SlurmCluster) -> None:
-    job = cluster.submit("beheaded", CPU_JOB, BRORL_DRIVER=IDLE)
-    job.until_says("try 1, on", 60)
-    head = job.nodes[0]
-    cluster.power_off(head)
-    job.until_says("try 2, on", 300)
-    assert head not in job.nodes
     job.cancel()
     assert job.wait(60) == "CANCELLED"
 
