@@ -22,6 +22,7 @@ from nemo_brorl.cluster.ray_watch import (
     END_S,
     ESSENTIAL,
     LOOK_S,
+    START_S,
     RayWatch,
     children_but,
     end_processes,
@@ -47,6 +48,9 @@ SETTINGS = {"task_events_max_num_task_in_gcs": 1000}
 WHAT_IS_LOST = (
     "Ray's {} is gone (killed, or out of memory?), and with it engines and policy. "
     "The same command goes on from the last checkpoint"
+)
+TOO_LATE = (
+    f"Ray has not started after {START_S:.0f} s, though none of its processes is lost: the same command may succeed"
 )
 
 
@@ -148,7 +152,7 @@ class RayCluster:
         are not Ray's. Raises RayLostError after the last try."""
         for attempt in range(1, START_TRIES + 1):
             try:
-                with watched_start(before, lambda name: self._end_start(name, before)), self._marking():
+                with self._watched(before), self._marking():
                     ray.init(**self._options())
             except Exception as error:  # Ray raises bare ones
                 if not self._is_ours or not any(text in str(error) for text in LOST_AT_START):
@@ -162,6 +166,15 @@ class RayCluster:
                 log.warning("Ray did not start within its 30 s, or a process of it was lost: another try")
             else:
                 return
+
+    def _watched(self, before: Collection[psutil.Process]) -> AbstractContextManager[None]:
+        """A start that loses a process, or does not end, ends this process."""
+
+        def end(message: str) -> None:
+            self._processes = children_but(before)
+            self._end_process(message)
+
+        return watched_start(before, lambda name: end(WHAT_IS_LOST.format(name)), lambda: end(TOO_LATE))
 
     def _marking(self) -> AbstractContextManager[None]:
         return nullcontext() if self._reaper is None else self._reaper.marking()
@@ -188,14 +201,14 @@ class RayCluster:
             options["object_store_memory"] = CPU_OBJECT_STORE_BYTES
         return options
 
-    def _end_start(self, name: str, before: Collection[psutil.Process]) -> None:
-        self._processes = children_but(before)
-        self._end_run(name)
-
     def _end_run(self, name: str) -> None:
-        """End this process, and what Ray started, at once: the actors hold everything else, and are gone or cannot be
-        reached. What was saved is whole."""
-        sys.stderr.write(f"\nerror: {WHAT_IS_LOST.format(name)}\n")
+        """End this process: the actors hold everything else, and are gone or cannot be reached. What was saved is
+        whole."""
+        self._end_process(WHAT_IS_LOST.format(name))
+
+    def _end_process(self, message: str) -> None:
+        """End this process, and what Ray started, at once."""
+        sys.stderr.write(f"\nerror: {message}\n")
         sys.stderr.flush()
         end_processes(with_descendants(self._processes), 0.0)
         os._exit(LOST)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import psutil
@@ -17,6 +18,9 @@ LOOK_S = 1.0
 # After which a start that has lost a process is ended: Ray says so in less, and can be tried again, or ends this
 # process without a word after 60 s.
 PATIENCE_S = 45.0
+# After which one that has lost none is ended: a raylet that stood still meanwhile may leave this process waiting for an
+# answer that never comes.
+START_S = 150.0
 END_S = 10.0  # that processes have to end by themselves
 
 
@@ -55,11 +59,17 @@ class RayWatch:
 
 
 @contextlib.contextmanager
-def watched_start(before: Collection[psutil.Process], on_loss: Callable[[str], None]) -> Iterator[None]:
+def watched_start(
+    before: Collection[psutil.Process],
+    on_loss: Callable[[str], None],
+    on_late: Callable[[], None],
+) -> Iterator[None]:
     """Around Ray's start: `on_loss` is called with the name of an essential process that came and went, when the start
-    has not ended `PATIENCE_S` later. `before`: processes that are not Ray's."""
+    has not ended `PATIENCE_S` later, `on_late` when it has not ended after `START_S`. `before`: processes that are not
+    Ray's."""
     ended = threading.Event()
-    thread = threading.Thread(target=_look_at_start, args=(before, on_loss, ended), name="ray start watch", daemon=True)
+    watch = (before, on_loss, on_late, ended)
+    thread = threading.Thread(target=_look_at_start, args=watch, name="ray start watch", daemon=True)
     thread.start()
     try:
         yield
@@ -71,19 +81,23 @@ def watched_start(before: Collection[psutil.Process], on_loss: Callable[[str], N
 def _look_at_start(
     before: Collection[psutil.Process],
     on_loss: Callable[[str], None],
+    on_late: Callable[[], None],
     ended: threading.Event,
 ) -> None:
     names: dict[psutil.Process, str] = {}
+    ends_at = time.monotonic() + START_S
     while not ended.wait(LOOK_S):
         for process in children_but(before):
             name = name_of(process)
             if name in ESSENTIAL:
                 names[process] = name
-        for process, name in names.items():
-            if is_running(process):
-                continue
+        lost = [name for process, name in names.items() if not is_running(process)]
+        if lost:
             if not ended.wait(PATIENCE_S):
-                on_loss(name)
+                on_loss(lost[0])
+            return
+        if time.monotonic() > ends_at:
+            on_late()
             return
 
 

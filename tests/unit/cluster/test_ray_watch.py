@@ -61,7 +61,7 @@ def test_a_start_that_lost_a_process_is_ended_when_ray_is_silent_for_too_long(
     monkeypatch.setattr(ray_watch, "ESSENTIAL", ("sleep",))
     before = children_but([])
     lost: list[str] = []
-    with watched_start(before, lost.append):
+    with watched_start(before, lost.append, lambda: lost.append("late")):
         store = subprocess.Popen(["sleep", "60"])
         time.sleep(0.5)  # Ray's start, in which the watch sees the store
         assert lost == []
@@ -69,6 +69,18 @@ def test_a_start_that_lost_a_process_is_ended_when_ray_is_silent_for_too_long(
         store.wait()
         time.sleep(0.5)
     assert lost == expected
+
+
+@pytest.mark.parametrize(("start_s", "expected"), [(0.05, ["late"]), (60.0, [])])
+def test_a_start_that_lost_nothing_and_does_not_end_is_late(
+    monkeypatch: pytest.MonkeyPatch, start_s: float, expected: list[str]
+) -> None:
+    monkeypatch.setattr(ray_watch, "LOOK_S", 0.01)
+    monkeypatch.setattr(ray_watch, "START_S", start_s)
+    said: list[str] = []
+    with watched_start(children_but([]), said.append, lambda: said.append("late")):
+        time.sleep(0.5)
+    assert said == expected
 
 
 def test_ended_processes_leave_none_of_their_children(sleeper: subprocess.Popen[bytes]) -> None:
