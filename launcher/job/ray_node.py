@@ -30,6 +30,9 @@ SWEEP_S = 2.0  # for what it leaves behind, asked to end, and then killed
 KNOCK_S = 0.2  # between two looks whether the head is there
 KNOCK_TIMEOUT_S = 5.0
 TAIL = 15  # lines of a log that are shown
+# Ray's own words when 30 s, which nothing can change, were too short for a busy node
+TOO_SLOW = b"timed out during startup"
+START_TRIES = 3
 # <sys/prctl.h>: orphans below this process become its children, so that none is lost sight of
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -131,25 +134,42 @@ class RayNode:
             time.sleep(KNOCK_S)
 
     def run(self, command: Sequence[str]) -> int:
-        """Until Ray ends. Returns the exit code of this step."""
+        """Until Ray ends. Where it was too slow to start, it is started again. Returns the exit code of this step."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        with (self.logs / f"ray_{self.name}.log").open("ab") as log:
+        for number in range(1, START_TRIES + 1):
+            code, said = self._run_once(command)
+            if self.is_asked_to_end:
+                return 0
+            if TOO_SLOW not in said or number == START_TRIES:
+                break
+            sys.stderr.write(f"{self.name}: Ray did not start within its own 30 s (try {number} of {START_TRIES})\n")
+            sys.stderr.flush()
+            self._clear()
+        tell(f"dead {self.name} Ray ended by itself with exit code {code}")
+        self._show_logs()
+        return 1
+
+    def _run_once(self, command: Sequence[str]) -> tuple[int, bytes]:
+        """Ray's exit code and what it has written."""
+        path = self.logs / f"ray_{self.name}.log"
+        with path.open("ab") as log:
+            begins_at = log.tell()
             # In a session of its own: srun hands signals on to the whole process group, and Ray's are to be ended in
             # order.
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
             if self.is_asked_to_end:
                 self.process.terminate()
             code = self.process.wait()
-        if self.is_asked_to_end:
-            return 0
-        tell(f"dead {self.name} Ray ended by itself with exit code {code}")
-        self._show_logs()
-        return 1
+        return code, path.read_bytes()[begins_at:]
 
-    def __exit__(self, *exception: object) -> None:
+    def _clear(self) -> None:
+        """End what Ray has started and left, and delete its folder."""
         for signal_number, seconds in ((signal.SIGTERM, SWEEP_S), (signal.SIGKILL, SWEEP_S)):
             end_descendants(signal_number, seconds)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __exit__(self, *exception: object) -> None:
+        self._clear()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """End Ray; `run` then returns. Ray is given its time first, as it knows its own processes best; then the alarm

@@ -108,7 +108,7 @@ class Struck:
 
 
 def stop_engine(scene: Scene, node: str) -> None:
-    """The node's engine will not take new weights."""
+    """The node's engine will not start, or take new weights."""
     scene.job.cluster.stop_process(node, "RolloutEngine")
 
 
@@ -149,9 +149,9 @@ STRIKES = {
     "doctor": Strike("doctor", named_s=240.0),
     "ray": Strike("watch"),
     "policy start": Strike("policy start"),
-    "engines start": Strike("engines start"),
-    "first validation": Strike("validate"),
-    "resume": Strike("policy load"),
+    "engines start": Strike("engines start", before="policy start", lengthen=stop_engine),
+    "first validation": Strike("validate", before="engines start", lengthen=hold_verifier, is_there=is_scoring),
+    "resume": Strike("policy load", rows=1, before="engines start", lengthen=stop_rank),
     "sampling": Strike("generate", rows=1),
     "scoring": Strike("generate", rows=1, before="generate", lengthen=hold_verifier, is_there=is_scoring),
     "update": Strike("policy update", rows=1),

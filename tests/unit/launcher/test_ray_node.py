@@ -1,0 +1,56 @@
+"""Ray on a node of a job: started again where it was too slow, and only there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from nemo_brorl.launcher.job.ray_node import RayNode
+
+with RayNode(sys.argv[1], Path(sys.argv[2])) as node:
+    code = node.run(["bash", "-c", sys.argv[3]])
+sys.exit(code)
+"""
+# What a try leaves behind: a process, whose id it notes in a file.
+LEAVE = "sleep 600 & echo $! >> {pids}"
+
+
+def run(folder: Path, ray: str) -> tuple[int, str, list[int]]:
+    """Exit code of the node, its events, and the ids of what its tries have left."""
+    pids = folder / "pids"
+    command = f"{LEAVE.format(pids=pids)}; {ray}"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, folder.name, str(folder / "logs"), command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, [int(line) for line in pids.read_text().split()]
+
+
+def test_ray_that_was_too_slow_is_started_again_once_all_it_left_is_gone(tmp_path: Path) -> None:
+    second = f"if [ $(wc -l < {tmp_path / 'pids'}) = 2 ]; then exit 3; fi"
+    first_is_gone = f"kill -0 $(head -1 {tmp_path / 'pids'}) && echo still there"
+    code, events, pids = run(tmp_path, f"{first_is_gone}; {second}; echo The node timed out during startup.; exit 1")
+    assert (code, len(pids)) == (1, 2)
+    assert events == f"dead {tmp_path.name} Ray ended by itself with exit code 3\n"
+    log = (tmp_path / "logs" / f"ray_{tmp_path.name}.log").read_text()
+    assert log.count("still there") == 1, "its own process, and not that of the try before"
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("ray", "tries"), [("echo no such address; exit 1", 1), ("echo timed out during startup; exit 4", 3)]
+)
+def test_ray_that_fails_otherwise_or_three_times_is_given_up(tmp_path: Path, ray: str, tries: int) -> None:
+    code, events, pids = run(tmp_path, ray)
+    assert (code, len(pids)) == (1, tries)
+    assert f"dead {tmp_path.name} Ray ended by itself with exit code" in events
