@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench.cipher_plain import HELD_OUT, ROLLOUTS, Questions, Run, are_right, chances, learn, sample
+from bench.cipher_plain import HELD_OUT, ROLLOUTS, Questions, Run, are_right, chances, sample
 from nemo_brorl.config.sections.rollouts import PoolConfig, PosteriorConfig
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.prompt_pool import PromptPool
@@ -38,8 +38,9 @@ from nemo_brorl.types import Prompt
 class Epochs:
     """The questions again and again, every time in another order; a prompt's payload has its place."""
 
-    def __init__(self, questions: Questions, seed: int) -> None:
+    def __init__(self, questions: Questions, places: range, seed: int) -> None:
         self.prompts = questions.prompts
+        self.places = torch.tensor(places)
         self.generator = torch.Generator().manual_seed(seed)
         self.order: list[int] = []
         self.num_taken = 0
@@ -47,7 +48,8 @@ class Epochs:
     def take(self, num: int) -> list[Prompt]:
         """The next `num` prompts."""
         while len(self.order) < num:
-            self.order += torch.randperm(len(self.prompts), generator=self.generator).tolist()
+            order = torch.randperm(len(self.places), generator=self.generator)
+            self.order += self.places[order].tolist()
         places, self.order = self.order[:num], self.order[num:]
         taken = []
         for place in places:
@@ -66,22 +68,31 @@ class Epochs:
 
 
 class PooledRun(Run):
-    """A run whose prompts come from the pool."""
+    """A run whose prompts come from the pool; of the questions at `places`, or all."""
 
     def __init__(
-        self, questions: Questions, size: int, seed: int, pool: PoolConfig, advantage: str = "maxrl", rate: float = 2e-4
+        self,
+        questions: Questions,
+        size: int,
+        seed: int,
+        pool: PoolConfig,
+        advantage: str = "maxrl",
+        rate: float = 2e-4,
+        places: range | None = None,
     ) -> None:
         super().__init__(questions, size, advantage, rate, seed)
         self.beliefs = SuccessPosterior(PosteriorConfig())
-        self.pool = PromptPool(pool, Epochs(questions, seed), self.beliefs, seed)
+        if places is None:
+            places = range(len(questions.answers))
+        self.pool = PromptPool(pool, Epochs(questions, places, seed), self.beliefs, seed)
         self.num_solved = 0  # rollouts of prompts that are right in 0.9 of them
 
     def unseen(self) -> Iterator[Tensor]:
         """None: the pool says what is asked."""
         return iter(())
 
-    def step(self) -> None:
-        """One update from 4,096 rollouts of the prompts that are asked."""
+    def sample_groups(self) -> tuple[Tensor, Tensor, Tensor]:
+        """4,096 rollouts of the prompts that are asked next."""
         self.pool.begin_step(self.size)
         asked = self.pool.take(ROLLOUTS // self.size)
         places = [prompt.payload["place"] for prompt in asked]
@@ -89,15 +100,13 @@ class PooledRun(Run):
         responses = sample(self.model, prompts, self.size, self.questions.end, self.generator)
         answers = [self.questions.answers[place] for place in places]
         rewards = are_right(responses, answers, self.size).view(len(asked), self.size)
-        weights = torch.tensor([prompt.weight for prompt in asked])
-        advantages = self.advantage(rewards) * weights[:, None]
-        learn(self.model, self.optimizer, prompts, responses, advantages, self.questions.end)
         self.note(asked, rewards)
+        weights = torch.tensor([prompt.weight for prompt in asked])
+        return prompts, responses, self.advantage(rewards) * weights[:, None]
 
     def note(self, asked: Sequence[Prompt], rewards: Tensor) -> None:
         """Counts, and what is believed of the prompts from now on."""
         self.num_sampled += rewards.numel()
-        self.num_updates += 1
         self.num_solved += int((rewards.mean(dim=1) >= 0.9).sum()) * self.size
         self.beliefs.forget()
         for prompt, successes in zip(asked, rewards.sum(dim=1).int().tolist(), strict=True):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
-from bench import cipher_chains, cipher_pool
+from bench import cipher_chains, cipher_plain, cipher_plateau, cipher_pool
 from bench.cipher_plain import MODEL, Questions, are_right, grpo, learn, log_probs, maxrl, sample, until_end
 from nemo_brorl.config.schema import DataConfig, PoolConfig
 from nemo_brorl.tasks.questions.sources import make_source
@@ -99,3 +99,28 @@ def test_the_pool_asks_solved_questions_once_and_then_the_others_alone(
     assert once == 10 * 8  # copies that were right in all of eight rollouts; the other two were in seven
     run.step()
     assert (run.num_sampled, run.num_solved) == (2 * 16 * 8, once)
+
+
+def test_a_run_filled_until_full_goes_on_from_the_same_place_and_counts_what_it_sampled(
+    solved_in_part: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cipher_pool, "ROLLOUTS", 4 * 8)  # four questions of eight rollouts at a time
+    monkeypatch.setattr(cipher_plain, "ROLLOUTS", 8)  # one group that disagrees fills a batch
+    questions = Questions(solved_in_part / "questions.jsonl", 16)
+    run = cipher_pool.PooledRun(questions, size=8, seed=1, pool=PoolConfig(), places=range(4))
+    asked = {prompt.payload["place"] for prompt in run.pool.prompts.take(8)}
+    assert asked == {0, 1, 2, 3}
+    run.filled_step(limit=32 * 100)
+    assert run.num_updates == 1 and run.num_sampled % 32 == 0
+    sampled = run.num_sampled
+    run.filled_step(limit=sampled)  # nothing is left to sample
+    assert (run.num_updates, run.num_sampled) == (1, sampled)
+
+
+def test_the_pupil_within_reach_is_right_about_four_digits_in_five_and_keeps_the_tags() -> None:
+    answer = [90, 1, 2, 3, 4, 5, 6, 91, END]
+    generator = torch.Generator().manual_seed(0)
+    written = [cipher_plateau.as_the_pupil(answer, list(range(10)), generator) for _ in range(500)]
+    assert all((row[0], row[-2:]) == (90, [91, END]) for row in written)
+    right = sum(row[place] == place for row in written for place in range(1, 7)) / 3000
+    assert abs(right - 0.82) < 0.03  # 0.8, and a tenth of the other fifth
