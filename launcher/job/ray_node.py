@@ -30,9 +30,10 @@ SWEEP_S = 2.0  # for what it leaves behind, asked to end, and then killed
 KNOCK_S = 0.2  # between two looks whether the head is there
 KNOCK_TIMEOUT_S = 5.0
 TAIL = 15  # lines of a log that are shown
-# Ray's own words when 30 s, which nothing can change, were too short for a busy node
-TOO_SLOW = b"timed out during startup"
-START_TRIES = 3
+# Ray's own words on a busy node, when 30 s, which nothing can change, were too short for it, and on one that came to a
+# head of which that was so
+TOO_SLOW = (b"timed out during startup", b"No node info found for head node")
+START_TRIES = 4
 # <sys/prctl.h>: orphans below this process become its children, so that none is lost sight of
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -59,9 +60,7 @@ def main(argv: Sequence[str]) -> int:
     if options.join is None:
         tell(f"up head {address}")
     with RayNode(node_name(), options.logs) as node:
-        if options.join is not None:
-            node.wait_for(options.join)
-        return node.run(ray_command(options, address, ports, node.folder))
+        return node.run(ray_command(options, address, ports, node.folder), options.join)
 
 
 def choose_address(interface: str, head: str | None, peer: str) -> str:
@@ -133,14 +132,18 @@ class RayNode:
                 return
             time.sleep(KNOCK_S)
 
-    def run(self, command: Sequence[str]) -> int:
-        """Until Ray ends. Where it was too slow to start, it is started again. Returns the exit code of this step."""
+    def run(self, command: Sequence[str], head: str | None = None) -> int:
+        """Until Ray ends. Where it was too slow to start, it is started again, once the head (HOST:PORT) listens.
+        Returns the exit code of this step."""
         self.logs.mkdir(parents=True, exist_ok=True)
         for number in range(1, START_TRIES + 1):
+            if head is not None:
+                self.wait_for(head)
             code, said = self._run_once(command)
             if self.is_asked_to_end:
                 return 0
-            if TOO_SLOW not in said or number == START_TRIES:
+            is_slow = any(text in said for text in TOO_SLOW)
+            if not is_slow or number == START_TRIES:
                 break
             sys.stderr.write(f"{self.name}: Ray did not start within its own 30 s (try {number} of {START_TRIES})\n")
             sys.stderr.flush()

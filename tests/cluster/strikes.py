@@ -1,7 +1,7 @@
 """Strikes against a node of a job that trains: seen to be in a stage, the job loses the node there.
 
 A stage that is too short to be seen is made to last by what goes wrong on machines: a process of the node stands still
-(SIGSTOP), its disk is slow, a verifier does not answer.
+(SIGSTOP), its disk is slow, a verifier does not answer; or by the driver (`watched_driver.py`).
 """
 
 from __future__ import annotations
@@ -112,11 +112,6 @@ def stop_engine(scene: Scene, node: str) -> None:
     scene.job.cluster.stop_process(node, "RolloutEngine")
 
 
-def stop_rank(scene: Scene, node: str) -> None:
-    """The node's policy rank will not take part in anything."""
-    scene.job.cluster.stop_process(node, "PolicyWorker")
-
-
 def slow_disk(scene: Scene, node: str) -> None:
     """The node's part of a checkpoint will take long."""
     disk = scene.job.cluster.folder / "nodes" / node / "tmp" / MACHINE
@@ -151,14 +146,14 @@ STRIKES = {
     "policy start": Strike("policy start"),
     "engines start": Strike("engines start", before="policy start", lengthen=stop_engine),
     "first validation": Strike("validate", before="engines start", lengthen=hold_verifier, is_there=is_scoring),
-    "resume": Strike("policy load", rows=1, before="engines start", lengthen=stop_rank),
+    "resume": Strike("policy load", rows=1),
     "sampling": Strike("generate", rows=1),
     "scoring": Strike("generate", rows=1, before="generate", lengthen=hold_verifier, is_there=is_scoring),
     "update": Strike("policy update", rows=1),
     "publish": Strike("publish", rows=1, before="policy update", lengthen=stop_engine),
     "checkpoint": Strike("", rows=3, before="policy update", lengthen=slow_disk, is_there=is_saving),
     "validation": Strike("validate", rows=2),
-    "export": Strike("policy export", rows=2, before="validate", lengthen=stop_rank),
+    "export": Strike("policy export", rows=2),
     "head: doctor": Strike("doctor", node=HEAD),
     "head: ray": Strike("watch", node=HEAD),
     "head: sampling": Strike("generate", rows=1, node=HEAD),
