@@ -104,6 +104,7 @@ class Struck:
     during: str = NOBODY
     later: str = ""  # the stage a moment after it
     at: float = 0.0  # time.monotonic()
+    log_before: int = 0  # characters of the job's log by then
     named_s: float | None = None  # from the strike until the job's log names the node
 
 
@@ -172,6 +173,7 @@ def strike(scene: Scene, strike: Strike, seconds: float) -> Struck:
     wait_until(lambda: (has_come(scene, strike.stage, strike.rows) and is_there(scene)) or scene.has_ended, seconds)
     if not scene.has_ended:
         struck.during = described(scene)
+        struck.log_before = len(scene.job.log)
         scene.job.cluster.power_off(struck.node)
         struck.at = time.monotonic()
         time.sleep(LATER_S)
@@ -196,8 +198,12 @@ def wait_for_name(struck: Struck, job: Job, seconds: float) -> None:
     """Note when the job's log names the node; without an end where the next try begins before, or it never does."""
     says = re.compile(rf"^brorl \S+ (node )?{struck.node}[ :]", re.MULTILINE)
     tries = job.log.count(", try ")
-    wait_until(lambda: bool(says.search(job.log)) or job.log.count(", try ") > tries or is_over(job), seconds)
-    if says.search(job.log):
+
+    def is_named() -> bool:
+        return bool(says.search(job.log, struck.log_before))
+
+    wait_until(lambda: is_named() or job.log.count(", try ") > tries or is_over(job), seconds)
+    if is_named():
         struck.named_s = time.monotonic() - struck.at
 
 
