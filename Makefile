@@ -12,14 +12,14 @@
 # make lint          ruff, mypy, the architecture test
 #
 # CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack,
-# WORKERS=4 runs that many test files at a time; FORK=1 forks the actors of tests from processes that have imported their libraries.
+# WORKERS=4 runs that many test files at a time; FORK=0 has Ray start the actors of tests, which else are forked.
 
 CONFIG ?= sums_cpu
 ARGS ?=
 KIND ?= cpu
 SEED ?= 1
 WORKERS ?= 2
-FORK ?= 0
+FORK ?= 1
 MKDOCS ?= .venv/bin/mkdocs
 PYTHON := .venv/bin/python
 

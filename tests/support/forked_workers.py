@@ -2,8 +2,9 @@
 engines, verifiers and stores, Megatron for policy ranks. A started one imports for ten seconds of a core.
 
 Ray starts a worker by `setup_worker.py`. `ask_for_worker.py` stands in for it, sends what it was given to such a
-process and stays until the worker ends. Only with BRORL_TESTS_FORK=1 (`make test FORK=1`), and commands that tests
-start with an interpreter of their own (`python -m nemo_brorl`) do not come here: Ray starts their actors itself.
+process and stays until the worker ends. Only with BRORL_TESTS_FORK=1, as `make test` has it unless FORK=0 is given.
+Ray itself starts the actors of commands with an interpreter of their own (`python -m nemo_brorl`), so those of the
+campaign and of jobs on the cluster.
 """
 
 from __future__ import annotations
