@@ -19,6 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     """Exit code: 0 when all faults were survived."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
     parser.add_argument("--faults", type=int, default=20)
+    parser.add_argument("--first", type=int, default=1, help="fault to begin with, where those before were tried")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no fault begins after so many")
     parser.add_argument("--seed", type=int, default=0, help="another one draws others")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=(), help="draw these alone", metavar="KIND")
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         for command in sorted({fault.command for fault in faults}):
             whole_s[command] = undisturbed(command, Path(scratch) / f"whole_{command}")
             say(f"{command}, undisturbed: {whole_s[command]:.0f} s")
-        for number, fault in enumerate(faults, start=1):
+        for number, fault in enumerate(faults[options.first - 1 :], start=options.first):
             if time.monotonic() > ends_at:
                 break
             whole = Path(scratch) / f"whole_{fault.command}"

@@ -7,7 +7,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,11 +115,12 @@ def stop(scene: Scene) -> str:
 
 def limit_files(scene: Scene) -> str:
     """No file of any of the run's processes grows beyond a few KiB from now on (RLIMIT_FSIZE: EFBIG)."""
-    processes = scene.command.processes()
-    for process in processes:
-        if process.is_running():
+    num_limited = 0
+    for process in scene.command.processes():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # it has ended, or is walled off from this one
             process.rlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, resource.RLIM_INFINITY))
-    return f"{len(processes)} processes"
+            num_limited += 1
+    return f"{num_limited} processes"
 
 
 def fill_disk(scene: Scene) -> str:
