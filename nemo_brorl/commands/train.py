@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_brorl.algorithm.check import check_functions
+from nemo_brorl.algorithm.train_batch import check_functions
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.load import CommandLine

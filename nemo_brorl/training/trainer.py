@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.reference_reset import ReferenceResets
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.derived import num_engines
@@ -24,7 +25,6 @@ from nemo_brorl.training.parity import alarms
 from nemo_brorl.training.parts import Parts
 from nemo_brorl.training.reward_alarms import RewardAlarms
 from nemo_brorl.training.run_folder import write_samples
-from nemo_brorl.training.step_plan import plan_step
 from nemo_brorl.training.step_row import StepRow
 from nemo_brorl.training.step_timeline import StepTimelines
 from nemo_brorl.training.store.record import step_record
