@@ -1,5 +1,4 @@
-"""Tables at the end of a run, and the row and the line of a step, made of metrics.
-"""
+"""Tables at the end of a run, and the row and the line of a step, made of metrics."""
 
 from __future__ import annotations
 
@@ -9,6 +8,10 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.ports import MetricSink
+
+PASS_AT_1 = "validation/pass_at_1"
+CURVE_WIDTH = 60  # characters of a bar that stands for 100 %
+STAGES = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
 
 
 class StepRow:
@@ -38,11 +41,6 @@ class StepRow:
         them all."""
         self.sink.write(step, self.metrics)
         self.metrics = {}
-
-
-PASS_AT_1 = "validation/pass_at_1"
-CURVE_WIDTH = 60  # characters of a bar that stands for 100 %
-STAGES = ("generate", "reward", "log_prob", "update", "sync", "validate", "save")
 
 
 def change_rows(before: Mapping[str, float], after: Mapping[str, float]) -> list[list[str]]:

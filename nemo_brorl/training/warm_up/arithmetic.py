@@ -1,5 +1,5 @@
-"""Arithmetic as a pupil with habits of error writes it: sums of several terms worked out step by step, numbers guessed or
-asked of a calculator.
+"""Arithmetic as a pupil with habits of error writes it: sums of several terms worked out step by step, and numbers that
+are guessed or asked of a calculator.
 
 `17 + 25 - 8` becomes `17+25=42-8=34`, as people note it down. A slip is carried on: the next step starts from the wrong
 number. Where each habit is drawn for itself, a sum of few steps without carries is usually right and one of many
