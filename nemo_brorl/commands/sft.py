@@ -31,11 +31,9 @@ from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.validation import Evaluator, result_header, result_rows
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.training.checkpoint import Checkpoints
-from nemo_brorl.training.run_folder import claim_run_folder
-from nemo_brorl.training.run_lock import locked
+from nemo_brorl.training.run_folder import claim_run_folder, locked
 from nemo_brorl.training.supervised.chat_files import read_examples
-from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
-from nemo_brorl.training.supervised.examples import Example
+from nemo_brorl.training.supervised.examples import Conversations, Example, stop_ids_of
 from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer
 from nemo_brorl.training.warm_up.arithmetic import Calls, Habits
 from nemo_brorl.training.warm_up.demonstrations import Demonstrations, tokenizer_texts
