@@ -8,9 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of, find_advantage, weigh_rare_successes
-from nemo_brorl.algorithm.credit import Float64, advantages_by_turn, returns_of
+from nemo_brorl.algorithm.partial_advantages import (
+    Float64,
+    WaveMembers,
+    advantages_by_turn,
+    advantages_by_wave,
+    returns_of,
+)
 from nemo_brorl.algorithm.reward_shaping import find_shaping, shaped_rewards
-from nemo_brorl.algorithm.wave_advantages import WaveMembers, advantages_by_wave
 from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig
 from nemo_brorl.core.components import is_import_path
 from nemo_brorl.types import Float32, Int64, ScoredGroup, TrainBatch
