@@ -26,8 +26,7 @@ from pathlib import Path
 from random import Random
 
 from nemo_brorl.config.sections.trainer import SftConfig
-from nemo_brorl.training.warm_up.initial_model import write_initial_model
-from nemo_brorl.training.warm_up.tokenizer import CHAT_TEMPLATE, build_tokenizer
+from nemo_brorl.training.warm_up.initial_model import CHAT_TEMPLATE, build_tokenizer, write_initial_model
 
 FAMILIES = "ABCDEFGH"
 DIGITS = "0123456789"

@@ -16,8 +16,7 @@ from pathlib import Path
 from random import Random
 
 from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
-from nemo_brorl.tasks.environments.protocol import Action, Environment, Step, Task
-from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
+from nemo_brorl.tasks.environments.protocol import Action, Environment, EpisodeOutcome, EpisodeStep, Step, Task
 
 TROUBLED = "bench.episodes:Troubled"
 MIB = 2**20

@@ -20,7 +20,7 @@ from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.generation.transport import RayTransport
 from nemo_brorl.ports import Forecast
-from nemo_brorl.tasks.scoring.repetition import response_keys
+from nemo_brorl.tasks.scoring.response_arrays import response_keys
 from nemo_brorl.tasks.scoring.turns import Judged, ResponseScores
 from nemo_brorl.types import ChunkArrays, EngineStats, Prompt, RolloutChunk, RolloutRequest
 

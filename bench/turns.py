@@ -36,7 +36,7 @@ from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.metrics import generation_metrics
 from nemo_brorl.rollouts.sampler import RolloutStream, Sampler
-from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
+from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.scoring.pool import scored_chunk
 from nemo_brorl.tasks.scoring.turns import TurnJudge
 from nemo_brorl.types import Prompt, RolloutChunk, RolloutRequest, Sampling, ScoredChunk

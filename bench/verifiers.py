@@ -34,7 +34,7 @@ from nemo_brorl.tasks.scoring.pool import VerifierPool
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS
-from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
+from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=128)

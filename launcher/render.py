@@ -1,19 +1,31 @@
-"""`brorl render` makes a job script of a configuration, with its settings and its code frozen in the run folder."""
+"""`brorl render` makes a job script of a configuration, with its settings and its code frozen in the run folder. Before
+anything is written, every check there is has passed, in the order of their price."""
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nemo_brorl.config.derived import num_gpus, time_limit_s
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.model_rules import check_model_rules
+from nemo_brorl.config.same_run import check_same_run
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
+from nemo_brorl.launcher import slurm
 from nemo_brorl.launcher.cloud import KINDS, cloud_job, rendered
-from nemo_brorl.launcher.code_snapshot import CodeSnapshot, code_root
+from nemo_brorl.launcher.code_snapshot import CodeSnapshot, Revision, code_root
 from nemo_brorl.launcher.command_line import JobRequest, job_parser, read_request
-from nemo_brorl.launcher.frozen import freeze, shell_command
-from nemo_brorl.launcher.live import refuse_live
-from nemo_brorl.launcher.prepare import Prepared, check_job, check_plan, read_job
-from nemo_brorl.launcher.site import load_site
+from nemo_brorl.launcher.find_run import refuse_live
+from nemo_brorl.launcher.frozen import Folders, absolute_paths, check_yaml, freeze, shell_command
+from nemo_brorl.launcher.job.script import JobPlan, check_name, job_script
+from nemo_brorl.launcher.planner.hardware import gpu_hardware
+from nemo_brorl.launcher.planner.plan import make_plan
+from nemo_brorl.launcher.planner.proposals import advice
+from nemo_brorl.launcher.site import Site, load_site, seconds_of
 
 EXAMPLES = """examples:
   brorl render --config-name brorl_64gpu --site mine --dry-run
@@ -77,3 +89,113 @@ def make_job(request: JobRequest, is_dry: bool) -> Prepared:
             command = shell_command(request.arguments, Path.cwd())
             freeze(job.folders, job.config, code, prepared.script, command)
     return prepared
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that was found to be in order, as far as can be said from here."""
+
+    job: JobPlan
+    script: str
+    notes: tuple[str, ...]  # for the person who asked
+
+
+def read_job(request: JobRequest) -> JobPlan:
+    """The job that is asked for, its settings checked. Raises ConfigError, ModelError or CheckpointError."""
+    config = absolute_paths(load_config(request.config_name, request.overrides, request.config_path), Path.cwd())
+    site = load_site(request.site_name, request.site_settings)
+    folders = Folders(Path(config.exp_manager.explicit_log_dir))
+    check_name(folders.run)
+    check_yaml(config)
+    if not config.exp_manager.resume_if_exists:
+        raise ConfigError(
+            "exp_manager.resume_if_exists=false would keep a requeued job from going on with its own run: leave it "
+            "true, and choose a new exp_manager.explicit_log_dir for a new run"
+        )
+    if site.container is None or Path(config.policy.model).is_dir():
+        check_model_rules(config)
+    check_same_run(config)
+    interpreter = site.python or (None if site.container else sys.executable)
+    return JobPlan(folders, config, site, interpreter, Revision(None))
+
+
+def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared:
+    """Ask the planner, git and Slurm. Raises ConfigError for code that must not be frozen, ResourceError for a job that
+    cannot run."""
+    notes = list(_unseen_paths(job.config, job.site))
+    if request.needs_clean and (code.revision.changed or code.revision.commit is None):
+        raise ConfigError(
+            f"--require-clean: the code is {code.revision}: commit it, or leave the option out to freeze it as it is"
+        )
+    if code.revision.changed:
+        notes.append(f"the code differs from its commit and is frozen as it is: {code.revision}")
+    limit_s = time_limit_s(job.config)
+    if limit_s is not None and limit_s < seconds_of(job.site.time) - job.site.signal_s:
+        notes.append(
+            f"trainer.time_limit={job.config.trainer.time_limit} ends each job before its time of {job.site.time}:"
+            " write trainer.time_limit=null to use all of it"
+        )
+    if request.with_plan:
+        notes += check_plan(job.config, job.site, request)
+    job = replace(job, revision=code.revision)
+    script = job_script(job)
+    if request.with_test and slurm.has_slurm():
+        notes.append(_ask_slurm(job.site, script))
+    return Prepared(job, script, tuple(notes))
+
+
+def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str]:
+    """What the planner says of a run on GPUs. Raises ResourceError when it does not fit; the message says how to find
+    what would."""
+    if num_gpus(config) == 0:
+        return []  # `check_memory` looks at the machine itself when the run starts
+    hardware = gpu_hardware(
+        site.gpu_kind, config.trainer.num_nodes, config.trainer.gpus_per_node, site.gpu_memory_gib, site.host_memory_gib
+    )
+    try:
+        plan = make_plan(config, hardware)
+    except ModelError as error:
+        return [f"not planned: {error}"]
+    if not plan.fits:
+        path = [] if request.config_path is None else ["--config-path", str(request.config_path)]
+        command = shlex.join(["plan", "--config-name", request.config_name, *path, *request.overrides])
+        raise ResourceError(
+            f"this run does not fit: {plan.refusal}; {advice(plan)}. `brorl {command}` has the terms; `--no-plan` goes "
+            "on all the same"
+        )
+    return [plan.summary()]
+
+
+def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
+    """Paths of the settings that the container does not see."""
+    if site.container is None:
+        return
+    paths = {"policy.model": config.policy.model}
+    paths["data.path"] = config.data.path or ""
+    paths["data.held_out_path"] = config.data.held_out_path or ""
+    for index, domain in enumerate(config.data.domains):
+        paths[f"data.domains.{index}.path"] = domain.path or ""
+        paths[f"data.domains.{index}.held_out_path"] = domain.held_out_path or ""
+    mounted = []  # folders as the container sees them
+    for mount in site.mounts:
+        outside, _, rest = mount.partition(":")
+        mounted.append(rest.partition(":")[0] or outside)
+    for name, value in paths.items():
+        if value.startswith("/") and not any(Path(value).is_relative_to(folder) for folder in mounted):
+            yield (
+                f"{name}={value} is under none of the mounts: the job sees it only if the image has it (--mount "
+                f"{Path(value).parent})"
+            )
+
+
+def _ask_slurm(site: Site, script: str) -> str:
+    """What Slurm says to the job, without running it. Raises ConfigError or ResourceError when it would not take it."""
+    try:
+        known = slurm.partitions()
+        wanted = filter(None, (site.partition or "").split(","))
+        unknown = [name for name in wanted if name not in known]
+        if known and unknown:
+            raise ConfigError(f"partition={','.join(unknown)}: this cluster has {', '.join(known)}")
+        return f"Slurm would take it: {slurm.test_only(script)}"
+    except slurm.UnreachableError as error:
+        return f"Slurm could not be asked whether it takes the job: {error}"

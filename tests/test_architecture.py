@@ -31,7 +31,7 @@ OWNERS = {
     "vllm": "generation",
     "nemo": "commands/nemo_app.py",
     "lightning": "commands/nemo_app.py",
-    "matplotlib": "commands/figures",
+    "matplotlib": "commands/figures.py",
 }
 # Planning code answers at once: torch is not imported here, not even inside a function.
 TORCH_FREE = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.cluster_model.cluster import ClusterResult
-from nemo_brorl.commands.figures.style import COLOURS, panels, save
+from nemo_brorl.commands.figures import COLOURS, panels, save
 
 Curve = Sequence[tuple[int, ClusterResult]]  # (engines, what came of it)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_brorl.commands.figures.style import COLOURS, panels, save
+from nemo_brorl.commands.figures import COLOURS, panels, save
 
 Curve = NDArray[np.float64]
 Table = tuple[list[str], list[list[str]]]

@@ -57,8 +57,7 @@ class Pair:
 @contextmanager
 def start(config: BroRLConfig, engine_model: Path, policy_model: Path | None = None) -> Iterator[Pair]:
     """Ray and the actors, engine first; all gone afterwards."""
-    from nemo_brorl.cluster.process_placement import Places
-    from nemo_brorl.config.device_plan import plan_roles
+    from nemo_brorl.cluster.process_placement import Places, plan_roles
 
     cpu = {} if config.trainer.gpus_per_node else {"num_cpus": 2, "num_gpus": 0}
     ray.init(include_dashboard=False, logging_level="ERROR", object_store_memory=8 * GIB if not cpu else GIB, **cpu)

@@ -22,8 +22,7 @@ from bench.instructions import ifbench_forms, ifbench_words, ifeval, official
 from bench.instructions.named import PAID, ZERO, reason
 from bench.instructions.prose import GENERIC, dressed
 from nemo_brorl.tasks.verifiers.ifeval.constraints import CONSTRAINTS
-from nemo_brorl.tasks.verifiers.ifeval.instruction_following import score, versions
-from nemo_brorl.tasks.verifiers.ifeval.instructions import INSTRUCTIONS
+from nemo_brorl.tasks.verifiers.ifeval.instruction_following import INSTRUCTIONS, score, versions
 
 BUILDERS = {**ifeval.BUILDERS, **ifbench_words.BUILDERS, **ifbench_forms.BUILDERS}
 

@@ -22,8 +22,14 @@ from pathlib import Path
 from types import FrameType
 
 from nemo_brorl.core.errors import USER_ERROR
-from nemo_brorl.launcher.job.addresses import address_of, interface_address, own_address
-from nemo_brorl.launcher.job.ray_ports import NUM_PORTS, RayPorts, check_ports
+from nemo_brorl.launcher.job.ray_ports import (
+    NUM_PORTS,
+    RayPorts,
+    address_of,
+    check_ports,
+    interface_address,
+    own_address,
+)
 
 STOP_S = 8  # for `ray start --block` to end its processes
 SWEEP_S = 2.0  # for what it leaves behind, asked to end, and then killed

@@ -8,7 +8,7 @@ the policy's, *generate* for the engines'.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -16,7 +16,6 @@ from nemo_brorl.config.derived import engine_batch_tokens, gpu_share, max_num_se
 from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.launcher.planner.device_memory import MOMENTS, DeviceMemory, Term, engine_term, term
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.model_cost import Cut, key_value_bytes, rank_parameters
 from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES, activation_bytes, backward_bytes, policy_bytes
@@ -29,6 +28,59 @@ ENGINE_CONTEXT = 0.8  # CUDA context and workspaces of an engine, beyond its sha
 CUDA_GRAPHS = 1.0  # of an engine, beyond its share, unless generation.enforce_eager
 SLEEP_RESIDUAL = 0.5  # of a sleeping engine, beside its context and graphs
 FRAGMENTATION = 0.05  # of activations and what a backward pass holds, that the allocator cannot use
+MOMENTS = ("start", "generate", "update", "publish")
+
+
+@dataclass(frozen=True)
+class Term:
+    """One use of memory."""
+
+    name: str
+    gib: Mapping[str, float]  # by moment; those that are not there: 0
+    note: str
+    role: str = "policy"  # whose it is: policy, engine
+
+    def at(self, moment: str) -> float:
+        return self.gib.get(moment, 0.0)
+
+
+def term(name: str, note: str, **gib: float) -> Term:
+    """One of the policy's terms by its moments."""
+    return Term(name, MappingProxyType(dict(gib)), note)
+
+
+def engine_term(name: str, note: str, **gib: float) -> Term:
+    """One of an engine's."""
+    return Term(name, MappingProxyType(dict(gib)), note, role="engine")
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Memory of a GPU by what it holds."""
+
+    role: str  # "GPU", or with roles on devices of their own "policy GPU", "engine GPU"
+    terms: tuple[Term, ...]
+    capacity_gib: float
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        return tuple(moment for moment in MOMENTS if self.peak(moment) > 0)
+
+    def peak(self, moment: str, role: str | None = None) -> float:
+        """GiB at a moment, of everything or of one role."""
+        return sum(term.at(moment) for term in self.terms if role in (None, term.role))
+
+    @property
+    def worst(self) -> str:
+        """The moment that needs most."""
+        return max(MOMENTS, key=self.peak)
+
+    @property
+    def fits(self) -> bool:
+        return self.peak(self.worst) <= self.capacity_gib
+
+    def largest(self, moment: str) -> Term:
+        return max(self.terms, key=lambda term: term.at(moment))
 
 
 def bucket_gib(config: BroRLConfig, shape: ModelShape) -> float:

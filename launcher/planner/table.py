@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nemo_brorl.core.console import Console
-from nemo_brorl.launcher.planner.device_memory import DeviceMemory
+from nemo_brorl.launcher.planner.memory_plan import DeviceMemory
 from nemo_brorl.launcher.planner.plan import Plan
 from nemo_brorl.launcher.planner.proposals import Proposal
 from nemo_brorl.launcher.planner.step_time import StepTime

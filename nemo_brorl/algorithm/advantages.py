@@ -2,6 +2,8 @@
 
 `algorithm.advantage` names one of `ADVANTAGES`, or a function of your own as `package.module:function`
 (docs/extending.md).
+
+Rewards say something where rollouts of a group disagree; dynamic sampling and packing ask for that here.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_brorl.algorithm.subsets import share_within
+from nemo_brorl.algorithm.pass_at_k import share_within
 from nemo_brorl.config.schema import AlgorithmConfig
 from nemo_brorl.core.components import find_function, is_import_path, with_params
 from nemo_brorl.core.errors import TrainingError
 from nemo_brorl.types import SUCCESS_REWARD, Bool, Float32, Int32, Int64
 
 EPSILON = 1e-8  # keeps a division by a vanishing deviation finite
+EQUAL = 1e-6  # rewards that differ by less are the same
 
 Float64 = NDArray[np.float64]
 
@@ -40,6 +43,15 @@ class GroupRewards:
     def is_correct(self) -> Bool:  # [N]
         """By the raw reward: shaping may take a correct answer far below SUCCESS_REWARD."""
         return self.raw >= SUCCESS_REWARD
+
+
+def disagree(rewards: Float32, min_range: float) -> bool:
+    """Whether the best and the worst of these raw rewards differ, by at least `min_range`. Their standard deviation
+    would not be zero for 512 equal rewards of 0.3."""
+    least_range = max(min_range - EQUAL, EQUAL)
+    if not len(rewards):
+        return False
+    return float(rewards.max()) - float(rewards.min()) > least_range
 
 
 Advantage = Callable[[Sequence[GroupRewards], AlgorithmConfig], list[Float32]]  # one [N] array per group

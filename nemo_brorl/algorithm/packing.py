@@ -8,6 +8,8 @@ guarantees.
 
 Every mini-batch takes an equal share of every group (stratified, seeded): with few prompts and a large N, a mini-batch
 of whole groups would step on one prompt after the other.
+
+`plan_step` lays out a step's update by the settings, for the loop and for whoever learns from a stored step again.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nemo_brorl.algorithm.informative import disagree
+from nemo_brorl.algorithm.advantages import disagree
 from nemo_brorl.algorithm.shared_turns import Item, Levels, Run, levels_of
+from nemo_brorl.config.derived import micro_batch_tokens
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import (
     Int32,
     Int64,
@@ -90,6 +94,31 @@ def plan_update(
     )
     mini_batches = tuple(packer.pack(items, data_parallel_size) for items in parts)
     return UpdatePlan(version, objective, learning_rate, tuple(groups), mini_batches, batch.loss_scale)
+
+
+SEED_STRIDE = 1_000_003  # between the seeds of two runs' steps
+
+
+def plan_step(
+    batch: TrainBatch,
+    config: BroRLConfig,
+    step: int,
+    version: int,
+    learning_rate: float,
+    data_parallel_size: int,
+) -> UpdatePlan:
+    """Plan of step `step`, counted from 1, that makes weights `version`. The same step has the same plan."""
+    return plan_update(
+        batch,
+        num_mini_batches=config.algorithm.num_mini_batches,
+        data_parallel_size=data_parallel_size,
+        token_budget=micro_batch_tokens(config) * config.policy.context_parallel_size,
+        sharing=Sharing(config.policy.shared_prompt, config.policy.least_shared_tokens),
+        version=version,
+        learning_rate=learning_rate,
+        objective=config.algorithm.loss,
+        seed=config.trainer.seed * SEED_STRIDE + step - 1,
+    )
 
 
 def stratify(rollouts: Sequence[Sequence[int] | Int64], num_parts: int, seed: int) -> list[list[Item]]:

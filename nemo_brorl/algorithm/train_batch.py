@@ -1,5 +1,5 @@
 """The batch that is learnt from, made of informative groups: rewards are shaped, rollouts chosen, advantages computed,
-in this order."""
+in this order. The functions that settings name for it are checked before anything is started."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of, weigh_rare_successes
-from nemo_brorl.algorithm.credit import Float64, advantages_by_turn, returns_of
+from nemo_brorl.algorithm.advantages import GroupRewards, advantages_of, find_advantage, weigh_rare_successes
+from nemo_brorl.algorithm.partial_advantages import (
+    Float64,
+    WaveMembers,
+    advantages_by_turn,
+    advantages_by_wave,
+    returns_of,
+)
 from nemo_brorl.algorithm.reward_shaping import find_shaping, shaped_rewards
-from nemo_brorl.algorithm.wave_advantages import WaveMembers, advantages_by_wave
 from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig
+from nemo_brorl.core.components import is_import_path
 from nemo_brorl.types import Float32, Int64, ScoredGroup, TrainBatch
 
 
@@ -148,3 +154,15 @@ def max_variance_subset(rewards: Float32, size: int) -> Int64:
     best = int(np.argmax(np.round(variances, 12)))
     chosen = np.concatenate([order[: size - best], order[num - best :]])
     return np.sort(chosen)
+
+
+def check_functions(config: BroRLConfig) -> None:
+    """Import a user's own advantage, loss and reward shaping and fill in their parameters. Raises ConfigError."""
+    algorithm = config.algorithm
+    find_advantage(algorithm)
+    find_shaping(config.rewards.shaping)
+    if is_import_path(algorithm.loss) or algorithm.loss_params:
+        # imports torch, two seconds: not for a loss that is known to be there
+        from nemo_brorl.algorithm.losses import find_loss
+
+        find_loss(algorithm.loss, algorithm)

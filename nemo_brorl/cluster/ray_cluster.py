@@ -1,10 +1,13 @@
-"""Ray cluster, started and ended by us, or the running one named by RAY_ADDRESS."""
+"""Ray cluster, started and ended by us, or the running one named by RAY_ADDRESS; what ended clusters left on this
+machine is removed."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
+import shutil
 import stat
 import sys
 import time
@@ -17,7 +20,6 @@ from typing import Any
 import psutil
 import ray
 
-from nemo_brorl.cluster.ray_sessions import remove_old_sessions
 from nemo_brorl.cluster.ray_watch import (
     END_S,
     ESSENTIAL,
@@ -45,6 +47,8 @@ START_TRIES = 3
 LOST_AT_START = ("node timed out during startup", "Failed to start GCS")
 # Calls of actors that its control store keeps for Ray's own tools: some KiB each, and 100,000 unless told otherwise.
 SETTINGS = {"task_events_max_num_task_in_gcs": 1000}
+KEPT = 10  # sessions of processes that are gone, for whoever looks for the logs of a run that failed
+SESSION = re.compile(r"session_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+_(?P<process>\d+)")
 WHAT_IS_LOST = (
     "Ray's {} is gone (killed, or out of memory?), and with it engines and policy. "
     "The same command goes on from the last checkpoint"
@@ -227,3 +231,22 @@ def private_folder() -> Path:
             "your own with a short path"
         )
     return folder
+
+
+def remove_old_sessions(folder: Path, kept: int = KEPT) -> list[Path]:
+    """Remove what ended sessions left in Ray's `folder`, but for the `kept` youngest. Returns what was removed.
+
+    A session's name begins with the time of its start and ends with the process that started it: while that process
+    runs, or another one has its number, the folder stays.
+    """
+    if not folder.is_dir():
+        return []
+    ended = []
+    for path in sorted(folder.iterdir()):
+        name = SESSION.fullmatch(path.name)
+        if name and not path.is_symlink() and not psutil.pid_exists(int(name["process"])):
+            ended.append(path)
+    removed = ended[: max(0, len(ended) - kept)]
+    for path in removed:
+        shutil.rmtree(path, ignore_errors=True)  # another run may be removing it
+    return removed

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_brorl.cluster.doctor.examination import examine_node
+from nemo_brorl.cluster.doctor import data_files, gpus, machine, model_files, sandboxes, versions
 from nemo_brorl.cluster.doctor.job import Verdict, Wanted, examine_job
 from nemo_brorl.cluster.doctor.node_rank import NodeRank, here, in_job, own_name
 from nemo_brorl.cluster.doctor.report import (
@@ -36,6 +36,7 @@ from nemo_brorl.cluster.doctor.report import (
 )
 from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.load import CommandLine, load_config, parse_command_line
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import BroRLError, ConfigError
 
@@ -66,6 +67,31 @@ def main(argv: Sequence[str]) -> int:
     if this.is_first or not verdict.has_joined:
         show(verdict, this.size)
     return 0 if verdict.is_ok else REFUSED
+
+
+def examine_node(
+    config: BroRLConfig,
+    this: NodeRank,
+    ports: Sequence[int],
+) -> NodeReport:
+    """Report of this node. Takes about ten seconds where nothing is wrong; everything in it has a deadline."""
+    model, shape = model_files.check_model(config)
+    checks = [machine.check_python()]
+    checks += machine.check_nodes(config, this.size)
+    checks += versions.check_packages(config)
+    if num_gpus(config) > 0:
+        checks += gpus.check_gpus(config)
+        checks.append(machine.check_compiler())
+    checks.append(machine.check_memory(config, shape))
+    checks += machine.check_disks(config, shape)
+    checks += machine.check_limits(config)
+    if ports:
+        checks.append(machine.check_ports(ports))
+    checks.append(model)
+    checks += data_files.check_data(config)
+    checks += data_files.check_constants(config)
+    checks += sandboxes.check_sandbox(config)
+    return NodeReport(this.node, checks, versions.facts())
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

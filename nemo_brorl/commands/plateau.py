@@ -12,7 +12,7 @@ from nemo_brorl.config.schema import PlateauConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, DataError
 from nemo_brorl.core.metric_sinks import read_metrics
-from nemo_brorl.rollouts.plateau import PlateauDetector, trend
+from nemo_brorl.rollouts.schedule import PlateauDetector, trend
 
 SCORE = "validation/pass_at_1"
 

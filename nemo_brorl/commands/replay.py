@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.algorithm.check import check_functions
+from nemo_brorl.algorithm.train_batch import check_functions
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.memory import check_memory
 from nemo_brorl.config.model_rules import check_model_rules

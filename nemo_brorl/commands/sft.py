@@ -31,18 +31,14 @@ from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.validation import Evaluator, result_header, result_rows
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.training.checkpoint import Checkpoints
-from nemo_brorl.training.run_folder import claim_run_folder
-from nemo_brorl.training.run_lock import locked
+from nemo_brorl.training.run_folder import claim_run_folder, locked
 from nemo_brorl.training.supervised.chat_files import read_examples
-from nemo_brorl.training.supervised.conversations import Conversations, stop_ids_of
-from nemo_brorl.training.supervised.examples import Example
+from nemo_brorl.training.supervised.examples import Conversations, Example, stop_ids_of
 from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer
-from nemo_brorl.training.warm_up.called_tools import Calls
+from nemo_brorl.training.warm_up.arithmetic import Calls, Habits
 from nemo_brorl.training.warm_up.demonstrations import Demonstrations, tokenizer_texts
-from nemo_brorl.training.warm_up.initial_model import write_initial_model
-from nemo_brorl.training.warm_up.tokenizer import CHAT_TEMPLATE, TOOL_TEMPLATE, build_tokenizer
+from nemo_brorl.training.warm_up.initial_model import CHAT_TEMPLATE, TOOL_TEMPLATE, build_tokenizer, write_initial_model
 from nemo_brorl.training.warm_up.trainer import WarmUpResult, fingerprint, finish, is_cached, warm_up
-from nemo_brorl.training.warm_up.worked_sums import Habits
 
 TOKENIZER_QUESTIONS = 4000  # that the small tokenizer learns its merges from
 DEMONSTRATION_SEED_OFFSET = 1000  # other questions than those that training begins with

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.algorithm.theory.simulator import PAPER_SIZES, Measurement, Simulation, ablations, equal_draws, run
-from nemo_brorl.commands.figures.simulation import draw_equal_draws, draw_q, draw_three_panels
+from nemo_brorl.commands.figures import draw_equal_draws, draw_q, draw_three_panels
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, ConfigError
 

@@ -146,7 +146,7 @@ def draw(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
     curves = curves_of(rows_of)
     if not curves:
         return False
-    from nemo_brorl.commands.figures.style import add_legend, colour_of, panels, save
+    from nemo_brorl.commands.figures import add_legend, colour_of, panels, save
 
     figure, axes = panels(len(UNITS), ["held-out pass@1, %"] * len(UNITS), "")
     for axis, unit in zip(axes, UNITS, strict=True):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_brorl.algorithm.check import check_functions
+from nemo_brorl.algorithm.train_batch import check_functions
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.load import CommandLine
@@ -19,8 +19,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.metric_sinks import JsonlSink, MetricFan, read_metrics
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.core.timeline import Timeline
-from nemo_brorl.training.run_folder import claim_run_folder
-from nemo_brorl.training.run_lock import locked
+from nemo_brorl.training.run_folder import claim_run_folder, locked
 from nemo_brorl.training.tables import change_rows, curve_lines, sampling_line, time_rows
 from nemo_brorl.training.trainer import BroRLTrainer
 

@@ -23,7 +23,7 @@ from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.tasks.questions.answer_format import place_of_answer
+from nemo_brorl.tasks.questions.stream import place_of_answer
 from nemo_brorl.tasks.verifiers.answer import last_answer, read_answer
 from nemo_brorl.tasks.verifiers.math.answer import find_answer, place_of
 from nemo_brorl.tasks.verifiers.payload import accepted_answers

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nemo_brorl.algorithm.pass_at_k import constant_pass_at_1, mean_pass_at_k, standard_error
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.evaluation.pass_at_k import constant_pass_at_1, mean_pass_at_k, standard_error
 from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.tasks.verifiers.payload import reference_text

@@ -1,9 +1,14 @@
-"""Messages between the driver and an engine about one chunk, and what makes an answer wrong. Imports neither torch nor
-vllm."""
+"""Messages between the driver and an engine about chunks: requests, answers and what makes one wrong, and reports of
+progress. Imports neither torch nor vllm.
+
+When an engine tells the driver how far its chunks are is one rule for the engines and for the model of a cluster; the
+caller has the clock.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +17,7 @@ from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.types import Bool, ChunkArrays, Int32, Int64, PartialRollouts, Period, RolloutRequest
 
 LOG_PROB_SLACK = 1e-4  # a log-probability may be this far above 0 by rounding
+SHORTEST_S = 0.25  # between two reports, however fast rollouts end
 
 
 @dataclass(frozen=True)
@@ -149,3 +155,76 @@ def check_lengths(requests: Sequence[RolloutRequest], max_model_len: int | None)
                 f"prompt {uid} is resumed after {longest} tokens and may be answered with {num_response}; "
                 f"write at least {longest + 1}"
             )
+
+
+class ReportTimes:
+    """A report is due once `every` rollouts have ended since anything was told, but not sooner than `SHORTEST_S` after
+    that, or when `within_s` have passed. Only an engine with work reports; its time begins when it gets some."""
+
+    def __init__(self, every: int, within_s: float) -> None:
+        self.every = every
+        self.within_s = within_s
+        self._num_untold = 0  # rollouts
+        self._told_at = 0.0
+
+    def note_ended(self, num: int = 1) -> None:
+        """More rollouts have ended."""
+        self._num_untold += num
+
+    def note_told(self, now: float) -> None:
+        """Everything there is to tell has just gone out."""
+        self._num_untold = 0
+        self._told_at = now
+
+    def note_begun(self, now: float) -> None:
+        """There is work again."""
+        self._told_at = now
+
+    @property
+    def due_at(self) -> float:
+        """When a report is due at the latest."""
+        has_enough = self._num_untold >= self.every
+        return self._told_at + (SHORTEST_S if has_enough else self.within_s)
+
+    def is_due(self, now: float) -> bool:
+        """Whether to report now."""
+        return now >= min(self.due_at, self._told_at + self.within_s)
+
+
+class ProgressReports:
+    """The driver's one question about progress, open until `times` say that it is due. An engine without work is never
+    due, so nobody asks in vain. `now` are seconds of one clock."""
+
+    def __init__(self) -> None:
+        self.times = ReportTimes(every=1, within_s=0.0)
+        self._question: Future[Progress] | None = None
+
+    def ask(
+        self,
+        every: int,
+        within_s: float,
+        question: Future[Progress],
+    ) -> None:
+        """Answer `question` with the next report. One that was open until now is answered with nothing."""
+        self.drop()
+        self.times.every = every
+        self.times.within_s = within_s
+        self._question = question
+
+    def is_due(self, now: float) -> bool:
+        """Whether the open question should be answered now."""
+        return self._question is not None and self.times.is_due(now)
+
+    def tell(self, progress: Progress, now: float) -> None:
+        """Answer the open question."""
+        self._answer(progress)
+        self.times.note_told(now)
+
+    def drop(self) -> None:
+        """Nobody waits any more."""
+        self._answer(())
+
+    def _answer(self, progress: Progress) -> None:
+        if self._question is not None:
+            self._question.set_result(progress)
+        self._question = None

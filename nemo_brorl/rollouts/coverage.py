@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_brorl.algorithm.subsets import pass_at_k
+from nemo_brorl.algorithm.pass_at_k import pass_at_k
 from nemo_brorl.config.schema import CoverageConfig
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.rollouts.group_size.allocation import first_wave

@@ -9,7 +9,8 @@ Workers leave evidence with each chunk (`tasks/scoring/evidence.py`); this adds 
                  from their median over 1.4826 times their median absolute deviation
     failures     verifiers failed on several prompts: they raised, or were ended at their deadline
 
-An alarm changes nothing but its metric; its first examples are kept in `reward_watch.jsonl` of the run folder.
+An alarm changes nothing but its metric; its first examples are kept in `reward_watch.jsonl` of the run folder, and each
+kind is warned of once.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nemo_brorl.config.schema import RewardWatchConfig
+from nemo_brorl.core.logs import get_logger
+from nemo_brorl.core.metric_sinks import AlarmLog
 from nemo_brorl.types import ScoredGroup
 
 KINDS = ("no_answer", "same_answer", "rise", "failures")
@@ -31,6 +35,9 @@ MIN_HISTORY = 8
 NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
 MIN_SPREAD = 0.03  # of a mean reward: what is steadier than this is taken as this
 MIN_FAILING = 3  # prompts
+log = get_logger(__name__)
+
+FILE = "reward_watch.jsonl"  # in the run folder
 
 
 @dataclass(frozen=True)
@@ -187,3 +194,34 @@ def _example(group: ScoredGroup) -> str:
         if item.num_late or item.num_raised:
             return item.example
     return ""
+
+
+class RewardAlarms:
+    """Owns the watch and the file of its examples."""
+
+    def __init__(self, config: RewardWatchConfig, run_folder: Path) -> None:
+        self.watch = RewardWatch(config)
+        self.examples = AlarmLog(run_folder / FILE)
+        self.warned: set[str] = set()  # kinds, by this process
+
+    def observe(self, step: int, groups: Sequence[ScoredGroup]) -> dict[str, float]:
+        """Metrics of a step's groups."""
+        metrics, found = self.watch.observe(groups)
+        for alarm in self.watch.to_keep(found):
+            self.examples.write(step, asdict(alarm))
+        for alarm in found:
+            if alarm.kind in self.warned:
+                continue
+            self.warned.add(alarm.kind)
+            log.warning("rewards of %s: %s (%s)", alarm.where, alarm.text, self.examples.path)
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return self.watch.state_dict()
+
+    def resume(self, step: int | None, state: Mapping[str, Any] | None) -> None:
+        """Go on from the state after a step; None: a run that starts anew. Later examples are removed."""
+        self.examples.drop_after(step)
+        if state is not None:
+            self.watch.load_state_dict(state)

@@ -35,8 +35,7 @@ from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.carry_over import CarriedGroups
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import OpenGroup
-from nemo_brorl.training.checkpoint_carriers import load_carriers, save_carriers
-from nemo_brorl.training.checkpoint_marker import check_sums, is_complete, write_marker
+from nemo_brorl.training.checkpoint_files import check_sums, is_complete, load_carriers, save_carriers, write_marker
 from nemo_brorl.types import ScoredChunk
 
 log = get_logger(__name__)

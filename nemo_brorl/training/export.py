@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.training.checkpoint import Checkpoints
-from nemo_brorl.training.checkpoint_marker import MARKER
+from nemo_brorl.training.checkpoint_files import MARKER
 
 RECORD = "converted.json"  # in the folder: which checkpoint it was made of
 

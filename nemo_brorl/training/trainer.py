@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.reference_reset import ReferenceResets
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.derived import num_engines
@@ -15,21 +16,18 @@ from nemo_brorl.evaluation import EvaluationResult
 from nemo_brorl.evaluation.rehearsal import shown_responses
 from nemo_brorl.rollouts.batch_fill import BatchFill
 from nemo_brorl.rollouts.carry_over import CarryOver, SamplerState
-from nemo_brorl.rollouts.filled_batch import FilledBatch
+from nemo_brorl.rollouts.reward_watch import RewardAlarms
 from nemo_brorl.rollouts.sampler import TURN_S
 from nemo_brorl.rollouts.schedule import RolloutSchedule
 from nemo_brorl.training.checkpoint import CutStep, RunState, Saver, check_state_keys
 from nemo_brorl.training.device_handover import DeviceHandover
 from nemo_brorl.training.parity import alarms
 from nemo_brorl.training.parts import Parts
-from nemo_brorl.training.reward_alarms import RewardAlarms
 from nemo_brorl.training.run_folder import write_samples
-from nemo_brorl.training.step_plan import plan_step
-from nemo_brorl.training.step_row import StepRow
 from nemo_brorl.training.step_timeline import StepTimelines
 from nemo_brorl.training.store.record import step_record
-from nemo_brorl.training.tables import step_line
-from nemo_brorl.types import TrainBatch, UpdatePlan, UpdateReport
+from nemo_brorl.training.tables import StepRow, step_line
+from nemo_brorl.types import FilledBatch, TrainBatch, UpdatePlan, UpdateReport
 
 log = get_logger(__name__)
 

@@ -21,7 +21,7 @@ from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.metrics import generation_metrics
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
+from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep
 from nemo_brorl.types import Prompt, Sampling, ScoredGroup
 from tests.support.commands import Command, run
 from tests.support.engine_pool import hf_log_probs, prompt_of, start_pool

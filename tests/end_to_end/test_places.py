@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import ray
 
-from nemo_brorl.cluster.process_placement import Places
-from nemo_brorl.config.device_plan import plan_roles
+from nemo_brorl.cluster.process_placement import Places, plan_roles
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ResourceError
 from tests.support.ray_cluster import use_ray

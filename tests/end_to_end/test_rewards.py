@@ -17,7 +17,7 @@ from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.questions.sources import ReasoningGymSource
 from nemo_brorl.tasks.scoring.pool import VerifierPool
-from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
+from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
 from tests.support.bad_verifiers import MISBEHAVE
 from tests.support.scoring_service import scores_by, serving

@@ -25,7 +25,7 @@ from nemo_brorl.generation.weights.incoming import IncomingWeights, LoadReport
 from nemo_brorl.generation.weights.receivers import WeightReceivers
 from nemo_brorl.policy.weights.weight_source import WeightSource
 from nemo_brorl.policy.weights.weight_stream import WeightSender
-from nemo_brorl.training.publish import publish
+from nemo_brorl.training.device_handover import publish
 from nemo_brorl.types import BucketNotice, StreamedBucket, TensorInfo, WeightLink
 
 HOST = "127.0.0.1"

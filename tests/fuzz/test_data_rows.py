@@ -22,7 +22,7 @@ from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.verifiers.payload import Payload
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS, check_payload, names_in, templates
 from nemo_brorl.training.supervised.chat_files import read_examples
-from nemo_brorl.training.supervised.conversations import Conversations
+from nemo_brorl.training.supervised.examples import Conversations
 from tests.fuzz.hostile import Damage, Swap, damages, swaps, values
 from tests.fuzz.profile import fuzz, no_hang
 from tests.support.run_folders import put_tokenizer

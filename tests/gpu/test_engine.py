@@ -38,8 +38,7 @@ def pool(request: pytest.FixtureRequest, folder: Path) -> Iterator[Any]:
     pytest.importorskip("vllm")
     import ray
 
-    from nemo_brorl.cluster.process_placement import Places
-    from nemo_brorl.config.device_plan import plan_roles
+    from nemo_brorl.cluster.process_placement import Places, plan_roles
     from nemo_brorl.generation.pool import VllmPool
 
     config = engine_config("fp32", eager=request.param == "eager")

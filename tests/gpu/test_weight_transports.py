@@ -68,11 +68,10 @@ def cluster() -> Iterator[None]:
 
 @pytest.mark.parametrize("mode", ["cache", "offload", "discard"])
 def test_a_colocated_engine_sleeps_and_wakes_with_published_weights(cluster: None, tmp_path: Path, mode: str) -> None:
-    from nemo_brorl.cluster.process_placement import Places
-    from nemo_brorl.config.device_plan import plan_roles
+    from nemo_brorl.cluster.process_placement import Places, plan_roles
     from nemo_brorl.generation.pool import VllmPool
     from nemo_brorl.policy.megatron_policy import MegatronPolicy
-    from nemo_brorl.training.publish import publish
+    from nemo_brorl.training.device_handover import publish
 
     config = BroRLConfig()
     config.trainer.gpus_per_node = 1

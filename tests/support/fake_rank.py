@@ -83,7 +83,7 @@ def prepare_megatron(watch: LiveStorages) -> None:
     from nemo_brorl.policy.cpu.adam import FusedAdam
     from nemo_brorl.policy.cpu.rms_norm import _RMSNorm
     from nemo_brorl.policy.model import log_probs, model
-    from nemo_brorl.policy.state import reference
+    from nemo_brorl.policy.state import rank_state
 
     moe_utils.__dict__.setdefault("te_general_gemm", None)
     optimizer.Adam = distrib_optimizer.Adam = FusedAdam
@@ -94,7 +94,7 @@ def prepare_megatron(watch: LiveStorages) -> None:
     random._get_cuda_rng_state = lambda *arguments, **settings: torch.empty(0)
     random._set_cuda_rng_state = lambda *arguments, **settings: None
     token_dispatcher.MoEAlltoAllTokenDispatcher.preprocess = _spread_evenly
-    reference._check_is_plain = lambda param: None
+    rank_state._check_is_plain = lambda param: None
     layer_specs = model.layer_specs
     model.layer_specs = lambda config, on_gpu, stage: _grouped(layer_specs(config, False, stage))
     for name in ("forward", "backward"):

@@ -1,6 +1,7 @@
-"""Check of the sources of prompts: files there and readable from this node, their first rows questions, tasks known.
+"""Checks of the sources of prompts: files there and readable from this node, their first rows questions, tasks known,
+and none that pays for a constant answer.
 
-As a program (`probe.py`) one source, since a file server may hang.
+As a program (`probe.py`) one source, since a file server may hang, or the constants of all sources.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nemo_brorl.cluster.doctor.probe import answer, ask
-from nemo_brorl.cluster.doctor.report import FAIL, OK, Check
-from nemo_brorl.config.schema import BroRLConfig, SourceConfig
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.config.schema import BroRLConfig, RewardsConfig, SourceConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.tasks.questions.columns import is_wanted, question_of, row_formats
 from nemo_brorl.tasks.questions.first_rows import first_rows
@@ -21,6 +22,9 @@ from nemo_brorl.tasks.questions.questions import BadRow
 
 DEADLINE_S = 90.0
 MAX_NAMED = 4
+CONSTANTS = "constant answers"
+CONSTANTS_DEADLINE_S = 120.0
+CONSTANTS_ADVICE = "leave the task out, or choose another verifier: a policy learns to say just that"
 
 
 def check_data(config: BroRLConfig) -> Iterator[Check]:
@@ -129,5 +133,39 @@ def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
     return f"{path}: {len(files)} files, {mib:,.1f} MiB; {num_questions} of the first {num_rows} rows are questions"
 
 
+def check_constants(config: BroRLConfig) -> Iterator[Check]:
+    """Score twenty constants on some questions of every task; nothing where that is switched off."""
+    if config.rewards.constant_answers == "off":
+        return
+    sources = []
+    for _, source in config.data.sources():
+        settings = OmegaConf.structured(plain_source(source))
+        sources.append(OmegaConf.to_container(settings))
+    rewards = OmegaConf.to_container(OmegaConf.structured(config.rewards))
+    found = ask("data_files", "paid", {"sources": sources, "rewards": rewards}, CONSTANTS_DEADLINE_S)
+    if found.data is None:
+        yield Check(CONSTANTS, WARN, f"not tried: {found.reason}")
+        return
+    status = FAIL if config.rewards.constant_answers == "refuse" else WARN
+    for sentence in found.data["sentences"]:
+        yield Check(CONSTANTS, status, sentence, CONSTANTS_ADVICE)
+    if not found.data["sentences"]:
+        yield Check(CONSTANTS, OK, "no task pays for one of twenty")
+
+
+def paid(wanted: dict[str, Any]) -> dict[str, Any]:
+    """`sentences` about tasks that pay for one."""
+    from nemo_brorl.tasks.scoring.constant_answers import check_constants as find_paid
+
+    rewards: Any = _settings(RewardsConfig, {**wanted["rewards"], "constant_answers": "warn"})
+    sources: Any = [_settings(SourceConfig, source) for source in wanted["sources"]]
+    return {"sentences": [str(found) for found in find_paid(sources, rewards)]}
+
+
+def _settings(section: type, values: dict[str, Any]) -> Any:
+    merged = OmegaConf.merge(OmegaConf.structured(section), values)
+    return OmegaConf.to_object(merged)
+
+
 if __name__ == "__main__":
-    answer({"source": look_at_source})
+    answer({"source": look_at_source, "paid": paid})

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nemo_brorl.algorithm.subsets import share_within
+from nemo_brorl.algorithm.pass_at_k import share_within
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.training.store.files import StoreFiles

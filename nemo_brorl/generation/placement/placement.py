@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemo_brorl.config.schema import PlacementConfig
-from nemo_brorl.generation.placement.chunk_costs import ChunkCosts
-from nemo_brorl.generation.placement.engine_load import EngineLoad, EngineOrder, HeldChunk
+from nemo_brorl.generation.placement.engine_load import ChunkCosts, EngineLoad, EngineOrder, HeldChunk
 from nemo_brorl.generation.placement.lengths import FullLength
 from nemo_brorl.generation.placement.prefix_holders import PrefixHolders
 from nemo_brorl.generation.placement.waiting_chunks import WaitingChunks, WaitingPrompt

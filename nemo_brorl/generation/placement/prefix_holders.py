@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nemo_brorl.generation.placement.chunk_costs import ChunkCosts
-from nemo_brorl.generation.placement.engine_load import EngineLoad
+from nemo_brorl.generation.placement.engine_load import ChunkCosts, EngineLoad
 from nemo_brorl.generation.placement.waiting_chunks import WaitingChunks
 from nemo_brorl.types import RolloutRequest
 

@@ -1,22 +1,29 @@
-"""The state of one rank: its piece of the model, the optimizer, the reference, and how its rows are laid out."""
+"""The state of one rank: its piece of the model, the optimizer, the reference, and how its rows are laid out.
+
+The reference policy of the KL term is a second set of weights in host memory, exchanged with the model's to score.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer
+from torch import Tensor
 
 from nemo_brorl.config.derived import overlaps_gradients
 from nemo_brorl.config.model_rules import check_policy_fits
 from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.logs import get_logger
-from nemo_brorl.policy.device import Device
+from nemo_brorl.policy.device import Device, host_like, wait_for_copies
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.attention import choose_attention
 from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
@@ -27,7 +34,6 @@ from nemo_brorl.policy.rows.packed_rows import PackedSegment, Row
 from nemo_brorl.policy.rows.row_builder import build_row
 from nemo_brorl.policy.rows.row_layout import RowSettings
 from nemo_brorl.policy.state.optimizer import build_optimizer, wrap_model
-from nemo_brorl.policy.state.reference import ReferenceWeights
 from nemo_brorl.policy.weights.hf_weights import load_hf
 
 _log = get_logger(__name__)
@@ -112,3 +118,59 @@ def _row_settings(
         attention=attention,
         least_shared=config.policy.least_shared_tokens,
     )
+
+
+class ReferenceWeights:
+    """One rank's reference parameters by name; `chunk<i>.` in front of the name of model chunk i's parameters.
+
+    They lie in host memory (pinned on GPUs). While they are in the model, the current weights lie in their place, so a
+    device never holds more than one set of weights and one tensor of scratch.
+    """
+
+    def __init__(self, models: Sequence[PolicyModel]) -> None:
+        """Raises ConfigError for parameters that are kept in FP8."""
+        self.params: dict[str, Tensor] = {}
+        for index, model in enumerate(models):
+            for name, param in model.named_parameters():
+                _check_is_plain(param)
+                self.params[f"chunk{index}.{name}"] = param
+        self.copies: dict[str, Tensor] = {}
+        for name, param in self.params.items():
+            self.copies[name] = host_like(param)
+        self.reset()
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Make the current weights the reference."""
+        for name, param in self.params.items():
+            self.copies[name].copy_(param, non_blocking=True)
+        wait_for_copies()
+
+    @contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """Inside, the model has the reference weights; afterwards, whatever happened, bit for bit the weights from
+        before."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        for name, param in self.params.items():
+            copy = self.copies[name]
+            scratch = param.detach().clone()
+            param.copy_(copy, non_blocking=True)
+            copy.copy_(scratch, non_blocking=True)
+        wait_for_copies()
+
+
+def _check_is_plain(param: Tensor) -> None:
+    # Transformer Engine's FP8 parameters are a subclass: copying into one quantises anew, which need not give the same
+    # bits.
+    if type(param.data) is not Tensor:
+        raise ConfigError(
+            "policy.fp8_params=true keeps weights in FP8, which cannot be exchanged with a reference without rounding: "
+            "write policy.fp8_params=false, or algorithm.kl.coefficient=0 to train without a reference"
+        )

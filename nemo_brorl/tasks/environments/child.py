@@ -21,15 +21,17 @@ from nemo_brorl.tasks.environments import registry, tool_calls
 from nemo_brorl.tasks.environments.protocol import (
     Action,
     Environment,
+    EpisodeOutcome,
+    EpisodeStep,
     Message,
     Step,
+    TurnSize,
     as_messages,
     completed,
     failed,
     value_of,
 )
 from nemo_brorl.tasks.scoring.child import ReplyError
-from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep, TurnSize
 
 MAX_ERROR = 2000  # characters
 MAX_INFO = 10_000

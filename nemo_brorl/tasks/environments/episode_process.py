@@ -16,8 +16,8 @@ from typing import NamedTuple
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.tasks.environments.child import LATE
+from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.scoring.child_process import MAX_STARVED, cpu_time, wants_to_run
-from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.scoring.fork_server import ForkServer
 
 log = get_logger(__name__)

@@ -32,14 +32,15 @@ from nemo_brorl.tasks.environments.episode_process import (
 from nemo_brorl.tasks.environments.protocol import (
     ALONE,
     ANY,
+    EpisodeOutcome,
+    EpisodeStep,
     Traits,
     failed,
 )
 from nemo_brorl.tasks.environments.tool_calls import ANY_FORMAT
 from nemo_brorl.tasks.scoring.child import ReplyError
-from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
+from nemo_brorl.tasks.scoring.child_process import Inbox
 from nemo_brorl.tasks.scoring.fork_server import ForkServer
-from nemo_brorl.tasks.scoring.inbox import Inbox
 from nemo_brorl.tasks.verifiers.registry import Template, templates
 
 log = get_logger(__name__)

@@ -1,4 +1,5 @@
-"""What an environment is, in Gymnasium's terms (arXiv 2407.17032): `reset` begins an episode, `step` answers an action.
+"""What an environment is, in Gymnasium's terms (arXiv 2407.17032): `reset` begins an episode, `step` answers an action;
+and what the judging of turns sees of episodes: a step, its outcome, and who keeps the instances.
 
 An action is a turn of the model, an observation what it is told then. Episodes must be a function of their task, seed
 and actions: one whose process was lost is made anew by repeating its actions.
@@ -8,12 +9,11 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, TurnSize
 
 Message = Mapping[str, Any]  # role and content
 Observation = str | Sequence[Message]  # a text is what the user says, or the tool that was called
@@ -133,3 +133,60 @@ def completed(work: Coroutine[Any, Any, Value]) -> Value:
         value: Value = end.value
         return value
     raise RuntimeError("a synchronous environment waits for something")
+
+
+class TurnSize(NamedTuple):
+    """Tokens of a turn."""
+
+    num_prompt: int  # all before it
+    num_sampled: int
+    is_cut: bool  # by a limit: the model had not come to its end
+
+
+class EpisodeStep(NamedTuple):
+    """One more turn of an episode."""
+
+    episode: str  # name of the trajectory, the same at every turn
+    environment: str
+    settings: Mapping[str, Any]
+    task: Mapping[str, Any]
+    seed: int
+    actions: tuple[str, ...]  # texts of all turns so far; the last one is new
+    sizes: tuple[TurnSize | None, ...] = ()  # of these; empty: not known
+
+
+class EpisodeOutcome(NamedTuple):
+    """What the environment makes of it."""
+
+    observation: tuple[Mapping[str, Any], ...]  # messages; none when it has ended
+    reward: float
+    has_ended: bool
+    truncated: bool
+    info: Mapping[str, Any]  # `tool_error`: the turn called a tool wrongly
+    error: str  # why the environment failed; "" if it did not
+
+
+class EpisodeHost(Protocol):
+    """Environments in processes that may hang or crash. Any thread may call."""
+
+    def step(self, steps: Sequence[EpisodeStep]) -> list[EpisodeOutcome]:
+        """Outcome of each, in order. An instance that is missing is made anew by repeating its actions."""
+
+    def end(self, episodes: Collection[str]) -> None:
+        """Forget these; those that are not known are passed over."""
+
+    def close(self) -> None:
+        """End all processes."""
+
+
+class TurnTokens(Protocol):
+    """Tokens that follow a turn, by the model's chat template."""
+
+    def after(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        response_ids: Sequence[int],
+        is_stopped: bool,
+        observation: Sequence[Mapping[str, Any]],
+    ) -> list[int]:
+        """The end of the assistant's message, the observation, and the beginning of the assistant's next message."""

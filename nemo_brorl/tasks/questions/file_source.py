@@ -18,11 +18,10 @@ from nemo_brorl.config.schema import SourceConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.tasks.questions.columns import RowFormat, is_wanted, question_of, row_formats
-from nemo_brorl.tasks.questions.file_tables import Tables, open_tables
+from nemo_brorl.tasks.questions.file_tables import Tables, open_tables, permuted
 from nemo_brorl.tasks.questions.folders import find_files
 from nemo_brorl.tasks.questions.jsonl import JsonlTable
 from nemo_brorl.tasks.questions.paths import column_of
-from nemo_brorl.tasks.questions.permutation import permuted
 from nemo_brorl.tasks.questions.questions import BadRow, Question, Row, hash_of
 from nemo_brorl.tasks.questions.row_index import RowIndex, load_index, save_index
 from nemo_brorl.tasks.verifiers.registry import check_name

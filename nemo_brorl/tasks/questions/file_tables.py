@@ -1,5 +1,10 @@
 """Files as tables of rows by number, read where they lie: an index of offsets or of row groups is all that is held in
-memory. Parquet and Arrow go through pyarrow, which is imported when the first of them is opened."""
+memory. Parquet and Arrow go through pyarrow, which is imported when the first of them is opened.
+
+Rows are shuffled without memory: where index i of an epoch goes is computed, not looked up. A Feistel network permutes
+the numbers of 2k bits; those that fall outside the range are sent through again until they fall inside (cycle walking),
+which leaves a permutation of the range. Fewer than four times are needed on average.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 512  # rows that a scan holds at a time
 CACHE_BYTES = 128 * 2**20  # decoded row groups of one file that are kept; the one in use always is
+ROUNDS = 6
+WORD = 2**64 - 1
 
 
 class Table(Protocol):
@@ -203,3 +210,29 @@ def _damage_named(path: Path) -> Iterator[None]:
         yield
     except (pyarrow.ArrowException, OSError, SystemError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def permuted(index: int, size: int, key: int) -> int:
+    """Image of `index` under permutation number `key` (64 bits) of 0 … size - 1."""
+    assert 0 <= index < size, f"index {index} is outside 0 … {size - 1}"
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    mask = (1 << half) - 1
+    while True:
+        left = index >> half
+        right = index & mask
+        for number in range(ROUNDS):
+            round_key = _mixed(key + number)
+            scrambled = left ^ (_mixed(right ^ round_key) & mask)
+            left = right
+            right = scrambled
+        index = left << half | right
+        if index < size:
+            return index
+
+
+def _mixed(value: int) -> int:
+    """64 bits in, 64 bits out, every one of them dependent on all (the finaliser of SplitMix64)."""
+    value = (value + 0x9E3779B97F4A7C15) & WORD
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & WORD
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & WORD
+    return value ^ value >> 31

@@ -20,10 +20,8 @@ from typing import Any, NamedTuple
 from nemo_brorl.core.errors import BroRLError, ResourceError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.tasks.scoring.child import ReplyError, read_reply
-from nemo_brorl.tasks.scoring.child_process import ChildProcess, Job
-from nemo_brorl.tasks.scoring.children import Children
+from nemo_brorl.tasks.scoring.child_process import ChildProcess, Children, Inbox, Job
 from nemo_brorl.tasks.scoring.fork_server import ForkServer
-from nemo_brorl.tasks.scoring.inbox import Inbox
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.registry import templates
 

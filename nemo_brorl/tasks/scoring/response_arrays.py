@@ -1,4 +1,6 @@
-"""Arrays of a chunk's responses: cut into turns, put together anew, with what environments said behind them."""
+"""Arrays of a chunk's responses: cut into turns, put together anew, with what environments said behind them. Keys of
+their tokens: which responses are the same, and how much one repeats itself (the share of its n-grams that it has said
+before, arXiv 2502.03373 section 5.2)."""
 
 from __future__ import annotations
 
@@ -7,9 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from nemo_brorl.types import NO_ROUTE, ChunkArrays, Routes
-
-NO_LOG_PROB = 0.0  # of a token that was not sampled
+from nemo_brorl.types import NO_ROUTE, ChunkArrays, Float32, Int32, Routes, TurnEnds, UInt64
 
 
 def turn_bounds(data: ChunkArrays, start: int, end: int) -> list[tuple[int, int]]:
@@ -79,3 +79,82 @@ def _routes_at(places: Sequence[int], routes: Routes | None) -> Routes | None:
     unknown = np.full(shape, NO_ROUTE, routes.dtype)
     with_last = np.concatenate([routes, unknown])
     return with_last[places]
+
+
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying by it loses nothing modulo 2^64
+NO_LOG_PROB = 0.0  # of a token that was not sampled
+
+
+def repetition_of(data: ChunkArrays, ngram: int) -> Float32:
+    """[n] per response of a chunk, from 0 to below 1; all 0 for `ngram=0`. Observations are left out."""
+    bounds = data.offsets.tolist()
+    shares = np.zeros(len(bounds) - 1, np.float32)
+    if ngram == 0:
+        return shares
+    for index, (start, end) in enumerate(pairwise(bounds)):
+        token_ids = data.token_ids[start:end]
+        if data.is_sampled is not None:
+            token_ids = token_ids[data.is_sampled[start:end]]
+        shares[index] = repeated_share(token_ids, ngram)
+    return shares
+
+
+def response_keys(data: ChunkArrays) -> UInt64:
+    """[n] per response of a chunk: a hash of its tokens t and their number n, n b^n + Σ (t_i + 1) b^(n − 1 − i) modulo
+    2^64."""
+    starts = data.offsets[:-1]
+    ends = data.offsets[1:]
+    lengths = ends - starts
+    longest = int(lengths.max(initial=0))
+    bases = np.full(longest, _BASE)
+    powers = np.ones(longest + 1, np.uint64)  # b^0, b^1, …
+    np.cumprod(bases, out=powers[1:])
+    last_positions = np.repeat(ends - 1, lengths)  # per token, of its response
+    exponents = last_positions - np.arange(len(data.token_ids))
+    digits = data.token_ids.astype(np.uint64) + np.uint64(1)
+    sums = np.zeros(len(digits) + 1, np.uint64)  # of the terms before each token
+    np.cumsum(digits * powers[exponents], out=sums[1:])
+    factors = lengths.astype(np.uint64)
+    terms = sums[ends] - sums[starts]
+    return factors * powers[lengths] + terms
+
+
+def turn_ends(data: ChunkArrays, num_turns: int) -> TurnEnds:
+    """Of responses with so many turns at most: where the next turn begins, and at last where the response ends. A key
+    is Σ (t_i + 1) b^i modulo 2^64 over its tokens."""
+    starts = data.offsets[:-1]
+    lengths = np.diff(data.offsets)
+    num = len(lengths)
+    longest = int(lengths.max(initial=0))
+    powers = np.ones(longest + 1, np.uint64)
+    np.cumprod(np.full(longest, _BASE), out=powers[1:])
+    places = np.arange(len(data.token_ids)) - np.repeat(starts, lengths)
+    digits = data.token_ids.astype(np.uint64) + np.uint64(1)
+    sums = np.zeros(len(digits) + 1, np.uint64)
+    np.cumsum(digits * powers[places], out=sums[1:])
+    ends = np.repeat(lengths[:, None], num_turns, axis=1)
+    if data.is_sampled is not None:
+        begins = data.is_sampled & ~np.append(False, data.is_sampled[:-1]) & (places > 0)
+        tokens = np.flatnonzero(begins)  # the first of each later turn
+        rows = np.searchsorted(data.offsets, tokens, side="right") - 1
+        first_of_row = np.searchsorted(rows, np.arange(num))
+        turns = np.arange(len(tokens)) - first_of_row[rows]
+        is_kept = turns < num_turns
+        ends[rows[is_kept], turns[is_kept]] = places[tokens[is_kept]]
+    keys = sums[starts[:, None] + ends] - sums[starts][:, None]
+    return TurnEnds(ends.astype(np.int32), keys)
+
+
+def repeated_share(token_ids: Int32, ngram: int) -> float:
+    """1 − different n-grams / n-grams; 0 for a response shorter than two of them."""
+    num_windows = len(token_ids) - ngram + 1
+    if num_windows < 2:
+        return 0.0
+    ids = token_ids.astype(np.uint64)
+    hashes = np.zeros(num_windows, np.uint64)  # a polynomial of each window's tokens: equal windows have equal ones
+    for offset in range(ngram):
+        hashes *= _BASE
+        end = offset + num_windows
+        hashes += ids[offset:end]
+    num_different = len(np.unique(hashes))
+    return 1.0 - num_different / num_windows

@@ -17,10 +17,9 @@ import numpy as np
 
 from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.tasks.scoring.episodes import EpisodeHost, EpisodeOutcome, EpisodeStep, TurnSize, TurnTokens
+from nemo_brorl.tasks.environments.protocol import EpisodeHost, EpisodeOutcome, EpisodeStep, TurnSize, TurnTokens
 from nemo_brorl.tasks.scoring.process_pool import LATE
-from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys, turn_ends
-from nemo_brorl.tasks.scoring.response_arrays import split, taken, turn_bounds
+from nemo_brorl.tasks.scoring.response_arrays import repetition_of, response_keys, split, taken, turn_bounds, turn_ends
 from nemo_brorl.types import (
     Bool,
     ChunkArrays,

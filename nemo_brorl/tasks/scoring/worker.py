@@ -19,7 +19,7 @@ from nemo_brorl.tasks.environments.turn_tokens import TurnTokens
 from nemo_brorl.tasks.scoring.evidence import evidence_of
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool, Verdicts
 from nemo_brorl.tasks.scoring.remote_scores import Asked, Messages, RemoteScores
-from nemo_brorl.tasks.scoring.repetition import repetition_of, response_keys
+from nemo_brorl.tasks.scoring.response_arrays import repetition_of, response_keys
 from nemo_brorl.tasks.scoring.turns import Judged, ResponseScores, TurnJudge, kept_reasons
 from nemo_brorl.tasks.verifiers import composite, services
 from nemo_brorl.tasks.verifiers.code import code

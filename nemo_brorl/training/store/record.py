@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from nemo_brorl.config.schema import DynamicSamplingConfig
 from nemo_brorl.rollouts.dynamic_sampling import judge
-from nemo_brorl.rollouts.filled_batch import FilledBatch
-from nemo_brorl.types import ScoredGroup, StepRecord, StoredGroup, TrainBatch, UpdatePlan
+from nemo_brorl.types import FilledBatch, ScoredGroup, StepRecord, StoredGroup, TrainBatch, UpdatePlan
 
 TRAINED = "trained"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import DataError
@@ -16,7 +17,6 @@ from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.schedule import learning_rate
 from nemo_brorl.training.checkpoint import Checkpoints, step_of
-from nemo_brorl.training.step_plan import plan_step
 from nemo_brorl.training.store.reader import num_left_out, read_step, stored_steps
 from nemo_brorl.training.store.record import TRAINED
 from nemo_brorl.types import StepRecord, UpdatePlan, UpdateReport

@@ -22,9 +22,8 @@ from nemo_brorl.tasks.environments.turn_tokens import TurnTokens
 from nemo_brorl.tasks.questions.sources import Question, Source
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT, Payload
 from nemo_brorl.training.supervised.examples import Example
-from nemo_brorl.training.warm_up.called_tools import Calls, careless_call, reading, written_call
-from nemo_brorl.training.warm_up.tokenizer import ANSWER_TAGS
-from nemo_brorl.training.warm_up.worked_sums import Habits, work_out
+from nemo_brorl.training.warm_up.arithmetic import Calls, Habits, careless_call, reading, work_out, written_call
+from nemo_brorl.training.warm_up.initial_model import ANSWER_TAGS
 
 SUMS = "chain_sum"  # Reasoning Gym's task whose steps can be written
 CAREFUL = Habits(0.0, 0.0)

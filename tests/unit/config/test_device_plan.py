@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from nemo_brorl.config.device_plan import Place, RolePlan, plan_roles
+from nemo_brorl.cluster.process_placement import Place, RolePlan, plan_roles
 from nemo_brorl.config.schema import BroRLConfig
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from nemo_brorl.launcher.job import settings
-from nemo_brorl.launcher.job.addresses import interface_address, own_address
-from nemo_brorl.launcher.job.ray_ports import NUM_PORTS, RayPorts, check_ports
+from nemo_brorl.launcher.job.ray_ports import NUM_PORTS, RayPorts, check_ports, interface_address, own_address
 from nemo_brorl.launcher.job.ray_watch import failure_event, missing_nodes, what_is_wrong
 
 

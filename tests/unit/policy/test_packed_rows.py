@@ -12,7 +12,7 @@ from nemo_brorl.algorithm.packing import Packer, Sharing
 from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedSegment, Response, Row
 from nemo_brorl.policy.rows.row_builder import build_row
 from nemo_brorl.policy.rows.row_layout import Block, RowSettings, Span
-from nemo_brorl.tasks.scoring.repetition import turn_ends
+from nemo_brorl.tasks.scoring.response_arrays import turn_ends
 from nemo_brorl.types import ChunkArrays
 
 CPU = torch.device("cpu")

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from nemo_brorl.algorithm.subsets import pass_at_k
-from nemo_brorl.evaluation.pass_at_k import standard_error
+from nemo_brorl.algorithm.pass_at_k import pass_at_k, standard_error
 from nemo_brorl.rollouts.metrics import domain_metrics, generation_metrics, reward_metrics
 from nemo_brorl.types import EngineStats, ScoredGroup
 from tests.support.fakes import make_group

@@ -17,7 +17,7 @@ from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.policy.weights.hf_folder import write_hf_folder
 from nemo_brorl.training.export import RECORD
-from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
+from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import TensorInfo
 
 TEXTS = ["4 - 1 - 7 = -4", "<answer>12</answer>"]

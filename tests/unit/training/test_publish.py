@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
-from nemo_brorl.training.publish import publish
+from nemo_brorl.training.device_handover import publish
 from nemo_brorl.types import StreamedBucket, TensorInfo, WeightLink
 
 MANIFEST = [TensorInfo("embed", (4, 2), "float32"), TensorInfo("norm", (3,), "bfloat16")]

@@ -1,5 +1,5 @@
-"""Verifier of programs: the share of tests that a response's program passes, or 1 for all of them. It runs in a sandbox
-(docs/sandbox.md), and is judged here.
+"""Verifier of programs: the share of tests that a response's program passes, or 1 for all of them. It runs in one
+sandbox (docs/sandbox.md), the judge of its test scripts in another, and what came back is judged here.
 
 The payload holds the tests, under `tests` (an object, or that as JSON text) or directly:
 
@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from nemo_brorl.config.schema import CodeConfig, RewardsConfig
 from nemo_brorl.config.sections.rewards import SHARE_OF_TESTS
 from nemo_brorl.core.errors import ResourceError
-from nemo_brorl.tasks.sandbox import Limits, Sandbox, SandboxError
+from nemo_brorl.tasks.sandbox import Job, Judge, Limits, Sandbox, SandboxError
 from nemo_brorl.tasks.verifiers.code.blocks import extract_program
-from nemo_brorl.tasks.verifiers.code.runner import Program, Runner
-from nemo_brorl.tasks.verifiers.code.tests import CallTest, Rules, ScriptTest, Test, read_tests
+from nemo_brorl.tasks.verifiers.code.tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
 from nemo_brorl.tasks.verifiers.deadlines import KEY, Deadlines
 from nemo_brorl.tasks.verifiers.payload import Payload, check_choice
 
@@ -137,3 +138,86 @@ def _names_of(tests: Sequence[Test]) -> list[str]:
         if isinstance(test, ScriptTest):
             names.update(test.scripts[test.number].names)
     return sorted(names)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A response's program."""
+
+    source: str
+    setup: str = ""  # source that runs before it, and before test scripts
+
+
+@dataclass
+class Runner:
+    """A sandbox for programs, a judge of their test scripts, and the deadline for one response."""
+
+    sandbox: Sandbox
+    seconds: float  # that one response may take where its payload says nothing
+    judge: Judge = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.judge = Judge(self.sandbox)
+
+    def close(self) -> None:
+        """End both."""
+        self.judge.close()
+        self.sandbox.close()
+
+    def outcomes(
+        self,
+        program: Program,
+        tests: list[Test],
+        rules: Rules,
+        seconds: float,
+        is_shared: bool = False,
+    ) -> Iterator[bool]:
+        """Whether a program passes each test, all within `seconds`: those that the time is over for fail. `is_shared`:
+        tests of a kind in one process."""
+        ends_at = time.monotonic() + seconds
+        num_together = len(tests) if is_shared else 1
+        num_done = 0
+        while num_done < len(tests):
+            seconds_left = ends_at - time.monotonic()
+            if seconds_left <= 0:
+                yield from [False] * (len(tests) - num_done)
+                return
+            next_tests = tests[num_done : num_done + num_together]
+            outcomes = self._run_together(program, next_tests, rules, seconds_left)
+            yield from outcomes
+            num_done += len(outcomes)
+
+    def _run_together(
+        self,
+        program: Program,
+        tests: list[Test],
+        rules: Rules,
+        seconds: float,
+    ) -> list[bool]:
+        """Run tests of the first one's kind in one process. One outcome for each up to the first that did not come to
+        its end."""
+        first = tests[0]
+        if isinstance(first, PrintTest):
+            job = Job(program.source, setup=program.setup, stdin=first.stdin)
+            run = self.sandbox.run(job, seconds)
+            return [first.passes(run, rules)]
+        if isinstance(first, CallTest):
+            calls = [test for test in tests if isinstance(test, CallTest)]
+            arguments = [test.arguments for test in calls]
+            job = Job(program.source, "call", program.setup, name=first.name, parts=arguments)
+            run = self.sandbox.run(job, seconds)
+            return _outcomes(calls, run.reports, rules)
+        scripts = [test for test in tests if isinstance(test, ScriptTest)]
+        numbers = [test.number for test in scripts]
+        reports = self.judge.reports(program.source, first.all_scripts(program.setup), numbers, seconds)
+        return _outcomes(scripts, reports, rules)
+
+
+def _outcomes(tests: Sequence[CallTest | ScriptTest], reports: list[list[Any]], rules: Rules) -> list[bool]:
+    """Whether each test passes by its report. The last may have taken the process with it: what comes after has not
+    run."""
+    outcomes: list[bool] = []
+    for test, report in zip(tests, [*reports, None], strict=False):
+        passes = report is not None and test.passes(report, rules)
+        outcomes.append(passes)
+    return outcomes

@@ -1,4 +1,5 @@
-"""Which of a prompt's verifiable instructions a response follows: rows of IFEval and IFBench (`instructions.py`).
+"""Which of a prompt's verifiable instructions a response follows: rows of IFEval and IFBench. All instructions stand
+here by their public names, with those that are refused, and what their arguments must be.
 
 `payload["instruction_id_list"]` names the instructions and `payload["kwargs"]` has one object of arguments for each, as
 in the public data; arguments that are null count as left out. They apply to the response without its thinking. An empty
@@ -9,17 +10,74 @@ it, as the benchmarks' loose accuracy does: without its first line, its last, bo
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nemo_brorl.tasks.verifiers import language
 from nemo_brorl.tasks.verifiers.answer import without_thinking
-from nemo_brorl.tasks.verifiers.ifeval.instructions import INSTRUCTIONS, REFUSED, wrong_argument
-from nemo_brorl.tasks.verifiers.payload import Payload, check_choice, is_blank, is_list
+from nemo_brorl.tasks.verifiers.ifeval.constraints import CONSTRAINTS, RELATIONS
+from nemo_brorl.tasks.verifiers.ifeval.ifbench_counts import COUNTS
+from nemo_brorl.tasks.verifiers.ifeval.ifbench_formats import FORMATS
+from nemo_brorl.tasks.verifiers.ifeval.ifbench_tasks import TASKS
+from nemo_brorl.tasks.verifiers.ifeval.ifbench_words import WORDS
+from nemo_brorl.tasks.verifiers.payload import Payload, check_choice, is_blank, is_list, is_number
+
+
+def wrong_argument(name: str, value: Any) -> str | None:
+    """What is wrong with the value of an argument; None: nothing."""
+    if name.endswith("relation"):
+        is_right = value in RELATIONS
+        wanted = " or ".join(RELATIONS)
+    elif name.startswith("num_") or name in NUMBERS:
+        is_right = is_number(value) and value >= 0
+        wanted = "a number from 0"
+    elif name in LISTS:
+        is_right = is_list(value) and all(isinstance(item, str) for item in value)
+        wanted = "a list of texts"
+    elif name == "options":
+        is_right = is_list(value) or isinstance(value, str)
+        wanted = "a list of texts, or a text"
+    else:
+        is_right = isinstance(value, str) and len(value) > 0
+        wanted = "a text"
+    return None if is_right else f"write {wanted}"
+
 
 Arguments = Mapping[str, Any]
 JUDGINGS = ("strict", "loose")
 SCORINGS = ("fraction", "all")  # share of instructions that are followed (ProRL's reward); 1 when all are, else 0
+INSTRUCTIONS: dict[str, Callable[..., bool]] = {
+    **CONSTRAINTS,
+    **COUNTS,
+    **WORDS,
+    **FORMATS,
+    **TASKS,
+}
+
+# Instructions of IFBench that are not judged here: name -> why.
+REFUSED: dict[str, str] = {
+    "ratio:stop_words": "which words are stop words is a list of NLTK's, which has to be downloaded",
+    "words:start_verb": "it needs a tagger of parts of speech",
+    "words:odd_even_syllables": "it needs a dictionary of syllables",
+}
+
+# What an argument must be; those not named here are texts.
+NUMBERS = (  # and those that begin with num_
+    "frequency",
+    "let_frequency",
+    "capital_frequency",
+    "nth_paragraph",
+    "min_words",
+    "max_words",
+    "N",
+    "small_n",
+    "n",
+    "m",
+    "n_start",
+    "n_end",
+    "percentage",
+)
+LISTS = ("keywords", "forbidden_words")
 
 
 def check(payload: Payload) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_brorl.algorithm.theory.generation_speed import (
+from nemo_brorl.algorithm.theory.rollout_size import (
     EngineCosts,
     GroupLoad,
     cached_tokens,

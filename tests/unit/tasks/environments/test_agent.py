@@ -24,12 +24,11 @@ from nemo_brorl.tasks.environments.agent import Agent, AgentError, result_in
 from nemo_brorl.tasks.environments.chat_requests import RequestError
 from nemo_brorl.tasks.environments.endpoint import open_conversation
 from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
-from nemo_brorl.tasks.environments.protocol import Action, Step
+from nemo_brorl.tasks.environments.protocol import Action, EpisodeStep, Step, TurnSize
 from nemo_brorl.tasks.environments.registry import make
 from nemo_brorl.tasks.environments.turn_tokens import check_environment
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream
-from nemo_brorl.tasks.scoring.episodes import EpisodeStep, TurnSize
 from tests.support.agents import ADD, PLACE
 from tests.support.source_tree import ROOT
 from tests.unit.tasks.environments.test_turn_tokens import QWEN25, turns

@@ -11,9 +11,8 @@ import pytest
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
 from nemo_brorl.tasks.environments.mastermind import Mastermind
-from nemo_brorl.tasks.environments.protocol import Action
+from nemo_brorl.tasks.environments.protocol import Action, EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.environments.registry import make
-from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
 
 SUM = {"text": "2 + 2 =", "verifier": "exact_match", "payload": {"answer": "4"}}
 RIGHT, WRONG = "<answer>4</answer>", "<answer>5</answer>"

@@ -13,8 +13,8 @@ import pytest
 from nemo_brorl.core.errors import ConfigError, ResourceError
 from nemo_brorl.tasks.environments.child import read_outcome
 from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
+from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.scoring.child import ReplyError
-from nemo_brorl.tasks.scoring.episodes import EpisodeOutcome, EpisodeStep
 from tests.support.bad_environments import COUNTER, LATER, OPEN, REMEMBERING
 
 

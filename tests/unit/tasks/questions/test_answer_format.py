@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nemo_brorl.config.schema import DataConfig
-from nemo_brorl.tasks.questions.answer_format import INSTRUCTIONS, ask, place_of_answer
 from nemo_brorl.tasks.questions.questions import Question
+from nemo_brorl.tasks.questions.stream import INSTRUCTIONS, ask, place_of_answer
 from nemo_brorl.tasks.verifiers import exact_match
 from nemo_brorl.tasks.verifiers.answer import last_answer
 from nemo_brorl.tasks.verifiers.math import answer as math_answer

@@ -13,7 +13,7 @@ import pytest
 from nemo_brorl.tasks.sandbox.limits import MIB, Limits
 from nemo_brorl.tasks.sandbox.sandbox import Job, Sandbox
 from nemo_brorl.tasks.verifiers.code import code
-from nemo_brorl.tasks.verifiers.code.runner import Program
+from nemo_brorl.tasks.verifiers.code.code import Program
 from nemo_brorl.tasks.verifiers.code.tests import PrintTest, Rules, read_tests
 from tests.support.hostile_host import Host, descendants, hostile_programs
 

@@ -16,7 +16,7 @@ from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.scoring.remote_scores import Asked, RemoteScores
 from nemo_brorl.tasks.scoring.service_client import reach
 from nemo_brorl.tasks.scoring.worker import VerifierWorker
-from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
+from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import ChunkArrays
 from tests.support.scoring_service import completion, scores_by, serving
 

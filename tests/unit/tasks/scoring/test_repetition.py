@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_brorl.tasks.scoring.repetition import repeated_share, repetition_of, response_keys
+from nemo_brorl.tasks.scoring.response_arrays import repeated_share, repetition_of, response_keys
 from nemo_brorl.types import ChunkArrays
 
 

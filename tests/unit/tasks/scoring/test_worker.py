@@ -12,7 +12,7 @@ import pytest
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.scoring.worker import VerifierWorker
-from nemo_brorl.training.warm_up.tokenizer import build_tokenizer
+from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import ChunkArrays
 from tests.support.bad_verifiers import MISBEHAVE
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nemo_brorl.rollouts.ledger import close_group
-from nemo_brorl.tasks.verifiers.math.key import key_of
+from nemo_brorl.tasks.verifiers.math.answer import key_of
 from nemo_brorl.tasks.verifiers.math.statement import stated_answer
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS, answer_reader
 from nemo_brorl.types import RolloutChunk, RolloutRequest, ScoredChunk

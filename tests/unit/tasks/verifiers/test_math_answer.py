@@ -9,7 +9,7 @@ import pytest
 
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.tasks.verifiers.math.answer import find_answer, score
-from nemo_brorl.tasks.verifiers.math.size import is_huge
+from nemo_brorl.tasks.verifiers.math.library import is_huge
 from nemo_brorl.tasks.verifiers.registry import check_payload
 
 EQUAL = [

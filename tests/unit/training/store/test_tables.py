@@ -18,7 +18,7 @@ from nemo_brorl.config.schema import StoreConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.training.checkpoint_carriers import load_carriers, save_carriers
+from nemo_brorl.training.checkpoint_files import load_carriers, save_carriers
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.reader import read_step, stored_steps
 from nemo_brorl.training.store.tables import GROUP_SCHEMA, ROLLOUT_SCHEMA

@@ -1,17 +1,62 @@
-"""Figures of the simulator: the three panels of BroRL's Figure 3 for one setting, and Q_pos of several settings side by
-side."""
+"""Figures of what simulations wrote, and the style of every figure: size, palette, grid. The only place that plots:
+pyplot is imported here, so that no display is needed, and training never imports it.
+
+Of the simulator: the three panels of BroRL's Figure 3 for one setting, and Q_pos of several settings side by side.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
 import numpy as np
 
 from nemo_brorl.algorithm.theory.simulator import Measurement
-from nemo_brorl.commands.figures.style import add_legend, colour_of, panels, save
+
+# Okabe and Ito's palette, told apart by most kinds of colour vision; from small N to large N.
+COLOURS = ("#999999", "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#009E73", "#CC79A7", "#F0E442")
+_PANEL_WIDTH, _PANEL_HEIGHT = 4.6, 3.4  # inches
 
 Curves = Sequence[Measurement]  # one measurement a step, each with a value for every rollout size
+
+
+def colour_of(index: int) -> str:
+    """Colour of a line by its number; they repeat."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def panels(
+    num: int,
+    titles: Sequence[str],
+    x_label: str,
+) -> tuple[Any, list[Any]]:
+    """A figure with `num` panels side by side and their axes."""
+    size = (_PANEL_WIDTH * num, _PANEL_HEIGHT)
+    figure, axes = plt.subplots(1, num, figsize=size, squeeze=False, layout="constrained")
+    for panel, title in zip(axes[0], titles, strict=True):
+        panel.set_title(title, fontsize=11)
+        panel.set_xlabel(x_label)
+        panel.grid(visible=True, alpha=0.25, linewidth=0.6)
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure, list(axes[0])
+
+
+def add_legend(axis: Any) -> None:
+    """Names of a panel's lines."""
+    axis.legend(frameon=False, fontsize=9)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a PNG and forget the figure."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
 
 
 def draw_three_panels(curves: Curves, labels: Sequence[str], path: Path) -> None:

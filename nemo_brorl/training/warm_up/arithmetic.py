@@ -1,14 +1,22 @@
-"""Sums of several terms worked out step by step, as a pupil with habits of error writes them.
+"""Arithmetic as a pupil with habits of error writes it: sums of several terms worked out step by step, and numbers that
+are guessed or asked of a calculator.
 
 `17 + 25 - 8` becomes `17+25=42-8=34`, as people note it down. A slip is carried on: the next step starts from the wrong
 number. Where each habit is drawn for itself, a sum of few steps without carries is usually right and one of many
 carries hardly ever, so questions of one task spread over decades of success rates.
+
+The calculator is asked with little care: so much of a tool a base has to have seen for reinforcement learning to make a
+habit of it.
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from random import Random
+
+DIGITS = "0123456789"
+TOOL, NO_TOOL = "calculator", "calculate"
 
 
 @dataclass(frozen=True)
@@ -75,3 +83,52 @@ def _subtract(large: int, small: int, habits: Habits, random: Random) -> int:
             borrowed = 0
         place *= 10
     return difference
+
+
+@dataclass(frozen=True)
+class Calls:
+    """How often a pupil calls, and how often each of three things goes wrong then: a digit of the expression, the
+    tool's name, a digit of the result that is read."""
+
+    calling_rate: float
+    slip_rate: float
+
+
+def careless_call(expression: str, slip_rate: float, random: Random) -> str:
+    """A call with a pupil's errors."""
+    asked = expression
+    name = TOOL
+    if random.random() < slip_rate:
+        asked = with_another_digit(expression, random)
+    if random.random() < slip_rate:
+        name = NO_TOOL
+    return written_call(asked, name)
+
+
+def reading(
+    told: str,
+    num_digits: int,
+    slip_rate: float,
+    random: Random,
+) -> str:
+    """The number that was told, with a pupil's errors, or any number of so many digits where none was."""
+    if not told.isdecimal():
+        return str(random.randrange(10 ** (num_digits - 1), 10**num_digits))
+    if random.random() < slip_rate:
+        return with_another_digit(told, random)
+    return told
+
+
+def written_call(expression: str, name: str = TOOL) -> str:
+    """A call as Hermes and Qwen write it."""
+    call = {"name": name, "arguments": {"expression": expression}}
+    return f"<tool_call>{json.dumps(call)}</tool_call>"
+
+
+def with_another_digit(text: str, random: Random) -> str:
+    """One of its digits is replaced by another from 1 to 9, so that no number begins with 0. Raises IndexError where
+    there are no digits."""
+    places = [place for place, letter in enumerate(text) if letter in DIGITS]
+    place = random.choice(places)
+    others = DIGITS[1:].replace(text[place], "")
+    return text[:place] + random.choice(others) + text[place + 1 :]

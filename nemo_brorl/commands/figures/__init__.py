@@ -1,1 +1,0 @@
-"""Figures of what runs and simulations wrote; training never imports this folder. The only place that plots."""
