@@ -56,7 +56,9 @@ def evaluate(folder: Path) -> list[str]:
 
 
 def metrics(folder: Path) -> list[Row]:
-    """Rows of metrics, but for timings."""
+    """Rows of metrics, but for timings; none where there is no file."""
+    if not (folder / "metrics.jsonl").exists():
+        return []
     return list(rows(folder, NOT_COMPARED))
 
 
