@@ -46,7 +46,8 @@ def check_same_run(config: BroRLConfig) -> bool:
     if changed:
         raise CheckpointError(
             f"run folder {folder} belongs to another configuration ({'; '.join(changed[:5])}): set "
-            "exp_manager.explicit_log_dir to a new folder, or give the old values to continue that run"
+            "exp_manager.explicit_log_dir to a new folder, or give the old values to continue that run; one that it "
+            f"never had says that {record} is damaged: delete that one file"
         )
     return True
 

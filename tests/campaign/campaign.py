@@ -23,7 +23,7 @@ SLOWER = 3.0  # times its undisturbed run that a driver may take,
 LATER_S = 300.0  # and so much on top, before it is said to stand still
 SHARED_MEMORY = Path("/dev/shm")
 TEMPORARY_FILES = Path(tempfile.gettempdir())
-DAMAGED_CONFIG = "config.yaml is damaged"  # in the message of a driver that cannot read it
+DAMAGED_CONFIG = "config.yaml is damaged"  # in the message of a driver that cannot read it, or reads other settings
 
 
 @dataclass

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
-from nemo_brorl.config.same_run import recorded_settings
+from nemo_brorl.config.same_run import check_same_run, recorded_settings
+from nemo_brorl.config.schema import BroRLConfig, ExpManagerConfig
 from nemo_brorl.core.errors import BroRLError, CheckpointError
 from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.training.store.files import StoreFiles
@@ -63,6 +65,18 @@ def read_or_refuse(read: Callable[[Path], object], folder: Path) -> None:
         assert str(error)
     except FileNotFoundError:
         assert read in READERS["timeline/step_000002.trace.json.gz"]
+
+
+def test_a_setting_that_a_flipped_bit_has_made_another_is_shown_with_what_to_do(tmp_path: Path) -> None:
+    config = BroRLConfig(exp_manager=ExpManagerConfig(explicit_log_dir=str(tmp_path)))
+    path = tmp_path / "config.yaml"
+    path.write_text(OmegaConf.to_yaml(OmegaConf.structured(config)).replace("answer: null", "answer: nudl"))
+    with pytest.raises(
+        CheckpointError, match="data.columns.answer was 'nudl', now None.*config.yaml is damaged: delete that one"
+    ):
+        check_same_run(config)
+    path.unlink()
+    assert not check_same_run(config)  # goes on by the settings that are given
 
 
 def test_damaged_settings_of_a_run_are_named_with_what_to_do(tmp_path: Path) -> None:
