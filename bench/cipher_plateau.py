@@ -8,7 +8,7 @@ The paper's situation in small. 2,048 questions come again and again. Half of th
 teaches the base of cipher chains to be right about their digits with 0.8, about the others it stays as it was, right
 with 2 in 10,000. ProRL's N = 16 with GRPO, each step filled with 256 groups that disagree, learns the first half; then
 those groups get scarce. Where validation (on questions that nothing is reported on) rises by less than half a point in
-two updates (`rollouts/plateau.py`), each arm goes on from the same weights and the same optimizer for equally many
+two updates (`rollouts/schedule.py`), each arm goes on from the same weights and the same optimizer for equally many
 rollouts. Seconds are the processor's, of one thread, without measurements, and so hardly depend on what else runs.
 
 Foretold before any run: N = 16 filled until full stands still on the second half (below 1 %) for want of updates; with
@@ -37,7 +37,7 @@ from bench.cipher_plain import HELD_OUT, MODEL, ROLLOUTS, Questions, chances, lo
 from bench.cipher_pool import PooledRun
 from nemo_brorl.config.sections.rollouts import PlateauConfig, PoolConfig
 from nemo_brorl.core.console import format_table
-from nemo_brorl.rollouts.plateau import PlateauDetector
+from nemo_brorl.rollouts.schedule import PlateauDetector
 
 WITHIN_REACH = "ABCD"  # families
 SKILL = 0.8  # chance of a right digit that these are taught
