@@ -4,6 +4,7 @@ has it and the CPU build has not. The executor is a fake (tests/support/fake_exe
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import zlib
 from collections.abc import Coroutine, Iterator
@@ -39,6 +40,10 @@ def vllm_without_a_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(LLMEngine, "from_engine_args", new_engine)
     monkeypatch.setattr(FakeExecutor, "made", [])
     yield
+    # The end of an engine ends the process's default group with it: now, and not in a test of the policy.
+    FakeExecutor.made.clear()
+    gc.unfreeze()
+    gc.collect()
 
 
 def engine_of(folder: Path, sleep: str = "discard", **arguments: Any) -> RolloutEngine:
