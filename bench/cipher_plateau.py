@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import math
 import time
@@ -157,7 +158,7 @@ def prepare(questions: Questions, are_reached: torch.Tensor, folder: Path) -> No
     untaught = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     model = copy.deepcopy(untaught)
     optimizer = torch.optim.AdamW(model.parameters(), lr=TEACHING_RATE, weight_decay=0.0)
-    digits = sorted({token for answer in questions.answers for token in digits_of(answer)})
+    digits = sorted(set(itertools.chain.from_iterable(map(digits_of, questions.answers))))
     length = max(len(answer) for answer in questions.answers)
     taught = torch.arange(TRAINED.stop, len(questions.answers))
     for _ in range(TEACHING_STEPS):

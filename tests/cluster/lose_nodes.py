@@ -185,7 +185,8 @@ def texts(run: Path) -> list[str]:
 
 def prompts_of(run: Path) -> list[str]:
     """Prompts of all steps."""
-    return [json.loads(line)["prompt"] for text in texts(run) for line in text.splitlines()]
+    lines = "".join(texts(run)).splitlines()
+    return [json.loads(line)["prompt"] for line in lines]
 
 
 if __name__ == "__main__":
