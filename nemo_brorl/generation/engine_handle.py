@@ -164,6 +164,15 @@ class EngineHandle:
         elif self.silence_s >= self._timeout_s:
             self.replace(TimeoutError(f"no answer within generation.timeout_s={self._timeout_s:g}"))
 
+    def wait_alive(self) -> EngineReady:
+        """Block until an engine is ready; one that was and has died since, unseen by any session, is replaced.
+
+        Raises GenerationError when an engine that is starting does not start, or when there are no restarts left.
+        """
+        if self.starting is None:
+            return self.wait_or_replace()
+        return self.wait()
+
     def wait_or_replace(self) -> EngineReady:
         """Block until an engine is ready, maybe a new one. Raises GenerationError when there are no restarts left."""
         while True:

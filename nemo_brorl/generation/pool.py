@@ -87,8 +87,9 @@ class VllmPool:
         )
 
     def wait_ready(self) -> list[EngineReady]:
-        """Block until all engines are ready. Raises GenerationError naming the engine that does not start."""
-        return [handle.wait() for handle in self._handles]
+        """Block until all engines are ready; one that died unseen is replaced. Raises GenerationError naming the engine
+        that does not start."""
+        return [handle.wait_alive() for handle in self._handles]
 
     def open_session(self, forecast: Forecast | None = None) -> VllmSession:
         """Begin to sample. Raises GenerationError while another session is open, or when no engine has the published

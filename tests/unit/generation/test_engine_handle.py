@@ -39,6 +39,15 @@ def test_an_engine_that_failed_to_start_is_replaced_without_waiting() -> None:
     assert handle.starting is None, "the second one is ready"
 
 
+def test_an_engine_that_died_while_nothing_was_sampled_is_replaced_when_waited_for() -> None:
+    engines = FakeEngines()
+    handle = engines.handles[0]
+    handle.wait_alive()
+    engines.actor().die()
+    handle.wait_alive()
+    assert handle.name == "engine 0 (number 2)"
+
+
 def test_counters_go_on_when_an_engine_is_replaced() -> None:
     handle = FakeEngines().handles[0]
     handle.count(EngineStats(0, 1, 100, 90, 0, 50, 5))
