@@ -171,9 +171,12 @@ def show_keep_rates(questions: Questions, sizes: Sequence[int]) -> None:
 class Run:
     """A model, its optimizer, and the questions it has not seen yet, in the order of a seed."""
 
-    def __init__(self, questions: Questions, size: int, advantage: str, rate: float, seed: int) -> None:
+    def __init__(
+        self, questions: Questions, size: int, advantage: str, rate: float, seed: int, rollouts: int = ROLLOUTS
+    ) -> None:
         self.questions = questions
         self.size = size
+        self.num_prompts = rollouts // size  # of a step
         self.advantage = ADVANTAGES[advantage]
         self.generator = torch.Generator().manual_seed(seed)
         self.model = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
@@ -188,10 +191,10 @@ class Run:
     def unseen(self) -> Iterator[Tensor]:
         """Places of the questions of each step; the first ones are held out."""
         order = torch.randperm(len(self.questions.answers) - 2 * HELD_OUT, generator=self.generator)
-        return iter((order + 2 * HELD_OUT).split(ROLLOUTS // self.size))
+        return iter((order + 2 * HELD_OUT).split(self.num_prompts))
 
     def sample_groups(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Prompts (P, length), responses (P × N, tokens) and advantages (P, N) of the next 4,096 rollouts."""
+        """Prompts (P, length), responses (P × N, tokens) and advantages (P, N) of the step's next rollouts."""
         places = next(self.places)
         prompts = self.questions.prompts[places]
         responses = sample(self.model, prompts, self.size, self.questions.end, self.generator)
@@ -208,9 +211,9 @@ class Run:
         self.num_updates += 1
 
     def filled_step(self, limit: int) -> None:
-        """Filled as DAPO's: sampled until 4,096 rollouts are of informative groups, which are learnt from; none where
-        `limit` rollouts of the run have been sampled before."""
-        wanted = ROLLOUTS // self.size
+        """Filled as DAPO's: sampled until all of its groups are informative, which are learnt from; none where `limit`
+        rollouts of the run have been sampled before."""
+        wanted = self.num_prompts
         kept: list[tuple[Tensor, Tensor, Tensor]] = []
         num_kept = 0
         while num_kept < wanted:

@@ -59,6 +59,8 @@ class Arm:
     advantage: str
     fill: str
     retire: float = 0.0
+    recheck: float = 0.0
+    rollouts: int = ROLLOUTS  # a step
 
 
 BEFORE = Arm(16, "grpo", "full")
@@ -70,6 +72,16 @@ ARMS = {
     "N = 16, MaxRL": Arm(16, "maxrl", "samples"),
     "N = 512, MaxRL": Arm(512, "maxrl", "samples"),
     "N = 16, MaxRL, retire_from=0.9": Arm(16, "maxrl", "samples", 0.9),
+}
+# a quarter of the rollouts a step, four times the updates
+SMALL_STEPS = {
+    "N = 4": Arm(4, "maxrl", "samples", rollouts=1024),
+    "N = 16": Arm(16, "maxrl", "samples", rollouts=1024),
+    "N = 64": Arm(64, "maxrl", "samples", rollouts=1024),
+    "N = 16, retired": Arm(16, "maxrl", "samples", 0.9, rollouts=1024),
+    "N = 16, retired, 0.1 asked again": Arm(16, "maxrl", "samples", 0.9, 0.1, rollouts=1024),
+    "N = 16, retired, 0.25 asked again": Arm(16, "maxrl", "samples", 0.9, 0.25, rollouts=1024),
+    "N = 16, 4,096 a step, retired, 0.1 asked again": Arm(16, "maxrl", "samples", 0.9, 0.1),
 }
 
 
@@ -86,11 +98,20 @@ class Course:
     def begin(self, arm: Arm) -> PooledRun:
         """A run of the taught base, at 0 seconds."""
         self.seconds = 0.0
-        pool = replace(PoolConfig(), retire_from=arm.retire or None)
-        run = PooledRun(self.questions, arm.size, self.seed, pool, arm.advantage, RATE, TRAINED)
+        pool = replace(PoolConfig(), retire_from=arm.retire or None, recheck=arm.recheck)
+        run = PooledRun(self.questions, arm.size, self.seed, pool, arm.advantage, RATE, TRAINED, arm.rollouts)
         taught = Qwen2ForCausalLM.from_pretrained(self.options.base, dtype=torch.float32)
         run.model.load_state_dict(taught.state_dict())
         return run
+
+    def plateau(self) -> Mapping[str, Any]:
+        """Weights and optimizer at the plateau, from which more arms may go on later."""
+        path = self.options.output.with_name(f"plateau_{self.seed}.pt")
+        if not path.exists():
+            run = self.until_plateau()
+            torch.save({"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}, path)
+        state: Mapping[str, Any] = torch.load(path, weights_only=True)
+        return state
 
     def until_plateau(self) -> PooledRun:
         """The first part, which ends at a plateau of validation, or after `--before` rollouts."""
@@ -110,7 +131,7 @@ class Course:
 
     def go_on(self, name: str, plateau: Mapping[str, Any]) -> None:
         """One arm from the plateau's weights and optimizer; what is believed of questions begins anew."""
-        arm = ARMS[name]
+        arm = (ARMS | SMALL_STEPS)[name]
         run = self.begin(arm)
         run.model.load_state_dict(plateau["model"])
         run.optimizer.load_state_dict(copy.deepcopy(plateau["optimizer"]))
@@ -234,7 +255,7 @@ def main() -> None:
     parser.add_argument("--base", type=Path, default=Path("runs/cipher/within_reach"))
     parser.add_argument("--output", type=Path, default=Path("runs/cipher/plateau.jsonl"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=[*ARMS, *SMALL_STEPS])
     parser.add_argument("--before", type=int, default=100 * ROLLOUTS, help="rollouts at most, until the plateau")
     parser.add_argument("--after", type=int, default=50 * ROLLOUTS, help="rollouts of each arm")
     parser.add_argument("--interval", type=int, default=2, help="updates between measurements before the plateau")
@@ -255,8 +276,7 @@ def main() -> None:
         return
     for seed in options.seeds:
         course = Course(questions, are_reached, options, seed)
-        run = course.until_plateau()
-        plateau = {"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}
+        plateau = course.plateau()
         for name in options.arms:
             course.go_on(name, plateau)
 

@@ -79,8 +79,9 @@ class PooledRun(Run):
         advantage: str = "maxrl",
         rate: float = 2e-4,
         places: range | None = None,
+        rollouts: int = ROLLOUTS,
     ) -> None:
-        super().__init__(questions, size, advantage, rate, seed)
+        super().__init__(questions, size, advantage, rate, seed, rollouts)
         self.beliefs = SuccessPosterior(PosteriorConfig())
         if places is None:
             places = range(len(questions.answers))
@@ -92,9 +93,9 @@ class PooledRun(Run):
         return iter(())
 
     def sample_groups(self) -> tuple[Tensor, Tensor, Tensor]:
-        """4,096 rollouts of the prompts that are asked next."""
+        """The step's rollouts, of the prompts that are asked next."""
         self.pool.begin_step(self.size)
-        asked = self.pool.take(ROLLOUTS // self.size)
+        asked = self.pool.take(self.num_prompts)
         places = [prompt.payload["place"] for prompt in asked]
         prompts = self.questions.prompts[places]
         responses = sample(self.model, prompts, self.size, self.questions.end, self.generator)
@@ -118,7 +119,7 @@ def train(
     questions: Questions, held_out: Questions, size: int, retire: float, seed: int, options: argparse.Namespace
 ) -> None:
     """One run; its measurements go to the output file as they come."""
-    pool = replace(PoolConfig(), retire_from=retire or None)
+    pool = replace(PoolConfig(), retire_from=retire or None, recheck=0.0)
     run = PooledRun(questions, size, seed, pool, options.advantage, options.rate)
     first = HELD_OUT if options.report else 0
     places = range(first, first + HELD_OUT)

@@ -9,7 +9,9 @@ prompt back. What is learnt of tasks counts asked prompts by the same weights.
 
 `retire_from` leaves out, without a weight, prompts whose own rollouts were right that often over all steps that are
 remembered: near 1 what is solved (ScaleRL's "no positive resampling", arXiv 2510.13786), near 0 all but the boundary of
-what the policy can do (arXiv 2606.15455). A prompt comes back once less than one rollout's worth of it is remembered.
+what the policy can do (arXiv 2606.15455). A prompt comes back once less than one rollout's worth of it is remembered;
+before that it is asked again with the probability `recheck` each time that it comes up, and one that was forgotten is
+noticed by that.
 
 Only prompts that come again profit: of one never seen the belief is that of its task. The coin is a hash of seed and
 uid, and beliefs change between steps alone, so a restart asks the same.
@@ -28,6 +30,7 @@ from nemo_brorl.types import Prompt
 
 MAX_RETIRED = 10_000  # prompts in a row, after which all of them count as learnt
 FIRST_WAVE = 0  # of `coin`: waves that are decided on are counted from 1
+RECHECK = -1  # of `coin`
 
 
 class PromptPool:
@@ -73,7 +76,7 @@ class PromptPool:
         num_seen = 0
         while num_seen < MAX_RETIRED:
             prompts = self.prompts.take(num)
-            left = [prompt for prompt in prompts if not self.is_retired(prompt)]
+            left = [prompt for prompt in prompts if not self.is_left_out(prompt)]
             num_seen += num
             self.num_retired += num - len(left)
             if left:
@@ -83,8 +86,12 @@ class PromptPool:
             "rollouts or more: write a higher one or null, or give harder questions"
         )
 
+    def is_left_out(self, prompt: Prompt) -> bool:
+        """Whether it is retired, and not the time to ask it again."""
+        return self.is_retired(prompt) and coin(self.seed, prompt.uid, RECHECK) >= self.config.recheck
+
     def is_retired(self, prompt: Prompt) -> bool:
-        """Whether its own rollouts were right too often to ask it."""
+        """Whether its own rollouts were right too often to go on learning from it."""
         limit = self.config.retire_from
         if limit is None:
             return False
@@ -102,7 +109,7 @@ class PromptPool:
 
     def metrics(self) -> dict[str, float]:
         """Counts of the step; nothing where every prompt is asked."""
-        if not self.config.enabled:
+        if not self.config.enabled and self.config.retire_from is None:
             return {}
         return {
             "rollouts/prompts_retired": float(self.num_retired),

@@ -145,7 +145,9 @@ class CoverageConfig(Section):
 class PoolConfig(Section):
     """Which prompts are asked (`rollouts/prompt_pool.py`)."""
 
-    enabled: bool = setting(False, "prompts that probably teach nothing are mostly passed over, without sampling")
+    enabled: bool = setting(
+        False, "prompts that probably teach nothing are mostly passed over, without sampling; the others weigh more"
+    )
     min_probability: float = setting(
         0.25,
         "probability to ask a prompt whatever is believed of it; lower: fewer samples, larger weights",
@@ -160,6 +162,11 @@ class PoolConfig(Section):
         "not asked: another objective, no weight makes up for it; null: never",
         above=0,
         at_most=1,
+    )
+    recheck: float = setting(
+        0.1,
+        "probability to ask a retired prompt all the same when it comes up: notices forgetting",
+        within=(0, 1),
     )
 
 
@@ -211,11 +218,6 @@ class RolloutsConfig(Section):
             yield (
                 f"rollouts.min_fraction={self.min_fraction} never acts: without a deadline no rollout is cut; write "
                 "rollouts.deadline_s or rollouts.step_deadline_s in seconds, or rollouts.min_fraction=1"
-            )
-        if self.pool.retire_from is not None and not self.pool.enabled:
-            yield (
-                f"rollouts.pool.retire_from={self.pool.retire_from} never acts with rollouts.pool.enabled=false: write "
-                "enabled=true, or retire_from=null"
             )
         yield from self.schedule.violations()
         stages = self.schedule.stages

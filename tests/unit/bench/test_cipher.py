@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
-from bench import cipher_chains, cipher_plain, cipher_plateau, cipher_pool
+from bench import cipher_chains, cipher_plateau, cipher_pool
 from bench.cipher_plain import MODEL, Questions, are_right, grpo, learn, log_probs, maxrl, sample, until_end
 from nemo_brorl.config.schema import DataConfig, PoolConfig
 from nemo_brorl.tasks.questions.sources import make_source
@@ -88,12 +88,10 @@ def test_of_any_four_questions_three_are_copies_and_none_that_is_kept_apart_is_t
     assert not {row["prompt"] for row in rows} & set(kept_apart)
 
 
-def test_the_pool_asks_solved_questions_once_and_then_the_others_alone(
-    solved_in_part: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cipher_pool, "ROLLOUTS", 16 * 8)  # 16 questions of eight rollouts a step
+def test_the_pool_asks_solved_questions_once_and_then_the_others_alone(solved_in_part: Path) -> None:
     questions = Questions(solved_in_part / "questions.jsonl", 16)
-    run = cipher_pool.PooledRun(questions, size=8, seed=1, pool=PoolConfig(retire_from=0.8))
+    pool = PoolConfig(retire_from=0.8, recheck=0.0)
+    run = cipher_pool.PooledRun(questions, size=8, seed=1, pool=pool, rollouts=16 * 8)  # all questions a step
     run.step()
     once = run.num_solved
     assert once == 10 * 8  # copies that were right in all of eight rollouts; the other two were in seven
@@ -101,13 +99,9 @@ def test_the_pool_asks_solved_questions_once_and_then_the_others_alone(
     assert (run.num_sampled, run.num_solved) == (2 * 16 * 8, once)
 
 
-def test_a_run_filled_until_full_goes_on_from_the_same_place_and_counts_what_it_sampled(
-    solved_in_part: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cipher_pool, "ROLLOUTS", 4 * 8)  # four questions of eight rollouts at a time
-    monkeypatch.setattr(cipher_plain, "ROLLOUTS", 8)  # one group that disagrees fills a batch
+def test_a_run_filled_until_full_goes_on_from_the_same_place_and_counts_what_it_sampled(solved_in_part: Path) -> None:
     questions = Questions(solved_in_part / "questions.jsonl", 16)
-    run = cipher_pool.PooledRun(questions, size=8, seed=1, pool=PoolConfig(), places=range(4))
+    run = cipher_pool.PooledRun(questions, size=8, seed=1, pool=PoolConfig(), places=range(4), rollouts=4 * 8)
     asked = {prompt.payload["place"] for prompt in run.pool.prompts.take(8)}
     assert asked == {0, 1, 2, 3}
     run.filled_step(limit=32 * 100)

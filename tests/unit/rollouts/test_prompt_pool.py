@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.train_batch import make_train_batch
-from nemo_brorl.config.schema import BroRLConfig, PoolConfig, PosteriorConfig, RolloutsConfig
+from nemo_brorl.config.schema import BroRLConfig, PoolConfig, PosteriorConfig
 from nemo_brorl.core.errors import StarvationError
 from nemo_brorl.rollouts.coverage import coverage_metrics
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
@@ -55,7 +55,7 @@ def test_the_probability_is_the_chance_of_disagreement_by_hand() -> None:
 def test_a_prompt_is_retired_by_its_own_rollouts_of_all_steps_until_they_are_forgotten() -> None:
     beliefs = SuccessPosterior(PosteriorConfig(memory=0.5))
     prompts = CircledPrompts()
-    pool = PromptPool(PoolConfig(enabled=True, retire_from=0.75), prompts, beliefs, seed=0)
+    pool = PromptPool(PoolConfig(retire_from=0.75, recheck=0.0), prompts, beliefs, seed=0)
     solved, unseen = (replace(make_prompt(), token_ids=(number,)) for number in (0, 1))
     beliefs.observe(solved, 4, 8)
     assert not pool.is_retired(solved)
@@ -76,11 +76,26 @@ def test_a_run_that_has_retired_everything_says_so() -> None:
     beliefs = SuccessPosterior(PosteriorConfig())
     for number in range(NUM_PROMPTS):
         beliefs.observe(replace(make_prompt(), token_ids=(number,)), 8, 8)
-    pool = PromptPool(PoolConfig(enabled=True, retire_from=0.9), CircledPrompts(), beliefs, seed=0)
+    pool = PromptPool(PoolConfig(retire_from=0.9, recheck=0.0), CircledPrompts(), beliefs, seed=0)
     with pytest.raises(StarvationError, match="retire_from=0.9 of their rollouts or more: write a higher one or null"):
         pool.take(2)
-    (unused,) = RolloutsConfig(pool=PoolConfig(retire_from=0.9)).violations()
-    assert "never acts with rollouts.pool.enabled=false" in unused
+
+
+def test_a_retired_prompt_that_was_forgotten_is_noticed_when_it_is_asked_again() -> None:
+    beliefs = SuccessPosterior(PosteriorConfig())
+    solved = [replace(make_prompt(), token_ids=(number,)) for number in range(NUM_PROMPTS // 2)]
+    for prompt in solved:
+        beliefs.observe(prompt, 16, 16)
+    prompts = CircledPrompts()
+    pool = PromptPool(PoolConfig(retire_from=0.9, recheck=0.25), prompts, beliefs, seed=0)
+    asked = pool.take(4_000)
+    asked_again = [prompt for prompt in asked if number_of(prompt) < NUM_PROMPTS // 2]
+    # of five prompts asked, four were never retired and one is of as many that were, a quarter of whom is asked
+    assert len(asked_again) / len(asked) == pytest.approx(0.2, abs=0.02)
+    assert {prompt.weight for prompt in asked} == {1.0}
+    beliefs.forget()
+    beliefs.observe(solved[0], 12, 16)  # 15.2 + 12 of 15.2 + 16
+    assert not pool.is_retired(solved[0])
 
 
 def test_the_weighted_estimate_is_the_gradient_of_all_prompts() -> None:
