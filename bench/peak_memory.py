@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from nemo_brorl.config.memory import GIB
+from nemo_brorl.cluster.fit.memory import GIB
 from nemo_brorl.launcher.planner.policy_memory import activation_bytes, backward_bytes, policy_bytes
 from tests.support import fake_cuda
 from tests.support.traced_update import STATE, Case

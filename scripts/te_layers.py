@@ -27,7 +27,7 @@ SIGNATURES = ("Linear", "LayerNormLinear", "GroupedLinear", "RMSNorm", "checkpoi
 
 def layers_of(family: str, folder: Path, **policy: Any) -> dict[str, Any]:
     """Shapes of the parameters by Megatron's names, and the modules that sum weight gradients in fp32 buffers."""
-    from nemo_brorl.config.model_shape import read_model_shape
+    from nemo_brorl.core.model_shape import read_model_shape
     from nemo_brorl.policy.layout import ParallelLayout
     from nemo_brorl.policy.model.model import build_model
     from tests.support.model_factory import make_config, make_model

@@ -38,8 +38,10 @@ TORCH_FREE = (
     "types.py",
     "ports.py",
     "config",
+    "cluster/fit",
     "core/errors.py",
     "core/logs.py",
+    "core/model_shape.py",
     "core/object_store.py",
     "commands/run.py",
     "rollouts",
@@ -50,10 +52,12 @@ TORCH_FREE = (
 )
 LAUNCHER_MAY_IMPORT = (
     "nemo_brorl.config.",
+    "nemo_brorl.cluster.fit.",
     "nemo_brorl.core.errors.",
     "nemo_brorl.core.files.",
     "nemo_brorl.core.console.",
     "nemo_brorl.core.metric_registry.",
+    "nemo_brorl.core.model_shape.",
 )
 
 

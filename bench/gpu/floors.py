@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bench.gpu.setting import Ceilings
 from bench.gpu.shapes import layer_parameters, weight_bytes
-from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.core.model_shape import ModelShape
 
 
 @dataclass(frozen=True)

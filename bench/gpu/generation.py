@@ -20,7 +20,7 @@ from bench.gpu.floors import GenerationWork, generation_seconds
 from bench.gpu.record import Row
 from bench.gpu.setting import Setting, open_setting
 from bench.gpu.shapes import QWEN_1_5B, TINY, make_model, with_tokenizer
-from nemo_brorl.config.model_shape import read_model_shape
+from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.types import Sampling
 

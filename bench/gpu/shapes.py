@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from nemo_brorl.config.model_shape import ModelShape, hf_shapes, read_model_shape
+from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
 
 _COMMON = {
     "hidden_act": "silu",

@@ -19,7 +19,7 @@ from bench.gpu.floors import sync_seconds
 from bench.gpu.record import Row
 from bench.gpu.setting import GIB, Setting, open_setting
 from bench.gpu.shapes import QWEN_1_5B, TINY, make_model, with_tokenizer
-from nemo_brorl.config.model_shape import read_model_shape
+from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.training.device_handover import publish
 
 SECONDS, AGREE = 1.0, 0.05  # targets: of a publication; nats between sampler and trainer in bf16

@@ -1,4 +1,4 @@
-"""Plan of a run on CPU: memory by the start-up check's own estimate (`config/memory.py`), seconds from what
+"""Plan of a run on CPU: memory by the start-up check's own estimate (`cluster/fit/memory.py`), seconds from what
 `cpu_probe.py` measures here."""
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ import math
 import os
 from dataclasses import dataclass, replace
 
+from nemo_brorl.cluster.fit.memory import GIB, CpuMemory, available_gib, cpu_memory
 from nemo_brorl.config.derived import fullest_micro_batch, kv_cache_gib, max_num_seqs, num_engines, num_policy_ranks
-from nemo_brorl.config.memory import GIB, CpuMemory, available_gib, cpu_memory
-from nemo_brorl.config.model_shape import ModelShape, hf_shapes, num_parameters
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.model_shape import ModelShape, hf_shapes, num_parameters
 from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed
 from nemo_brorl.launcher.planner.generation_time import (
     EngineSpeed,

@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.model_shape import ModelShape
 
 REPEATS = 5
 PYTHON_LOOP = 200_000

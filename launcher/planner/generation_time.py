@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.memory_plan import EnginePlan
 from nemo_brorl.launcher.planner.model_cost import Cut as EngineCut

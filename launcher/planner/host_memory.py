@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nemo_brorl.cluster.fit.memory import GIB
 from nemo_brorl.config.derived import weight_transport
-from nemo_brorl.config.memory import GIB
-from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.model_cost import Cut, rank_parameters
 from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES, PolicyBytes

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from nemo_brorl.cluster.fit.memory import GIB
 from nemo_brorl.config.derived import engine_batch_tokens, gpu_share, max_num_seqs, policy_gives_memory_back
-from nemo_brorl.config.memory import GIB
-from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.model_cost import Cut, key_value_bytes, rank_parameters
 from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES, activation_bytes, backward_bytes, policy_bytes

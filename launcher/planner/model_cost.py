@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.core.model_shape import ModelShape
 
 
 @dataclass(frozen=True)

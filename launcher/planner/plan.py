@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from nemo_brorl.cluster.fit.model_rules import misfits
+from nemo_brorl.cluster.fit.sizes import Machine, Size, resolve_sizes
 from nemo_brorl.config.derived import max_model_len
-from nemo_brorl.config.model_rules import misfits
-from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.config.sizes import Machine, Size, resolve_sizes
+from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.launcher.planner.cpu_plan import cpu_devices, cpu_engine, cpu_memory_of, cpu_node, cpu_step_time
 from nemo_brorl.launcher.planner.hardware import Hardware, configured_hardware
 from nemo_brorl.launcher.planner.host_memory import NodeMemory, node_memory

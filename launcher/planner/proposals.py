@@ -9,12 +9,12 @@ from itertools import product
 from math import ceil, log
 from typing import Any
 
+from nemo_brorl.cluster.fit.model_rules import misfits, policy_misfits
 from nemo_brorl.config.cross_rules import check_rules
 from nemo_brorl.config.derived import max_num_seqs, micro_batch_tokens, num_engines, num_policy_ranks
-from nemo_brorl.config.model_rules import misfits, policy_misfits
-from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.plan import Plan, make_plan
 from nemo_brorl.launcher.planner.workload import ASSUMED, Lengths

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nemo_brorl.config.memory import GIB
-from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.cluster.fit.memory import GIB
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.launcher.planner.generation_time import GenerationTime, generation_time
 from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.memory_plan import EnginePlan

@@ -1,1 +1,1 @@
-"""The machines, with Ray, the placement of processes, and the doctor."""
+"""The machines, with Ray, the placement of processes, what fits, and the doctor."""

@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_brorl.cluster.fit.memory import check_memory
+from nemo_brorl.cluster.fit.model_rules import check_model_rules
 from nemo_brorl.commands.run import run_command
 from nemo_brorl.config.load import CommandLine
-from nemo_brorl.config.memory import check_memory
-from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.schema import BroRLConfig, ConvertConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.training.export import convert_into, empty, files_to_push, is_converted, newest_checkpoint, push

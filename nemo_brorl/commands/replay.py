@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.algorithm.train_batch import check_functions
+from nemo_brorl.cluster.fit.memory import check_memory
+from nemo_brorl.cluster.fit.model_rules import check_model_rules
 from nemo_brorl.config.load import load_run_config
-from nemo_brorl.config.memory import check_memory
-from nemo_brorl.config.model_rules import check_model_rules
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.logs import setup_logging

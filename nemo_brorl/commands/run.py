@@ -8,18 +8,18 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from nemo_brorl.cluster.fit.memory import check_memory
+from nemo_brorl.cluster.fit.model_rules import check_model_rules, local_model
+from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.config.cross_rules import check_rules
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine, load_config, parse_command_line
-from nemo_brorl.config.memory import check_memory
-from nemo_brorl.config.model_rules import check_model_rules, local_model
-from nemo_brorl.config.model_shape import read_model_shape
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.config.sizes import resolve_sizes, this_machine
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import USER_ERROR, BroRLError, ModelError
 from nemo_brorl.core.files import cannot_write, is_refused
 from nemo_brorl.core.logs import setup_logging
+from nemo_brorl.core.model_shape import read_model_shape
 
 INTERRUPTED = 130
 MODEL_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]  # of a repository on the hub

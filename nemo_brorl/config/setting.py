@@ -47,7 +47,7 @@ class Declaration:
     choices: tuple[str | None, ...] = ()  # none: any value of the type
     or_function: bool = False  # beside the choices, a user's own function as package.module:function
     may_change: bool = False  # between two starts of the same run: what was already done stays as it is
-    is_auto: bool = False  # null is a size that `config/sizes.py` chooses; `auto` is another word for it
+    is_auto: bool = False  # null is a size that `cluster/fit/sizes.py` chooses; `auto` is another word for it
 
     @property
     def allowed(self) -> str:
@@ -111,7 +111,7 @@ def auto(
     at_most: float = math.inf,
     may_change: bool = False,
 ) -> Any:
-    """A field for a number that is chosen for model, data and machine where none is given (`config/sizes.py`)."""
+    """A field for a number that is chosen for model, data and machine where none is given (`cluster/fit/sizes.py`)."""
     field = setting(None, meaning, at_least=at_least, above=above, at_most=at_most, may_change=may_change)
     declared = replace(declaration(field), is_auto=True)
     return dataclasses.field(default=None, metadata={DECLARATION: declared})

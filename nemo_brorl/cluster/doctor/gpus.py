@@ -13,8 +13,8 @@ from typing import Any
 
 from nemo_brorl.cluster.doctor.probe import answer, ask
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.cluster.fit.memory import GIB
 from nemo_brorl.config.derived import gpu_share
-from nemo_brorl.config.memory import GIB
 from nemo_brorl.config.schema import BroRLConfig
 
 SMI_S = 30.0  # deadline of nvidia-smi

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from nemo_brorl.cluster.doctor.probe import within
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.cluster.fit.memory import GIB, available_gib, needed_gib
+from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.config.derived import num_engines, num_gpus, num_policy_ranks, stage_samples
-from nemo_brorl.config.memory import GIB, available_gib, needed_gib
-from nemo_brorl.config.model_shape import ModelShape, num_parameters
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.config.sizes import resolve_sizes, this_machine
+from nemo_brorl.core.model_shape import ModelShape, num_parameters
 
 PYTHONS = ((3, 11), (3, 12))
 CHECKPOINT_BYTES = 18  # for each parameter: weights, fp32 master weights, two moments, the reference

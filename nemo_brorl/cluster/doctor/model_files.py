@@ -9,11 +9,11 @@ from pathlib import Path
 
 from nemo_brorl.cluster.doctor.probe import within
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
-from nemo_brorl.config.memory import GIB
-from nemo_brorl.config.model_rules import local_model, misfits
-from nemo_brorl.config.model_shape import ModelShape, hf_shapes, read_model_shape
+from nemo_brorl.cluster.fit.memory import GIB
+from nemo_brorl.cluster.fit.model_rules import local_model, misfits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError
+from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
 
 DEADLINE_S = 60.0
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")

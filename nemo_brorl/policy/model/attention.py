@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import PolicyConfig
+from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.policy.cpu.attention import attend_on_cpu
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.attention_flash import attend_with_flash

@@ -14,7 +14,7 @@ import torch
 from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from torch import Tensor
 
-from nemo_brorl.config.model_shape import Rope
+from nemo_brorl.core.model_shape import Rope
 from nemo_brorl.policy.model.compiled import compiled
 from nemo_brorl.policy.rows.row_layout import Packing
 

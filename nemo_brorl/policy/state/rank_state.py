@@ -17,12 +17,12 @@ from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer
 from torch import Tensor
 
+from nemo_brorl.cluster.fit.model_rules import check_policy_fits
 from nemo_brorl.config.derived import overlaps_gradients
-from nemo_brorl.config.model_rules import check_policy_fits
-from nemo_brorl.config.model_shape import ModelShape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.logs import get_logger
+from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.policy.device import Device, host_like, wait_for_copies
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.attention import choose_attention

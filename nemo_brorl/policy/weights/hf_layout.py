@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nemo_brorl.config.model_shape import ModelShape
+from nemo_brorl.core.model_shape import ModelShape
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from megatron.core import parallel_state
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from nemo_brorl.config.model_shape import ModelShape, hf_shapes
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.model_shape import ModelShape, hf_shapes
 from nemo_brorl.policy.model.model import PolicyModel
 from nemo_brorl.policy.numerics.precision import fill, plain
 from nemo_brorl.policy.weights.hf_layout import EMBEDDING, Slot, layer_slot, pack, share_of, top_slot, unpack

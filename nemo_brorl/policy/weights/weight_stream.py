@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nemo_brorl.config.model_shape import ModelShape, hf_shapes
+from nemo_brorl.core.model_shape import ModelShape, hf_shapes
 from nemo_brorl.core.weight_wire import cuda_ipc
 from nemo_brorl.core.weight_wire.broadcast_group import WeightGroup
 from nemo_brorl.core.weight_wire.flat import checksum, dtype_name, flatten, infos_of

@@ -18,7 +18,7 @@ from bench.gpu.record import Results, Row, read_results, table
 from bench.gpu.run import Bench, Part
 from bench.gpu.setting import Ceilings
 from bench.gpu.shapes import QWEN_1_5B, layer_parameters, weight_bytes
-from nemo_brorl.config.model_shape import ModelShape, read_model_shape
+from nemo_brorl.core.model_shape import ModelShape, read_model_shape
 
 
 def script(monkeypatch: pytest.MonkeyPatch, code: str, limit_s: float = 60.0) -> Part:

@@ -12,7 +12,7 @@ import pytest
 from bench.planner import Compared, calibrated, measured, misses, with_shares
 from bench.run_watch import Watched, watch
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.model_shape import ModelShape, Rope
+from nemo_brorl.core.model_shape import ModelShape, Rope
 from nemo_brorl.launcher.planner.cpu_plan import SHARES, cpu_hardware
 from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed
 from nemo_brorl.launcher.planner.plan import Lengths, make_plan

@@ -15,7 +15,6 @@ from nemo_brorl.cluster.doctor import data_files, gpus, machine, model_files, sa
 from nemo_brorl.cluster.doctor.probe import Probe, within
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport, advices, table_header, table_rows
 from nemo_brorl.commands.doctor import read_ports
-from nemo_brorl.config.model_shape import hf_shapes, read_model_shape
 from nemo_brorl.config.schema import (
     BroRLConfig,
     DataConfig,
@@ -26,6 +25,7 @@ from nemo_brorl.config.schema import (
     TrainerConfig,
 )
 from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.model_shape import hf_shapes, read_model_shape
 
 GIB = 1 << 30
 LISTED = {"torch": "2.13.0", "vllm": "0.32.0", "ray": "2.60.0", "einops": "0.8.2", "ruff": "1.0"}

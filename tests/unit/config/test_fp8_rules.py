@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from nemo_brorl.cluster.fit.model_rules import policy_misfits
 from nemo_brorl.config.device_rules import cpus_have_what_is_asked, kernels_exist
-from nemo_brorl.config.model_rules import policy_misfits
-from nemo_brorl.config.model_shape import ModelShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.model_shape import ModelShape, read_model_shape
 
 MODEL = {
     "model_type": "qwen2", "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nemo_brorl.cluster.fit.memory import GIB
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.memory import GIB
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.launcher.planner.hardware import configured_hardware, gpu_hardware
 from nemo_brorl.launcher.planner.host_memory import checkpoint_gib

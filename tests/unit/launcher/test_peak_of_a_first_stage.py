@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bench.peak_memory import agrees, peak_of, traced, with_all_layers
-from nemo_brorl.config.memory import GIB
+from nemo_brorl.cluster.fit.memory import GIB
 from tests.support.traced_update import Case
 
 FIRST_STAGE = Case("brorl_qwen3_30b_a3b")

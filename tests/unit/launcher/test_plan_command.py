@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from nemo_brorl.cluster.fit.memory import cpu_memory, needed_gib
+from nemo_brorl.cluster.fit.sizes import Machine, resolve_sizes
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.memory import cpu_memory, needed_gib
-from nemo_brorl.config.model_shape import read_model_shape
 from nemo_brorl.config.schema import SftConfig
-from nemo_brorl.config.sizes import Machine, resolve_sizes
 from nemo_brorl.core.errors import BroRLError, ResourceError
+from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.launcher.planner.command import main
 from nemo_brorl.launcher.planner.cpu_plan import cpu_hardware
 from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed, ProbeSize, measure_cpu, read_speed, write_speed

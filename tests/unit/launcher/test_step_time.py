@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.model_shape import ModelShape, Rope
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.model_shape import ModelShape, Rope
 from nemo_brorl.launcher.planner.cpu_plan import SHARES, cpu_hardware
 from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed
 from nemo_brorl.launcher.planner.generation_time import (

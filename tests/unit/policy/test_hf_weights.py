@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from nemo_brorl.config.model_shape import ModelShape, Rope, hf_shapes, read_model_shape
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.model_shape import ModelShape, Rope, hf_shapes, read_model_shape
 from nemo_brorl.policy.device import Device
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.model import build_model

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from nemo_brorl.config.model_rules import check_policy_fits
-from nemo_brorl.config.model_shape import read_model_shape
+from nemo_brorl.cluster.fit.model_rules import check_policy_fits
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
+from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.policy.device import open_device
 from nemo_brorl.policy.layout import ParallelLayout, layout_of
 from tests.support.model_factory import make_config

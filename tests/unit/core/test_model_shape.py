@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.config.model_shape import ModelShape, Rope, read_model_shape
 from nemo_brorl.core.errors import ModelError
+from nemo_brorl.core.model_shape import ModelShape, Rope, read_model_shape
 
 QWEN2: dict[str, Any] = {
     "model_type": "qwen2",

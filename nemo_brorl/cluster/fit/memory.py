@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nemo_brorl.cluster.fit.model_rules import local_model
 from nemo_brorl.config.derived import (
     data_parallel_size,
     fullest_micro_batch,
@@ -17,11 +18,10 @@ from nemo_brorl.config.derived import (
     num_gpus,
     num_policy_ranks,
 )
-from nemo_brorl.config.model_rules import local_model
-from nemo_brorl.config.model_shape import ModelShape, num_parameters, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.logs import get_logger
+from nemo_brorl.core.model_shape import ModelShape, num_parameters, read_model_shape
 
 logger = get_logger(__name__)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nemo_brorl.config.derived import longest_response, max_model_len, num_gpus
-from nemo_brorl.config.model_shape import ModelShape, MoeShape, read_model_shape
 from nemo_brorl.config.schema import BroRLConfig, PolicyConfig
 from nemo_brorl.core.errors import ConfigError, ModelError
+from nemo_brorl.core.model_shape import ModelShape, MoeShape, read_model_shape
 
 FP8_FEATURES = 16  # FP8 products want feature counts that are multiples of it (Transformer Engine 2.11)
 

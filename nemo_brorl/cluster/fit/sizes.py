@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
+from nemo_brorl.cluster.fit.memory import GIB, NUMBER_BYTES, available_gib, gpu_gib, kept_numbers, needed_gib
 from nemo_brorl.config import derived
-from nemo_brorl.config.memory import GIB, NUMBER_BYTES, available_gib, gpu_gib, kept_numbers, needed_gib
-from nemo_brorl.config.model_shape import ModelShape, num_parameters
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.model_shape import ModelShape, num_parameters
 
 SHARE_TAKEN = 0.85  # of what is free; above it `check_memory` warns
 MOST_RANKS = 8  # on CPU, policy ranks and engines alike: more share the memory's bandwidth
