@@ -1,4 +1,4 @@
-"""What GPUs compile, compiled here on fake CUDA tensors as far as the graphs of forward and backward go, over fifty
+"""What GPUs compile, compiled here on fake CUDA tensors as far as the graphs of forward and backward go, over many
 lengths of rows: without graph break, without falling back, and once or twice for all lengths."""
 
 from __future__ import annotations
