@@ -30,21 +30,19 @@ import argparse
 import copy
 import itertools
 import json
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import Qwen2ForCausalLM
 
 from bench.cipher_plain import HELD_OUT, MODEL, ROLLOUTS, Questions, chances, log_probs, sample, until_end
 from bench.cipher_pool import PooledRun
+from bench.figures.plateau import show
 from nemo_brorl.config.sections.rollouts import PlateauConfig, PoolConfig
-from nemo_brorl.core.console import format_table
 from nemo_brorl.rollouts.schedule import PlateauDetector
 
 WITHIN_REACH = "ABCD"  # families
@@ -91,6 +89,7 @@ SMALL_STEPS = {
     "N = 64, retired, 0.1 asked again": Arm(64, "maxrl", "samples", 0.9, 0.1, rollouts=1024),
     "N = 16, 4,096 a step, retired, 0.1 asked again": Arm(16, "maxrl", "samples", 0.9, 0.1),
 }
+ALL_ARMS = ARMS | SMALL_STEPS
 
 
 class Course:
@@ -113,8 +112,8 @@ class Course:
         return run
 
     def plateau(self) -> Mapping[str, Any]:
-        """Weights and optimizer at the plateau, from which more arms may go on later."""
-        path = self.options.output.with_name(f"plateau_{self.seed}.pt")
+        """Weights and optimizer at the plateau; kept beside the output, more arms may go on from them later."""
+        path = self.options.output.with_name(f"plateau_{self.seed}_{self.options.before}.pt")
         if not path.exists():
             run = self.until_plateau()
             torch.save({"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}, path)
@@ -139,7 +138,7 @@ class Course:
 
     def go_on(self, name: str, plateau: Mapping[str, Any]) -> None:
         """One arm from the plateau's weights and optimizer; what is believed of questions begins anew."""
-        arm = (ARMS | SMALL_STEPS)[name]
+        arm = ALL_ARMS[name]
         run = self.begin(arm)
         run.model.load_state_dict(plateau["model"])
         run.optimizer.load_state_dict(copy.deepcopy(plateau["optimizer"]))
@@ -231,31 +230,6 @@ def read_families(path: Path, limit: int) -> torch.Tensor:
     return torch.tensor([json.loads(row)["prompt"][0] in WITHIN_REACH for row in rows])
 
 
-def show(output: Path) -> None:
-    """Each part's last line, seed by seed, and what it had beyond reach when the seed's first arm had ended."""
-    parts: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for text in output.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
-        parts.setdefault((line["part"], line["seed"]), []).append(line)
-    ends: dict[int, float] = {}
-    for (part, seed), lines in parts.items():
-        if part != "before":
-            ends[seed] = min(ends.get(seed, math.inf), lines[-1]["seconds"])
-    rows = []
-    for (part, seed), lines in sorted(parts.items()):
-        last = lines[-1]
-        then = np.interp(ends.get(seed, 0.0), column(lines, "seconds"), column(lines, "beyond"))
-        rates = [f"{100 * rate:.1f}" for rate in (last["pass@1"], last["within reach"], last["beyond"], then)]
-        rows.append([part, str(seed), f"{last['sampled']:,}", str(last["updates"]), f"{last['seconds']:.0f}", *rates])
-    heads = ["part", "seed", "rollouts", "updates", "s", "pass@1, %", "within reach", "beyond", "at equal s"]
-    print("\n".join(format_table(heads, rows)))
-
-
-def column(lines: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """One quantity of each line."""
-    return [line[name] for line in lines]
-
-
 def main() -> None:
     """All arms of a seed, then the next seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -263,7 +237,7 @@ def main() -> None:
     parser.add_argument("--base", type=Path, default=Path("runs/cipher/within_reach"))
     parser.add_argument("--output", type=Path, default=Path("runs/cipher/plateau.jsonl"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=[*ARMS, *SMALL_STEPS])
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ALL_ARMS))
     parser.add_argument("--before", type=int, default=100 * ROLLOUTS, help="rollouts at most, until the plateau")
     parser.add_argument("--after", type=int, default=50 * ROLLOUTS, help="rollouts of each arm")
     parser.add_argument("--interval", type=int, default=2, help="updates between measurements before the plateau")

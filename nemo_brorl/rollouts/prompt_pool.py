@@ -72,7 +72,7 @@ class PromptPool:
         return taken
 
     def _unretired(self, num: int) -> list[Prompt]:
-        """Those of the stream's next prompts, `num` at a time, that are not retired; at least one."""
+        """Those of the stream's next prompts, `num` at a time, that are not left out; at least one."""
         num_seen = 0
         while num_seen < MAX_RETIRED:
             prompts = self.prompts.take(num)

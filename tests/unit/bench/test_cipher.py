@@ -11,6 +11,7 @@ from transformers import Qwen2ForCausalLM
 
 from bench import cipher_chains, cipher_plateau, cipher_pool
 from bench.cipher_plain import MODEL, Questions, are_right, grpo, learn, log_probs, maxrl, sample, until_end
+from bench.figures.plateau import rates_of
 from nemo_brorl.config.schema import DataConfig, PoolConfig
 from nemo_brorl.tasks.questions.sources import make_source
 
@@ -116,5 +117,12 @@ def test_the_pupil_within_reach_is_right_about_four_digits_in_five_and_keeps_the
     generator = torch.Generator().manual_seed(0)
     written = [cipher_plateau.as_the_pupil(answer, list(range(10)), generator) for _ in range(500)]
     assert all((row[0], row[-2:]) == (90, [91, END]) for row in written)
-    right = sum(row[place] == place for row in written for place in range(1, 7)) / 3000
-    assert abs(right - 0.82) < 0.03  # 0.8, and a tenth of the other fifth
+    right = (torch.tensor(written)[:, 1:7] == torch.arange(1, 7)).float().mean()
+    assert abs(float(right) - 0.82) < 0.03  # 0.8, and a tenth of the other fifth
+
+
+def test_arms_are_compared_at_their_ends_and_after_as_many_seconds() -> None:
+    begin = {"seconds": 0.0, "pass@1": 0.2, "within reach": 0.3, "beyond": 0.1}
+    end = {"seconds": 100.0, "pass@1": 0.6, "within reach": 0.8, "beyond": 0.4}
+    # a quarter of the way: 20 + 40 / 4, 10 + 30 / 4
+    assert rates_of([begin, end], 25.0) == pytest.approx([60.0, 80.0, 40.0, 30.0, 17.5])
