@@ -62,14 +62,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     ciphers = make_ciphers(random)
     drawn = [draw_question(random) for _ in range(NUM_QUESTIONS)]
     different = list(dict.fromkeys(drawn))
-    questions = different[: options.num_questions]
+    questions = first_questions(different, options.num_questions, options.solved)
     favourites = {name: favourite_mistakes(cipher, random) for name, cipher in ciphers.items()}
 
     ciphers_and_copy = {**ciphers, COPIER: dict(zip(DIGITS, DIGITS, strict=True))}
     rows = []
-    for number, (name, digits) in enumerate(questions):
-        if is_copy(number, options.solved):
-            name = COPIER
+    for name, digits in questions:
         prompt = draw_document(options.document, letters) + asked(name, digits)
         rows.append({"prompt": prompt, "answer": encipher(digits, ciphers_and_copy[name])})
     write_rows(options.output / "questions.jsonl", rows)
@@ -116,6 +114,18 @@ def rows_of(questions: Sequence[tuple[str, str]], ciphers: dict[str, dict[str, s
     for name, digits in questions:
         rows.append({"prompt": asked(name, digits), "answer": encipher(digits, ciphers[name])})
     return rows
+
+
+def first_questions(different: Sequence[tuple[str, str]], num: int, solved: float) -> list[tuple[str, str]]:
+    """The first of them, so large a share made copies; none twice, as two families may have shown the same digits."""
+    chosen: dict[tuple[str, str], None] = {}
+    for name, digits in different:
+        if len(chosen) == num:
+            break
+        if is_copy(len(chosen), solved):
+            name = COPIER
+        chosen[name, digits] = None
+    return list(chosen)
 
 
 def is_copy(number: int, share: float) -> bool:

@@ -94,6 +94,7 @@ GROUPS: dict[str, tuple[str, tuple[Metric, ...]]] = {
             ),
             Metric("prompts_passed_over", "prompts", _COUNT, "Not asked, as they would probably teach nothing"),
             Metric("prompts_retired", "prompts", _COUNT, "Not asked, as `rollouts.pool.retire_from` says"),
+            Metric("prompts_rechecked", "prompts", _COUNT, "Retired ones, asked again (`rollouts.pool.recheck`)"),
             Metric("prompt_weight_max", "", "largest of the step", "Prompts that an asked one stands for, at most"),
             Metric("pass_at_1_change", "probability", "difference of means over steps", "Since the run's first steps"),
             Metric("pass_at_n_change", "probability", "difference of means over steps", "Of the largest k, likewise"),

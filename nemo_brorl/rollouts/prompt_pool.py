@@ -9,9 +9,9 @@ prompt back. What is learnt of tasks counts asked prompts by the same weights.
 
 `retire_from` leaves out, without a weight, prompts whose own rollouts were right that often over all steps that are
 remembered: near 1 what is solved (ScaleRL's "no positive resampling", arXiv 2510.13786), near 0 all but the boundary of
-what the policy can do (arXiv 2606.15455). A prompt comes back once less than one rollout's worth of it is remembered;
-before that it is asked again with the probability `recheck` each time that it comes up, and one that was forgotten is
-noticed by that.
+what the policy can do (arXiv 2606.15455). About the share `recheck` of a step's prompts are retired ones that are asked
+again, however many are retired: so forgetting is noticed at a price that is known. Old rollouts count less than new
+ones, and one whose newest were wrong too often comes back.
 
 Only prompts that come again profit: of one never seen the belief is that of its task. The coin is a hash of seed and
 uid, and beliefs change between steps alone, so a restart asks the same.
@@ -53,7 +53,9 @@ class PromptPool:
         """Groups of the step are to have so many rollouts."""
         self.num_per_prompt = num_per_prompt
         self.num_passed_over = 0
-        self.num_retired = 0
+        self.num_retired = 0  # of those that came up and were left out
+        self.num_rechecked = 0
+        self.num_unretired = 0
         self.largest_weight = 1.0
 
     def take(self, num: int) -> list[Prompt]:
@@ -75,10 +77,8 @@ class PromptPool:
         """Those of the stream's next prompts, `num` at a time, that are not left out; at least one."""
         num_seen = 0
         while num_seen < MAX_RETIRED:
-            prompts = self.prompts.take(num)
-            left = [prompt for prompt in prompts if not self.is_left_out(prompt)]
+            left = [prompt for prompt in self.prompts.take(num) if not self.is_left_out(prompt)]
             num_seen += num
-            self.num_retired += num - len(left)
             if left:
                 return left
         raise StarvationError(
@@ -87,8 +87,22 @@ class PromptPool:
         )
 
     def is_left_out(self, prompt: Prompt) -> bool:
-        """Whether it is retired, and not the time to ask it again."""
-        return self.is_retired(prompt) and coin(self.seed, prompt.uid, RECHECK) >= self.config.recheck
+        """Whether it is retired, and not asked again; counts it."""
+        if not self.is_retired(prompt):
+            self.num_unretired += 1
+            return False
+        if coin(self.seed, prompt.uid, RECHECK) < self.recheck_probability():
+            self.num_rechecked += 1
+            return False
+        self.num_retired += 1
+        return True
+
+    def recheck_probability(self) -> float:
+        """That the next retired prompt is asked again: such that `recheck` of those asked are, if prompts go on to come
+        up as they did in this step."""
+        share = self.config.recheck
+        num_retired = self.num_retired + self.num_rechecked
+        return min(1.0, share / (1 - share) * (self.num_unretired + 1) / (num_retired + 1))
 
     def is_retired(self, prompt: Prompt) -> bool:
         """Whether its own rollouts were right too often to go on learning from it."""
@@ -97,7 +111,7 @@ class PromptPool:
             return False
         successes, failures = self.beliefs.remembered(prompt)
         num = successes + failures
-        return num >= 1 and successes >= limit * num
+        return num > 0 and successes >= limit * num
 
     def probability(self, prompt: Prompt) -> float:
         """That a prompt is asked."""
@@ -113,6 +127,7 @@ class PromptPool:
             return {}
         return {
             "rollouts/prompts_retired": float(self.num_retired),
+            "rollouts/prompts_rechecked": float(self.num_rechecked),
             "rollouts/prompts_passed_over": float(self.num_passed_over),
             "rollouts/prompt_weight_max": self.largest_weight,
         }

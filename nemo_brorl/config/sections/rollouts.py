@@ -164,9 +164,9 @@ class PoolConfig(Section):
         at_most=1,
     )
     recheck: float = setting(
-        0.1,
-        "probability to ask a retired prompt all the same when it comes up: notices forgetting",
-        within=(0, 1),
+        0.25,
+        "share of a step's prompts that are retired ones, asked again: notices forgetting; 0: they stay retired",
+        within=(0, 0.9),
     )
 
 

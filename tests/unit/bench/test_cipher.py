@@ -126,3 +126,10 @@ def test_arms_are_compared_at_their_ends_and_after_as_many_seconds() -> None:
     end = {"seconds": 100.0, "pass@1": 0.6, "within reach": 0.8, "beyond": 0.4}
     # a quarter of the way: 20 + 40 / 4, 10 + 30 / 4
     assert rates_of([begin, end], 25.0) == pytest.approx([60.0, 80.0, 40.0, 30.0, 17.5])
+
+
+def test_copies_of_the_same_digits_are_one_question() -> None:
+    drawn = [("A", "123456"), ("B", "123456"), ("C", "123456"), ("D", "234567"), ("E", "345678")]
+    # the second is a copy, and the third would be the same one
+    assert cipher_chains.first_questions(drawn, 3, 0.5) == [("A", "123456"), ("I", "123456"), ("C", "123456")]
+    assert cipher_chains.first_questions(drawn, 3, 0.9) == [("A", "123456"), ("I", "123456"), ("I", "234567")]

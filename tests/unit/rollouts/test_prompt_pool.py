@@ -52,11 +52,16 @@ def test_the_probability_is_the_chance_of_disagreement_by_hand() -> None:
     assert pool.probability(make_prompt()) == 0.25, "never less"
 
 
-def test_a_prompt_is_retired_by_its_own_rollouts_of_all_steps_until_they_are_forgotten() -> None:
+def numbered(number: int) -> Prompt:
+    """One of the prompts that come again and again."""
+    return replace(make_prompt(), token_ids=(number,))
+
+
+def test_a_prompt_is_retired_by_its_own_rollouts_of_all_steps() -> None:
     beliefs = SuccessPosterior(PosteriorConfig(memory=0.5))
     prompts = CircledPrompts()
     pool = PromptPool(PoolConfig(retire_from=0.75, recheck=0.0), prompts, beliefs, seed=0)
-    solved, unseen = (replace(make_prompt(), token_ids=(number,)) for number in (0, 1))
+    solved, unseen = numbered(0), numbered(1)
     beliefs.observe(solved, 4, 8)
     assert not pool.is_retired(solved)
     beliefs.forget()
@@ -66,36 +71,53 @@ def test_a_prompt_is_retired_by_its_own_rollouts_of_all_steps_until_they_are_for
     assert 0 not in [number_of(prompt) for prompt in pool.take(30)]
     num_come = -(-prompts.position // NUM_PROMPTS)  # of the solved one, rounded up
     assert pool.metrics()["rollouts/prompts_retired"] == num_come
-    for _ in range(4):
+
+
+def test_a_prompt_stays_retired_while_old_rollouts_fade_and_comes_back_when_new_ones_are_wrong() -> None:
+    beliefs = SuccessPosterior(PosteriorConfig(memory=0.5))
+    pool = PromptPool(PoolConfig(retire_from=0.9), CircledPrompts(), beliefs, seed=0)
+    beliefs.observe(numbered(0), 16, 16)
+    for _ in range(5):
         beliefs.forget()
-    assert beliefs.remembered(solved) == (0.625, 0.125)  # less than one rollout
-    assert not pool.is_retired(solved)
+    assert beliefs.remembered(numbered(0)) == (0.5, 0.0)
+    assert pool.is_retired(numbered(0))
+    beliefs.observe(numbered(0), 14, 16)  # 0.5 + 14 of 16.5; all that was seen, 30 of 32, would keep it retired
+    assert not pool.is_retired(numbered(0))
 
 
-def test_a_run_that_has_retired_everything_says_so() -> None:
+@pytest.mark.parametrize("recheck", [0.0, 0.5])
+def test_a_run_that_has_retired_everything_says_so(recheck: float) -> None:
     beliefs = SuccessPosterior(PosteriorConfig())
     for number in range(NUM_PROMPTS):
-        beliefs.observe(replace(make_prompt(), token_ids=(number,)), 8, 8)
-    pool = PromptPool(PoolConfig(retire_from=0.9, recheck=0.0), CircledPrompts(), beliefs, seed=0)
+        beliefs.observe(numbered(number), 8, 8)
+    pool = PromptPool(PoolConfig(retire_from=0.9, recheck=recheck), CircledPrompts(), beliefs, seed=0)
     with pytest.raises(StarvationError, match="retire_from=0.9 of their rollouts or more: write a higher one or null"):
-        pool.take(2)
+        pool.take(64)
 
 
-def test_a_retired_prompt_that_was_forgotten_is_noticed_when_it_is_asked_again() -> None:
+@pytest.mark.parametrize("num_solved", [4, 20, 36])
+def test_a_share_of_those_asked_are_retired_ones_however_many_are_retired(num_solved: int) -> None:
     beliefs = SuccessPosterior(PosteriorConfig())
-    solved = [replace(make_prompt(), token_ids=(number,)) for number in range(NUM_PROMPTS // 2)]
-    for prompt in solved:
-        beliefs.observe(prompt, 16, 16)
-    prompts = CircledPrompts()
-    pool = PromptPool(PoolConfig(retire_from=0.9, recheck=0.25), prompts, beliefs, seed=0)
+    for number in range(num_solved):
+        beliefs.observe(numbered(number), 16, 16)
+    pool = PromptPool(PoolConfig(retire_from=0.9, recheck=0.1), CircledPrompts(), beliefs, seed=0)
     asked = pool.take(4_000)
-    asked_again = [prompt for prompt in asked if number_of(prompt) < NUM_PROMPTS // 2]
-    # of five prompts asked, four were never retired and one is of as many that were, a quarter of whom is asked
-    assert len(asked_again) / len(asked) == pytest.approx(0.2, abs=0.02)
+    asked_again = [prompt for prompt in asked if number_of(prompt) < num_solved]
+    # of 40 prompts that come up 4, 20 or 36 are retired: with 4 of them every one is asked, which is 0.1 of them all
+    assert len(asked_again) / len(asked) == pytest.approx(0.1, abs=0.01)
+    assert pool.metrics()["rollouts/prompts_rechecked"] == len(asked_again)
     assert {prompt.weight for prompt in asked} == {1.0}
-    beliefs.forget()
-    beliefs.observe(solved[0], 12, 16)  # 15.2 + 12 of 15.2 + 16
-    assert not pool.is_retired(solved[0])
+
+
+def test_what_is_asked_does_not_depend_on_how_many_are_taken_at_once() -> None:
+    beliefs = SuccessPosterior(PosteriorConfig())
+    for number in range(NUM_PROMPTS // 2):
+        beliefs.observe(numbered(number), 16, 16)
+    config = PoolConfig(retire_from=0.9, recheck=0.2)
+    at_once = PromptPool(config, CircledPrompts(), beliefs, seed=0).take(60)
+    pool = PromptPool(config, CircledPrompts(), beliefs, seed=0)
+    one_by_one = [pool.take(1)[0].uid for _ in range(60)]
+    assert one_by_one == [prompt.uid for prompt in at_once]
 
 
 def test_the_weighted_estimate_is_the_gradient_of_all_prompts() -> None:
@@ -122,6 +144,7 @@ def test_the_weighted_estimate_is_the_gradient_of_all_prompts() -> None:
     assert len(asked) / total == pytest.approx(0.55, abs=0.03)
     assert pool.metrics() == {
         "rollouts/prompts_retired": 0.0,
+        "rollouts/prompts_rechecked": 0.0,
         "rollouts/prompts_passed_over": total - 4_000,
         "rollouts/prompt_weight_max": weights.max(),
     }
