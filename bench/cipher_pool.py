@@ -2,6 +2,7 @@
 
     python bench/cipher_chains.py --output runs/cipher_solved --solved 0.75 --num-questions 2048
     python -m bench.cipher_pool --sizes 16 64 512 --retire 0 0.9 --seeds 1 2 3 --report
+    python -m bench.cipher_pool --tables
 
 2,048 questions come again and again, three quarters of them copies, which the base is right about with 0.99; the others
 are chains, which it is right about with 2 in 10,000. Every arm samples 4,096 rollouts a step (`--rollouts`) and takes
@@ -41,6 +42,7 @@ import torch
 from torch import Tensor
 
 from bench.cipher_plain import HELD_OUT, ROLLOUTS, Questions, Run, are_right, chances, sample
+from bench.figures.pool import show
 from nemo_brorl.config.sections.rollouts import PoolConfig, PosteriorConfig
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.prompt_pool import PromptPool
@@ -166,7 +168,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=75)
     parser.add_argument("--interval", type=int, default=15, help="steps between measurements")
     parser.add_argument("--report", action="store_true", help="measure on the questions that nothing was chosen with")
+    parser.add_argument("--tables", action="store_true", help="table and figure of what the output holds, no run")
     options = parser.parse_args()
+    if options.tables:
+        show(options.output)
+        return
     torch.set_num_threads(1)
     questions = Questions(options.folder / "questions.jsonl", 2048)
     held_out = Questions(options.folder / "held_out.jsonl", 2 * HELD_OUT)

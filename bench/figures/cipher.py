@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,7 +69,7 @@ def table(curves: dict[Arm, dict[int, Curve]]) -> tuple[Sequence[str], list[list
     return header, rows
 
 
-def draw(curves: dict[Arm, dict[int, Curve]], path: Path) -> None:
+def draw(curves: Mapping[Any, Mapping[int, Curve]], path: Path) -> None:
     """Every run as a line, on a linear and on a logarithmic scale."""
     from matplotlib.figure import Figure
 

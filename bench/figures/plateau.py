@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.figures.pool import column
 from nemo_brorl.commands.sweep_tables import mean_and_interval
 from nemo_brorl.core.console import format_table
 
@@ -48,8 +49,3 @@ def rates_of(lines: Sequence[Mapping[str, Any]], seconds: float) -> list[float]:
     for name in ("pass@1", "beyond"):
         rates.append(float(np.interp(seconds, column(lines, "seconds"), column(lines, name))))
     return [100 * rate for rate in rates]
-
-
-def column(lines: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """One quantity of each line."""
-    return [line[name] for line in lines]

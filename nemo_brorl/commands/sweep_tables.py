@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from nemo_brorl.algorithm.theory.scaling import Points, fit_runs, hold_back
@@ -34,9 +34,27 @@ class Curve(NamedTuple):
         """Score at an amount, on the line between the validations around it."""
         return float(np.interp(amount, getattr(self, unit), self.score))
 
+    def first_at(self, unit: str, score: float) -> float | None:
+        """Amount at which a score is first reached, on the line between the validations around it; None: never."""
+        return first_at(getattr(self, unit), self.score, score)
+
     def points(self, unit: str) -> Points:
         """Validations after the first: at 0 a sigmoid over compute has no value."""
         return Points(getattr(self, unit)[1:], self.score[1:])
+
+
+def first_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | None:
+    """Amount at which a curve, straight between its points, first reaches a score; None: never."""
+    x = np.asarray(amounts, np.float64)
+    y = np.asarray(scores, np.float64)
+    there = np.flatnonzero(y >= score)
+    if len(there) == 0:
+        return None
+    after = int(there[0])
+    if after == 0:
+        return float(x[0])
+    around = slice(after - 1, after + 1)
+    return float(np.interp(score, y[around], x[around]))
 
 
 def curve_of(rows: Rows) -> Curve | None:
@@ -67,11 +85,14 @@ def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, 
 
 def tables(rows_of: Mapping[str, Mapping[int, Rows]]) -> list[Table]:
     """Scores at the most samples that all runs have reached, and at the shortest run's training time; arms against the
-    first one, seed by seed; sigmoids and what they foretell."""
+    first one, seed by seed, and how soon they are where it ends; sigmoids and what they foretell."""
     curves = curves_of(rows_of)
     if not curves:
         return []
-    return [*(_at_equal(curves, unit) for unit in UNITS), *(_fits(curves, unit) for unit in UNITS)]
+    found = []
+    for table in (_at_equal, _until, _fits):
+        found += [table(curves, unit) for unit in UNITS]
+    return found
 
 
 def _at_equal(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
@@ -90,6 +111,21 @@ def _at_equal(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
         rows.append([*row, mean_and_interval(differences) if by_seed is not first else "", f"{np.mean(steps):.0f}"])
     header = ["arm", "seeds", "base, %", "pass@1, %", "minus the first arm", "validations"]
     return f"held-out pass@1 at {amount:,.0f} {_word(unit)}: mean over seeds ± 95 % interval", header, rows
+
+
+def _until(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+    first = next(iter(curves.values()))
+    rows = []
+    for arm, by_seed in curves.items():
+        if by_seed is first:
+            continue
+        cells = [arm]
+        for seed, whole in first.items():
+            amount = by_seed[seed].first_at(unit, whole.score[-1]) if seed in by_seed else None
+            cells.append("never" if amount is None else f"{amount / getattr(whole, unit)[-1]:.2f}")
+        rows.append(cells)
+    title = f"share of the first arm's {_word(unit)} until its last pass@1 is reached, seed by seed"
+    return title, ["arm", *(f"seed {seed}" for seed in first)], rows
 
 
 def mean_and_interval(values: Sequence[float]) -> str:

@@ -155,6 +155,19 @@ def test_arms_are_compared_seed_by_seed_where_all_of_them_have_come() -> None:
     assert rows[1] == ["n=64", "2", "10.0 ± 0.0", "40.0 ± 127.1", "15.0 ± 63.5", "1"]
 
 
+def test_an_arm_says_after_which_share_of_the_first_ones_compute_it_is_where_that_ends() -> None:
+    rows_of = {
+        "n=16": {1: [row_of(0, 0.1), row_of(1, 0.2), row_of(2, 0.3)], 2: [row_of(0, 0.1), row_of(1, 0.6)]},
+        "n=64": {1: [row_of(0, 0.1), row_of(1, 0.5)], 2: [row_of(0, 0.1), row_of(1, 0.5)]},
+        "n=512": {1: [row_of(0, 0.3), row_of(1, 0.2)]},
+    }
+    title, header, rows = tables(rows_of)[2]
+    assert title == "share of the first arm's rollouts until its last pass@1 is reached, seed by seed"
+    assert header == ["arm", "seed 1", "seed 2"]
+    # 0.3 is half of the way from 0.1 to 0.5: 50 of 200 rollouts; the base of the last has it already
+    assert rows == [["n=64", "0.25", "never"], ["n=512", "0.00", "never"]]
+
+
 def test_one_value_has_no_interval() -> None:
     assert mean_and_interval([3.25]) == "3.2"
 
