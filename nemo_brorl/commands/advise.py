@@ -30,6 +30,7 @@ SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SCORE_NOISES = (3.0, 30.0)
 NUM_RESAMPLES = 40
 PASS_AT = re.compile(r"rollouts/pass_at_(\d+)")
+SOLVED = 0.5  # share of groups that are right in every rollout from which on leaving them out is named
 STARVED = 0.25  # keep rate below which `full` takes more than four times the samples for an update
 
 
@@ -128,7 +129,8 @@ def advice(
             winner = max(found, key=lambda one: one.signal_per_second)
             best.append(winner.num_per_prompt)
     table = [_table_row(num, outlooks[num], relative[num]) for num in sizes]
-    return table, _sentences(steps[-1].num_per_prompt, outlooks, best)
+    all_right = mean_of(steps).all_right
+    return table, _sentences(steps[-1].num_per_prompt, outlooks, best, all_right)
 
 
 def _outlook(
@@ -172,8 +174,9 @@ def _sentences(
     run_num: int,
     outlooks: Mapping[int, Sequence[Outlook]],
     best: Sequence[int],
+    all_right: float,
 ) -> list[str]:
-    """What follows, with its uncertainty."""
+    """What follows, with its uncertainty. `all_right`: share of groups without a wrong rollout."""
     lowest, highest = np.percentile(best, (5, 95), method="nearest")
     which = f"N = {lowest}" if lowest == highest else f"N between {lowest} and {highest}"
     lines = [
@@ -190,5 +193,10 @@ def _sentences(
         lines.append(
             f"dynamic_sampling.fill=full makes less than a quarter of the updates of fill=samples at N = "
             f"{', '.join(starved)}: write samples there"
+        )
+    if all_right >= SOLVED:
+        lines.append(
+            f"{all_right:.0%} of groups are right in every rollout and teach nothing: where prompts come again, "
+            "rollouts.pool.retire_from=0.9 leaves them out, which no other N does"
         )
     return lines

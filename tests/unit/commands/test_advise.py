@@ -54,6 +54,15 @@ def test_a_row_for_each_n_and_a_word_of_those_that_would_starve(
     assert float(keep_rates[0]) - 0.01 <= true <= float(keep_rates[2]) + 0.01
 
 
+@pytest.mark.parametrize(("prior", "is_named"), [(HARD, False), (SuccessPrior(9.0, 0.1), True)])
+def test_leaving_out_what_is_solved_is_named_where_that_is_most_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], prior: SuccessPrior, is_named: bool
+) -> None:
+    path = write_run(tmp_path / "metrics.jsonl", prior, num=16)
+    assert main([str(path), "--sizes", "16"]) == 0
+    assert ("rollouts.pool.retire_from=0.9 leaves them out" in capsys.readouterr().out) is is_named
+
+
 def test_only_the_newest_steps_with_one_n_count(tmp_path: Path) -> None:
     early = write_run(tmp_path / "early.jsonl", HARD, num=4, num_steps=3).read_text()
     late = write_run(tmp_path / "late.jsonl", HARD, num=16, num_steps=2).read_text()
