@@ -4,9 +4,9 @@
     python -m bench.cipher_plain --sizes 16 512 --advantages maxrl --rates 2e-4 --seeds 1 2 3
 
 Weights, questions and the arithmetic of an update are those of `bench/sweeps/cipher_chains.yaml`: one optimizer step
-for 4,096 rollouts (`--rollouts`), mean over tokens, Adam with the product's settings. Groups that agree have no gradient
-and are not scored again; Adam steps all the same. Success on held-out questions is the exact probability of the right
-answer, not a sample. Each measurement is a line of JSON in `--output`.
+for 4,096 rollouts (`--rollouts`), mean over tokens, Adam with the product's settings. Groups that agree have no
+gradient and are not scored again; Adam steps all the same. Success on held-out questions is the exact probability of
+the right answer, not a sample. Each measurement is a line of JSON in `--output`.
 
 With `--rollouts 1024 --steps 300`, foretold before any such run: smaller steps bring every N further at 307,200
 rollouts than 4,096 do, N = 512 least, whose steps then see two questions; the order of N stays, 16 and 64 ahead of 512.
