@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from random import Random
 
-from nemo_brorl.config.sections.trainer import SftConfig
+from nemo_brorl.config.trainer import SftConfig
 from nemo_brorl.training.warm_up.initial_model import CHAT_TEMPLATE, build_tokenizer, write_initial_model
 
 FAMILIES = "ABCDEFGH"

@@ -43,7 +43,7 @@ from transformers import Qwen2ForCausalLM
 from bench.cipher_plain import HELD_OUT, MODEL, ROLLOUTS, Questions, chances, log_probs, sample, until_end
 from bench.cipher_pool import PooledRun
 from bench.figures.plateau import show
-from nemo_brorl.config.sections.rollouts import PlateauConfig, PoolConfig
+from nemo_brorl.config.rollouts import PlateauConfig, PoolConfig
 from nemo_brorl.rollouts.schedule import PlateauDetector
 
 WITHIN_REACH = "ABCD"  # families

@@ -43,7 +43,7 @@ from torch import Tensor
 
 from bench.cipher_plain import HELD_OUT, ROLLOUTS, Questions, Run, are_right, chances, sample
 from bench.figures.pool import show
-from nemo_brorl.config.sections.rollouts import PoolConfig, PosteriorConfig
+from nemo_brorl.config.rollouts import PoolConfig, PosteriorConfig
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.prompt_pool import PromptPool
 from nemo_brorl.types import Prompt

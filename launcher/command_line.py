@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nemo_brorl.config import declaration
 from nemo_brorl.config.load import DEFAULT_CONFIG
-from nemo_brorl.config.setting import declaration
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.launcher.site import Site
 

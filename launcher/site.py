@@ -19,8 +19,8 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nemo_brorl.config import declaration, setting
 from nemo_brorl.config.load import shipped_folder
-from nemo_brorl.config.setting import declaration, setting
 from nemo_brorl.core.errors import ConfigError
 
 SITE_VARIABLE = "BRORL_SITE"  # names the site where --site does not

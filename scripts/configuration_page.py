@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nemo_brorl.config.reference import Group, Setting, groups
+from nemo_brorl.config.schema import Group, Setting, groups
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 
@@ -13,7 +13,7 @@ LEAST_SHARED = 3  # settings that two sections have alike, to be named in place 
 
 INTRODUCTION = """# Settings
 
-Made from the declarations in `nemo_brorl/config/sections/` by `make docs`; a test asserts that it is current.
+Made from the declarations in `nemo_brorl/config/` by `make docs`; a test asserts that it is current.
 
 A YAML in `conf/` holds what differs from the defaults below and begins with `defaults: [brorl_schema, _self_]`, or with
 the name of another YAML to build on. On the command line any setting is given as `KEY=VALUE` in Hydra's syntax:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from nemo_brorl.config import device_rules
+from nemo_brorl.config import device_rules, wrong_values
+from nemo_brorl.config.algorithm import ADVANTAGES_BY_WAVE
 from nemo_brorl.config.derived import (
     benchmark_limits,
     data_parallel_size,
@@ -20,8 +21,6 @@ from nemo_brorl.config.derived import (
     stage_sizes,
 )
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.config.sections.algorithm import ADVANTAGES_BY_WAVE
-from nemo_brorl.config.setting import wrong_values
 from nemo_brorl.core.errors import ConfigError
 
 BF16_PARITY_BOUND = 0.02  # nats; bf16 alone makes log-probs differ by more than a tighter bound allows

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
-from nemo_brorl.config.sections.trainer import TIME_LIMIT
+from nemo_brorl.config.trainer import TIME_LIMIT
 
 GPU_BATCH_TOKENS = 8192  # generation.max_num_batched_tokens: null with GPUs
 CPU_ENGINES = 2  # generation.num_engines, before `sizes.py` has looked at the machine

@@ -24,9 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemo_brorl.config import messages
 from nemo_brorl.config.cross_rules import check_rules
-from nemo_brorl.config.reference import help_text, settings
 from nemo_brorl.config.same_run import RECORD
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import BroRLConfig, help_text, settings
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
 

@@ -14,7 +14,7 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from nemo_brorl.config.reference import groups, settings
+from nemo_brorl.config.schema import groups, settings
 
 TYPE_WORDS = {
     "int": "a whole number",

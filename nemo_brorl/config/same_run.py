@@ -12,8 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from nemo_brorl.config.reference import settings
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import BroRLConfig, settings
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import MALFORMED
 

@@ -1,4 +1,7 @@
-"""Configuration of a whole run, put together from its sections. Unknown keys and wrong types are refused by OmegaConf.
+"""Configuration of a whole run, put together from its sections, and the list of all its settings.
+
+Unknown keys and wrong types are refused by OmegaConf. The list is the source of `--help`, docs/configuration.md and the
+near matches of error messages.
 
 The defaults are those of `conf/brorl_cpu.yaml`: the whole stack on a two-core machine. This package imports neither
 torch nor NeMo, so that `--help` and a wrong setting answer at once. Every section can be imported from here.
@@ -7,16 +10,23 @@ torch nor NeMo, so that `--help` and a wrong setting answer at once. Every secti
 # ruff: noqa: F401
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_args, get_type_hints
 
-from nemo_brorl.config.sections.algorithm import (
+import yaml
+
+from nemo_brorl.config import Declaration, declaration, section
+from nemo_brorl.config.algorithm import (
     AlgorithmConfig,
     CovarianceConfig,
     ImportanceCorrectionConfig,
     KLConfig,
     ReferenceResetConfig,
 )
-from nemo_brorl.config.sections.data import (
+from nemo_brorl.config.backends import GenerationConfig, MoeConfig, OptimConfig, PolicyConfig
+from nemo_brorl.config.data import (
     ColumnsConfig,
     DataConfig,
     DomainConfig,
@@ -24,10 +34,8 @@ from nemo_brorl.config.sections.data import (
     TaskConfig,
     TaskStageConfig,
 )
-from nemo_brorl.config.sections.evaluation import BenchmarkConfig, EvaluationConfig
-from nemo_brorl.config.sections.generation import GenerationConfig
-from nemo_brorl.config.sections.policy import MoeConfig, OptimConfig, PolicyConfig
-from nemo_brorl.config.sections.rewards import (
+from nemo_brorl.config.evaluation import BenchmarkConfig, EvaluationConfig
+from nemo_brorl.config.rewards import (
     CodeConfig,
     CosineLengthConfig,
     EnvironmentsConfig,
@@ -39,7 +47,7 @@ from nemo_brorl.config.sections.rewards import (
     ServicesConfig,
     ShapingConfig,
 )
-from nemo_brorl.config.sections.rollouts import (
+from nemo_brorl.config.rollouts import (
     CoverageConfig,
     DynamicSamplingConfig,
     PlacementConfig,
@@ -51,15 +59,16 @@ from nemo_brorl.config.sections.rollouts import (
     StageConfig,
     WavesConfig,
 )
-from nemo_brorl.config.sections.store import ProfileConfig, StoreConfig, TimelineConfig
-from nemo_brorl.config.sections.trainer import (
+from nemo_brorl.config.trainer import (
     ConvertConfig,
     ExpManagerConfig,
     ParityConfig,
+    ProfileConfig,
     SftConfig,
+    StoreConfig,
+    TimelineConfig,
     TrainerConfig,
 )
-from nemo_brorl.config.setting import section
 
 
 @dataclass
@@ -82,3 +91,102 @@ class BroRLConfig:
     profile: ProfileConfig = section(ProfileConfig, may_change=True)
     convert: ConvertConfig = section(ConvertConfig)
     sft: SftConfig = section(SftConfig, may_change=True)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One leaf of the settings tree."""
+
+    path: str  # "policy.optim.lr"; settings of a list's elements are written "data.tasks[].name"
+    annotation: str  # as declared: "float", "str | None"
+    default: str  # as one would write it in YAML; "required" where there is none
+    declared: Declaration
+    may_change: bool  # when a run is resumed; by itself or with its whole section
+
+    @property
+    def is_mapping(self) -> bool:
+        """Whether any key may be put below it."""
+        return self.annotation.startswith("dict[")
+
+
+@dataclass(frozen=True)
+class Group:
+    """One section of the YAML."""
+
+    path: str  # "policy.optim"
+    class_name: str  # "OptimConfig"
+    summary: str
+    settings: tuple[Setting, ...]
+
+
+@cache
+def groups() -> tuple[Group, ...]:
+    """Every section of a configuration, outer before inner, in the order of their declarations."""
+    return tuple(_walk(BroRLConfig, "", may_change=False))
+
+
+@cache
+def settings() -> dict[str, Setting]:
+    """Every setting by its path."""
+    found = {}
+    for group in groups():
+        found.update({setting.path: setting for setting in group.settings})
+    return found
+
+
+def help_text(command: str, description: str) -> str:
+    """The answer to `--help`: how to call the command, then every setting with type, default and meaning."""
+    lines = [
+        f"usage: brorl {command} [--config-name NAME] [--config-path FOLDER] [KEY=VALUE ...]",
+        "",
+        description,
+        "",
+        "  --config-name NAME    a YAML of conf/ (default: brorl_cpu)",
+        "  --config-path FOLDER  look for the YAML there; it may build on the shipped ones",
+        "  --print-config        print the resolved configuration and stop",
+        "  KEY=VALUE             any setting below, in Hydra's override syntax: rollouts.num_per_prompt=64",
+        "",
+    ]
+    for group in groups():
+        if group.settings:
+            lines.append(f"{group.path}: {group.summary}")
+            lines.extend(_help_line(setting) for setting in group.settings)
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _help_line(setting: Setting) -> str:
+    what, declared = f"{setting.path}={setting.default}", setting.declared
+    choices = f"[{declared.allowed}] " if declared.choices else ""
+    return f"  {what:<52} {setting.annotation:<22} {choices}{declared.meaning}".rstrip()
+
+
+def _walk(section: type, prefix: str, may_change: bool) -> list[Group]:
+    hints = get_type_hints(section)
+    own: list[Setting] = []
+    inner: list[Group] = []
+    for field in dataclasses.fields(section):
+        path, hint, declared = f"{prefix}{field.name}", hints[field.name], declaration(field)
+        may_field_change = may_change or declared.may_change
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            inner += _walk(hint, f"{path}.", may_field_change)
+            continue
+        own.append(Setting(path, str(field.type), _default(field), declared, may_field_change))
+        for element in get_args(hint):
+            if isinstance(element, type) and dataclasses.is_dataclass(element):
+                inner += _walk(element, f"{path}[].", may_field_change)
+    summary = " ".join((section.__doc__ or "").split())
+    return [Group(prefix.removesuffix("."), section.__name__, summary, tuple(own)), *inner]
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    value = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return "required" if value == "???" else as_yaml(value)  # OmegaConf's MISSING
+
+
+def as_yaml(value: object) -> str:
+    """A value on one line, as one would write it in YAML or behind `KEY=`."""
+    if isinstance(value, float):
+        return repr(value)
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True, width=10_000).removesuffix("...\n").strip()

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_brorl.config.data import PRESETS
 from nemo_brorl.config.schema import DataConfig, SftConfig
-from nemo_brorl.config.sections.data import PRESETS
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.questions.sources import make_source

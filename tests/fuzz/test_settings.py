@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_brorl.config.load import load_config, load_run_config
-from nemo_brorl.config.reference import settings as declared
+from nemo_brorl.config.schema import settings as declared
 from nemo_brorl.core.errors import ConfigError
 from tests.fuzz.hostile import Damage, damages, responses, values
 from tests.fuzz.profile import fuzz, no_hang

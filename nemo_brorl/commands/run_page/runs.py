@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from nemo_brorl.config.reference import as_yaml
-from nemo_brorl.config.reference import settings as declared_settings
 from nemo_brorl.config.same_run import RECORD, leaves
+from nemo_brorl.config.schema import as_yaml
+from nemo_brorl.config.schema import settings as declared_settings
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.metric_registry import find_metric

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.advantages import ADVANTAGES, GroupRewards, advantages_of, weigh_rare_successes
+from nemo_brorl.config.algorithm import ADVANTAGES as NAMES
 from nemo_brorl.config.schema import AlgorithmConfig
-from nemo_brorl.config.sections.algorithm import ADVANTAGES as NAMES
 
 
 def rewards(*groups: list[float]) -> list[GroupRewards]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_brorl.config import derived
+from nemo_brorl.config import algorithm, derived
 from nemo_brorl.config.cross_rules import check_demonstrations, check_sft_rules
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.sections import algorithm
 from nemo_brorl.core.errors import ConfigError
 
 ON_GPUS = ["trainer.gpus_per_node=8", "policy.data_parallel_size=null"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nemo_brorl.config.reference import as_yaml, groups, help_text, settings
+from nemo_brorl.config.schema import as_yaml, groups, help_text, settings
 from scripts.configuration_page import PAGE, page
 
 

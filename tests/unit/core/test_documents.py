@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.__main__ import COMMANDS
-from nemo_brorl.config.reference import groups, settings
+from nemo_brorl.config.schema import groups, settings
 from nemo_brorl.core.metric_registry import GROUPS, undeclared
 
 ROOT = Path(__file__).resolve().parents[3]

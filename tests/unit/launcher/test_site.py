@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.config.setting import declaration
+from nemo_brorl.config import declaration
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.launcher.site import Site, load_site, seconds_of, wrong_values
 

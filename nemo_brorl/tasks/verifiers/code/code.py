@@ -23,8 +23,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from nemo_brorl.config.rewards import SHARE_OF_TESTS
 from nemo_brorl.config.schema import CodeConfig, RewardsConfig
-from nemo_brorl.config.sections.rewards import SHARE_OF_TESTS
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.tasks.sandbox import Job, Judge, Limits, Sandbox, SandboxError
 from nemo_brorl.tasks.verifiers.code.blocks import extract_program

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from nemo_brorl.config import data
 from nemo_brorl.config.schema import ColumnsConfig, DataConfig, SourceConfig
-from nemo_brorl.config.sections import data
 from nemo_brorl.tasks.questions.columns import PRESETS, RowFormat, question_of, row_formats
 from nemo_brorl.tasks.questions.paths import ABSENT, value_at
 from nemo_brorl.tasks.questions.questions import BadRow, Question

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from nemo_brorl.config.sections.data import SOURCES, SourceConfig, repeated
-from nemo_brorl.config.setting import Section, setting
+from nemo_brorl.config import Section, setting
+from nemo_brorl.config.data import SOURCES, SourceConfig, repeated
 
 
 @dataclass

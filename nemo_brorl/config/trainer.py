@@ -1,14 +1,16 @@
-"""Settings of a run as a whole, of NeMo's exp_manager, and of the small commands around training."""
+"""Settings of a run as a whole, of what is kept of its steps to look at, and of the small commands around training."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config.setting import Section, auto, setting
+from nemo_brorl.config import Section, auto, setting
 
 NEEDED_BY_LOGGERS = {
     "wandb": ("project", "name"),
@@ -30,6 +32,7 @@ PACKAGES = {
 }
 EXAMPLES = {"project": "brorl", "name": "first"}
 SECRETS = ("api_key", "api_token", "token", "password")
+COLLECTOR = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 TIME_LIMIT = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
 
 
@@ -148,6 +151,62 @@ class ParityConfig(Section):
     max_mean_abs_diff: float | None = auto("nats; auto: 1e-3, and 0.05 where policy or engines are in bf16", above=0)
     max_step_mismatch: float = setting(0.05, "mean |Megatron - vLLM| per step above which a warning is logged", above=0)
     max_fp8_mismatch: float = setting(0.02, "mean |FP8 - bf16| per step above which a warning is logged", above=0)
+
+
+@dataclass
+class StoreConfig(Section):
+    """Every group of every step as Parquet files in the run folder (docs/store.md)."""
+
+    enabled: bool = setting(True, "keep them")
+    keep_steps: int | None = setting(None, "newest steps that are kept; null: all", at_least=1)
+    share: float = setting(1.0, "share of groups that are kept; below 1 no step can be replayed", above=0, at_most=1)
+    max_gib: float = setting(4.0, "GiB of all files; beyond it the oldest steps are deleted", above=0)
+    text: bool = setting(False, "responses as text too; costs a detokenisation in the background")
+
+
+@dataclass
+class TimelineConfig(Section):
+    """Who did what when in a step, as trace files in the run folder (docs/timeline.md)."""
+
+    enabled: bool = setting(True, "keep it")
+    keep_steps: int = setting(20, "newest steps whose trace is kept", at_least=1)
+    opentelemetry: bool = setting(False, "spans also to the OpenTelemetry exporter that OTEL_… variables name")
+
+    def violations(self) -> Iterator[str]:
+        if not self.opentelemetry:
+            return
+        if not self.enabled:
+            yield "timeline.opentelemetry=true needs timeline.enabled=true"
+        for package in ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"):
+            if importlib.util.find_spec(package) is None:
+                yield (
+                    f"timeline.opentelemetry=true needs the package {package}, which is not installed: "
+                    "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http, or write false"
+                )
+                return
+        if not any(name in os.environ for name in COLLECTOR):
+            yield (
+                f"timeline.opentelemetry=true needs a collector: set {COLLECTOR[0]} in the environment "
+                "(http://HOST:4318), or write false"
+            )
+
+
+@dataclass
+class ProfileConfig(Section):
+    """Profiles of policy ranks, in the run folder's profiles/ (docs/timeline.md)."""
+
+    kind: str = setting(
+        "off", "torch: operators and kernels, for Perfetto; nsys: Nsight Systems", choices=("off", "torch", "nsys")
+    )
+    steps: list[int] = setting([2], "whose updates are profiled")
+    ranks: list[int] = setting([0], "that are profiled")
+    memory_snapshot: bool = setting(False, "what held a GPU's memory when it ran full; remembers allocations")
+
+    def violations(self) -> Iterator[str]:
+        if self.kind == "nsys" and shutil.which("nsys") is None:
+            yield "profile.kind=nsys needs Nsight Systems' nsys on the PATH: install it, or write torch"
+        if self.kind != "off" and not (self.steps and self.ranks):
+            yield f"profile.kind={self.kind} needs profile.steps and profile.ranks: write for example [2] and [0]"
 
 
 @dataclass

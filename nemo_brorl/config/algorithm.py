@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config.setting import Section, section, setting
+from nemo_brorl.config import Section, section, setting
 
 ADVANTAGES = (
     "reinforce_plus_plus_baseline",

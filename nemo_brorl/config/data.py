@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from nemo_brorl.config.setting import Section, section, setting
+from nemo_brorl.config import Section, section, setting
 
 PRESETS = ("plain", "deepscaler", "eurus_2", "scp_116k", "ifeval")
 FILE_WORDS = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from nemo_brorl.config.setting import Section, section, setting
+from nemo_brorl.config import Section, section, setting
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from nemo_brorl.config.setting import Section, section, setting
+from nemo_brorl.config import Section, section, setting
 from nemo_brorl.core.components import is_import_path
 
 SHARE_OF_TESTS = 0.8  # share of a response's deadline for its tests: what remains is for the rest of the verifier

@@ -1,11 +1,31 @@
-"""Settings of the Megatron policy and its optimizer."""
+"""Settings of the two backends: Megatron's policy and its optimizer, vLLM's engines and how weights reach them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from nemo_brorl.config.setting import Section, auto, section, setting
+from nemo_brorl.config import Section, auto, section, setting
+
+# Arguments of vLLM's EngineArgs that settings decide, or that this package cannot work without.
+SETTING_OF_ARGUMENT = {
+    "model": "policy.model",
+    "dtype": "generation.precision",
+    "max_model_len": "generation.max_model_len",
+    "max_num_seqs": "generation.max_num_seqs",
+    "max_num_batched_tokens": "generation.max_num_batched_tokens",
+    "block_size": "generation.block_size",
+    "enforce_eager": "generation.enforce_eager",
+    "tensor_parallel_size": "generation.tensor_parallel_size",
+    "gpu_memory_utilization": "generation.gpu_memory_utilization",
+    "enable_sleep_mode": "generation.sleep",
+    "distributed_executor_backend": "generation.placement",
+    "pipeline_parallel_size": "generation.tensor_parallel_size",
+    "data_parallel_size": "generation.num_engines",
+    "seed": "trainer.seed",
+}
+_FIXED_ARGUMENTS = ("enable_prefix_caching", "logprobs_mode", "worker_extension_cls", "disable_log_stats")
 
 
 @dataclass
@@ -134,3 +154,101 @@ class PolicyConfig(Section):
                 f"{self.precision}: write policy.fp8_bf16_first_layers=0 and policy.fp8_bf16_last_layers=0, or "
                 "policy.fp8_recipe=tensorwise"
             )
+
+
+@dataclass
+class GenerationConfig(Section):
+    """vLLM engines."""
+
+    num_engines: int | None = auto(
+        "engines; auto: one per tensor_parallel_size GPUs; on CPU one a core, as memory allows",
+        at_least=1,
+        may_change=True,
+    )
+    tensor_parallel_size: int = setting(1, "GPUs of an engine", at_least=1)
+    max_model_len: int | None = auto(
+        "tokens of a prompt and its response together; auto: the most that prompts and responses may have", at_least=2
+    )
+    max_num_seqs: int | None = auto(
+        "responses that an engine decodes together; auto: as many as the cache holds, at most 512", at_least=1
+    )
+    max_num_batched_tokens: int | None = setting(
+        None, "tokens of prompts and responses in one step of an engine; null: 8192 on GPUs, 2048 on CPU", at_least=1
+    )
+    gpu_memory_utilization: float | None = auto(
+        "share of a GPU's memory for an engine; auto: what the policy leaves of it", above=0, at_most=1
+    )
+    kv_cache_gib: float | None = auto(
+        "GiB per engine, on CPU; auto: 128 responses of half length, as memory allows", above=0
+    )
+    precision: str = setting("fp32", "number format of weights and activations", choices=("fp32", "bf16"))
+    block_size: int = setting(32, "tokens; a prompt needs more than one block for the prefix cache to hit", at_least=1)
+    enforce_eager: bool = setting(True, "no CUDA graphs")
+    placement: str = setting(
+        "colocated",
+        "colocated: in turns with the policy; disaggregated: own devices",
+        choices=("colocated", "disaggregated"),
+    )
+    sleep: str = setting(
+        "off",
+        "what colocated engines give up while the policy trains; offload: weights to host, discard: GPU",
+        choices=("off", "cache", "offload", "discard"),
+    )
+    max_residual_gib: float | None = setting(
+        None, "GiB per GPU that a sleeping engine may hold; one above it is restarted; null: never", above=0
+    )
+    weight_transport: str = setting(
+        "auto",
+        "collective: NCCL, or Gloo on CPU; auto: object_store on CPU, else by placement",
+        choices=("auto", "object_store", "collective", "cuda_ipc"),
+    )
+    weight_bucket_mib: float = setting(64.0, "MiB of the buckets that weights travel in, a few at a time", above=0)
+    weight_timeout_s: float = setting(60.0, "seconds to join a transport, or to move one bucket", above=0)
+    keep_published: bool = setting(True, "one copy of the weights stays in the object store, for restarted engines")
+    report_every: int = setting(
+        32, "rollouts that end before an engine reports progress; it also does with every chunk it finishes", at_least=1
+    )
+    report_s: float = setting(5.0, "seconds between reports of a busy engine, whatever has ended", above=0)
+    engine_args: dict[str, Any] = setting(
+        {}, "further arguments of vLLM's EngineArgs, for example kv_cache_dtype=fp8 (docs/gpu.md)"
+    )
+    timeout_s: float = setting(
+        600.0, "seconds without progress, or of starting, after which an engine is replaced", above=0, may_change=True
+    )
+    max_restarts: int = setting(
+        3,
+        "restarts of an engine without a chunk, or losses of one chunk, before the run ends",
+        at_least=0,
+        may_change=True,
+    )
+
+    def violations(self) -> Iterator[str]:
+        """Engines with devices of their own have nobody to make room for. On CPU sleeping frees nothing, but is
+        allowed: the same calls are made and measured."""
+        for name in self.engine_args:
+            if name in SETTING_OF_ARGUMENT:
+                yield f"generation.engine_args.{name} is a setting of its own: write {SETTING_OF_ARGUMENT[name]}"
+            elif name in _FIXED_ARGUMENTS:
+                yield f"generation.engine_args.{name} cannot be chosen, engines rely on their own: leave it out"
+        batch, sequences = self.max_num_batched_tokens, self.max_num_seqs
+        if batch is not None and sequences is not None and batch < sequences:
+            yield (
+                f"generation.max_num_batched_tokens={batch} is less than one token for each of "
+                f"generation.max_num_seqs={sequences} responses: write {sequences} or more"
+            )
+        if self.sleep != "off" and self.placement == "disaggregated":
+            yield (
+                f"generation.sleep={self.sleep} makes room for the policy on the engines' devices, and with "
+                "generation.placement=disaggregated it has its own: write generation.sleep=off"
+            )
+        if self.sleep == "off" and self.max_residual_gib is not None:
+            yield (
+                f"generation.max_residual_gib={self.max_residual_gib} limits what sleeping engines hold and "
+                "generation.sleep=off lets none sleep: write max_residual_gib=null, or sleep=discard"
+            )
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether `engine_args` have engines compute, or keep keys and values, in fewer bits than weights have."""
+        cache = str(self.engine_args.get("kv_cache_dtype", "auto"))
+        return self.engine_args.get("quantization") is not None or cache.startswith("fp8")
