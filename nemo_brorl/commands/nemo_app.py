@@ -24,8 +24,8 @@ from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_brorl.config.cross_rules import check_rules
 from nemo_brorl.config.load import CommandLine, hydra_arguments, to_config, typed
+from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.files import naming

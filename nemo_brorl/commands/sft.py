@@ -16,9 +16,9 @@ from nemo_brorl.cluster.fit.memory import check_memory
 from nemo_brorl.cluster.fit.model_rules import check_policy_fits
 from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.commands.run import resolve_model, run_command
-from nemo_brorl.config.cross_rules import check_demonstrations, check_sft_rules
 from nemo_brorl.config.derived import micro_batch_tokens, sft_precision, time_limit_s
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine
+from nemo_brorl.config.rules import check_demonstrations, check_sft_rules
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import SAVED, StopRequest, grace_s

@@ -125,66 +125,14 @@ class AlgorithmConfig(Section):
                 f"algorithm.dual_clip={self.dual_clip} must be above 1 + algorithm.clip_high = {bound:g}: write 10.0, "
                 "or 0 to turn it off"
             )
-        if self.loss in ("gspo", "gmpo") and self.aggregation == "token_mean":
-            yield (
-                f"algorithm.loss={self.loss} takes a ratio of whole responses and algorithm.aggregation=token_mean "
-                "weighs them by length: write algorithm.aggregation=sequence_mean"
-            )
         if self.loss == "gspo" and self.clip_high > 0.05:
             yield (
                 f"algorithm.clip_high={self.clip_high} is a bound for single tokens; ratios of whole responses "
                 "(algorithm.loss=gspo) stay much closer to 1: write for example algorithm.clip_low=3e-4 "
                 "algorithm.clip_high=4e-4"
             )
-        if self.credit == "turn" and self.advantage in ("opo", "maxrl", "pass_at_k"):
-            yield (
-                f"algorithm.credit=turn compares returns of turns and algorithm.advantage={self.advantage} looks at "
-                "whole responses: write advantage=reinforce_plus_plus_baseline, or credit=return"
-            )
-        if self.credit == "outcome" and self.turn_discount != 1:
-            yield (
-                f"algorithm.turn_discount={self.turn_discount} discounts rewards of turns, and credit=outcome looks at "
-                "none: write credit=return or credit=turn, or turn_discount=1.0"
-            )
-        yield from self._covariances_that_hold_nothing()
-        if self.kl.placement == "reward" and self.kl.coefficient == 0:
-            yield (
-                "algorithm.kl.placement=reward with algorithm.kl.coefficient=0 takes nothing off: write a "
-                "coefficient, or placement=loss"
-            )
-        if self.kl.placement == "reward" and self.kl.estimator != "k1":
-            yield (
-                f"algorithm.kl.estimator={self.kl.estimator} taken off a reward has not the gradient of the KL, which "
-                "only k1 has there (and k2 in the loss): write algorithm.kl.estimator=k1, or "
-                "algorithm.kl.placement=loss"
-            )
-        if self.kl.coefficient == 0:
-            yield from self._resets_without_a_reference()
-
-    def _covariances_that_hold_nothing(self) -> Iterator[str]:
         if self.covariance.low >= self.covariance.high:
             yield (
                 f"algorithm.covariance.low={self.covariance.low} is not below high={self.covariance.high}: write for "
                 "example low=1.0 high=5.0"
-            )
-        if self.covariance.kind == "kl_cov" and self.num_mini_batches == 1:
-            yield (
-                "algorithm.covariance.kind=kl_cov holds tokens near the policy before the update, where the only step "
-                "of algorithm.num_mini_batches=1 starts: write kind=clip_cov, or two mini-batches or more"
-            )
-
-    def _resets_without_a_reference(self) -> Iterator[str]:
-        """A reset can then only clear the optimizer, and no KL can ask for it."""
-        reset = self.reference_reset
-        is_wanted = reset.interval > 0 or reset.patience > 0 or reset.kl_above is not None
-        if reset.kl_above is not None:
-            yield (
-                f"algorithm.reference_reset.kl_above={reset.kl_above} never sees a KL, as algorithm.kl.coefficient=0 "
-                "trains without a reference: write kl_above=null, or a coefficient such as 1e-4"
-            )
-        if is_wanted and not reset.clear_optimizer:
-            yield (
-                "algorithm.reference_reset resets nothing, as algorithm.kl.coefficient=0 trains without a reference: "
-                "write a coefficient such as 1e-4, clear_optimizer=true to reset the optimizer alone, or interval=0 "
-                "patience=0 kl_above=null"
             )

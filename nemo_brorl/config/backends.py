@@ -126,34 +126,6 @@ class PolicyConfig(Section):
         betas = self.optim.betas
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             yield f"policy.optim.betas={list(betas)} must be two numbers in [0, 1): write policy.optim.betas=[0.9,0.95]"
-        if self.sequence_parallel and self.tensor_model_parallel_size == 1:
-            yield (
-                "policy.sequence_parallel=true splits activations over tensor-parallel ranks and "
-                "policy.tensor_model_parallel_size is 1: write policy.sequence_parallel=false"
-            )
-        virtual = self.virtual_pipeline_model_parallel_size
-        if virtual is not None and self.pipeline_model_parallel_size == 1:
-            yield (
-                f"policy.virtual_pipeline_model_parallel_size={virtual} needs policy.pipeline_model_parallel_size > 1: "
-                "write null, or raise policy.pipeline_model_parallel_size"
-            )
-        if self.moe.freeze_router and self.moe.aux_loss_coefficient > 0:
-            yield (
-                f"policy.moe.aux_loss_coefficient={self.moe.aux_loss_coefficient} trains the router and "
-                "policy.moe.freeze_router=true keeps it as it is: write policy.moe.aux_loss_coefficient=0 or "
-                "policy.moe.freeze_router=false"
-            )
-        if self.overlap_param_gather and self.fp8_params:
-            yield (
-                "policy.overlap_param_gather=true would leave copies that are made of FP8 weights after a gather as "
-                "they were, and policy.fp8_params=true keeps weights in FP8: write policy.overlap_param_gather=false"
-            )
-        if self.fp8 is not None and self.fp8_recipe == "delayed" and self.num_bf16_layers:
-            yield (
-                f"policy.fp8_recipe=delayed takes its scales over all layers at once, so that none can stay in "
-                f"{self.precision}: write policy.fp8_bf16_first_layers=0 and policy.fp8_bf16_last_layers=0, or "
-                "policy.fp8_recipe=tensorwise"
-            )
 
 
 @dataclass
@@ -223,8 +195,6 @@ class GenerationConfig(Section):
     )
 
     def violations(self) -> Iterator[str]:
-        """Engines with devices of their own have nobody to make room for. On CPU sleeping frees nothing, but is
-        allowed: the same calls are made and measured."""
         for name in self.engine_args:
             if name in SETTING_OF_ARGUMENT:
                 yield f"generation.engine_args.{name} is a setting of its own: write {SETTING_OF_ARGUMENT[name]}"
@@ -235,16 +205,6 @@ class GenerationConfig(Section):
             yield (
                 f"generation.max_num_batched_tokens={batch} is less than one token for each of "
                 f"generation.max_num_seqs={sequences} responses: write {sequences} or more"
-            )
-        if self.sleep != "off" and self.placement == "disaggregated":
-            yield (
-                f"generation.sleep={self.sleep} makes room for the policy on the engines' devices, and with "
-                "generation.placement=disaggregated it has its own: write generation.sleep=off"
-            )
-        if self.sleep == "off" and self.max_residual_gib is not None:
-            yield (
-                f"generation.max_residual_gib={self.max_residual_gib} limits what sleeping engines hold and "
-                "generation.sleep=off lets none sleep: write max_residual_gib=null, or sleep=discard"
             )
 
     @property

@@ -23,7 +23,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_brorl.config import messages
-from nemo_brorl.config.cross_rules import check_rules
+from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig, help_text, settings
 from nemo_brorl.core.errors import ConfigError

@@ -214,11 +214,6 @@ class RolloutsConfig(Section):
     placement: PlacementConfig = section(PlacementConfig)
 
     def violations(self) -> Iterator[str]:
-        if self.deadline_s is None and self.step_deadline_s is None and self.min_fraction < 1:
-            yield (
-                f"rollouts.min_fraction={self.min_fraction} never acts: without a deadline no rollout is cut; write "
-                "rollouts.deadline_s or rollouts.step_deadline_s in seconds, or rollouts.min_fraction=1"
-            )
         yield from self.schedule.violations()
         stages = self.schedule.stages
         if self.schedule.kind in ("staged", "budget") and stages and stages[0].num_per_prompt != self.num_per_prompt:
@@ -265,20 +260,3 @@ class DynamicSamplingConfig(Section):
     )
     carry_over: bool = setting(True, "surplus informative groups serve the next step")
     max_staleness: int = setting(1, "updates a carried group may lag behind", at_least=0)
-
-    def violations(self) -> Iterator[str]:
-        if self.fill != "full" and not self.enabled:
-            yield (
-                f"dynamic_sampling.fill={self.fill} asks for groups whether or not they are informative, as "
-                "dynamic_sampling.enabled=false does for all: write fill=full, or enabled=true"
-            )
-        if self.fill != "at_least" and self.min_groups > 1:
-            yield (
-                f"dynamic_sampling.min_groups={self.min_groups} never acts under dynamic_sampling.fill={self.fill}: "
-                "write fill=at_least, or min_groups=1"
-            )
-        if self.carry_over and self.max_staleness == 0:
-            yield (
-                "dynamic_sampling.carry_over=true with dynamic_sampling.max_staleness=0 throws every carried group "
-                "away: write max_staleness=1 or carry_over=false"
-            )

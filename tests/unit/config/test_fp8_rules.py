@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nemo_brorl.cluster.fit.model_rules import policy_misfits
-from nemo_brorl.config.device_rules import cpus_have_what_is_asked, kernels_exist
+from nemo_brorl.config.needs import unmet
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.model_shape import ModelShape, read_model_shape
 
@@ -34,15 +34,20 @@ def config(gpus: int = 0, **policy: Any) -> BroRLConfig:
 
 
 def fp8_goes_together(made: BroRLConfig) -> list[str]:
-    return [*made.policy.violations(), *kernels_exist(made), *cpus_have_what_is_asked(made)]
+    made.algorithm.kl.coefficient = 0.0
+    return list(unmet(made))
 
 
 @pytest.mark.parametrize(
     ("gpus", "policy", "message"),
     [
-        (8, {}, "write policy.precision=bf16"),
-        (0, {"fp8_params": True}, "on CPU FP8 is emulated"),
-        (0, {"fp8_recipe": "delayed", "fp8_bf16_last_layers": 1}, "or policy.fp8_recipe=tensorwise"),
+        (8, {}, "needs policy.precision=bf16 (now fp32)"),
+        (0, {"fp8_params": True}, "is emulated on CPU"),
+        (
+            0,
+            {"fp8_recipe": "delayed", "fp8_bf16_last_layers": 1},
+            "needs policy.fp8_bf16_last_layers=0 (now 1)",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together(gpus: int, policy: dict[str, Any], message: str) -> None:

@@ -12,17 +12,23 @@ WAVES = "rollouts.allocation=waves"
 WRONG = [
     (
         [WAVES, "algorithm.advantage=grpo"],
-        "write one of reinforce_plus_plus_baseline, dr_grpo, rloo, or rollouts.allocation=fixed",
+        "algorithm.advantage=reinforce_plus_plus_baseline or dr_grpo or rloo (now grpo): write that, or rollouts.",
     ),
     (
         [WAVES, "algorithm.advantage=reinforce_plus_plus"],
-        "algorithm.advantage=reinforce_plus_plus means something else",
+        "(now reinforce_plus_plus): write that, or rollouts.allocation=fixed",
     ),
-    ([WAVES, "algorithm.credit=turn"], "write algorithm.credit=return or rollouts.allocation=fixed"),
-    ([WAVES, "algorithm.train_rollouts=16"], "write algorithm.train_rollouts=null or rollouts.allocation=fixed"),
+    (
+        [WAVES, "algorithm.credit=turn"],
+        "needs algorithm.credit=outcome or return (now turn)",
+    ),
+    (
+        [WAVES, "algorithm.train_rollouts=16"],
+        "needs algorithm.train_rollouts=null (now 16)",
+    ),
     (
         [WAVES, "algorithm.rare_success_exponent=1"],
-        "write algorithm.rare_success_exponent=0 or rollouts.allocation=fixed",
+        "needs algorithm.rare_success_exponent=0 (now 1.0): write that, or rollouts.allocation=fixed",
     ),
     (
         [WAVES, "rollouts.num_per_prompt=64"],
@@ -32,10 +38,10 @@ WRONG = [
         [WAVES, "rollouts.waves.first_wave=2", "rollouts.prompts_per_step=1", "policy.data_parallel_size=2"],
         "cannot fill algorithm.num_mini_batches=4 on 2",
     ),
-    ([WAVES, "dynamic_sampling.in_flight=drop"], "write dynamic_sampling.in_flight=finish or resume"),
+    ([WAVES, "dynamic_sampling.in_flight=drop"], "needs dynamic_sampling.in_flight=finish or resume (now drop)"),
     (
         [WAVES, "dynamic_sampling.order=completion", "dynamic_sampling.carry_over=false"],
-        "write order=prompt or carry_over=true",
+        "order=prompt (now completion) or dynamic_sampling.carry_over=true (now false)",
     ),
     (["rollouts.waves.min_probability=0"], "rollouts.waves.min_probability=0.0 is out of range"),
     (["rollouts.allocation=more"], "write one of fixed, waves"),

@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.config.cross_rules import CROSS_RULES
-from nemo_brorl.config.device_rules import DEVICE_RULES
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.rules import violations
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.generation import device
@@ -107,11 +106,8 @@ def test_further_arguments_are_checked_by_name_against_the_installed_vllm() -> N
 
 
 def quantised(config: BroRLConfig) -> list[str]:
-    """What the rules between sections say of quantised rollouts."""
-    said: list[str] = []
-    for rule in (*CROSS_RULES, *DEVICE_RULES):
-        said.extend(rule(config))
-    return [message for message in said if "quantises" in message]
+    """What the rules say of quantised rollouts."""
+    return [message for message in violations(config) if "quantises" in message]
 
 
 def with_arguments(**arguments: Any) -> BroRLConfig:
@@ -158,7 +154,7 @@ def test_quantised_rollouts_need_gpus_and_the_importance_correction(arguments: d
 
 def test_speculative_decoding_is_refused_on_cpu() -> None:
     config = with_arguments(speculative_config={"method": "ngram", "num_speculative_tokens": 3})
-    assert not [said for rule in DEVICE_RULES for said in rule(config)]
+    assert not [said for said in violations(config) if "speculative" in said]
     config.trainer.gpus_per_node = 0
-    (message,) = [said for rule in DEVICE_RULES for said in rule(config)]
+    (message,) = [said for said in violations(config) if "speculative" in said]
     assert "some log-probs of vLLM's CPU build are not finite" in message

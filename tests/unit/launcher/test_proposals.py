@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nemo_brorl.cluster.fit.model_rules import misfits
-from nemo_brorl.config.cross_rules import check_rules
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.rules import check_rules
 from nemo_brorl.launcher.planner.hardware import configured_hardware
 from nemo_brorl.launcher.planner.plan import Plan, make_plan
 from nemo_brorl.launcher.planner.proposals import (

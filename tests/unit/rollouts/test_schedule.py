@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_brorl.config.cross_rules import check_rules
+from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig, StageConfig, TaskConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.rollouts.schedule import RolloutSchedule

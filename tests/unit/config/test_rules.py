@@ -1,12 +1,16 @@
-"""Cross-field rules: each wrong combination is refused with what to write instead."""
+"""Rules between settings: each wrong combination is refused with what to write instead."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 
 from nemo_brorl.config import algorithm, derived
-from nemo_brorl.config.cross_rules import check_demonstrations, check_sft_rules
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.needs import NEEDS, SFT_NEEDS, Condition
+from nemo_brorl.config.rules import check_demonstrations, check_sft_rules
+from nemo_brorl.config.schema import settings
 from nemo_brorl.core.errors import ConfigError
 
 ON_GPUS = ["trainer.gpus_per_node=8", "policy.data_parallel_size=null"]
@@ -53,7 +57,7 @@ WRONG = [
         ],
         "leaves 2 of 8 idle",
     ),
-    (["generation.tensor_parallel_size=2"], "generation.tensor_parallel_size=2 needs GPUs"),
+    (["generation.tensor_parallel_size=2"], "generation.tensor_parallel_size=2 is of GPUs"),
     (
         [*ON_GPUS, "generation.tensor_parallel_size=3"],
         "generation.tensor_parallel_size=3 does not divide trainer.gpus_per_node=8",
@@ -70,30 +74,45 @@ WRONG = [
     ),
     (
         ["dynamic_sampling.fill=samples", "dynamic_sampling.enabled=false"],
-        "dynamic_sampling.enabled=false does for all: write fill=full",
+        "needs dynamic_sampling.enabled=true (now false): write that, or dynamic_sampling.fill=full",
     ),
-    (["dynamic_sampling.min_groups=4"], "never acts under dynamic_sampling.fill=full: write fill=at_least"),
+    (
+        ["dynamic_sampling.min_groups=4"],
+        "needs dynamic_sampling.fill=at_least (now full)",
+    ),
     (
         ["dynamic_sampling.fill=at_least", "dynamic_sampling.min_groups=40"],
         "dynamic_sampling.min_groups=40 is more than the 16 groups",
     ),
-    (["algorithm.kl.placement=reward"], "write algorithm.kl.estimator=k1, or algorithm.kl.placement=loss"),
-    ([*APART, "generation.sleep=cache"], "write generation.sleep=off"),
-    (["generation.max_residual_gib=2"], "write max_residual_gib=null, or sleep=discard"),
+    (
+        ["algorithm.kl.placement=reward"],
+        "needs algorithm.kl.estimator=k1 (now k2)",
+    ),
+    ([*APART, "generation.sleep=cache"], "needs generation.placement=colocated (now disaggregated)"),
+    (["generation.max_residual_gib=2"], "needs generation.sleep=cache or offload or discard (now 'off')"),
     (["generation.sleep=deep"], "write one of off, cache, offload, discard"),
-    (["generation.weight_transport=cuda_ipc"], "there are no GPUs: write auto"),
+    (
+        ["generation.weight_transport=cuda_ipc"],
+        "write that, or generation.weight_transport=auto",
+    ),
     (
         [*ON_GPUS, *APART, "generation.num_engines=4", "generation.weight_transport=cuda_ipc"],
-        "needs engines on the policy's GPUs",
+        "needs generation.placement=colocated (now disaggregated)",
     ),
-    ([*ON_GPUS, "generation.weight_transport=collective"], "refuses two processes on one GPU"),
+    (
+        [*ON_GPUS, "generation.weight_transport=collective"],
+        "needs generation.placement=disaggregated (now",
+    ),
     (["generation.weight_bucket_mib=0"], "generation.weight_bucket_mib=0.0 is out of range: write a number above 0"),
-    (["profile.memory_snapshot=true"], "there is none (trainer.gpus_per_node=0): write false"),
-    (["policy.attention=flex"], "policy.attention=flex needs GPUs"),
-    (["policy.attention=flash"], "policy.attention=flash needs GPUs"),
+    (
+        ["profile.memory_snapshot=true"],
+        "write that, or profile.memory_snapshot=false",
+    ),
+    (["policy.attention=flex"], "policy.attention=flex has kernels for GPUs"),
+    (["policy.attention=flash"], "policy.attention=flash has kernels for GPUs"),
     (
         ["policy.context_parallel_size=2", "policy.tokens_per_micro_batch=90"],
-        "on each of 2 context-parallel ranks cannot hold",
+        "policy.tokens_per_micro_batch=90 × policy.context_parallel_size=2 cannot hold",
     ),
     (
         ["policy.expert_model_parallel_size=3", "policy.data_parallel_size=2"],
@@ -101,10 +120,13 @@ WRONG = [
     ),
     (
         ["policy.moe.freeze_router=true", "policy.moe.aux_loss_coefficient=0.01"],
-        "write policy.moe.aux_loss_coefficient=0 or",
+        "needs policy.moe.freeze_router=false (now true): write that, or policy.moe.aux_loss_coefficient=0.0",
     ),
-    (["policy.sequence_parallel=true"], "write policy.sequence_parallel=false"),
-    (["policy.virtual_pipeline_model_parallel_size=2"], "needs policy.pipeline_model_parallel_size > 1"),
+    (
+        ["policy.sequence_parallel=true"],
+        "write that, or policy.sequence_parallel=false",
+    ),
+    (["policy.virtual_pipeline_model_parallel_size=2"], "needs policy.pipeline_model_parallel_size above 1 (now 1)"),
     (["exp_manager.create_wandb_logger=true"], "exp_manager.wandb_logger_kwargs.project=brorl"),
     (["exp_manager.create_trackio_logger=true"], "exp_manager.trackio_logger_kwargs.project=brorl"),
     (["exp_manager.create_dllogger_logger=true"], "pip install git"),
@@ -112,29 +134,44 @@ WRONG = [
         ["exp_manager.create_neptune_logger=true", "exp_manager.neptune_logger_kwargs.api_key=x"],
         "leave it out, and set neptune's variable of the environment",
     ),
-    (["policy.fp8=hybrid", "policy.fp8_params=true", "algorithm.kl.coefficient=0"], "on CPU FP8 is emulated"),
-    (["policy.moe.fused_permutation=true"], "kernels, which need GPUs: write policy.moe.fused_permutation=false"),
+    (["policy.fp8=hybrid", "policy.fp8_params=true", "algorithm.kl.coefficient=0"], "is emulated on CPU"),
+    (["policy.moe.fused_permutation=true"], "kernels, and needs trainer.gpus_per_node above 0 (now 0)"),
     (
         ["policy.fp8=hybrid", "policy.fp8_recipe=delayed", "policy.fp8_bf16_first_layers=1"],
         "or policy.fp8_recipe=tensorwise",
     ),
-    ([*ON_GPUS, "policy.fp8=hybrid"], "write policy.precision=bf16"),
+    ([*ON_GPUS, "policy.fp8=hybrid"], "needs policy.precision=bf16 (now fp32): write that, or policy.fp8=null"),
     (["generation.block_size=16"], "must be a multiple of 32 on CPU: write 32"),
     (["rollouts.max_response_tokens=200", "generation.max_model_len=256"], "write generation.max_model_len=360"),
     (["evaluation.max_response_tokens=200", "generation.max_model_len=256"], "write generation.max_model_len=360"),
     (["policy.tokens_per_micro_batch=100"], "cannot hold one prompt and response of 192 tokens"),
-    (["rollouts.top_p=0.9"], "write rollouts.top_p=1.0 or algorithm.importance_correction.enabled=false"),
-    (["dynamic_sampling.max_staleness=0"], "write max_staleness=1 or carry_over=false"),
-    (["rollouts.min_fraction=0.5"], "write rollouts.deadline_s or rollouts.step_deadline_s"),
+    (
+        ["rollouts.top_p=0.9"],
+        "write that, or rollouts.top_p=1.0",
+    ),
+    (
+        ["dynamic_sampling.max_staleness=0"],
+        "write that, or dynamic_sampling.carry_over=false",
+    ),
+    (
+        ["rollouts.min_fraction=0.5"],
+        "needs rollouts.deadline_s other than null",
+    ),
     (
         ["rollouts.overlap=true", "dynamic_sampling.max_staleness=0", "dynamic_sampling.carry_over=false"],
-        "max_staleness=1",
+        "max_staleness above 0",
     ),
-    (["rollouts.unfinished=resume", "algorithm.importance_correction.enabled=false"], "take rollouts.unfinished back"),
-    (["rollouts.overlap=true", "generation.sleep=cache"], "write generation.sleep=off"),
+    (
+        ["rollouts.unfinished=resume", "algorithm.importance_correction.enabled=false"],
+        "or rollouts.unfinished=drop",
+    ),
+    (["rollouts.overlap=true", "generation.sleep=cache"], "generation.sleep='off' (now cache)"),
     (["algorithm.dual_clip=1.1"], "must be above 1 + algorithm.clip_high = 1.28"),
-    (["algorithm.credit=turn", "algorithm.advantage=maxrl"], "or credit=return"),
-    (["algorithm.turn_discount=0.9"], "write credit=return or credit=turn, or turn_discount=1.0"),
+    (["algorithm.credit=turn", "algorithm.advantage=maxrl"], "(now maxrl): write that, or algorithm.credit=outcome"),
+    (
+        ["algorithm.turn_discount=0.9"],
+        "needs algorithm.credit=return or turn (now outcome)",
+    ),
     (["data.held_out_fraction=1"], "leaves nothing to train on"),
     (["data.tasks=[]"], "data.tasks is empty"),
     (["data.source=jsonl"], "data.source=jsonl needs data.path"),
@@ -155,6 +192,15 @@ def test_a_wrong_combination_is_refused(overrides: list[str], fragment: str) -> 
     with pytest.raises(ConfigError) as caught:
         load_config("brorl_cpu", overrides)
     assert fragment in str(caught.value)
+
+
+def test_every_need_is_of_settings_and_values_that_there_are() -> None:
+    for given, needed in (NEEDS | SFT_NEEDS).items():
+        for text in re.split(" and | or ", " and ".join([given, *needed])):
+            condition = Condition.of(text)
+            declared = settings()[condition.name].declared
+            named = condition.values if declared.choices else []
+            assert not any(declared.refusal(condition.name, value) for value in named)
 
 
 def test_all_violated_rules_are_reported_together() -> None:
@@ -201,7 +247,7 @@ def test_the_warm_up_model_must_hold_a_prompt_and_a_response() -> None:
 
 def test_demonstrated_calls_need_a_calculator() -> None:
     config = load_config("brorl_cpu", ["sft.calling_rate=0.1"])
-    with pytest.raises(ConfigError, match="sft.calling_rate=0.1 .*write data.environment=calculator"):
+    with pytest.raises(ConfigError, match=r"sft.calling_rate=0.1 .*needs data.environment=calculator \(now null\)"):
         check_demonstrations(config)
 
 
