@@ -23,8 +23,7 @@ from statistics import median
 from bench.run_watch import read_rows, watch
 from nemo_brorl.cluster.fit.memory import cpu_memory
 from nemo_brorl.config.derived import fullest_micro_batch
-from nemo_brorl.config.load import load_config, read_config
-from nemo_brorl.config.same_run import RECORD
+from nemo_brorl.config.load import load_config, load_run_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.model_shape import read_model_shape
@@ -114,7 +113,7 @@ def run(settings: list[str], folder: Path) -> tuple[float, float]:
 
 def bound_gib(folder: Path) -> float:
     """What the estimate says of ranks and engines of a run, by the sizes that it recorded."""
-    config = read_config(folder / RECORD)
+    config = load_run_config(folder)
     memory = cpu_memory(config, read_model_shape(Path(config.policy.model)), fullest_micro_batch(config))
     return memory.num_ranks * sum(memory.rank.values()) + memory.num_engines * sum(memory.engine.values())
 
@@ -130,7 +129,7 @@ def compare(search: Search, repeats: int) -> tuple[list[str], bool]:
     if not all(first_rates):
         sys.exit(f"{search.folder.name} does not train with the sizes that are chosen")
     bound = bound_gib(folder)
-    chosen = sizes(read_config(folder / RECORD))
+    chosen = sizes(load_run_config(folder))
     other = search.fastest_other(chosen, median(first_rates))
     rates: list[float] = []
     other_rates: list[float] = []

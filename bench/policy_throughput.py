@@ -100,7 +100,7 @@ class PolicyRank:
 
         config = BroRLConfig()
         config.policy.data_parallel_size = world_size
-        config.policy.optim = OptimConfig(lr=LR, betas=BETAS, eps=EPS, clip_grad=CLIP)
+        config.policy.optim = OptimConfig(lr=LR, betas=list(BETAS), eps=EPS, clip_grad=CLIP)
         config.algorithm.kl.coefficient = 0.0
         process_groups.open_groups(layout_of(config), rank, dist.FileStore(meeting, world_size), device, seed=1)
         self.learner = Learner(config, layout_of(config), folder, device)

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_brorl.config.load import to_config, to_yaml, typed
+from nemo_brorl.config.load import to_config, to_yaml
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
@@ -113,7 +113,7 @@ def _free_name(run: Path) -> Path:
 def check_yaml(config: BroRLConfig) -> None:
     """Raise ConfigError for settings that a job would not read as they are."""
     try:
-        is_same = to_config(typed(OmegaConf.create(to_yaml(config)))) == config
+        is_same = to_config(OmegaConf.create(to_yaml(config))) == config
     except (ConfigError, OmegaConfBaseException):
         is_same = False
     if not is_same:

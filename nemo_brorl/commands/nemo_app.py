@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_brorl.config.load import CommandLine, hydra_arguments, to_config, typed
+from nemo_brorl.config.load import CommandLine, hydra_arguments, to_config
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError
@@ -153,7 +153,7 @@ def run_with_nemo(line: CommandLine, main: Callable[[BroRLConfig], Result]) -> R
         quieten()
         setup_logging()
         try:
-            config = to_config(typed(composed))
+            config = to_config(composed)
             check_rules(config)
             outcome.append(main(config))
         except BroRLError as error:

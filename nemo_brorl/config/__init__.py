@@ -11,12 +11,14 @@ import copy
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, get_args, get_type_hints
 
 from nemo_brorl.core.components import is_import_path
 
 DECLARATION = "declaration"  # its key in a field's metadata
+FUNCTION = "package.module:function"
 PLAIN = (int, float, str)
 
 
@@ -45,8 +47,7 @@ class Declaration:
 
     meaning: str = ""  # "" where the name says it all
     range: Range | None = None
-    choices: tuple[str | None, ...] = ()  # none: any value of the type
-    or_function: bool = False  # beside the choices, a user's own function as package.module:function
+    choices: tuple[str | None, ...] = ()  # none: any value of the type; FUNCTION: a function of the user's own as well
     may_change: bool = False  # between two starts of the same run: what was already done stays as it is
     is_auto: bool = False  # null is a size that `cluster/fit/sizes.py` chooses; `auto` is another word for it
 
@@ -55,27 +56,16 @@ class Declaration:
         """The range or the choices in words; "" where the type says it all."""
         if self.range is not None:
             return str(self.range)
-        names = ["null" if choice is None else choice for choice in self.choices]
-        if self.or_function:
-            names.append("package.module:function")
-        return ", ".join(names)
+        return ", ".join(choice or "null" for choice in self.choices)
 
     def refusal(self, name: str, value: Any) -> str | None:
         """What is wrong with a value, and what to write instead; None: nothing."""
         if self.range is not None and value is not None and not self.range.holds(value):
             return f"{name}={value} is out of range: write a number {self.allowed}"
-        is_function = self.or_function and isinstance(value, str) and is_import_path(value)
+        is_function = FUNCTION in self.choices and is_import_path(str(value))
         if self.choices and value not in self.choices and not is_function:
             return f"{name}={value} is not known: write one of {self.allowed}"
         return None
-
-
-class Section:
-    """Base of the sections of a configuration."""
-
-    def violations(self) -> Iterator[str]:
-        """One message for every rule between settings of this section that is broken."""
-        return iter(())
 
 
 def setting(
@@ -87,8 +77,8 @@ def setting(
     at_most: float = math.inf,
     within: tuple[float, float] | None = None,
     choices: Sequence[str | None] = (),
-    or_function: bool = False,
     may_change: bool = False,
+    is_auto: bool = False,
 ) -> Any:
     """A field of a section. A list or mapping given as default is copied for every section."""
     numbers = None
@@ -98,24 +88,14 @@ def setting(
         numbers = Range(above, at_most, is_open=True)
     elif at_least is not None:
         numbers = Range(at_least)
-    metadata = {DECLARATION: Declaration(meaning, numbers, tuple(choices), or_function, may_change)}
+    metadata = {DECLARATION: Declaration(meaning, numbers, tuple(choices), may_change, is_auto)}
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def auto(
-    meaning: str,
-    *,
-    at_least: float | None = None,
-    above: float | None = None,
-    at_most: float = math.inf,
-    may_change: bool = False,
-) -> Any:
-    """A field for a number that is chosen for model, data and machine where none is given (`cluster/fit/sizes.py`)."""
-    field = setting(None, meaning, at_least=at_least, above=above, at_most=at_most, may_change=may_change)
-    declared = replace(declaration(field), is_auto=True)
-    return dataclasses.field(default=None, metadata={DECLARATION: declared})
+# A number that is chosen for model, data and machine where none is given (`cluster/fit/sizes.py`).
+auto = partial(setting, None, is_auto=True)
 
 
 def section(kind: type, *, may_change: bool = False) -> Any:
@@ -134,10 +114,9 @@ def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
     hints = get_type_hints(type(within))
     for field in dataclasses.fields(within):
         value, name = getattr(within, field.name), f"{prefix}{field.name}"
-        elements = list(enumerate(value)) if isinstance(value, list) else []
         if dataclasses.is_dataclass(value):
             yield from wrong_values(value, f"{name}.")
-        for index, element in elements:
+        for index, element in enumerate(value if isinstance(value, list) else ()):
             if dataclasses.is_dataclass(element):
                 yield from wrong_values(element, f"{name}.{index}.")
         if _holds_more_than_plain(value, hints[field.name]):
@@ -148,8 +127,9 @@ def wrong_values(within: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _holds_more_than_plain(value: Any, hint: Any) -> bool:
-    """Whether a list, tuple or mapping of plain values holds another one, which OmegaConf lets through."""
-    if get_origin(hint) not in (list, tuple, dict) or get_args(hint)[-1] not in PLAIN:
+    """Whether a list or mapping of plain values holds another one, which OmegaConf lets through."""
+    kinds = get_args(hint)
+    if not kinds or kinds[-1] not in PLAIN:
         return False
     elements = value.values() if isinstance(value, dict) else value
-    return any(isinstance(element, list | tuple | dict) for element in elements)
+    return any(isinstance(element, list | dict) for element in elements)

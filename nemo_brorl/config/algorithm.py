@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config import Section, section, setting
+from nemo_brorl.config import FUNCTION, section, setting
 
 ADVANTAGES = (
     "reinforce_plus_plus_baseline",
@@ -24,7 +24,7 @@ KL_ESTIMATORS = ("k1", "k2", "k3")
 
 
 @dataclass
-class KLConfig(Section):
+class KLConfig:
     """KL to the reference policy."""
 
     coefficient: float = setting(1e-4, "weight of the KL; 0: no reference policy", at_least=0)
@@ -36,7 +36,7 @@ class KLConfig(Section):
 
 
 @dataclass
-class ReferenceResetConfig(Section):
+class ReferenceResetConfig:
     """When the current weights become the reference (ProRL, arXiv 2505.24864, section 3.3)."""
 
     interval: int = setting(0, "steps; 0: never", at_least=0)
@@ -46,7 +46,7 @@ class ReferenceResetConfig(Section):
 
 
 @dataclass
-class ImportanceCorrectionConfig(Section):
+class ImportanceCorrectionConfig:
     """Weights for the difference between vLLM's and Megatron's probabilities w = p_Megatron / p_vLLM of a token."""
 
     enabled: bool = setting(True)
@@ -62,7 +62,7 @@ class ImportanceCorrectionConfig(Section):
 
 
 @dataclass
-class CovarianceConfig(Section):
+class CovarianceConfig:
     """Tokens that are held because they take entropy away: log-prob and advantage lie far from their means together
     (Clip-Cov, KL-Cov, arXiv 2505.22617)."""
 
@@ -79,12 +79,10 @@ class CovarianceConfig(Section):
 
 
 @dataclass
-class AlgorithmConfig(Section):
+class AlgorithmConfig:
     """How rewards become an update."""
 
-    advantage: str = setting(
-        "reinforce_plus_plus_baseline", "advantage estimator", choices=ADVANTAGES, or_function=True
-    )
+    advantage: str = setting("reinforce_plus_plus_baseline", "advantage estimator", choices=(*ADVANTAGES, FUNCTION))
     advantage_params: dict[str, Any] = setting({}, "parameters of an advantage of your own (docs/extending.md)")
     pass_at_k: int = setting(8, "k of the advantage pass_at_k", at_least=1)
     train_rollouts: int | None = setting(
@@ -93,7 +91,7 @@ class AlgorithmConfig(Section):
     rare_success_exponent: float = setting(
         0.0, "weight of a group: (1 - share of correct rollouts) ** this; 0: off", at_least=0
     )
-    loss: str = setting("ppo_clip", "loss of the policy", choices=REINFORCEMENT_LOSSES, or_function=True)
+    loss: str = setting("ppo_clip", "loss of the policy", choices=(*REINFORCEMENT_LOSSES, FUNCTION))
     loss_params: dict[str, Any] = setting({}, "parameters of a loss of your own (docs/extending.md)")
     aggregation: str = setting(
         "token_mean",

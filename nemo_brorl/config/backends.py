@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config import Section, auto, section, setting
+from nemo_brorl.config import auto, section, setting
 
 # Arguments of vLLM's EngineArgs that settings decide, or that this package cannot work without.
 SETTING_OF_ARGUMENT = {
@@ -29,11 +29,11 @@ _FIXED_ARGUMENTS = ("enable_prefix_caching", "logprobs_mode", "worker_extension_
 
 
 @dataclass
-class OptimConfig(Section):
+class OptimConfig:
     """Adam as Megatron's distributed optimizer runs it."""
 
     lr: float = setting(3e-4, "learning rate at the batch of this config; schedules scale it", above=0)
-    betas: tuple[float, float] = setting((0.9, 0.95), "decay of the two moments, each in [0, 1)")
+    betas: list[float] = setting([0.9, 0.95], "decay of the two moments, each in [0, 1)")
     eps: float = setting(1e-8, "added to the root of the second moment", above=0)
     weight_decay: float = setting(0.0, "decoupled from the gradient; none on biases and norms", at_least=0)
     clip_grad: float = setting(1.0, "global gradient norm; 0 turns clipping off", at_least=0)
@@ -41,7 +41,7 @@ class OptimConfig(Section):
 
 
 @dataclass
-class MoeConfig(Section):
+class MoeConfig:
     """Mixture-of-experts models only."""
 
     aux_loss_coefficient: float = setting(0.0, "load-balancing loss added to the policy loss", at_least=0)
@@ -53,7 +53,7 @@ class MoeConfig(Section):
 
 
 @dataclass
-class PolicyConfig(Section):
+class PolicyConfig:
     """The Megatron policy."""
 
     model: str = setting("runs/base_cpu", "Hugging Face name or folder")
@@ -125,11 +125,11 @@ class PolicyConfig(Section):
     def violations(self) -> Iterator[str]:
         betas = self.optim.betas
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            yield f"policy.optim.betas={list(betas)} must be two numbers in [0, 1): write policy.optim.betas=[0.9,0.95]"
+            yield f"policy.optim.betas={betas} must be two numbers in [0, 1): write policy.optim.betas=[0.9,0.95]"
 
 
 @dataclass
-class GenerationConfig(Section):
+class GenerationConfig:
     """vLLM engines."""
 
     num_engines: int | None = auto(

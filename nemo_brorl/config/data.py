@@ -7,13 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING
 
-from nemo_brorl.config import Section, section, setting
+from nemo_brorl.config import section, setting
 
 PRESETS = ("plain", "deepscaler", "eurus_2", "scp_116k", "ifeval")
 FILE_WORDS = {
@@ -25,7 +24,7 @@ SOURCES = ("reasoning_gym", *FILE_WORDS, "environment")
 
 
 @dataclass
-class TaskStageConfig(Section):
+class TaskStageConfig:
     """A change of a task's settings as training goes on."""
 
     from_question: int = setting(
@@ -35,7 +34,7 @@ class TaskStageConfig(Section):
 
 
 @dataclass
-class TaskConfig(Section):
+class TaskConfig:
     """One Reasoning Gym task in the mixture."""
 
     name: str = setting(MISSING, '"*": every task that is not named beside it, sharing the weight')
@@ -52,18 +51,16 @@ class TaskConfig(Section):
     )
     demote_below: float = setting(0.1, "share below which it is left for the one before; 0: never", within=(0, 1))
 
-    def level_violations(self, where: str) -> Iterator[str]:
-        """Of a task that is set at `where`."""
-        if not self.levels:
-            return
-        if self.name == "*":
+    def violations_at(self, where: str) -> Iterator[str]:
+        """What is wrong with a task that is set at `where`."""
+        starts = [stage.from_question for stage in self.stages]
+        if starts != sorted(set(starts)):
+            yield f"{where}: its stages begin at {starts}; write from_question in ascending order"
+        if self.levels and self.name == "*":
             yield f'{where}.levels of "*": other tasks have other settings; write levels for tasks by their names'
-        if self.stages:
-            yield (
-                f"{where}.stages and {where}.levels both change the settings: write stages, by position, or levels, by "
-                "success"
-            )
-        if self.demote_below >= self.promote_from:
+        if self.levels and self.stages:
+            yield f"{where} has stages and levels: write stages, by position, or levels, by success"
+        if self.levels and self.demote_below >= self.promote_from:
             yield (
                 f"{where}.demote_below={self.demote_below} is not below promote_from={self.promote_from}: write for "
                 "example demote_below=0.1 promote_from=0.9"
@@ -71,7 +68,7 @@ class TaskConfig(Section):
 
 
 @dataclass
-class ColumnsConfig(Section):
+class ColumnsConfig:
     """Where the fields of a row are, as paths (`reward_model.ground_truth`; docs/data.md); null: as data.preset
     says."""
 
@@ -83,7 +80,7 @@ class ColumnsConfig(Section):
 
 
 @dataclass
-class SourceConfig(Section):
+class SourceConfig:
     """One source of questions."""
 
     source: str = setting("reasoning_gym", "kind of source; dataset: a folder", choices=SOURCES)
@@ -106,27 +103,30 @@ class SourceConfig(Section):
         0, "rows that cannot be used, repeated questions among them, are left out up to this many", at_least=0
     )
 
-    def missing_files(self, where: str) -> Iterator[str]:
-        """What is not there of a source that is set at `where`, each with what to write."""
+    def unnamed(self, where: str) -> Iterator[str]:
+        """What a source that is set at `where` does not say of its questions, each with what to write."""
         if self.source == "reasoning_gym":
             if not self.tasks:
                 yield (
                     f"{where}.tasks is empty and {where}.source is reasoning_gym: write for example "
                     f"{where}.tasks=[{{name: chain_sum}}]"
                 )
-            return
-        if self.source == "environment":
+        elif self.source == "environment":
             if self.environment is None:
                 yield (
                     f"{where}.source=environment needs {where}.environment: write the one that draws the tasks, for "
                     f"example {where}.environment=mastermind"
                 )
-            return
-        words, kind = FILE_WORDS[self.source], "folder" if self.source == "dataset" else "file"
-        if self.path is None:
-            yield f"{where}.source={self.source} needs {where}.path: write the path of {words}"
-        for name, path in (("path", self.path), ("held_out_path", self.held_out_path)):
-            if path is not None and not is_there(path, kind):
+        elif self.path is None:
+            yield f"{where}.source={self.source} needs {where}.path: write the path of {FILE_WORDS[self.source]}"
+
+    def missing(self, where: str) -> Iterator[str]:
+        """What is unnamed, and files that are not there."""
+        yield from self.unnamed(where)
+        words, kind = FILE_WORDS.get(self.source), "folder" if self.source == "dataset" else "file"
+        for name in ("path", "held_out_path"):
+            path = getattr(self, name)
+            if words is not None and path is not None and not is_there(path, kind):
                 yield f"{where}.{name}={path}: there is no such {kind}; write the path of {words}"
 
 
@@ -167,7 +167,11 @@ class DataConfig(SourceConfig):
         """(where it is set, source) of every source that prompts are drawn from."""
         if self.source != "mixture":
             return [("data", self)]
-        return [(f"data.domains.{index}", domain) for index, domain in enumerate(self.domains) if domain.weight > 0]
+        asked: list[tuple[str, SourceConfig]] = []
+        for index, domain in enumerate(self.domains):
+            if domain.weight > 0:
+                asked.append((f"data.domains.{index}", domain))
+        return asked
 
     def violations(self) -> Iterator[str]:
         if self.held_out_fraction == 1:
@@ -180,20 +184,14 @@ class DataConfig(SourceConfig):
             for name, times in repeated(task.name for task in source.tasks):
                 yield f"{where}.tasks names {name} {times} times: write it once with a larger weight"
             for task in source.tasks:
-                starts = [stage.from_question for stage in task.stages]
-                if any(later <= earlier for earlier, later in pairwise(starts)):
-                    yield (
-                        f"{where}.tasks, {task.name}: its stages begin at {starts}; write from_question in ascending "
-                        "order"
-                    )
-                yield from task.level_violations(f"{where}.tasks.{task.name}")
+                yield from task.violations_at(f"{where}.tasks.{task.name}")
             if source.environment is None and source.environment_settings:
                 yield (
                     f"{where}.environment_settings is set and {where}.environment is not: write its name, or leave "
                     "them out"
                 )
             seconds = source.verifier_options.get("timeout_s", 1.0)
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+            if type(seconds) not in (int, float) or not 0 < seconds < math.inf:
                 yield (
                     f"{where}.verifier_options.timeout_s={seconds} must be a number above 0: write the seconds for one "
                     "response"
@@ -224,9 +222,11 @@ def is_there(path: str, kind: str) -> bool:
     """Whether a folder, or at least one file of a pattern, exists."""
     if kind == "folder":
         return Path(path).is_dir()
-    return Path(path).is_file() or any(Path(name).is_file() for name in glob.iglob(path, recursive=True))
+    files = [path, *glob.iglob(path, recursive=True)]
+    return any(Path(name).is_file() for name in files)
 
 
 def repeated(names: Iterable[str]) -> list[tuple[str, int]]:
     """(name, times) of every name that occurs more than once, in alphabetical order."""
-    return [(name, times) for name, times in sorted(Counter(names).items()) if times > 1]
+    counted = sorted(Counter(names).items())
+    return [(name, times) for name, times in counted if times > 1]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
-from nemo_brorl.config.trainer import TIME_LIMIT
 
 GPU_BATCH_TOKENS = 8192  # generation.max_num_batched_tokens: null with GPUs
 CPU_ENGINES = 2  # generation.num_engines, before `sizes.py` has looked at the machine
@@ -15,7 +14,7 @@ MICRO_BATCH_TOKENS = 8192  # likewise policy.tokens_per_micro_batch
 CACHE_GIB = 0.25  # generation.kv_cache_gib
 GPU_SHARE = 0.6  # generation.gpu_memory_utilization
 SEQUENCES = 512  # generation.max_num_seqs
-PARITY_BOUNDS = {"fp32": 1e-3, "bf16": 0.05}  # nats; by the coarser precision of policy and engines
+FP32_PARITY, BF16_PARITY = 1e-3, 0.05  # nats; by the coarser precision of policy and engines
 HELD_OUT = "held_out"  # what the held-out prompts of `data` are called among benchmarks
 
 
@@ -119,8 +118,7 @@ def parity_bound(config: BroRLConfig) -> float:
     given = config.parity.max_mean_abs_diff
     if given is not None:
         return given
-    used = (config.policy.precision, config.generation.precision)
-    return PARITY_BOUNDS["bf16" if "bf16" in used else "fp32"]
+    return BF16_PARITY if "bf16" in (config.policy.precision, config.generation.precision) else FP32_PARITY
 
 
 def shares_gpus(config: BroRLConfig) -> bool:
@@ -163,11 +161,13 @@ def stage_sizes(config: BroRLConfig) -> list[tuple[int, int]]:
         numbers = [rollouts.num_per_prompt]
     elif schedule.kind == "on_plateau":
         numbers.insert(0, rollouts.num_per_prompt)
-    budget = schedule.sample_budget
-    return [
-        (num, rollouts.prompts_per_step if budget is None else max(1, min(rollouts.prompts_per_step, budget // num)))
-        for num in numbers
-    ]
+    sizes = []
+    for num in numbers:
+        prompts = rollouts.prompts_per_step
+        if schedule.sample_budget is not None:
+            prompts = max(1, min(prompts, schedule.sample_budget // num))
+        sizes.append((num, prompts))
+    return sizes
 
 
 def stage_samples(config: BroRLConfig) -> list[int]:
@@ -199,12 +199,10 @@ def longest_response(config: BroRLConfig) -> int:
 
 
 def time_limit_s(config: BroRLConfig) -> float | None:
-    """Seconds of `trainer.time_limit`; None: no limit. the section has checked the format."""
+    """Seconds of `trainer.time_limit`; None: no limit. The section has checked the format."""
     if config.trainer.time_limit is None:
         return None
-    match = TIME_LIMIT.fullmatch(config.trainer.time_limit)
-    assert match is not None, f"unchecked time limit {config.trainer.time_limit!r}"
-    hours, minutes, seconds = (int(part) for part in match.groups())
+    hours, minutes, seconds = (int(part) for part in config.trainer.time_limit.split(":"))
     return 3600.0 * hours + 60.0 * minutes + seconds
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from nemo_brorl.config import Section, setting
-from nemo_brorl.config.data import SOURCES, SourceConfig, repeated
+from nemo_brorl.config import setting
+from nemo_brorl.config.data import FILE_WORDS, SOURCES, SourceConfig, repeated
 
 
 @dataclass
@@ -35,27 +35,16 @@ class BenchmarkConfig(SourceConfig):
                 f"{where}.held_out_path={self.held_out_path} is for training: name the file of the benchmark in "
                 f"{where}.path"
             )
-        is_drawn = self.source in ("reasoning_gym", "environment")
-        if is_drawn and self.num_prompts is None:
+        if self.source in ("reasoning_gym", "environment") and self.num_prompts is None:
             yield f"{where}.source={self.source} has no end: write {where}.num_prompts, for example 100"
-        if self.source == "environment":
-            yield from self.missing_files(where)
-            return
-        if self.source != "reasoning_gym":
-            if self.tasks:
-                yield f"{where}.tasks is given and {where}.source is {self.source}: write {where}.source=reasoning_gym"
-            elif self.path is None:
-                yield f"{where}.source={self.source} needs {where}.path: write the path of the file of {self.name}"
-            return
-        if not self.tasks:
-            yield (
-                f"{where}.tasks is empty and {where}.source is reasoning_gym: write for example "
-                f"{where}.tasks=[{{name: chain_sum}}]"
-            )
+        if self.source in FILE_WORDS and self.tasks:
+            yield f"{where}.tasks is given and {where}.source is {self.source}: write {where}.source=reasoning_gym"
+        else:
+            yield from self.unnamed(where)
 
 
 @dataclass
-class EvaluationConfig(Section):
+class EvaluationConfig:
     """Validation and evaluation on held-out prompts or benchmarks (docs/evaluation.md)."""
 
     num_prompts: int = setting(256, "held-out prompts", at_least=1)
@@ -107,29 +96,23 @@ class EvaluationConfig(Section):
             if name not in names:
                 known = f"write one of {', '.join(names)}" if names else "evaluation.benchmarks lists none"
                 yield f"evaluation.only names {name}, and there is no such benchmark: {known}"
-        asked = [("evaluation", self.samples_per_prompt)]
-        if self.selected():
-            asked = []
+        asked = {}
         for where, benchmark in self.selected():
             yield from benchmark.violations_at(where)
-            asked.append((f"{where} ({benchmark.name})", benchmark.samples_per_prompt or self.samples_per_prompt))
-        for name, num_samples in asked:
-            yield from _without_samples("pass_at_k", self.pass_at_k, name, num_samples)
-            yield from _without_samples("majority_at_k", self.majority_at_k, name, num_samples)
+            asked[f"{where} ({benchmark.name})"] = benchmark.samples_per_prompt or self.samples_per_prompt
+        asked = asked or {"evaluation": self.samples_per_prompt}
+        for setting_name in ("pass_at_k", "majority_at_k"):
+            for k in getattr(self, setting_name):
+                yield from _without_samples(f"evaluation.{setting_name} has {k}", k, asked)
 
 
-def _without_samples(
-    setting_name: str,
-    ks: list[int],
-    name: str,
-    num_samples: int,
-) -> Iterator[str]:
-    """Every k that `num_samples` samples of a prompt cannot estimate."""
-    for k in ks:
-        if k < 1:
-            yield f"evaluation.{setting_name} has {k}: write numbers from 1"
-        elif k > num_samples:
+def _without_samples(subject: str, k: int, asked: Mapping[str, int]) -> Iterator[str]:
+    """Where k cannot be estimated: `asked` is the samples of a prompt that each one draws."""
+    if k < 1:
+        yield f"{subject}: write numbers from 1"
+    for name, num_samples in asked.items():
+        if k > num_samples:
             yield (
-                f"evaluation.{setting_name} has {k} and {name} draws {num_samples} samples of a prompt: write "
-                f"samples_per_prompt={k} or more there, or leave {k} out"
+                f"{subject} and {name} draws {num_samples} samples of a prompt: write samples_per_prompt={k} or more "
+                f"there, or leave {k} out"
             )

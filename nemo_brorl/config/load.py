@@ -12,7 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -76,7 +76,15 @@ def load_config(
 
     Raises ConfigError; the message names the setting, its value, and near matches or what to write instead.
     """
-    config = to_config(compose_config(config_name, overrides, config_path))
+    folder, name, written = hydra_arguments(config_name, overrides, config_path)
+    try:
+        with initialize_config_dir(config_dir=str(folder), version_base=None, job_name="brorl"):
+            composed = compose(name, overrides=written)
+    except MissingConfigException as error:
+        raise ConfigError(messages.missing_default(error, folder)) from error
+    except (HydraException, OmegaConfBaseException, OSError, *MALFORMED, yaml.YAMLError) as error:
+        raise ConfigError(messages.explain(error, folder / f"{name}.yaml")) from error
+    config = to_config(composed)
     check_rules(config)
     return config
 
@@ -100,7 +108,7 @@ class HydraArguments(NamedTuple):
 def hydra_arguments(config_name: str, overrides: Sequence[str], config_path: Path | None = None) -> HydraArguments:
     """Find the YAML and check every override's syntax and key. Raises ConfigError."""
     folder, name = find_config(config_name, config_path)
-    register_schema()
+    ConfigStore.instance().store(name=SCHEMA_NAME, node=BroRLConfig)
     written = [_checked_override(override, folder) for override in overrides]
     shipped = shipped_folder()
     if folder != shipped:  # a YAML elsewhere may build on the shipped ones
@@ -108,37 +116,14 @@ def hydra_arguments(config_name: str, overrides: Sequence[str], config_path: Pat
     return HydraArguments(folder, name, written)
 
 
-def compose_config(config_name: str, overrides: Sequence[str], config_path: Path | None = None) -> DictConfig:
-    """The composed settings, typed by the schema. Raises ConfigError for unknown keys, wrong types and wrong syntax."""
-    folder, name, written = hydra_arguments(config_name, overrides, config_path)
+def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
+    """The typed object of composed settings, whatever their YAML built on, interpolations resolved. Raises ConfigError
+    where one is unknown, of a wrong type, or required and missing."""
     try:
-        with initialize_config_dir(config_dir=str(folder), version_base=None, job_name="brorl"):
-            composed = compose(name, overrides=written)
-        return typed(composed)
-    except MissingConfigException as error:
-        raise ConfigError(messages.missing_default(error, folder)) from error
-    except (HydraException, OmegaConfBaseException, OSError, *MALFORMED, yaml.YAMLError) as error:
-        raise ConfigError(messages.explain(error, folder / f"{name}.yaml")) from error
-
-
-def typed(composed: DictConfig | ListConfig) -> DictConfig:
-    """Settings with the schema's types, whatever their YAML built on. Raises OmegaConf's exceptions."""
-    merged = OmegaConf.merge(OmegaConf.structured(BroRLConfig), composed)
-    assert isinstance(merged, DictConfig), f"merged to {type(merged)}"
-    return merged
-
-
-def to_config(composed: DictConfig) -> BroRLConfig:
-    """The typed object of composed settings, interpolations resolved. Raises ConfigError where a required value is
-    missing."""
-    try:
-        config = OmegaConf.to_object(composed)
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(BroRLConfig), composed))
     except OmegaConfBaseException as error:
         raise ConfigError(messages.explain(error, None)) from error
     assert isinstance(config, BroRLConfig), f"composed to {type(config)}"
-    config.policy.optim.betas = cast(
-        tuple[float, float], tuple(config.policy.optim.betas)
-    )  # OmegaConf makes lists of tuples
     return config
 
 
@@ -147,24 +132,9 @@ def to_yaml(config: BroRLConfig) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
-def read_config(path: Path) -> BroRLConfig:
-    """Read what `to_yaml` wrote. Raises ConfigError when it does not fit the schema of this version."""
-    try:
-        return to_config(typed(OmegaConf.load(path)))
-    except ConfigError:
-        raise
-    except (OSError, yaml.YAMLError, OmegaConfBaseException, AssertionError, *MALFORMED) as error:
-        raise ConfigError(f"{path}: {messages.explain(error, path)}") from error
-
-
-def register_schema() -> None:
-    """Make `brorl_schema` known to Hydra; registering it again changes nothing."""
-    ConfigStore.instance().store(name=SCHEMA_NAME, node=BroRLConfig)
-
-
 def shipped_folder() -> Path:
     """The conf/ of this installation: in the repository of an editable install, else below the environment's share/."""
-    for folder in (Path(__file__).resolve().parents[2] / "conf", Path(sys.prefix) / "share" / "nemo_brorl" / "conf"):
+    for folder in (Path(__file__).resolve().parents[2] / "conf", Path(sys.prefix, "share/nemo_brorl/conf")):
         if (folder / f"{DEFAULT_CONFIG}.yaml").is_file():
             return folder
     raise ConfigError(f"no conf/ with {DEFAULT_CONFIG}.yaml beside the package: give its folder with --config-path")
@@ -200,10 +170,10 @@ def _checked_override(text: str, folder: Path) -> str:
         raise ConfigError(
             f"{text}: sweeps are not run; write a list as {key}=[a,b], or quote a value that holds a comma"
         )
-    below = messages.free_form_parent(key)
-    if not key or (below is None and not messages.is_key(key)):
+    is_free_form = messages.is_free_form(key)
+    if not is_free_form and not messages.is_key(key):
         raise ConfigError(messages.unknown_key(key, text))
     if key in settings() and settings()[key].declared.is_auto and override.value() == "auto":
         return f"{key}=null"
-    is_mapping = key in settings() and settings()[key].is_mapping  # Hydra adds names to one only when told to
-    return f"++{text.lstrip('+')}" if below is not None or is_mapping else text.lstrip("+")
+    plain = text.lstrip("+")
+    return f"++{plain}" if is_free_form else plain  # Hydra adds names to a mapping only when told to

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
 from pathlib import Path
@@ -22,22 +21,25 @@ TYPE_WORDS = {
     "bool": "true or false",
     "str": "text",
     "list": "a list",
-    "tuple": "a list",
     "dict": "a mapping",
 }
+SECTIONS = {group.path: group for group in groups() if group.path}
+
+
+def is_section(key: str) -> bool:
+    """Whether `key` names a group of settings."""
+    return _without_indices(key) in SECTIONS
 
 
 def is_key(key: str) -> bool:
     """Whether the schema has this setting, section or list element (`data.tasks.0.name`)."""
-    path = _without_indices(key)
-    return path in settings() or any(path in (group.path, group.path.removesuffix("[]")) for group in groups())
+    return is_section(key) or _without_indices(key) in settings()
 
 
-def free_form_parent(key: str) -> str | None:
-    """The mapping with free keys that `key` lies in, if any: `exp_manager.wandb_logger_kwargs` of `….project`."""
-    path = _without_indices(key)
-    parents = (name for name, setting in settings().items() if setting.is_mapping)
-    return next((parent for parent in parents if path.startswith(f"{parent}.")), None)
+def is_free_form(key: str) -> bool:
+    """Whether `key` is a mapping with free keys, or lies in one: `exp_manager.wandb_logger_kwargs.project`."""
+    path = f"{_without_indices(key)}."
+    return any(setting.is_mapping and path.startswith(f"{name}.") for name, setting in settings().items())
 
 
 def unknown_key(key: str, written: str) -> str:
@@ -48,17 +50,18 @@ def unknown_key(key: str, written: str) -> str:
 
 
 def near_matches(key: str) -> list[str]:
-    """Up to three settings that look like `key`: by their last word first, then as a whole."""
+    """Up to three settings and sections that look like `key` in their last word or as a whole, those of its section
+    first."""
     path = _without_indices(key)
-    known = [*settings(), *(group.path for group in groups() if group.path and "." not in group.path)]
-    by_word: dict[str, list[str]] = {}
-    for name in known:
-        by_word.setdefault(name.rpartition(".")[2], []).append(name)
-    last = path.rpartition(".")[2]
-    near = by_word.get(last, []) + difflib.get_close_matches(path, known, n=3, cutoff=0.75)
-    for word in difflib.get_close_matches(last, by_word, n=2, cutoff=0.75):
-        near += by_word[word]
-    return list(dict.fromkeys(near))[:3]
+    last_words = {name: name.rpartition(".")[2] for name in [*settings(), *SECTIONS]}
+    near = []
+    last_word, known = path.rpartition(".")[2], set(last_words.values())
+    for word in difflib.get_close_matches(last_word, known, cutoff=0.75):
+        near += [name for name, last in last_words.items() if last == word]
+    near += difflib.get_close_matches(path, last_words, cutoff=0.75)
+    section = path.partition(".")[0]
+    found = dict.fromkeys(near)
+    return sorted(found, key=lambda name: name.partition(".")[0] != section)[:3]
 
 
 def wrong_syntax(text: str, error: Exception) -> str:
@@ -67,7 +70,7 @@ def wrong_syntax(text: str, error: Exception) -> str:
         near = near_matches(text)
         example = next((name for name in near if name in settings()), "trainer.max_steps")
         return f"{text}: a setting is written KEY=VALUE, for example {example}={settings()[example].default}"
-    detail = str(error).splitlines()[1] if "\n" in str(error) else str(error)
+    detail = str(error).splitlines()[:2][-1]  # the first repeats the override
     return (
         f"{text}: not in Hydra's override syntax ({detail}); quote values with special characters, as in 'KEY=\"a, b\"'"
     )
@@ -76,7 +79,7 @@ def wrong_syntax(text: str, error: Exception) -> str:
 def missing_default(error: Exception, folder: Path) -> str:
     """The message for a YAML whose `defaults` list names a file that is not there."""
     names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
-    return f"{folder}: {str(error).splitlines()[0]} Its `defaults` may name brorl_schema or one of {names}"
+    return f"{folder}: {_first_line(error)} Its `defaults` may name brorl_schema or one of {names}"
 
 
 def explain(error: Exception, file: Path | None) -> str:
@@ -85,48 +88,40 @@ def explain(error: Exception, file: Path | None) -> str:
     origin = _innermost(error)
     if not isinstance(origin, OmegaConfBaseException):
         return f"{file}: {origin}" if file else str(origin)
-    key = str(origin.full_key or origin.key or _section_named_in(origin) or "")
     where = f" (in {file}, or in what it builds on)" if str(error).startswith("In '") else ""
-    if any(_without_indices(key) == group.path for group in groups() if group.path):
-        return wrong_section(key) + where
-    if isinstance(origin, MissingMandatoryValue):
-        return f"{key} is required and missing: write {key}=VALUE{where}"
-    if isinstance(origin, InterpolationResolutionError):
-        return f"{key}: {_first_line(origin)}{where}"
-    if isinstance(origin, ValidationError):
-        return _wrong_type(key, origin) + where
-    section = origin.object_type if isinstance(origin.object_type, type) else None
-    if section is not None and dataclasses.is_dataclass(section) and key:
-        return _unknown_field(key, section) + where
-    return f"{key}: {_first_line(origin)}{where}" if key else f"{_first_line(origin)}{where}"
-
-
-def _section_named_in(error: OmegaConfBaseException) -> str | None:
-    """The section whose class a message names, where OmegaConf gives no key ("int is not a subclass of
-    TrainerConfig")."""
-    return next((group.path for group in groups() if f"subclass of {group.class_name}." in str(error)), None)
-
-
-def is_section(key: str) -> bool:
-    """Whether `key` names a group of settings."""
-    return any(group.path == key for group in groups() if group.path)
+    return _said(_key(origin), origin) + where
 
 
 def wrong_section(key: str) -> str:
     """The message for a single value where a section stands."""
-    group = next(group for group in groups() if group.path == _without_indices(key))
-    names = ", ".join(setting.path.rpartition(".")[2] for setting in group.settings[:3])
+    first = SECTIONS[_without_indices(key)].settings[:3]
+    names = ", ".join(setting.path.rpartition(".")[2] for setting in first)
     return f"{key} is a section with settings of its own ({names}, ...): it cannot be given a single value"
 
 
-def _unknown_field(key: str, section: type) -> str:
-    """A key that its section lacks; inside lists OmegaConf knows the key's last word only."""
-    last = key.rpartition(".")[2]
-    near = difflib.get_close_matches(last, [field.name for field in dataclasses.fields(section)], n=2)
-    if "." in key or section.__name__ == "BroRLConfig":
-        return unknown_key(key, key)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    return f"there is no setting '{key}' in {section.__name__}.{hint}"
+def _key(error: OmegaConfBaseException) -> str:
+    """Where an exception says that something is wrong. OmegaConf gives no key where a section is expected ("int is not
+    a subclass of TrainerConfig"), and inside a list the key's last word alone."""
+    key = str(error.full_key or error.key or "")
+    if "." in key:
+        return key
+    for path, section in SECTIONS.items():
+        if f"subclass of {section.class_name}." in str(error):
+            return path
+        if key and section.class_name == getattr(error.object_type, "__name__", ""):
+            return f"{path}.{key}"
+    return key
+
+
+def _said(key: str, error: OmegaConfBaseException) -> str:
+    if is_section(key):
+        return wrong_section(key)
+    if isinstance(error, MissingMandatoryValue):
+        return f"{key} is required and missing: write {key}=VALUE"
+    if isinstance(error, ValidationError) and not isinstance(error, InterpolationResolutionError):
+        return _wrong_type(key, error)
+    is_unknown = key and not is_key(key)
+    return unknown_key(key, key) if is_unknown else f"{key}: {_first_line(error)}".removeprefix(": ")
 
 
 def _wrong_type(key: str, error: OmegaConfBaseException) -> str:
@@ -141,12 +136,10 @@ def _wrong_type(key: str, error: OmegaConfBaseException) -> str:
 
 def _innermost(error: BaseException) -> BaseException:
     """OmegaConf's exception behind Hydra's, where there is one: it knows the setting and its value."""
-    chain: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None:
-        chain.append(cause)
+    while cause is not None and not isinstance(cause, OmegaConfBaseException):
         cause = cause.__cause__ or cause.__context__
-    return next((cause for cause in chain if isinstance(cause, OmegaConfBaseException)), error)
+    return cause or error
 
 
 def _first_line(error: BaseException) -> str:

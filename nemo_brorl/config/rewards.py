@@ -9,14 +9,14 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from nemo_brorl.config import Section, section, setting
+from nemo_brorl.config import FUNCTION, section, setting
 from nemo_brorl.core.components import is_import_path
 
 SHARE_OF_TESTS = 0.8  # share of a response's deadline for its tests: what remains is for the rest of the verifier
 
 
 @dataclass
-class CosineLengthConfig(Section):
+class CosineLengthConfig:
     """A reward that bends with length, separately for right and wrong answers (arXiv 2502.03373)."""
 
     enabled: bool = setting(False, "rewards bend with length")
@@ -29,7 +29,7 @@ class CosineLengthConfig(Section):
 
 
 @dataclass
-class ShapingConfig(Section):
+class ShapingConfig:
     """What changes rewards after dynamic sampling has judged the raw ones; advantages see the result."""
 
     truncated_factor: float = setting(1.0, "factor of truncated responses' rewards; BroRL: 0 to 0.1", within=(0, 1))
@@ -39,13 +39,13 @@ class ShapingConfig(Section):
     repetition_ngram: int = setting(16, "tokens of such an n-gram", at_least=1)
     cosine: CosineLengthConfig = section(CosineLengthConfig)
     function: str | None = setting(
-        None, "function of your own after all of these (docs/extending.md)", choices=(None,), or_function=True
+        None, "function of your own after all of these (docs/extending.md)", choices=(None, FUNCTION)
     )
     function_params: dict[str, Any] = setting({}, "parameters of that function")
 
 
 @dataclass
-class CodeConfig(Section):
+class CodeConfig:
     """What the programs that the verifier `code` runs may use (docs/sandbox.md). How their tests count is an option of
     the verifier."""
 
@@ -65,7 +65,7 @@ class CodeConfig(Section):
 
 
 @dataclass
-class OwnVerifierConfig(Section):
+class OwnVerifierConfig:
     """A verifier outside the package that takes parameters."""
 
     name: str = setting(MISSING, "package.module:function")
@@ -73,7 +73,7 @@ class OwnVerifierConfig(Section):
 
 
 @dataclass
-class ServicesConfig(Section):
+class ServicesConfig:
     """Verifiers behind a network, `http(s)://…` and `judge` (docs/verifiers.md). Numbers of requests are of each of
     `num_workers`."""
 
@@ -98,7 +98,7 @@ class ServicesConfig(Section):
 
 
 @dataclass
-class SecondOpinionConfig(Section):
+class SecondOpinionConfig:
     """A second verifier for the successes of groups that have few (docs/verifiers.md)."""
 
     verifier: str | None = setting(None, "verifier that is asked, any but environments; null: none")
@@ -115,7 +115,7 @@ class SecondOpinionConfig(Section):
 
 
 @dataclass
-class RewardStageConfig(Section):
+class RewardStageConfig:
     """Options of verifiers from some time on."""
 
     from_step: int | None = setting(None, "step that it begins with, or ...", at_least=1)
@@ -131,7 +131,7 @@ class RewardStageConfig(Section):
 
 
 @dataclass
-class EnvironmentsConfig(Section):
+class EnvironmentsConfig:
     """Limits of environments (docs/environments.md)."""
 
     step_timeout_s: float = setting(10.0, "seconds for one step", above=0)
@@ -141,7 +141,7 @@ class EnvironmentsConfig(Section):
 
 
 @dataclass
-class RewardWatchConfig(Section):
+class RewardWatchConfig:
     """Watch for reward hacking (docs/verifiers.md): alarms in metrics and in the log, examples in
     `reward_watch.jsonl`."""
 
@@ -154,7 +154,7 @@ class RewardWatchConfig(Section):
 
 
 @dataclass
-class RewardsConfig(Section):
+class RewardsConfig:
     """Verification."""
 
     num_workers: int = setting(1, "processes that verify", at_least=1, may_change=True)

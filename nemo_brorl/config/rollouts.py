@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from nemo_brorl.config import Section, section, setting
+from nemo_brorl.config import section, setting
 
 
 @dataclass
-class StageConfig(Section):
+class StageConfig:
     """One stage of a schedule of N."""
 
     num_per_prompt: int = setting(MISSING, "N of this stage", at_least=2)
@@ -22,7 +22,7 @@ class StageConfig(Section):
 
 
 @dataclass
-class PlateauConfig(Section):
+class PlateauConfig:
     """When validation counts as stalled: no rise over `window` validations, `patience` times in a row."""
 
     window: int = setting(6, "validations that a slope is fitted to", at_least=3)
@@ -32,7 +32,7 @@ class PlateauConfig(Section):
 
 
 @dataclass
-class ScheduleConfig(Section):
+class ScheduleConfig:
     """N over a run."""
 
     kind: str = setting(
@@ -61,37 +61,18 @@ class ScheduleConfig(Section):
                 f"rollouts.schedule.kind={self.kind} has no stages: write for example "
                 "rollouts.schedule.stages=[{num_per_prompt: 16, num_steps: 100}, {num_per_prompt: 512}]"
             )
+        ends_by = {"staged": "num_steps", "budget": "num_rollouts"}
         for index, stage in enumerate(self.stages):
-            is_last = index == len(self.stages) - 1
-            if self.kind == "staged" and stage.num_steps is None and not is_last:
-                yield (
-                    f"rollouts.schedule.stages.{index}.num_steps is missing: only the last stage may go on to the end; "
-                    "write its steps"
-                )
-            if self.kind == "budget" and stage.num_rollouts is None and not is_last:
-                yield (
-                    f"rollouts.schedule.stages.{index}.num_rollouts is missing: only the last stage may go on to the "
-                    "end; write the rollouts that it may sample"
-                )
-            if self.kind != "budget" and stage.num_rollouts is not None:
-                yield (
-                    f"rollouts.schedule.stages.{index}.num_rollouts={stage.num_rollouts} acts under kind=budget alone: "
-                    "write that, or null"
-                )
-            if self.kind == "budget" and stage.num_steps is not None:
-                yield (
-                    f"rollouts.schedule.stages.{index}.num_steps={stage.num_steps}: under kind=budget stages end by "
-                    "rollouts; write null"
-                )
-            if self.kind == "on_plateau" and stage.num_steps is not None:
-                yield (
-                    f"rollouts.schedule.stages.{index}.num_steps={stage.num_steps}: under kind=on_plateau stages have "
-                    "no length; write null"
-                )
+            for kind, name in ends_by.items():
+                where, length = f"rollouts.schedule.stages.{index}.{name}", getattr(stage, name)
+                if kind == self.kind and length is None and stage is not self.stages[-1]:
+                    yield f"{where} is missing: only the last stage may go on to the end; write where this one ends"
+                if kind != self.kind != "constant" and length is not None:
+                    yield f"{where}={length} ends a stage of kind={kind}, not of kind={self.kind}: write null"
 
 
 @dataclass
-class PlacementConfig(Section):
+class PlacementConfig:
     """Which engine samples which chunk. Work is counted in decoded tokens."""
 
     prefill_cost: float = setting(0.2, "work of one prompt token: a prompt on one more engine costs it", at_least=0)
@@ -108,7 +89,7 @@ class PlacementConfig(Section):
 
 
 @dataclass
-class WavesConfig(Section):
+class WavesConfig:
     """How a group grows under allocation waves (`rollouts/group_size/waves.py`)."""
 
     first_wave: int = setting(64, "rollouts that every prompt gets", at_least=2)
@@ -123,7 +104,7 @@ class WavesConfig(Section):
 
 
 @dataclass
-class PosteriorConfig(Section):
+class PosteriorConfig:
     """What is remembered of how often prompts were answered correctly."""
 
     memory: float = setting(0.95, "share of older counts kept at each update; 1: all", above=0, at_most=1)
@@ -132,7 +113,7 @@ class PosteriorConfig(Section):
 
 
 @dataclass
-class CoverageConfig(Section):
+class CoverageConfig:
     """When pass@1 is bought with pass@k, the largest k that groups have."""
 
     window: int = setting(20, "steps at the start of a run, and newest ones, that are compared", at_least=2)
@@ -142,7 +123,7 @@ class CoverageConfig(Section):
 
 
 @dataclass
-class PoolConfig(Section):
+class PoolConfig:
     """Which prompts are asked (`rollouts/prompt_pool.py`)."""
 
     enabled: bool = setting(
@@ -171,7 +152,7 @@ class PoolConfig(Section):
 
 
 @dataclass
-class RolloutsConfig(Section):
+class RolloutsConfig:
     """How many, and how they are drawn."""
 
     num_per_prompt: int = setting(512, "N, the scaling axis", at_least=2)
@@ -224,7 +205,7 @@ class RolloutsConfig(Section):
 
 
 @dataclass
-class DynamicSamplingConfig(Section):
+class DynamicSamplingConfig:
     """Keep informative groups only."""
 
     enabled: bool = setting(True, "false: every group is taught, informative or not")

@@ -7,7 +7,7 @@ its `violations`; those that need the model's config.json are in `model_rules.py
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from nemo_brorl.config import wrong_values
 from nemo_brorl.config.derived import (
@@ -24,7 +24,7 @@ from nemo_brorl.config.derived import (
     stage_sizes,
 )
 from nemo_brorl.config.needs import SFT_NEEDS, unmet
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import BroRLConfig, as_yaml
 from nemo_brorl.core.errors import ConfigError
 
 BF16_PARITY_BOUND = 0.02  # nats; bf16 alone makes log-probs differ by more than a tighter bound allows
@@ -33,14 +33,16 @@ MIN_CPU_HEAD_DIM = 32  # vLLM's CPU attention has no kernel for less
 
 def check_rules(config: BroRLConfig) -> None:
     """Raise one ConfigError with every violated rule. Single values come first: rules divide by what they guard."""
-    _raise_all(list(wrong_values(config)))
-    _raise_all(list(violations(config)))
+    _raise_all(wrong_values(config))
+    _raise_all(violations(config))
 
 
 def violations(config: BroRLConfig) -> Iterator[str]:
     """One message for every rule that is broken."""
     for field in dataclasses.fields(config):
-        yield from getattr(config, field.name).violations()
+        section = getattr(config, field.name)
+        if hasattr(section, "violations"):
+            yield from section.violations()
     yield from unmet(config)
     for rule in RULES:
         yield from rule(config)
@@ -58,10 +60,11 @@ def check_sft_rules(config: BroRLConfig) -> None:
 
 def check_demonstrations(config: BroRLConfig) -> None:
     """A demonstration that calls a calculator must be answered by one."""
-    _raise_all(list(unmet(config, SFT_NEEDS)))
+    _raise_all(unmet(config, SFT_NEEDS))
 
 
-def _raise_all(found: list[str]) -> None:
+def _raise_all(messages: Iterable[str]) -> None:
+    found = list(messages)
     if len(found) == 1:
         raise ConfigError(found[0])
     if found:
@@ -99,8 +102,7 @@ def groups_are_large_enough(config: BroRLConfig) -> Iterator[str]:
             "or less, or dynamic_sampling.fill=full"
         )
     smallest = min(num for num, _ in sizes)
-    if algorithm.train_rollouts is not None:
-        smallest = min(smallest, algorithm.train_rollouts)
+    smallest = min(smallest, algorithm.train_rollouts or smallest)
     if algorithm.advantage == "pass_at_k" and algorithm.pass_at_k > smallest:
         yield (
             f"algorithm.pass_at_k={algorithm.pass_at_k} is more than N = {smallest} rollouts of a group: write "
@@ -132,7 +134,7 @@ def questions_are_there(config: BroRLConfig) -> Iterator[str]:
     """With benchmarks, `evaluate` never opens data; training says what is missing when it opens its files."""
     if not config.evaluation.benchmarks:
         for where, source in config.data.sources():
-            yield from source.missing_files(where)
+            yield from source.missing(where)
     for where, benchmark in config.evaluation.selected():
         if benchmark.source == "reasoning_gym" and config.data.held_out_fraction == 0:
             yield (
@@ -269,7 +271,7 @@ def kernels_exist(config: BroRLConfig) -> Iterator[str]:
 
 def precision_and_overlap_are_possible(config: BroRLConfig) -> Iterator[str]:
     """Weights overlap where gradients do by Megatron's own rule (Megatron-LM, arguments.py)."""
-    policy, parity = config.policy, config.parity
+    policy, parity, chosen = config.policy, config.parity, config.policy.overlap_grad_reduce
     is_bf16 = "bf16" in (policy.precision, config.generation.precision)
     if parity.enabled and is_bf16 and parity_bound(config) < BF16_PARITY_BOUND:
         yield (
@@ -277,11 +279,10 @@ def precision_and_overlap_are_possible(config: BroRLConfig) -> Iterator[str]:
             "parity.max_mean_abs_diff=auto, which is 0.05, or fp32 for policy.precision and generation.precision"
         )
     if policy.overlap_param_gather and not overlaps_gradients(config):
-        chosen = "null" if policy.overlap_grad_reduce is None else "false"
         yield (
-            f"policy.overlap_param_gather=true needs gradients that overlap, and policy.overlap_grad_reduce={chosen} "
-            "has them reduced in one piece here: write policy.overlap_grad_reduce=true, or "
-            "policy.overlap_param_gather=false"
+            "policy.overlap_param_gather=true needs gradients that overlap, and "
+            f"policy.overlap_grad_reduce={as_yaml(chosen)} has them reduced in one piece here: write "
+            "policy.overlap_grad_reduce=true, or policy.overlap_param_gather=false"
         )
 
 

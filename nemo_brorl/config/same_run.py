@@ -35,7 +35,8 @@ def check_same_run(config: BroRLConfig) -> bool:
             "or exp_manager.resume_if_exists=true to continue the run in it"
         )
     old = recorded_settings(record)
-    new = dict(leaves(OmegaConf.to_container(OmegaConf.structured(config), resolve=True), ""))
+    given = OmegaConf.to_container(OmegaConf.structured(config), resolve=True)
+    new = dict(leaves(given))
     may_change = tuple(name for name, setting in settings().items() if setting.may_change)
     changed = []
     for name in sorted(old.keys() | new.keys()):
@@ -74,7 +75,7 @@ def recorded_settings(record: Path) -> dict[str, Any]:
     try:
         container = OmegaConf.to_container(OmegaConf.load(record), resolve=True)
         if isinstance(container, dict) and container:
-            return dict(leaves(container, ""))
+            return dict(leaves(container))
         reason = "it holds no settings"
     except (OSError, YAMLError, OmegaConfBaseException, *MALFORMED) as error:
         reason = (str(error).splitlines() or [""])[0]
@@ -84,7 +85,7 @@ def recorded_settings(record: Path) -> dict[str, Any]:
     )
 
 
-def leaves(node: Any, name: str) -> Iterator[tuple[str, Any]]:
+def leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted name, value) of every setting below a node; lists are compared whole."""
     if not isinstance(node, dict) or not node:
         yield name, node
@@ -112,8 +113,8 @@ def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
             "RUN/checkpoints/step_K, or policy.model=FOLDER for a Hugging Face model"
         )
     try:
-        model = str(OmegaConf.load(run_of(given) / RECORD).policy.model)
-    except (OSError, YAMLError, OmegaConfBaseException, *MALFORMED):
+        model = recorded_settings(run_of(given) / RECORD)["policy.model"]
+    except (CheckpointError, KeyError):
         return config  # a checkpoint that was moved away from its run: policy.model says it
     return replace(config, policy=replace(config.policy, model=model))
 

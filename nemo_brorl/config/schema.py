@@ -188,5 +188,4 @@ def as_yaml(value: object) -> str:
     """A value on one line, as one would write it in YAML or behind `KEY=`."""
     if isinstance(value, float):
         return repr(value)
-    plain = list(value) if isinstance(value, tuple) else value
-    return yaml.safe_dump(plain, default_flow_style=True, width=10_000).removesuffix("...\n").strip()
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("...\n").strip()

@@ -6,11 +6,11 @@ import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_brorl.config import Section, auto, setting
+from nemo_brorl.config import auto, setting
 
 NEEDED_BY_LOGGERS = {
     "wandb": ("project", "name"),
@@ -21,23 +21,16 @@ NEEDED_BY_LOGGERS = {
     "swanlab": ("project",),
     "trackio": ("project",),
 }
-PACKAGES = {
-    "wandb": "wandb",
-    "mlflow": "mlflow",
-    "dllogger": "git+https://github.com/NVIDIA/dllogger",
-    "clearml": "clearml",
-    "neptune": "neptune",
-    "swanlab": "swanlab",
-    "trackio": "trackio",
-}
+PACKAGES = {"dllogger": "git+https://github.com/NVIDIA/dllogger"}  # those that are not called like their logger
 EXAMPLES = {"project": "brorl", "name": "first"}
 SECRETS = ("api_key", "api_token", "token", "password")
+OPENTELEMETRY = ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter")
 COLLECTOR = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-TIME_LIMIT = re.compile(r"(\d+):([0-5]\d):([0-5]\d)")
+TIME_LIMIT = re.compile(r"\d+:[0-5]\d:[0-5]\d")
 
 
 @dataclass
-class TrainerConfig(Section):
+class TrainerConfig:
     """The run as a whole."""
 
     max_steps: int = setting(20, "steps of the whole run", at_least=0, may_change=True)
@@ -83,7 +76,7 @@ class TrainerConfig(Section):
 
 
 @dataclass
-class ExpManagerConfig(Section):
+class ExpManagerConfig:
     """Handed to NeMo's exp_manager, plus `explicit_log_dir`: the run folder."""
 
     explicit_log_dir: str = setting("runs/brorl_cpu", "run folder")
@@ -109,37 +102,25 @@ class ExpManagerConfig(Section):
     def violations(self) -> Iterator[str]:
         for logger, needed in NEEDED_BY_LOGGERS.items():
             if getattr(self, f"create_{logger}_logger"):
-                given = getattr(self, f"{logger}_logger_kwargs")
-                yield from _wrong_logger(logger, needed, given)
+                yield from self._wrong_logger(logger, needed)
 
-
-def _wrong_logger(
-    logger: str,
-    needed: Sequence[str],
-    given: Mapping[str, Any],
-) -> Iterator[str]:
-    """What is missing of a logger that is asked for."""
-    setting_name = f"exp_manager.create_{logger}_logger=true"
-    kwargs = f"exp_manager.{logger}_logger_kwargs"
-    if not set(needed) <= given.keys():
-        names = " and ".join(f".{name}" for name in needed)
-        example = " ".join(f"{kwargs}.{name}={EXAMPLES[name]}" for name in needed)
-        yield f"{setting_name} needs {kwargs}{names}: write for example {example}"
-    for name in given:
-        if name in SECRETS:
-            yield (
-                f"{kwargs}.{name} would stand in config.yaml: leave it out, and set {logger}'s variable of the "
-                "environment"
-            )
-    if importlib.util.find_spec(logger) is None:
-        yield (
-            f"{setting_name} needs the package {logger}, which is not installed: pip install {PACKAGES[logger]}, or "
-            "write false"
-        )
+    def _wrong_logger(self, logger: str, needed: Sequence[str]) -> Iterator[str]:
+        """What is missing of a logger that is asked for."""
+        given = getattr(self, f"{logger}_logger_kwargs")
+        asked, kwargs = f"exp_manager.create_{logger}_logger=true", f"exp_manager.{logger}_logger_kwargs"
+        for name in needed:
+            if name not in given:
+                yield f"{asked} needs {kwargs}.{name}: write for example {kwargs}.{name}={EXAMPLES[name]}"
+        for name in given:
+            if name in SECRETS:
+                yield f"{kwargs}.{name} would be in config.yaml: leave it out, and set {logger}'s environment variable"
+        if importlib.util.find_spec(logger) is None:
+            package = PACKAGES.get(logger, logger)
+            yield f"{asked} needs the package {logger}, which is not installed: pip install {package}, or write false"
 
 
 @dataclass
-class ParityConfig(Section):
+class ParityConfig:
     """The gate at the start: Hugging Face, Megatron and vLLM log-probs of the same tokens."""
 
     enabled: bool = setting(True, "compare before the first step")
@@ -154,7 +135,7 @@ class ParityConfig(Section):
 
 
 @dataclass
-class StoreConfig(Section):
+class StoreConfig:
     """Every group of every step as Parquet files in the run folder (docs/store.md)."""
 
     enabled: bool = setting(True, "keep them")
@@ -165,7 +146,7 @@ class StoreConfig(Section):
 
 
 @dataclass
-class TimelineConfig(Section):
+class TimelineConfig:
     """Who did what when in a step, as trace files in the run folder (docs/timeline.md)."""
 
     enabled: bool = setting(True, "keep it")
@@ -175,14 +156,12 @@ class TimelineConfig(Section):
     def violations(self) -> Iterator[str]:
         if not self.opentelemetry:
             return
-        for package in ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter"):
-            if importlib.util.find_spec(package) is None:
-                yield (
-                    f"timeline.opentelemetry=true needs the package {package}, which is not installed: "
-                    "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http, or write false"
-                )
-                return
-        if not any(name in os.environ for name in COLLECTOR):
+        if not all(importlib.util.find_spec(package) for package in OPENTELEMETRY):
+            yield (
+                f"timeline.opentelemetry=true needs {', '.join(OPENTELEMETRY)}, which are not all installed: "
+                "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http, or write false"
+            )
+        elif not any(name in os.environ for name in COLLECTOR):
             yield (
                 f"timeline.opentelemetry=true needs a collector: set {COLLECTOR[0]} in the environment "
                 "(http://HOST:4318), or write false"
@@ -190,7 +169,7 @@ class TimelineConfig(Section):
 
 
 @dataclass
-class ProfileConfig(Section):
+class ProfileConfig:
     """Profiles of policy ranks, in the run folder's profiles/ (docs/timeline.md)."""
 
     kind: str = setting(
@@ -206,7 +185,7 @@ class ProfileConfig(Section):
 
 
 @dataclass
-class ConvertConfig(Section):
+class ConvertConfig:
     """From a training checkpoint to a Hugging Face folder."""
 
     checkpoint: str | None = setting(None, "step_K folder; null: the newest complete one of the run folder")
@@ -217,7 +196,7 @@ class ConvertConfig(Section):
 
 
 @dataclass
-class SftConfig(Section):
+class SftConfig:
     """Supervised fine-tuning: of `policy.model` on conversations, or of a small model made from nothing on generated
     demonstrations (the settings from `output` on)."""
 

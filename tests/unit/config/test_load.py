@@ -11,8 +11,8 @@ import pytest
 from nemo_brorl.config.load import (
     CommandLine,
     load_config,
+    load_run_config,
     parse_command_line,
-    read_config,
     shipped_folder,
     to_yaml,
 )
@@ -81,7 +81,7 @@ def test_a_config_in_another_folder_builds_on_the_shipped_ones(tmp_path: Path) -
 def test_what_is_written_to_the_run_folder_reads_back_the_same(tmp_path: Path) -> None:
     config = load_config("brorl_64gpu")
     (tmp_path / "config.yaml").write_text(to_yaml(config))
-    assert read_config(tmp_path / "config.yaml") == config
+    assert load_run_config(tmp_path) == config
 
 
 WRONG_OVERRIDES = [
@@ -89,7 +89,7 @@ WRONG_OVERRIDES = [
     ("max_steps=3", "Did you mean trainer.max_steps"),
     ("rollout.num_per_prompt=8", "Did you mean rollouts.num_per_prompt"),
     ("+foo=2", "there is no setting 'foo'"),
-    ("data.tasks=[{nam: y}]", "Did you mean name?"),
+    ("data.tasks=[{nam: y}]", "Did you mean data.tasks[].name"),
     ("trainer.max_steps=abc", "trainer.max_steps=abc must be a whole number"),
     ("trainer.seed=2.5", "trainer.seed=2.5 must be a whole number"),
     ("trainer.seed=null", "trainer.seed=null must be a whole number"),

@@ -33,7 +33,7 @@ def test_a_section_that_may_change_lends_it_to_its_settings() -> None:
 
 
 def test_defaults_are_written_as_in_yaml() -> None:
-    assert [as_yaml(value) for value in (None, True, 0.5, 3, (1, 2), {}, "a b")] == [
+    assert [as_yaml(value) for value in (None, True, 0.5, 3, [1, 2], {}, "a b")] == [
         "null",
         "true",
         "0.5",

@@ -132,7 +132,7 @@ WRONG = [
     (["exp_manager.create_dllogger_logger=true"], "pip install git"),
     (
         ["exp_manager.create_neptune_logger=true", "exp_manager.neptune_logger_kwargs.api_key=x"],
-        "leave it out, and set neptune's variable of the environment",
+        "leave it out, and set neptune's environment variable",
     ),
     (["policy.fp8=hybrid", "policy.fp8_params=true", "algorithm.kl.coefficient=0"], "is emulated on CPU"),
     (["policy.moe.fused_permutation=true"], "kernels, and needs trainer.gpus_per_node above 0 (now 0)"),

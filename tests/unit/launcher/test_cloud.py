@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nemo_brorl.config.load import load_config, read_config
+from nemo_brorl.config.load import load_config, load_run_config
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.launcher import render
 from tests.support.source_tree import ROOT
@@ -82,7 +82,7 @@ def test_the_settings_inside_are_those_of_the_run(
     written = tmp_path / "config.yaml"
     written.write_text(text.partition("BRORL_SETTINGS")[0])
     expected = load_config("brorl_64gpu", ["trainer.seed=7", f"exp_manager.explicit_log_dir={RUN}"])
-    assert read_config(written) == expected
+    assert load_run_config(tmp_path) == expected
 
 
 def test_a_task_of_skypilot_has_the_fields_that_it_knows_and_a_script_that_bash_reads(

@@ -91,11 +91,17 @@ def test_a_resumed_run_is_in_the_same_stage() -> None:
     [
         (config("staged"), "has no stages"),
         (config("budget", StageConfig(16), StageConfig(64)), "stages.0.num_rollouts is missing"),
-        (config("budget", StageConfig(16, 3, 100), StageConfig(64)), "stages end by rollouts; write null"),
-        (config("staged", StageConfig(16, 3, 100), StageConfig(64)), "acts under kind=budget alone"),
+        (
+            config("budget", StageConfig(16, 3, 100), StageConfig(64)),
+            "num_steps=3 ends a stage of kind=staged, not of kind=budget: write null",
+        ),
+        (
+            config("staged", StageConfig(16, 3, 100), StageConfig(64)),
+            "num_rollouts=100 ends a stage of kind=budget, not of kind=staged: write null",
+        ),
         (config("constant", StageConfig(64)), "kind=constant uses none"),
         (config("staged", StageConfig(16), StageConfig(64)), "stages.0.num_steps is missing"),
-        (config("on_plateau", StageConfig(64, 5)), "under kind=on_plateau stages have no length"),
+        (config("on_plateau", StageConfig(64, 5)), "num_steps=5 ends a stage of kind=staged, not of kind=on_plateau"),
         (
             config("staged", StageConfig(32, 5), StageConfig(64)),
             "rollouts.num_per_prompt=16 and the first stage's num_per_prompt=32 differ",
