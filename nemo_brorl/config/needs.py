@@ -140,8 +140,9 @@ class Condition:
     def of(cls, text: str) -> Condition:
         match = CONDITION.fullmatch(text)
         assert match is not None, f"{text} is no condition"
-        name, sign, values = match.groups()
-        return cls(name, sign, [yaml.safe_load(value) for value in values.split("|")])
+        name, sign, written = match.groups()
+        values = [yaml.safe_load(value) for value in written.split("|")]
+        return cls(name, sign, values)
 
     def holds(self, config: BroRLConfig) -> bool:
         value = attrgetter(self.name)(config)

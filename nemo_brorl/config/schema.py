@@ -176,7 +176,8 @@ def _walk(section: type, prefix: str, may_change: bool) -> list[Group]:
             if isinstance(element, type) and dataclasses.is_dataclass(element):
                 inner += _walk(element, f"{path}[].", may_field_change)
     summary = " ".join((section.__doc__ or "").split())
-    return [Group(prefix.removesuffix("."), section.__name__, summary, tuple(own)), *inner]
+    group = Group(prefix.removesuffix("."), section.__name__, summary, tuple(own))
+    return [group, *inner]
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
