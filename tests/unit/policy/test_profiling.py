@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from nemo_brorl.config.needs import unmet
 from nemo_brorl.config.schema import BroRLConfig, ProfileConfig
 from nemo_brorl.policy.layout import layout_of, nsight_options, profile_folder, rank_process
 from nemo_brorl.policy.profiling import Profiling
@@ -134,5 +135,13 @@ def test_nsys_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("shutil.which", lambda name: None)
     (message,) = ProfileConfig(kind="nsys").violations()
     assert "nsys on the PATH" in message
-    (message,) = ProfileConfig(kind="torch", ranks=[]).violations()
-    assert "profile.ranks" in message
+
+
+def test_a_profile_of_no_rank_is_refused() -> None:
+    config = BroRLConfig()
+    config.profile = ProfileConfig(kind="torch", ranks=[])
+    (message,) = unmet(config)
+    assert message == (
+        "profile.kind=torch is of some steps and ranks, and needs profile.ranks other than [] (now []): write that, or "
+        "profile.kind='off'"
+    )
