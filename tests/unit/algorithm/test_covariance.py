@@ -14,7 +14,8 @@ from torch import Tensor
 
 from nemo_brorl.algorithm.covariance import choose_held
 from nemo_brorl.algorithm.losses import ppo_clip
-from nemo_brorl.config.schema import AlgorithmConfig, CovarianceConfig, ImportanceCorrectionConfig
+from nemo_brorl.config.needs import unmet
+from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig, CovarianceConfig, ImportanceCorrectionConfig
 from tests.support.token_batches import tokens
 
 # means −3 and 0, so the covariances are 2 · 1, 0 · −1, 1 · 1, −3 · −1
@@ -114,7 +115,9 @@ def entropy_after(kind: str) -> float:
 
 
 def test_settings_that_hold_nothing_are_refused() -> None:
-    wrong = AlgorithmConfig(covariance=CovarianceConfig(kind="kl_cov", low=5.0, high=1.0), num_mini_batches=1)
-    bounds, only_step = wrong.violations()
+    wrong = BroRLConfig()
+    wrong.algorithm = AlgorithmConfig(covariance=CovarianceConfig(kind="kl_cov", low=5.0, high=1.0), num_mini_batches=1)
+    (bounds,) = wrong.algorithm.violations()
     assert "low=5.0 is not below high=1.0" in bounds
-    assert "write kind=clip_cov, or two mini-batches or more" in only_step
+    (only_step,) = unmet(wrong)
+    assert "needs algorithm.num_mini_batches above 1 (now 1)" in only_step
