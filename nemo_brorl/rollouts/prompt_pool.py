@@ -77,7 +77,7 @@ class PromptPool:
         """Those of the stream's next prompts, `num` at a time, that are not left out; at least one."""
         num_seen = 0
         while num_seen < MAX_RETIRED:
-            left = [prompt for prompt in self.prompts.take(num) if not self.is_left_out(prompt)]
+            left = [prompt for prompt in self.prompts.take(num) if not self._leave_out(prompt)]
             num_seen += num
             if left:
                 return left
@@ -86,8 +86,8 @@ class PromptPool:
             "rollouts or more: write a higher one or null, or give harder questions"
         )
 
-    def is_left_out(self, prompt: Prompt) -> bool:
-        """Whether it is retired, and not asked again; counts it."""
+    def _leave_out(self, prompt: Prompt) -> bool:
+        """Decide on a prompt that has come up, and count it: True for one that is retired and not asked again."""
         if not self.is_retired(prompt):
             self.num_unretired += 1
             return False
