@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nemo_brorl.algorithm.loss_inputs import Sequences, TokenBatch
+from nemo_brorl.algorithm.losses import Sequences, TokenBatch
 from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.policy.measured_gain import MeasuredGain
 from nemo_brorl.rollouts.ledger import sampled_mass

@@ -9,7 +9,7 @@ import torch
 from megatron.core import parallel_state
 from torch import Tensor
 
-from nemo_brorl.algorithm.covariance import choose_held
+from nemo_brorl.algorithm.losses import choose_held
 from nemo_brorl.config.schema import CovarianceConfig
 from nemo_brorl.policy.rows.packed_rows import Row
 from nemo_brorl.policy.token_sums import of_all_ranks

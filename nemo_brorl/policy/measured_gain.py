@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 import torch
 
-from nemo_brorl.algorithm.loss_inputs import TokenBatch
+from nemo_brorl.algorithm.losses import TokenBatch
 
 _MAX_LOG = 20.0  # keeps the ratio of a response finite
 

@@ -12,8 +12,15 @@ import torch
 from megatron.core import parallel_state
 from torch import Tensor
 
-from nemo_brorl.algorithm.loss_inputs import MiniBatchSize, Sequences, TokenBatch, TokenLengths, token_weights
-from nemo_brorl.algorithm.losses import SUPERVISED, find_loss
+from nemo_brorl.algorithm.losses import (
+    SUPERVISED,
+    MiniBatchSize,
+    Sequences,
+    TokenBatch,
+    TokenLengths,
+    find_loss,
+    token_weights,
+)
 from nemo_brorl.policy.held_tokens import RowTokens, held_tokens
 from nemo_brorl.policy.measured_gain import MeasuredGain
 from nemo_brorl.policy.model.log_probs import TokenScores

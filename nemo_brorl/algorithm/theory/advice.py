@@ -28,8 +28,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import betaln
 
-from nemo_brorl.algorithm.theory.mass_balance import Float64
-from nemo_brorl.algorithm.theory.rollout_size import SuccessPrior
+from nemo_brorl.algorithm.theory.rollout_size import Float64, SuccessPrior
 
 _LARGEST_LOG_SHAPE = np.log(1e3)  # of a and b: beyond, nothing changes
 _LEAST_ERROR = 1e-3  # of a measured probability, so that one without spread does not decide alone

@@ -13,6 +13,24 @@ on every step, whatever is in it; a step makes one token for each of the b rollo
     seconds per rollout = p(N) c_p + R (c_d + c_s / b),    p(N) = (P − C) + C / N.
 
 At equal b the gain of a larger group is bounded by p(n) / p(N), reached for R → 0, and falls to 1 as R grows.
+
+Mass balance of one update at one token position (BroRL, arXiv 2510.01180, section 3).
+
+One position with logits z and p = softmax(z). Its tokens are correct or incorrect; N are drawn. A small step on a
+surrogate loss changes the probability mass of the correct tokens, Q_pos, by a gain from what was sampled and by a
+coupling with what was not. Which terms there are depends on the update rule:
+
+    rule                     surrogate                             r_j (weight of token j)       z_j moves by
+    distinct set             −(1/N) Σ_{sampled tokens} R_i p_i     R_j / N once, if drawn        η p_j (r_j − S)
+    counted                  −(1/N) Σ_{draws} R_i p_i              R_j f_j, f_j = n_j / N        η p_j (r_j − S)
+    REINFORCE                −(1/N) Σ_{draws} R_i log p_i          R_j f_j                       η (r_j − S p_j)
+    REINFORCE with baseline  the same with R − mean R              (R_j − mean R) f_j            η (r_j − S p_j), S = 0
+
+Theorem 1 of the paper is for the distinct set. `mass_balance` holds for all four. What follows for the sign: with the
+group-mean baseline S = 0, so that the first-order change is never negative whatever N is; N then buys signal-to-noise
+(`rollout_size`).
+
+Legend: p [V] probabilities, is_correct [V] bool, counts [V] int draws of each token.
 """
 
 from __future__ import annotations
@@ -26,7 +44,138 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import betaln, gammaln
 
-from nemo_brorl.algorithm.theory.mass_balance import BoolMask, Float64, Rewards, mass_balance
+Float64 = NDArray[np.float64]
+BoolMask = NDArray[np.bool_]
+
+RULES = ("distinct", "counted", "reinforce", "reinforce_baseline")
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """Rewards of drawn tokens, correct >= 0 >= wrong; tokens that were not drawn have reward 0."""
+
+    correct: float = 1.0
+    wrong: float = -1.0
+
+
+@dataclass(frozen=True)
+class MassBalance:
+    """First-order change of Q_pos in one step, term by term; multiply by the learning rate's η."""
+
+    sampled_correct: float  # pushes up what was drawn and right: >= 0 when its reward is
+    sampled_wrong: float  # pushes down what was drawn and wrong: >= 0 when its reward is not above 0
+    coupling: float  # of either sign: the mood of the batch S times what is left to p²
+
+    @property
+    def total(self) -> float:
+        """The change of Q_pos per η."""
+        return self.sampled_correct + self.sampled_wrong + self.coupling
+
+
+def softmax(logits: Float64) -> Float64:
+    """[V] to [V]."""
+    shifted = np.exp(logits - logits.max())
+    return shifted / shifted.sum()
+
+
+def token_weights(
+    p: Float64,
+    is_correct: BoolMask,
+    counts: NDArray[np.int64],
+    rewards: Rewards,
+    rule: str,
+) -> Float64:
+    """r_j [V] of the table above. Raises ValueError for an unknown rule or when nothing was drawn."""
+    if rule not in RULES:
+        raise ValueError(f"rule={rule!r} is unknown: write one of {', '.join(RULES)}")
+    num = int(counts.sum())
+    if num == 0:
+        raise ValueError("counts are all zero: at least one token must be drawn")
+    reward = np.where(is_correct, rewards.correct, rewards.wrong)
+    if rule == "distinct":
+        return reward * (counts > 0) / num
+    shares = counts / num
+    if rule == "reinforce_baseline":
+        reward = reward - float(reward @ shares)
+    return reward * shares
+
+
+def logit_step(
+    p: Float64,
+    is_correct: BoolMask,
+    counts: NDArray[np.int64],
+    rewards: Rewards,
+    rule: str,
+) -> Float64:
+    """Δz [V] per η: the negative gradient of the rule's surrogate with respect to the logits."""
+    weights = token_weights(p, is_correct, counts, rewards, rule)
+    if rule in ("distinct", "counted"):
+        return p * (weights - float(weights @ p))
+    return weights - float(weights.sum()) * p
+
+
+def mass_balance(
+    p: Float64,
+    is_correct: BoolMask,
+    counts: NDArray[np.int64],
+    rewards: Rewards,
+    rule: str,
+) -> MassBalance:
+    """The general identity: ΔQ_pos / η = Q_neg a − Q_pos b + S (Q_pos N₂ − Q_neg P₂), for every rule of this module.
+
+    a and b are the first-order pushes on the correct and the wrong tokens (Σ r p² for the surrogates in p, Σ r p for
+    REINFORCE), S = Σ r p or Σ r, and P₂, N₂ the sums of p² over all correct and all wrong tokens.
+    """
+    weights = token_weights(p, is_correct, counts, rewards, rule)
+    is_surrogate_in_p = rule in ("distinct", "counted")
+    push = weights * p**2 if is_surrogate_in_p else weights * p
+    mood = float(weights @ p) if is_surrogate_in_p else float(weights.sum())
+    q_pos = float(p[is_correct].sum())
+    squares_correct, squares_wrong = float((p[is_correct] ** 2).sum()), float((p[~is_correct] ** 2).sum())
+    return MassBalance(
+        sampled_correct=(1 - q_pos) * float(push[is_correct].sum()),
+        sampled_wrong=-q_pos * float(push[~is_correct].sum()),
+        coupling=mood * (q_pos * squares_wrong - (1 - q_pos) * squares_correct),
+    )
+
+
+def theorem_1(
+    p: Float64,
+    is_correct: BoolMask,
+    is_sampled: BoolMask,
+    num_draws: int,
+    rewards: Rewards,
+) -> MassBalance:
+    """Theorem 1 of the paper as it stands there, for the distinct-set rule. Its terms group what `mass_balance` groups
+    otherwise:
+
+        ΔQ_pos / η = [(R_c − S_R) Q_neg A₂ + (S_R − R_w) Q_pos B₂ + S_R (Q_pos U_neg,2 − Q_neg U_pos,2)] / N
+
+    with S_R = R_c P_pos + R_w P_neg over the sampled set, and A₂, B₂, U₂ sums of p² over sampled correct, sampled wrong
+    and unsampled tokens. The first two terms are never negative; the third, from what was not sampled, vanishes as N
+    grows.
+    """
+    sampled_correct, sampled_wrong = is_sampled & is_correct, is_sampled & ~is_correct
+    mood = rewards.correct * float(p[sampled_correct].sum()) + rewards.wrong * float(p[sampled_wrong].sum())
+    q_pos = float(p[is_correct].sum())
+    squares = p**2
+    unsampled_correct, unsampled_wrong = (
+        squares[is_correct & ~is_sampled].sum(),
+        squares[~is_correct & ~is_sampled].sum(),
+    )
+    return MassBalance(
+        sampled_correct=(rewards.correct - mood) * (1 - q_pos) * float(squares[sampled_correct].sum()) / num_draws,
+        sampled_wrong=(mood - rewards.wrong) * q_pos * float(squares[sampled_wrong].sum()) / num_draws,
+        coupling=mood * float(q_pos * unsampled_wrong - (1 - q_pos) * unsampled_correct) / num_draws,
+    )
+
+
+def change_of_q(p: Float64, is_correct: BoolMask, logit_change: Float64) -> float:
+    """The true, finite change of Q_pos when the logits move by `logit_change` [V]: what the first order approximates to
+    O(η²)."""
+    moved = p * np.exp(logit_change - logit_change.max())
+    return float(moved[is_correct].sum() / moved.sum() - p[is_correct].sum())
+
 
 _SHAPE_BOUNDS = (np.log(1e-3), np.log(1e3))  # of log a, log b: beyond, the likelihood is flat in one direction
 

@@ -95,7 +95,7 @@ def _examine_together(
     report = look()
     seen = []
     if not wrong:
-        seen = shared_folder.seen(wanted.shared, words, EXCHANGE_S / 2)
+        seen = shared_folder.words_seen(wanted.shared, words, EXCHANGE_S / 2)
     seen_by_rank = rendezvous.exchange(seen, EXCHANGE_S + SPREAD_S)
     sights = this.by_node(seen_by_rank)
     verdicts = shared_folder.judge(this.nodes, sights, wanted.shared)

@@ -32,7 +32,7 @@ def write(folder: Path, node: str, word: str) -> str:
     return str(within(HANG_S, put, f"the file system has not answered for {HANG_S:.0f} s"))
 
 
-def seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
+def words_seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
     """Nodes whose word is there, as `words` has them; looked for until all are, or `seconds` are over: file servers
     take a while."""
     ends_at = time.monotonic() + seconds

@@ -293,7 +293,7 @@ class Sandbox:
                 self.limits = limits
 
         try:
-            reached = trial.reached(run, self.limits.processes)
+            reached = trial.layers_reached(run, self.limits.processes)
         except (ValueError, OSError) as error:
             self.close()
             raise SandboxError(f"no program runs in the sandbox: {error}") from error

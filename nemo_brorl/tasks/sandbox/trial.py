@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).with_name("trial_program.py")
 LIMIT_S = 30.0
 
 
-def reached(run: Callable[[str, str], str], processes: int) -> tuple[str, ...]:
+def layers_reached(run: Callable[[str, str], str], processes: int) -> tuple[str, ...]:
     """Names in `limits.GAPS`. `run` has a program read a text, and returns what it prints; `processes` is how many it
     may have. Raises ValueError when it prints nothing of the kind."""
     with ExitStack() as stack:

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nemo_brorl.algorithm.covariance import choose_held
-from nemo_brorl.algorithm.losses import ppo_clip
+from nemo_brorl.algorithm.losses import choose_held, ppo_clip
 from nemo_brorl.config.needs import unmet
 from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig, CovarianceConfig, ImportanceCorrectionConfig
 from tests.support.token_batches import tokens

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from nemo_brorl.algorithm.advantages import GroupRewards
-from nemo_brorl.algorithm.partial_advantages import BY_WAVE, WaveMembers, advantages_by_wave
-from nemo_brorl.algorithm.train_batch import make_train_batch
+from nemo_brorl.algorithm.train_batch import BY_WAVE, WaveMembers, advantages_by_wave, make_train_batch
 from nemo_brorl.config.algorithm import ADVANTAGES_BY_WAVE
 from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig
 from nemo_brorl.types import Float32, Wave

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_brorl.algorithm.loss_inputs import Sequences, TokenBatch
+from nemo_brorl.algorithm.losses import Sequences, TokenBatch
 from nemo_brorl.algorithm.packing import fresh_in_the_last
 from nemo_brorl.policy.measured_gain import MeasuredGain
 from nemo_brorl.types import TrainBatch

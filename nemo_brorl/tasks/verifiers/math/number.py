@@ -13,7 +13,7 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-MAX_LENGTH = 400  # characters of a number
+MAX_NUMBER = 400  # characters of a number
 MAX_EXPONENT_DIGITS = 3  # of a power of ten
 ROUNDED = Fraction(1, 10**6)  # relative difference of a number and its rounding, at most
 CUT_OFF = Fraction(1, 10**9)  # relative difference of a number and what it is cut off from
@@ -47,7 +47,7 @@ class Number(NamedTuple):
 
 def read_number(text: str) -> Number | None:
     """The number that a text in one notation (`notation.py`) is; None for anything else."""
-    if not text or len(text) > MAX_LENGTH:
+    if not text or len(text) > MAX_NUMBER:
         return None
     plain = text
     in_brackets = _SIGNED_BRACKETS.fullmatch(plain)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.theory.mass_balance import (
+from nemo_brorl.algorithm.theory.rollout_size import (
     RULES,
     Rewards,
     change_of_q,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_brorl.algorithm.theory.mass_balance import Rewards
 from nemo_brorl.algorithm.theory.rollout_size import (
+    Rewards,
     SuccessPrior,
     fit_success_prior,
     pass_at_k,
