@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nemo_brorl.cluster.fit.model_rules import check_model_rules
+from nemo_brorl.cluster.fit.memory import check_model_rules
 from nemo_brorl.config.derived import num_gpus, time_limit_s
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.same_run import check_same_run

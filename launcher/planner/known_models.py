@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from nemo_brorl.cluster.fit.model_rules import local_model
+from nemo_brorl.cluster.fit.memory import local_model
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.model_shape import ModelShape, MoeShape, Rope, read_model_shape

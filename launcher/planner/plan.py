@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nemo_brorl.cluster.fit.model_rules import misfits
+from nemo_brorl.cluster.fit.memory import misfits
 from nemo_brorl.cluster.fit.sizes import Machine, Size, resolve_sizes
 from nemo_brorl.config.derived import max_model_len
 from nemo_brorl.config.schema import BroRLConfig

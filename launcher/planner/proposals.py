@@ -9,7 +9,7 @@ from itertools import product
 from math import ceil, log
 from typing import Any
 
-from nemo_brorl.cluster.fit.model_rules import misfits, policy_misfits
+from nemo_brorl.cluster.fit.memory import misfits, policy_misfits
 from nemo_brorl.config.derived import max_num_seqs, micro_batch_tokens, num_engines, num_policy_ranks
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig

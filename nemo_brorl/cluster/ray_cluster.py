@@ -26,13 +26,13 @@ from nemo_brorl.cluster.ray_watch import (
     LOOK_S,
     START_S,
     RayWatch,
+    Reaper,
     children_but,
     end_processes,
     name_of,
     watched_start,
     with_descendants,
 )
-from nemo_brorl.cluster.reaper import Reaper
 from nemo_brorl.config.schema import TrainerConfig
 from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
 from nemo_brorl.core.logs import get_logger

@@ -7,8 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_brorl.cluster.fit.memory import check_memory
-from nemo_brorl.cluster.fit.model_rules import check_model_rules
+from nemo_brorl.cluster.fit.memory import check_memory, check_model_rules
 from nemo_brorl.commands.run import run_command
 from nemo_brorl.config.load import CommandLine
 from nemo_brorl.config.schema import BroRLConfig, ConvertConfig

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.algorithm.train_batch import check_functions
-from nemo_brorl.cluster.fit.memory import check_memory
-from nemo_brorl.cluster.fit.model_rules import check_model_rules
+from nemo_brorl.cluster.fit.memory import check_memory, check_model_rules
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console

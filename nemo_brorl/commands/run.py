@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nemo_brorl.cluster.fit.memory import check_memory
-from nemo_brorl.cluster.fit.model_rules import check_model_rules, local_model
+from nemo_brorl.cluster.fit.memory import check_memory, check_model_rules, local_model
 from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine, load_config, parse_command_line
 from nemo_brorl.config.rules import check_rules

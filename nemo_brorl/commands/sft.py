@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nemo_brorl.cluster.fit.memory import check_memory
-from nemo_brorl.cluster.fit.model_rules import check_policy_fits
+from nemo_brorl.cluster.fit.memory import check_memory, check_policy_fits
 from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.commands.run import resolve_model, run_command
 from nemo_brorl.config.derived import micro_batch_tokens, sft_precision, time_limit_s

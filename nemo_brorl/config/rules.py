@@ -1,7 +1,7 @@
 """Rules between sections that a table cannot say (`needs.py`), and the check of all rules.
 
 A rule is a function that yields messages: what is wrong, its value, what to write instead. Rules within one section are
-its `violations`; those that need the model's config.json are in `cluster/fit/model_rules.py`.
+its `violations`; those that need the model's config.json are in `cluster/fit/memory.py`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from nemo_brorl.cluster.doctor.node_rank import NodeRank
-from nemo_brorl.cluster.doctor.probe import Answer, Probe, answer
-from nemo_brorl.cluster.doctor.report import FAIL, OK, Check, named
+from nemo_brorl.cluster.doctor.report import FAIL, OK, Answer, Check, Probe, answer, named
 
 LOCAL = "all-reduce, node"
 GLOBAL = "all-reduce, job"

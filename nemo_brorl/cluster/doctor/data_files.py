@@ -12,8 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from nemo_brorl.cluster.doctor.probe import answer, ask
-from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, answer, ask
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig, SourceConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.tasks.questions.columns import is_wanted, question_of, row_formats

@@ -11,8 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from nemo_brorl.cluster.doctor.probe import answer, ask
-from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, answer, ask
 from nemo_brorl.cluster.fit.memory import GIB
 from nemo_brorl.config.derived import gpu_share
 from nemo_brorl.config.schema import BroRLConfig

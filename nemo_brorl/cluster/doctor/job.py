@@ -1,18 +1,120 @@
-"""Examination of a job: its nodes look at themselves, then at each other, and agree on a verdict."""
+"""Examination of a job: its nodes look at themselves, then at each other, and agree on a verdict.
+
+Check that the run folder is the same one on every node: each writes a word into it, and looks for what the others
+have written.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.cluster.doctor import collective, pairs, shared_folder
+from nemo_brorl.cluster.doctor import collective, rendezvous
 from nemo_brorl.cluster.doctor.node_rank import NodeRank
 from nemo_brorl.cluster.doctor.rendezvous import Rendezvous, join
-from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport, named
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport, named, within
 from nemo_brorl.core.errors import ResourceError
+
+NAME = "shared folder"
+LOOK_S = 0.2
+HANG_S = 30.0  # that a call into a file system may take
+
+
+def write(folder: Path, node: str, word: str) -> str:
+    """Leave `word` as this node's. Returns what went wrong, or \"\"."""
+
+    def put() -> str:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = _path(folder, node)
+            path.write_text(word, encoding="ascii")
+            return "" if path.read_text(encoding="ascii") == word else "what was written does not read back"
+        except OSError as error:
+            return str(error)
+
+    return str(within(HANG_S, put, f"the file system has not answered for {HANG_S:.0f} s"))
+
+
+def words_seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
+    """Nodes whose word is there, as `words` has them; looked for until all are, or `seconds` are over: file servers
+    take a while."""
+    ends_at = time.monotonic() + seconds
+    found: set[str] = set()
+    while True:
+        for node, word in words.items():
+            if node not in found and _holds(_path(folder, node), word):
+                found.add(node)
+        is_late = time.monotonic() > ends_at
+        if is_late or len(found) == len(words):
+            return sorted(found)
+        with contextlib.suppress(OSError):
+            os.listdir(folder)  # makes NFS look again
+        time.sleep(LOOK_S)
+
+
+def is_fresh(folder: Path, node: str, max_age_s: float) -> bool:
+    """Whether a node has left its word not longer ago than that."""
+    try:
+        written_at = _path(folder, node).stat().st_mtime
+        return time.time() - written_at < max_age_s
+    except OSError:
+        return False
+
+
+def remove(folder: Path, node: str) -> None:
+    """Take this node's word away."""
+    with contextlib.suppress(OSError):
+        _path(folder, node).unlink(missing_ok=True)
+
+
+def judge(
+    nodes: Sequence[str],
+    sights: Mapping[str, Sequence[str]],
+    folder: Path,
+) -> dict[str, Check]:
+    """Verdict on each node from who sees whom, itself included. Where most nodes share a folder the others have
+    another one; of two halves the first node's is believed: there the job's script has been."""
+    advice = (
+        "put the run folder (exp_manager.explicit_log_dir) on a file system that all nodes mount, and mount it in the "
+        "container"
+    )
+    verdicts = {}
+    for node in nodes:
+        same = [node]  # nodes that share the folder with this one: each sees the other
+        lacks: list[str] = []
+        for other in sights:
+            if other == node:
+                continue
+            sees_each_other = other in sights.get(node, ()) and node in sights[other]
+            (same if sees_each_other else lacks).append(other)
+        is_with_most = len(same) > len(lacks)
+        if len(same) == len(lacks):
+            is_with_most = nodes[0] not in lacks
+        if not is_with_most:
+            verdicts[node] = Check(NAME, FAIL, f"{folder} is not the one of {', '.join(lacks[:4])}", advice)
+        elif len(same) + len(lacks) == 1:
+            verdicts[node] = Check(NAME, OK, f"{folder} can be written")
+        else:
+            verdicts[node] = Check(NAME, OK, f"{folder} is the same on {len(same)} nodes")
+    return verdicts
+
+
+def _holds(path: Path, word: str) -> bool:
+    try:
+        return path.read_text(encoding="ascii") == word
+    except (OSError, ValueError):
+        return False
+
+
+def _path(folder: Path, node: str) -> Path:
+    return folder / f"{node}.word"
+
 
 RENDEZVOUS = "rendezvous"
 SAME = "same versions"
@@ -70,7 +172,7 @@ def examine_job(
     come, how the clocks differ, whose packages are other ones.
     """
     word = secrets.token_hex(8)
-    wrong = shared_folder.write(wanted.shared, this.node, word)
+    wrong = write(wanted.shared, this.node, word)
     try:
         with join(this, wanted.rendezvous_s) as rendezvous:
             verdict = _examine_together(this, wanted, look, rendezvous, word, wrong)
@@ -95,20 +197,20 @@ def _examine_together(
     report = look()
     seen = []
     if not wrong:
-        seen = shared_folder.words_seen(wanted.shared, words, EXCHANGE_S / 2)
+        seen = words_seen(wanted.shared, words, EXCHANGE_S / 2)
     seen_by_rank = rendezvous.exchange(seen, EXCHANGE_S + SPREAD_S)
     sights = this.by_node(seen_by_rank)
-    verdicts = shared_folder.judge(this.nodes, sights, wanted.shared)
+    verdicts = judge(this.nodes, sights, wanted.shared)
     shared = verdicts[this.node]
     if wrong:
-        shared = Check(shared_folder.NAME, FAIL, wrong, shared.advice)
+        shared = Check(NAME, FAIL, wrong, shared.advice)
     report.checks.append(shared)
     if wanted.all_reduce_s > 0:
         report.checks += _all_reduce(this, wanted, rendezvous)
     _write(wanted, [report])
     longest = collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S
     gathered = rendezvous.exchange(report.to_json(), longest)
-    shared_folder.remove(wanted.shared, this.node)
+    remove(wanted.shared, this.node)
     return _verdict(this, wanted, gathered, rendezvous.offsets)
 
 
@@ -138,14 +240,14 @@ def _all_reduce(
             found = f"{together.found} (without {named(bad)})"
             together = replace(together, found=found)
     statuses = rendezvous.exchange(together.status, longest)
-    if FAIL in statuses.values() and len(good) >= pairs.LEAST:
+    if FAIL in statuses.values() and len(good) >= rendezvous.LEAST:
 
-        def try_pair(between: NodeRank, pair: pairs.Pair) -> Check:
+        def try_pair(between: NodeRank, pair: rendezvous.Pair) -> Check:
             return collective.check_pair(between, pair, wanted.num_gpus, wanted.all_reduce_s)
 
-        faults = pairs.find_fault(this, rendezvous, good, try_pair, longest)
+        faults = rendezvous.find_fault(this, rendezvous, good, try_pair, longest)
         if together.status == FAIL:
-            together = pairs.blamed(together, this.node, faults)
+            together = rendezvous.blamed(together, this.node, faults)
     return [mine, together]
 
 
@@ -235,13 +337,13 @@ def _alone(
     """Verdict of a node that met nobody. Where the first node's word is in the shared folder it is up, and the fault is
     taken to be this node's; else the first's."""
     first_node = this.nodes[0]
-    is_up = shared_folder.is_fresh(wanted.shared, first_node, LEFT_S)
+    is_up = is_fresh(wanted.shared, first_node, LEFT_S)
     fault = this.node if this.is_first or is_up else first_node
     status = FAIL if fault == this.node else WARN
     check = Check(RENDEZVOUS, status, reason, f"look at {fault} first")
     report.checks.append(check)
     _write(wanted, [report])
-    shared_folder.remove(wanted.shared, this.node)
+    remove(wanted.shared, this.node)
     if fault == this.node:
         return Verdict((report,), this.size, has_joined=False)
     first = _absentee(fault, wanted.reports)

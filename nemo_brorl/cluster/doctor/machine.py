@@ -13,8 +13,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nemo_brorl.cluster.doctor.probe import within
-from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, within
 from nemo_brorl.cluster.fit.memory import GIB, available_gib, needed_gib
 from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.config.derived import num_engines, num_gpus, num_policy_ranks, stage_samples

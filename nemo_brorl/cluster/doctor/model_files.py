@@ -7,10 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_brorl.cluster.doctor.probe import within
-from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
-from nemo_brorl.cluster.fit.memory import GIB
-from nemo_brorl.cluster.fit.model_rules import local_model, misfits
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, within
+from nemo_brorl.cluster.fit.memory import GIB, local_model, misfits
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape

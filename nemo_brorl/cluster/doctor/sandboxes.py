@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nemo_brorl.cluster.doctor.probe import answer, ask
-from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, answer, ask
 from nemo_brorl.config.schema import BroRLConfig, SourceConfig
 from nemo_brorl.tasks.questions.columns import row_formats
 from nemo_brorl.tasks.verifiers.registry import names_in

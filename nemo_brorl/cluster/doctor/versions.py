@@ -14,8 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.cluster.doctor.probe import answer, ask
-from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check
+from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, answer, ask
 from nemo_brorl.config.derived import num_gpus
 from nemo_brorl.config.schema import BroRLConfig
 

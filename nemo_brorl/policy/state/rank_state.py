@@ -17,7 +17,7 @@ from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import MegatronOptimizer
 from torch import Tensor
 
-from nemo_brorl.cluster.fit.model_rules import check_policy_fits
+from nemo_brorl.cluster.fit.memory import check_policy_fits
 from nemo_brorl.config.derived import overlaps_gradients
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError

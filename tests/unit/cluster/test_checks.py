@@ -12,8 +12,18 @@ from typing import Any
 import pytest
 
 from nemo_brorl.cluster.doctor import data_files, gpus, machine, model_files, sandboxes, versions
-from nemo_brorl.cluster.doctor.probe import Probe, within
-from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport, advices, table_header, table_rows
+from nemo_brorl.cluster.doctor.report import (
+    FAIL,
+    OK,
+    WARN,
+    Check,
+    NodeReport,
+    Probe,
+    advices,
+    table_header,
+    table_rows,
+    within,
+)
 from nemo_brorl.commands.doctor import read_ports
 from nemo_brorl.config.schema import (
     BroRLConfig,

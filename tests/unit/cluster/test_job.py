@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.cluster.doctor import job
-from nemo_brorl.cluster.doctor.job import CLOCK_FAIL_S, Verdict, Wanted, check_clock, check_same, examine_job
+from nemo_brorl.cluster.doctor.job import CLOCK_FAIL_S, Verdict, Wanted, check_clock, check_same, examine_job, judge
 from nemo_brorl.cluster.doctor.node_rank import NodeRank, expand, in_job
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport
-from nemo_brorl.cluster.doctor.shared_folder import judge
 from nemo_brorl.core.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]

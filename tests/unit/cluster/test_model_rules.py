@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.cluster.fit.memory import available_gib, check_memory, needed_gib
-from nemo_brorl.cluster.fit.model_rules import check_model_rules, local_model, misfits
+from nemo_brorl.cluster.fit.memory import (
+    available_gib,
+    check_memory,
+    check_model_rules,
+    local_model,
+    misfits,
+    needed_gib,
+)
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
 from nemo_brorl.core.model_shape import num_parameters, read_model_shape

@@ -13,7 +13,7 @@ from nemo_brorl.cluster.ray_watch import end_processes, is_running
 
 DRIVER = """
 import subprocess, sys, time
-from nemo_brorl.cluster.reaper import Reaper
+from nemo_brorl.cluster.ray_watch import Reaper
 other = subprocess.Popen(["sleep", "61"], stdout=subprocess.DEVNULL)
 reaper = Reaper()
 with reaper.marking():

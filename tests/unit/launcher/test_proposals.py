@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_brorl.cluster.fit.model_rules import misfits
+from nemo_brorl.cluster.fit.memory import misfits
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.launcher.planner.hardware import configured_hardware
