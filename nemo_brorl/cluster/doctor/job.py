@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.cluster.doctor import collective, rendezvous
+from nemo_brorl.cluster.doctor import collective
 from nemo_brorl.cluster.doctor.node_rank import NodeRank
-from nemo_brorl.cluster.doctor.rendezvous import Rendezvous, join
+from nemo_brorl.cluster.doctor.rendezvous import LEAST, Pair, Rendezvous, blamed, find_fault, join
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport, named, within
 from nemo_brorl.core.errors import ResourceError
 
@@ -240,14 +240,14 @@ def _all_reduce(
             found = f"{together.found} (without {named(bad)})"
             together = replace(together, found=found)
     statuses = rendezvous.exchange(together.status, longest)
-    if FAIL in statuses.values() and len(good) >= rendezvous.LEAST:
+    if FAIL in statuses.values() and len(good) >= LEAST:
 
-        def try_pair(between: NodeRank, pair: rendezvous.Pair) -> Check:
+        def try_pair(between: NodeRank, pair: Pair) -> Check:
             return collective.check_pair(between, pair, wanted.num_gpus, wanted.all_reduce_s)
 
-        faults = rendezvous.find_fault(this, rendezvous, good, try_pair, longest)
+        faults = find_fault(this, rendezvous, good, try_pair, longest)
         if together.status == FAIL:
-            together = rendezvous.blamed(together, this.node, faults)
+            together = blamed(together, this.node, faults)
     return [mine, together]
 
 
