@@ -21,8 +21,7 @@ from scipy.stats import spearmanr
 
 from nemo_brorl.algorithm.theory.advice import Outlook, fit_prior, mean_of, outlook
 from nemo_brorl.commands.advise import SCORE_NOISES, measured_steps
-from nemo_brorl.commands.sweep import SweepRun, plan_runs, read_file
-from nemo_brorl.commands.sweep_tables import UNITS, Curve, Rows, curve_of
+from nemo_brorl.commands.sweep import UNITS, Curve, Rows, SweepRun, curve_of, plan_runs, read_file
 from nemo_brorl.config.schema import PlacementConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import BroRLError

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nemo_brorl.commands.sweep_tables import mean_and_interval
+from nemo_brorl.commands.sweep import mean_and_interval
 
 AMOUNTS = (102_400, 204_800, 307_200)  # rollouts
 

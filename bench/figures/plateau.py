@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.figures.pool import column
-from nemo_brorl.commands.sweep_tables import mean_and_interval
+from nemo_brorl.commands.sweep import mean_and_interval
 from nemo_brorl.core.console import format_table
 
 RATES = ("pass@1", "within reach", "beyond")

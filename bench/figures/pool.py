@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.figures.cipher import Curve, draw
-from nemo_brorl.commands.sweep_tables import first_at, mean_and_interval
+from nemo_brorl.commands.sweep import first_at, mean_and_interval
 from nemo_brorl.core.console import format_table
 
 Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N and retirement, and by seed

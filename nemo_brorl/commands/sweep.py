@@ -1,5 +1,6 @@
 """`brorl sweep FILE [--list] [--only K] [--tables]` runs a grid of training runs from one file, seed by seed, and says
-what came out at equal samples and at equal time. Runs that are complete are not run again."""
+what came out at equal samples and at equal time. Runs that are complete are not run again.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +11,208 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import yaml
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
 
-from nemo_brorl.commands.sweep_tables import draw, tables
+from nemo_brorl.algorithm.theory.scaling import Points, fit_runs, hold_back
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.clock import SAVED
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import LOST, USER_ERROR, ConfigError
+from nemo_brorl.core.metric_registry import step_seconds
 from nemo_brorl.core.metric_sinks import read_metrics
+
+Float64 = NDArray[np.float64]
+Rows = Sequence[Mapping[str, Any]]  # of a metrics file
+Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
+
+NO_TRAINING = ("validate", "save")  # parts of a step
+SCORE = "validation/pass_at_1"
+SEEN_SHARE = 0.6  # of the compute, from which the rest is foretold
+UNITS = ("samples", "seconds")
+
+
+class Curve(NamedTuple):
+    """Validations of one run; the first is of the base."""
+
+    samples: Float64  # rollouts sampled until then, those of dropped groups too
+    seconds: Float64  # of training alone
+    score: Float64
+
+    def at(self, unit: str, amount: float) -> float:
+        """Score at an amount, on the line between the validations around it."""
+        return float(np.interp(amount, getattr(self, unit), self.score))
+
+    def first_at(self, unit: str, score: float) -> float | None:
+        """Amount at which a score is first reached, on the line between the validations around it; None: never."""
+        return first_at(getattr(self, unit), self.score, score)
+
+    def points(self, unit: str) -> Points:
+        """Validations after the first: at 0 a sigmoid over compute has no value."""
+        return Points(getattr(self, unit)[1:], self.score[1:])
+
+
+def first_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | None:
+    """Amount at which a curve, straight between its points, first reaches a score; None: never."""
+    x = np.asarray(amounts, np.float64)
+    y = np.asarray(scores, np.float64)
+    there = np.flatnonzero(y >= score)
+    if len(there) == 0:
+        return None
+    after = int(there[0])
+    if after == 0:
+        return float(x[0])
+    around = slice(after - 1, after + 1)
+    return float(np.interp(score, y[around], x[around]))
+
+
+def curve_of(rows: Rows) -> Curve | None:
+    """Curve of a metrics file; None before the second validation."""
+    samples = seconds = 0.0
+    points: list[tuple[float, float, float]] = []
+    for row in rows:
+        samples += row.get("generation/num_samples") or 0.0
+        seconds += step_seconds(row, NO_TRAINING)
+        if row.get(SCORE) is not None:
+            points.append((samples, seconds, row[SCORE]))
+    if len(points) < 2:
+        return None
+    columns = np.array(points).T
+    return Curve(*columns)
+
+
+def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, Curve]]:
+    """Curves by arm and seed, of those that have some."""
+    curves: dict[str, dict[int, Curve]] = {}
+    for arm, by_seed in rows_of.items():
+        for seed, rows in by_seed.items():
+            curve = curve_of(rows)
+            if curve is not None:
+                curves.setdefault(arm, {})[seed] = curve
+    return curves
+
+
+def tables(rows_of: Mapping[str, Mapping[int, Rows]]) -> list[Table]:
+    """Scores at the most samples that all runs have reached, and at the shortest run's training time; arms against the
+    first one, seed by seed, and how soon they are where it ends; sigmoids and what they foretell."""
+    curves = curves_of(rows_of)
+    if not curves:
+        return []
+    found = []
+    for table in (_at_equal, _until, _fits):
+        found += [table(curves, unit) for unit in UNITS]
+    return found
+
+
+def _at_equal(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+    reached: list[float] = []
+    for by_seed in curves.values():
+        reached += [getattr(curve, unit)[-1] for curve in by_seed.values()]
+    amount = min(reached)
+    first = next(iter(curves.values()))
+    rows = []
+    for arm, by_seed in curves.items():
+        scores = {seed: 100 * curve.at(unit, amount) for seed, curve in by_seed.items()}
+        begun = [100 * curve.score[0] for curve in by_seed.values()]
+        differences = [scores[seed] - 100 * first[seed].at(unit, amount) for seed in scores if seed in first]
+        steps = [len(curve.score) - 1 for curve in by_seed.values()]
+        row = [arm, str(len(scores)), mean_and_interval(begun), mean_and_interval(list(scores.values()))]
+        rows.append([*row, mean_and_interval(differences) if by_seed is not first else "", f"{np.mean(steps):.0f}"])
+    header = ["arm", "seeds", "base, %", "pass@1, %", "minus the first arm", "validations"]
+    return f"held-out pass@1 at {amount:,.0f} {_word(unit)}: mean over seeds ± 95 % interval", header, rows
+
+
+def _until(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+    first = next(iter(curves.values()))
+    rows = []
+    for arm, by_seed in curves.items():
+        if by_seed is first:
+            continue
+        cells = [arm]
+        for seed, whole in first.items():
+            amount = by_seed[seed].first_at(unit, whole.score[-1]) if seed in by_seed else None
+            cells.append("never" if amount is None else f"{amount / getattr(whole, unit)[-1]:.2f}")
+        rows.append(cells)
+    title = f"share of the first arm's {_word(unit)} until its last pass@1 is reached, seed by seed"
+    return title, ["arm", *(f"seed {seed}" for seed in first)], rows
+
+
+def mean_and_interval(values: Sequence[float]) -> str:
+    """Mean and half the width of Student's 95 % interval."""
+    if len(values) < 2:
+        return f"{values[0]:.1f}" if values else ""
+    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    half = stdtrit(len(values) - 1, 0.975) * error
+    return f"{np.mean(values):.1f} ± {half:.1f}"
+
+
+def _fits(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+    rows = []
+    for arm, by_seed in curves.items():
+        runs = [curve.points(unit) for curve in by_seed.values()]
+        fit = fit_runs(runs)
+        if fit is None:
+            rows.append([arm, "too few points", "", "", ""])
+            continue
+        row = [arm]
+        for name, scale in (("top", 100.0), ("middle", 1.0), ("slope", 1.0)):
+            low, high = fit.interval(name)
+            row.append(f"{scale * getattr(fit.best, name):,.4g} ({scale * low:,.4g} … {scale * high:,.4g})")
+        rows.append([*row, _foretold(runs)])
+    title = f"sigmoids of pass@1 over {_word(unit)}, 95 % intervals"
+    return title, ["arm", "top, %", f"middle, {_word(unit)}", "slope", "last points foretold"], rows
+
+
+def _foretold(runs: Sequence[Points]) -> str:
+    """How many of the points past a share of the compute lie in the interval that the points before it foretell."""
+    seen, kept_back = hold_back(runs, SEEN_SHARE)
+    fit = fit_runs(seen)
+    if fit is None:
+        return "too few points"
+    errors = []
+    num_inside = 0
+    for run in kept_back:
+        for compute, reward in zip(run.compute.tolist(), run.reward.tolist(), strict=True):
+            value, low, high = fit.foretold(compute)
+            errors.append(abs(value - reward))
+            num_inside += low <= reward <= high
+    if not errors:
+        return "none left"
+    return f"off by {100 * np.mean(errors):.1f} points, {num_inside} of {len(errors)} inside"
+
+
+def _word(unit: str) -> str:
+    return "rollouts" if unit == "samples" else "s of training"
+
+
+def draw(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
+    """Figure of all arms over samples and over time: every run thin, the mean of an arm thick. False: nothing to
+    draw."""
+    curves = curves_of(rows_of)
+    if not curves:
+        return False
+    from nemo_brorl.commands.figures import add_legend, colour_of, panels, save
+
+    figure, axes = panels(len(UNITS), ["held-out pass@1, %"] * len(UNITS), "")
+    for axis, unit in zip(axes, UNITS, strict=True):
+        axis.set_xlabel("rollouts sampled" if unit == "samples" else "training time, s")
+        for number, (arm, by_seed) in enumerate(curves.items()):
+            colour = colour_of(number)
+            members = list(by_seed.values())
+            for curve in members:
+                axis.plot(getattr(curve, unit), 100 * curve.score, color=colour, linewidth=0.6, alpha=0.5)
+            end = min(getattr(curve, unit)[-1] for curve in members)
+            amounts = np.linspace(0, end, 50)
+            means = np.mean([np.interp(amounts, getattr(curve, unit), curve.score) for curve in members], axis=0)
+            axis.plot(amounts, 100 * means, color=colour, linewidth=2, label=arm)
+    add_legend(axes[0])
+    save(figure, path)
+    return True
+
 
 MAX_TRIES = 4  # of a run that was saved to go on later, or lost something on the way
 

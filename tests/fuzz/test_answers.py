@@ -9,7 +9,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_brorl.commands.run_page.responses import bounded
+from nemo_brorl.commands.run_page.details import bounded
 from nemo_brorl.core.console import inert
 from nemo_brorl.tasks.environments import tool_calls
 from nemo_brorl.tasks.questions.paths import final_answer

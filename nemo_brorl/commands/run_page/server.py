@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from nemo_brorl.commands.run_page import details, lanes
+from nemo_brorl.commands.run_page import details, page
 from nemo_brorl.commands.run_page.comparison import comparison
 from nemo_brorl.commands.run_page.groups import StoreTables, group_table, success_rates
 from nemo_brorl.commands.run_page.page import page
@@ -124,10 +124,10 @@ def _of_run(
             table["unreadable"] = watched.store.unreadable
             return table
         case "timelines", 0:
-            return lanes.timelines(folder)
+            return page.timelines(folder)
         case "timeline", 1:
             [step] = numbers
-            return lanes.timeline(folder, step)
+            return page.timeline(folder, step)
         case "group", 2:
             step, row = numbers
             return details.group_details(

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from nemo_brorl.commands import sweep
-from nemo_brorl.commands.sweep import main, plan_runs, read_file
-from nemo_brorl.commands.sweep_tables import curve_of, mean_and_interval, tables
+from nemo_brorl.commands.sweep import curve_of, main, mean_and_interval, plan_runs, read_file, tables
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.same_run import leaves
 from nemo_brorl.core.clock import SAVED

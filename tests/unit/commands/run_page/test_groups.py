@@ -8,7 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nemo_brorl.commands.run_page.details import group_details, mean_log_probs, response_details, shown_places
+from nemo_brorl.commands.run_page.details import (
+    Tokens,
+    group_details,
+    mean_log_probs,
+    pieces_of,
+    response_details,
+    shown_places,
+)
 from nemo_brorl.commands.run_page.groups import (
     RATE_EDGES,
     StoreTables,
@@ -18,7 +25,6 @@ from nemo_brorl.commands.run_page.groups import (
     success_rates,
 )
 from nemo_brorl.commands.run_page.page import reading_order
-from nemo_brorl.commands.run_page.responses import Tokens, pieces_of
 from nemo_brorl.config.schema import StoreConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import load_tokenizer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.commands.run_page.lanes import timeline, timelines
+from nemo_brorl.commands.run_page.page import timeline, timelines
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import Span, StepTimeline
 from nemo_brorl.core.trace_file import TraceFiles
