@@ -21,8 +21,7 @@ import numpy as np
 
 from nemo_brorl import types
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.file_sums import SUMS, FileSum, all_damage, as_json, file_sum, from_json
-from nemo_brorl.core.files import MALFORMED, write_whole
+from nemo_brorl.core.files import MALFORMED, SUMS, FileSum, all_damage, as_json, file_sum, from_json, write_whole
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.object_store import fetch, store
 

@@ -18,7 +18,7 @@ import torch
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
 from nemo_brorl.core.weight_wire import broadcast_group
-from nemo_brorl.core.weight_wire.flat import check_bytes
+from nemo_brorl.core.weight_wire.broadcast_group import check_bytes
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
 from nemo_brorl.generation.transport import RayTransport
 from nemo_brorl.generation.weights.incoming import IncomingWeights, LoadReport

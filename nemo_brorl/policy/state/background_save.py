@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.serialization import set_crc32_options
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.file_sums import FileSum, file_sum, write_sums
+from nemo_brorl.core.files import FileSum, file_sum, write_sums
 from nemo_brorl.policy.device import host_like, wait_for_copies
 
 _BACKEND, _VERSION = "torch_dist", 1

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.file_sums import all_damage, read_sums, share
+from nemo_brorl.core.files import all_damage, read_sums, share
 from nemo_brorl.policy.numerics.fp8_emulation import histories
 from nemo_brorl.policy.state.background_save import BackgroundSave
 from nemo_brorl.policy.state.optimizer import state_tensors

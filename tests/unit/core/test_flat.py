@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from nemo_brorl.core.errors import WeightSyncError
-from nemo_brorl.core.weight_wire.flat import check_bytes, checksum, flatten, infos_of, unflatten, word_checksum
+from nemo_brorl.core.weight_wire.broadcast_group import (
+    check_bytes,
+    checksum,
+    flatten,
+    infos_of,
+    unflatten,
+    word_checksum,
+)
 from nemo_brorl.types import BucketNotice
 
 NAMED = [
