@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
-from nemo_brorl.core.weight_wire.broadcast_group import unflatten
+from nemo_brorl.core.weight_wire import unflatten
 from nemo_brorl.generation.weights.incoming import IncomingWeights, check_manifest
 from nemo_brorl.generation.weights.load import on_host
 from nemo_brorl.policy.weights.weight_stream import buckets, weight_manifest

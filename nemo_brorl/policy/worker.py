@@ -65,11 +65,11 @@ class PolicyWorker:
     def open_store(self) -> tuple[str, int]:
         """Host and port where the ranks meet; served by this process."""
         self._open_device()
-        from nemo_brorl.core.weight_wire import broadcast_group
+        from nemo_brorl.core import weight_wire
         from nemo_brorl.policy import process_groups
 
         host = process_groups.this_host(self.config.trainer.num_nodes == 1)
-        self.store = broadcast_group.open_store(host, self.layout.world_size, process_groups.TIMEOUT)
+        self.store = weight_wire.open_store(host, self.layout.world_size, process_groups.TIMEOUT)
         return host, self.store.port
 
     @tracked
@@ -128,7 +128,7 @@ class PolicyWorker:
     @tracked
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:
         """Rank 0: serve the meeting point of a weight broadcast."""
-        from nemo_brorl.core.weight_wire import broadcast_group
+        from nemo_brorl.core import weight_wire
         from nemo_brorl.policy import process_groups
 
         before = self.learner.sender.group
@@ -136,7 +136,7 @@ class PolicyWorker:
         if before is not None:
             before.close()  # its members may be gone
         host = process_groups.this_host(self.config.trainer.num_nodes == 1)
-        self.weight_store = broadcast_group.open_store(host)
+        self.weight_store = weight_wire.open_store(host)
         generation = self.config.generation
         return WeightLink(
             host,
@@ -150,9 +150,9 @@ class PolicyWorker:
     @tracked
     def join_weight_link(self, link: WeightLink) -> None:
         """Rank 0: wait for the receivers. Raises ReceiverLostError."""
-        from nemo_brorl.core.weight_wire import broadcast_group
+        from nemo_brorl.core import weight_wire
 
-        self.learner.sender.group = broadcast_group.wait_for_receivers(link, self.weight_store)
+        self.learner.sender.group = weight_wire.wait_for_receivers(link, self.weight_store)
 
     def stream_weights(self) -> Iterator[WeightBucket | BucketNotice | None]:
         """This rank's side of the weight stream: on rank 0 messages, on others None once a bucket."""

@@ -16,9 +16,9 @@ import ray
 import torch
 
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core import weight_wire
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
-from nemo_brorl.core.weight_wire import broadcast_group
-from nemo_brorl.core.weight_wire.broadcast_group import check_bytes
+from nemo_brorl.core.weight_wire import check_bytes
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
 from nemo_brorl.generation.transport import RayTransport
 from nemo_brorl.generation.weights.incoming import IncomingWeights, LoadReport
@@ -50,11 +50,11 @@ class LightRank:
 
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:
         self.sender.group = None
-        self.store = broadcast_group.open_store(HOST)
+        self.store = weight_wire.open_store(HOST)
         return WeightLink(HOST, self.store.port, receivers, 1, "gloo", TIMEOUT_S)
 
     def join_weight_link(self, link: WeightLink) -> None:
-        self.sender.group = broadcast_group.wait_for_receivers(link, self.store)
+        self.sender.group = weight_wire.wait_for_receivers(link, self.store)
 
     def stream_weights(self) -> Iterator[Any]:
         yield from self.sender.stream(self.weights(), limit=256)
@@ -86,7 +86,7 @@ class LightEngine:
 
     def join_weight_link(self, link: WeightLink, number: int) -> None:
         self.misbehave("joining")
-        self.group = broadcast_group.join(link, number, 0)
+        self.group = weight_wire.join(link, number, 0)
 
     def begin_weights(self, manifest: Sequence[TensorInfo]) -> None:
         self.incoming = IncomingWeights(manifest)

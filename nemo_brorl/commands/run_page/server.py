@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from nemo_brorl.commands.run_page import details, page
+from nemo_brorl.commands.run_page import details
 from nemo_brorl.commands.run_page.comparison import comparison
 from nemo_brorl.commands.run_page.groups import StoreTables, group_table, success_rates
-from nemo_brorl.commands.run_page.page import page
+from nemo_brorl.commands.run_page.page import page, timeline, timelines
 from nemo_brorl.commands.run_page.runs import Run, overview, settings_table
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.logs import get_logger
@@ -124,10 +124,10 @@ def _of_run(
             table["unreadable"] = watched.store.unreadable
             return table
         case "timelines", 0:
-            return page.timelines(folder)
+            return timelines(folder)
         case "timeline", 1:
             [step] = numbers
-            return page.timeline(folder, step)
+            return timeline(folder, step)
         case "group", 2:
             step, row = numbers
             return details.group_details(

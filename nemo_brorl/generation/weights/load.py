@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from nemo_brorl.core.weight_wire import broadcast_group
-from nemo_brorl.core.weight_wire.broadcast_group import WeightGroup, check_bytes, join, unflatten
+from nemo_brorl.core import weight_wire
+from nemo_brorl.core.weight_wire import WeightGroup, check_bytes, join, unflatten
 from nemo_brorl.generation.cpu_fixes import fix_seeded_prefill, pack_experts_again, repack_heads
 from nemo_brorl.generation.routes import RouteRecorder
 from nemo_brorl.generation.sleep import resident_bytes
@@ -91,7 +91,7 @@ class WeightReceiver:
         if isinstance(bucket, WeightBucket):
             return on_host(bucket)
         if bucket.handles is not None:
-            flat = broadcast_group.map_here(bucket.handles, self.device)
+            flat = weight_wire.map_here(bucket.handles, self.device)
         else:
             num_bytes = sum(info.num_bytes for info in bucket.tensors)
             flat = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from nemo_brorl.core import weight_wire
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes
-from nemo_brorl.core.weight_wire import broadcast_group
-from nemo_brorl.core.weight_wire.broadcast_group import WeightGroup, checksum, dtype_name, flatten, infos_of
+from nemo_brorl.core.weight_wire import WeightGroup, checksum, dtype_name, flatten, infos_of
 from nemo_brorl.policy.device import host_like
 from nemo_brorl.policy.weights.bucket_plan import cut
 from nemo_brorl.types import BucketNotice, TensorInfo, WeightBucket
@@ -110,7 +110,7 @@ class WeightSender:
         flat = flatten(named)
         self._exports.append(flat)
         handles: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(handles, broadcast_group.export(flat))
+        dist.all_gather_object(handles, weight_wire.export(flat))
         if not self._is_first_rank:
             yield None
             return
