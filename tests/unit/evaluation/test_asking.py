@@ -9,8 +9,7 @@ from pathlib import Path
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest
 from nemo_brorl.core.console import Console
-from nemo_brorl.evaluation.answers import AnswerFile, identity_of
-from nemo_brorl.evaluation.asking import SampleFile, ask, missing
+from nemo_brorl.evaluation.answers import AnswerFile, SampleFile, ask, identity_of, missing
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.evaluation.results import ordered
 from nemo_brorl.rollouts.sampler import Sampler

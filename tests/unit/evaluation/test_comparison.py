@@ -13,8 +13,16 @@ from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.evaluation.answers import AnswerFile, identity_of
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.evaluation.comparison import Other, compare, read_other
-from nemo_brorl.evaluation.results import Results, as_json, folder_of, results_of, write
-from nemo_brorl.evaluation.tables import comparison_table, markdown, score_table
+from nemo_brorl.evaluation.results import (
+    Results,
+    as_json,
+    comparison_table,
+    folder_of,
+    markdown,
+    results_of,
+    score_table,
+    write,
+)
 from tests.unit.evaluation.answers import made, make_benchmark
 
 SETTINGS = EvaluationConfig(bootstrap_samples=500)
