@@ -23,12 +23,11 @@ from nemo_brorl.core.errors import GenerationError, WeightSyncError
 from nemo_brorl.core.logs import get_logger, setup_logging
 from nemo_brorl.generation.chunk_batch import ChunkBatch
 from nemo_brorl.generation.chunk_messages import ChunkFailure, Progress, Reply
-from nemo_brorl.generation.chunk_task import ChunkTask
+from nemo_brorl.generation.chunk_task import ChunkTask, EngineCounters, VllmRequests
 from nemo_brorl.generation.device import EngineSettings, prepare_process
 from nemo_brorl.generation.engine_handle import EngineReady
 from nemo_brorl.generation.routes import return_routes
 from nemo_brorl.generation.sleep import SleepMode
-from nemo_brorl.generation.vllm_requests import EngineCounters, VllmRequests
 from nemo_brorl.generation.weights.incoming import (
     IncomingWeights,
     LoadReport,

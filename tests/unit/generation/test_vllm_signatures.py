@@ -74,7 +74,7 @@ def test_engines_of_every_recipe_are_started_with_arguments_that_vllm_has(recipe
 
 
 def test_rollouts_are_asked_for_with_parameters_that_vllm_has() -> None:
-    source = (ROOT / "nemo_brorl/generation/vllm_requests.py").read_text()
+    source = (ROOT / "nemo_brorl/generation/chunk_task.py").read_text()
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     (call,) = [node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr == "_new_params"]
     names = {keyword.arg for keyword in call.keywords}
