@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from nemo_brorl.cluster.fit.memory import GIB
-from nemo_brorl.launcher.planner.policy_memory import activation_bytes, backward_bytes, policy_bytes
+from nemo_brorl.launcher.planner.memory_plan import activation_bytes, backward_bytes, policy_bytes
 from tests.support import fake_cuda
 from tests.support.traced_update import STATE, Case
 

@@ -32,7 +32,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.launcher.planner.cpu_plan import SHARES, CpuShares, cpu_hardware, cpu_step_time
 from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed, measure_cpu, probe_size
-from nemo_brorl.launcher.planner.known_models import find_shape
+from nemo_brorl.launcher.planner.model_cost import find_shape
 from nemo_brorl.launcher.planner.plan import Lengths, Plan, make_plan
 from nemo_brorl.launcher.planner.workload import cut_of, micro_batches, workload_of
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from nemo_brorl.core.errors import ConfigError, ResourceError
 from nemo_brorl.launcher import slurm
 from nemo_brorl.launcher.command_line import command_parser
-from nemo_brorl.launcher.find_run import Target, find_target, newest_log
-from nemo_brorl.launcher.run_state import read_run
+from nemo_brorl.launcher.find_run import Target, find_target, newest_log, read_run
 from nemo_brorl.launcher.status import is_going_on
 
 POLL_S = 0.5  # a log on a shared file system tells nobody that it has grown

@@ -17,14 +17,22 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
 from nemo_brorl.launcher import slurm
 from nemo_brorl.launcher.cloud import KINDS, cloud_job, rendered
-from nemo_brorl.launcher.code_snapshot import CodeSnapshot, Revision, code_root
 from nemo_brorl.launcher.command_line import JobRequest, job_parser, read_request
 from nemo_brorl.launcher.find_run import refuse_live
-from nemo_brorl.launcher.frozen import Folders, absolute_paths, check_yaml, freeze, shell_command
+from nemo_brorl.launcher.frozen import (
+    CodeSnapshot,
+    Folders,
+    Revision,
+    absolute_paths,
+    check_yaml,
+    code_root,
+    freeze,
+    shell_command,
+)
 from nemo_brorl.launcher.job.script import JobPlan, check_name, job_script
-from nemo_brorl.launcher.planner.hardware import gpu_hardware
 from nemo_brorl.launcher.planner.plan import make_plan
 from nemo_brorl.launcher.planner.proposals import advice
+from nemo_brorl.launcher.planner.workload import gpu_hardware
 from nemo_brorl.launcher.site import Site, load_site, seconds_of
 
 EXAMPLES = """examples:

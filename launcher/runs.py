@@ -20,7 +20,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.metric_registry import step_seconds
 from nemo_brorl.launcher.command_line import command_parser
-from nemo_brorl.launcher.run_state import PACE_STEPS, HeartbeatFile, Row, last_rows, read_run
+from nemo_brorl.launcher.find_run import PACE_STEPS, HeartbeatFile, Row, last_rows, read_run
 from nemo_brorl.launcher.status import OLD_S, age
 
 SIGNS = ("config.yaml", "metrics.jsonl", "heartbeat.json")  # a folder with two of these is a run's

@@ -15,8 +15,16 @@ from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.metric_registry import step_seconds
 from nemo_brorl.launcher import slurm
 from nemo_brorl.launcher.command_line import command_parser
-from nemo_brorl.launcher.find_run import Target, find_target, newest_log
-from nemo_brorl.launcher.run_state import SHOWN_PARTS, HeartbeatFile, Row, RunState, read_run
+from nemo_brorl.launcher.find_run import (
+    SHOWN_PARTS,
+    HeartbeatFile,
+    Row,
+    RunState,
+    Target,
+    find_target,
+    newest_log,
+    read_run,
+)
 
 SHOWN_ROWS = 5
 OLD_S = 60.0  # a heartbeat is written every 5 s

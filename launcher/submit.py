@@ -11,11 +11,10 @@ from pathlib import Path
 from nemo_brorl.core.errors import ConfigError, ResourceError
 from nemo_brorl.launcher import slurm
 from nemo_brorl.launcher.command_line import job_parser, read_request
-from nemo_brorl.launcher.find_run import refuse_live
+from nemo_brorl.launcher.find_run import read_run, refuse_live
 from nemo_brorl.launcher.frozen import Folders, note_job
 from nemo_brorl.launcher.job.script import CHAIN_VARIABLE
 from nemo_brorl.launcher.render import make_job
-from nemo_brorl.launcher.run_state import read_run
 
 MAX_CHAIN = 100
 EXAMPLES = """examples:

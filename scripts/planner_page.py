@@ -12,12 +12,11 @@ import re
 from pathlib import Path
 
 from nemo_brorl.config.load import load_config
+from nemo_brorl.launcher.planner.command import headline
 from nemo_brorl.launcher.planner.command import main as plan_command
-from nemo_brorl.launcher.planner.hardware import gpu_hardware
 from nemo_brorl.launcher.planner.plan import Plan, make_plan
 from nemo_brorl.launcher.planner.proposals import propose
-from nemo_brorl.launcher.planner.table import headline
-from nemo_brorl.launcher.planner.workload import ASSUMED
+from nemo_brorl.launcher.planner.workload import ASSUMED, gpu_hardware
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "launcher" / "planner" / "README.md"

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.launcher.code_snapshot import Revision
-from nemo_brorl.launcher.frozen import Folders
+from nemo_brorl.launcher.frozen import Folders, Revision
 from nemo_brorl.launcher.site import Site
 
 MARGIN_S = 60  # between the end of the driver's grace and that of the job: Slurm counts in minutes, and Ray must end

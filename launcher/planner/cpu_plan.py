@@ -13,20 +13,27 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, num_parameters
 from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed
-from nemo_brorl.launcher.planner.generation_time import (
+from nemo_brorl.launcher.planner.memory_plan import (
+    NUMBER_BYTES,
+    DeviceMemory,
+    EnginePlan,
+    NodeMemory,
+    NodeTerm,
+    checkpoint_gib,
+    engine_term,
+    term,
+)
+from nemo_brorl.launcher.planner.model_cost import Cut, rank_parameters
+from nemo_brorl.launcher.planner.model_cost import key_value_bytes as token_bytes
+from nemo_brorl.launcher.planner.step_time import (
     EngineSpeed,
     GenerationTime,
+    StageTime,
+    StepTime,
     decode_seconds,
     prompt_tokens_computed,
 )
-from nemo_brorl.launcher.planner.hardware import Hardware
-from nemo_brorl.launcher.planner.host_memory import NodeMemory, NodeTerm, checkpoint_gib
-from nemo_brorl.launcher.planner.memory_plan import DeviceMemory, EnginePlan, engine_term, term
-from nemo_brorl.launcher.planner.model_cost import Cut, rank_parameters
-from nemo_brorl.launcher.planner.model_cost import key_value_bytes as token_bytes
-from nemo_brorl.launcher.planner.policy_memory import NUMBER_BYTES
-from nemo_brorl.launcher.planner.step_time import StageTime, StepTime
-from nemo_brorl.launcher.planner.workload import Lengths, MicroBatches, Workload
+from nemo_brorl.launcher.planner.workload import Hardware, Lengths, MicroBatches, Workload
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,25 @@ from nemo_brorl.config.derived import max_model_len
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.launcher.planner.cpu_plan import cpu_devices, cpu_engine, cpu_memory_of, cpu_node, cpu_step_time
-from nemo_brorl.launcher.planner.hardware import Hardware, configured_hardware
-from nemo_brorl.launcher.planner.host_memory import NodeMemory, node_memory
-from nemo_brorl.launcher.planner.known_models import find_shape
-from nemo_brorl.launcher.planner.memory_plan import DeviceMemory, EnginePlan, engine_plan, gpu_memory
-from nemo_brorl.launcher.planner.model_cost import Cut
-from nemo_brorl.launcher.planner.policy_memory import policy_bytes
+from nemo_brorl.launcher.planner.memory_plan import (
+    DeviceMemory,
+    EnginePlan,
+    NodeMemory,
+    engine_plan,
+    gpu_memory,
+    node_memory,
+    policy_bytes,
+)
+from nemo_brorl.launcher.planner.model_cost import Cut, find_shape
 from nemo_brorl.launcher.planner.step_time import StepTime, step_time
 from nemo_brorl.launcher.planner.workload import (
     ASSUMED,
     Engines,
+    Hardware,
     Lengths,
     MicroBatches,
     Workload,
+    configured_hardware,
     cut_of,
     engines_of,
     micro_batches,

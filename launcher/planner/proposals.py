@@ -15,9 +15,8 @@ from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.model_shape import ModelShape
-from nemo_brorl.launcher.planner.hardware import Hardware
 from nemo_brorl.launcher.planner.plan import Plan, make_plan
-from nemo_brorl.launcher.planner.workload import ASSUMED, Lengths
+from nemo_brorl.launcher.planner.workload import ASSUMED, Hardware, Lengths
 
 Changes = Mapping[str, Any]  # setting to value, as on the command line
 

@@ -15,8 +15,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.metric_sinks import EventLog, JsonlSink
 from nemo_brorl.core.trace_file import TraceFiles, read_spans
 from nemo_brorl.launcher import runs, status
-from nemo_brorl.launcher.find_run import Target
-from nemo_brorl.launcher.run_state import read_run
+from nemo_brorl.launcher.find_run import Target, read_run
 from nemo_brorl.training.store.reader import read_step
 from nemo_brorl.training.store.replay import Replay, recorded_row
 from tests.support.run_folders import put_run, put_timeline

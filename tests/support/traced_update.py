@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.launcher.planner.hardware import configured_hardware
-from nemo_brorl.launcher.planner.known_models import find_shape
+from nemo_brorl.launcher.planner.model_cost import find_shape
 from nemo_brorl.launcher.planner.plan import Plan, make_plan
+from nemo_brorl.launcher.planner.workload import configured_hardware
 from tests.support import fake_cuda
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import pytest
 from nemo_brorl.core.errors import ConfigError, ResourceError
 from nemo_brorl.launcher import attach
 from nemo_brorl.launcher.attach import grow, last_lines
-from nemo_brorl.launcher.code_snapshot import code_root
-from nemo_brorl.launcher.frozen import Folders, note_job
+from nemo_brorl.launcher.frozen import Folders, code_root, note_job
 from tests.support.fake_slurm import FakeSlurm
 
 

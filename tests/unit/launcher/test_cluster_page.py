@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from nemo_brorl.launcher.code_snapshot import code_root
+from nemo_brorl.launcher.frozen import code_root
 from nemo_brorl.launcher.site import Site
 
 PAGE = (code_root() / "docs" / "cluster.md").read_text(encoding="utf-8")

@@ -13,8 +13,18 @@ import pytest
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig, DomainConfig
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.launcher.code_snapshot import CodeSnapshot, Revision, code_root
-from nemo_brorl.launcher.frozen import Folders, absolute_paths, check_yaml, freeze, note_job, read_jobs, shell_command
+from nemo_brorl.launcher.frozen import (
+    CodeSnapshot,
+    Folders,
+    Revision,
+    absolute_paths,
+    check_yaml,
+    code_root,
+    freeze,
+    note_job,
+    read_jobs,
+    shell_command,
+)
 
 ODD = 'It\'s "five" $HOME `x` $(w) {a: 1}, # not a comment\nnext: line \\ ä'
 

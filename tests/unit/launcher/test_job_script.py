@@ -10,8 +10,7 @@ import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.launcher.code_snapshot import Revision
-from nemo_brorl.launcher.frozen import Folders
+from nemo_brorl.launcher.frozen import Folders, Revision
 from nemo_brorl.launcher.job.script import JobPlan, job_script
 from nemo_brorl.launcher.site import Site
 

@@ -7,12 +7,16 @@ import pytest
 from nemo_brorl.cluster.fit.memory import GIB
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.launcher.planner.hardware import configured_hardware, gpu_hardware
-from nemo_brorl.launcher.planner.host_memory import checkpoint_gib
-from nemo_brorl.launcher.planner.known_models import SHAPES
-from nemo_brorl.launcher.planner.model_cost import Cut
+from nemo_brorl.launcher.planner.memory_plan import (
+    activation_bytes,
+    backward_bytes,
+    checkpoint_gib,
+    log_prob_bytes,
+    policy_bytes,
+)
+from nemo_brorl.launcher.planner.model_cost import SHAPES, Cut
 from nemo_brorl.launcher.planner.plan import Plan, make_plan
-from nemo_brorl.launcher.planner.policy_memory import activation_bytes, backward_bytes, log_prob_bytes, policy_bytes
+from nemo_brorl.launcher.planner.workload import configured_hardware, gpu_hardware
 
 SMALL = SHAPES["qwen2.5-1.5b"]
 NUM_SMALL = 1_543_714_304

@@ -9,11 +9,12 @@ import pytest
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.model_shape import num_parameters
-from nemo_brorl.launcher.planner.known_models import SHAPES, find_shape
 from nemo_brorl.launcher.planner.model_cost import (
     GPT,
+    SHAPES,
     Cut,
     active_parameters,
+    find_shape,
     forward_flops,
     key_value_bytes,
     layer_activations,

@@ -7,7 +7,6 @@ import pytest
 from nemo_brorl.cluster.fit.memory import misfits
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.rules import check_rules
-from nemo_brorl.launcher.planner.hardware import configured_hardware
 from nemo_brorl.launcher.planner.plan import Plan, make_plan
 from nemo_brorl.launcher.planner.proposals import (
     HEADROOM_GIB,
@@ -19,7 +18,7 @@ from nemo_brorl.launcher.planner.proposals import (
     with_changes,
     written,
 )
-from nemo_brorl.launcher.planner.workload import ASSUMED
+from nemo_brorl.launcher.planner.workload import ASSUMED, configured_hardware
 
 
 def planned(*overrides: str) -> Plan:

@@ -14,9 +14,8 @@ import pytest
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.stall_watch import Heartbeat, StallWatch
 from nemo_brorl.launcher import status
-from nemo_brorl.launcher.find_run import Target, find_target, run_of_script
+from nemo_brorl.launcher.find_run import MARKER, Target, find_target, last_rows, read_run, run_of_script
 from nemo_brorl.launcher.frozen import Folders, note_job
-from nemo_brorl.launcher.run_state import MARKER, last_rows, read_run
 from nemo_brorl.launcher.slurm import Job
 from nemo_brorl.launcher.status import age, job_text, shares
 from nemo_brorl.training import checkpoint_files

@@ -13,15 +13,22 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.model_shape import ModelShape, Rope
 from nemo_brorl.launcher.planner.cpu_plan import SHARES, cpu_hardware
 from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed
-from nemo_brorl.launcher.planner.generation_time import (
+from nemo_brorl.launcher.planner.plan import Plan, make_plan
+from nemo_brorl.launcher.planner.step_time import (
     EngineSpeed,
     decode_seconds,
     mean_cached_tokens,
     prompt_tokens_computed,
 )
-from nemo_brorl.launcher.planner.hardware import configured_hardware
-from nemo_brorl.launcher.planner.plan import Plan, make_plan
-from nemo_brorl.launcher.planner.workload import ASSUMED, Lengths, Workload, cut_of, micro_batches, workload_of
+from nemo_brorl.launcher.planner.workload import (
+    ASSUMED,
+    Lengths,
+    Workload,
+    configured_hardware,
+    cut_of,
+    micro_batches,
+    workload_of,
+)
 
 # A step takes a second whatever its batch, then two more for every rollout.
 SIMPLE = EngineSpeed(0, 0, 1.0, 0, 0, 0, math.inf, 1.0, step_s=1.0, rollout_s=2.0)

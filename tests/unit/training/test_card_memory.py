@@ -9,8 +9,8 @@ import pytest
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.clock import Stopwatch
-from nemo_brorl.launcher.planner.hardware import configured_hardware
 from nemo_brorl.launcher.planner.plan import Plan, make_plan
+from nemo_brorl.launcher.planner.workload import configured_hardware
 from nemo_brorl.training.device_handover import DeviceHandover
 from tests.support.card import Card, CardEngine, CardPolicy, OutOfMemoryOnCardError
 
