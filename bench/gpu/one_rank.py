@@ -45,9 +45,9 @@ class OneRank:
     def learner(self, folder: Path, config: BroRLConfig) -> Iterator[Any]:
         """A model, gone from the device afterwards, whoever still has the object: two of the 1.5B shape are too much
         for one card."""
+        from nemo_brorl.policy.device import forget_compiled
         from nemo_brorl.policy.layout import layout_of
         from nemo_brorl.policy.learner import Learner
-        from nemo_brorl.policy.model.compiled import forget_compiled
 
         made = Learner(config, layout_of(config), folder, self.device)
         try:
@@ -68,14 +68,14 @@ def open_rank(setting: Setting) -> Iterator[OneRank]:
     device = open_device(on_gpu=not setting.is_tiny, num_threads=1)
     import torch.distributed as dist
 
-    from nemo_brorl.policy import process_groups
+    from nemo_brorl.policy import worker
     from nemo_brorl.policy.layout import ParallelLayout
 
-    process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
+    worker.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
     try:
         yield OneRank(setting, device)
     finally:
-        process_groups.close_groups()
+        worker.close_groups()
 
 
 def segment(prompt: np.ndarray, responses: Sequence[np.ndarray]) -> Any:

@@ -1,4 +1,11 @@
-"""The hardware of a rank: the one file that decides between NCCL on GPUs and Gloo on CPU cores."""
+"""The hardware of a rank: the one file that decides between NCCL on GPUs and Gloo on CPU cores.
+
+torch.compile as the policy uses it: for any number of tokens, as a whole, and never quietly uncompiled.
+
+What torch has compiled for too many kinds of input it runs as it stands, which for attention writes down every pair of
+tokens. With `fullgraph` that is an error, as is a part of a function that cannot be compiled; torch's switch for the
+whole process would also end runs in which one of Megatron's small functions does better uncompiled.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +13,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,3 +104,17 @@ def release_cache() -> None:
         torch.cuda.empty_cache()
     else:
         trim_heap()
+
+
+@cache
+def compiled(function: Any, **constants: Any) -> Any:
+    """A function compiled once for inputs of all sizes, with some arguments fixed: a number that could change would be
+    one more input of the kernel."""
+    fixed = partial(function, **constants) if constants else function
+    return torch.compile(fixed, dynamic=True, fullgraph=True)
+
+
+def forget_compiled() -> None:
+    """Start afresh: a process that makes one model after another would reach the limit of kinds of input."""
+    torch._dynamo.reset()
+    compiled.cache_clear()

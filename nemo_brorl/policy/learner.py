@@ -20,14 +20,14 @@ from nemo_brorl.policy.numerics.precision import fp8_off, param_dtype
 from nemo_brorl.policy.pipeline import score_rows
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
 from nemo_brorl.policy.state import saving
-from nemo_brorl.policy.state.background_save import BackgroundSave
 from nemo_brorl.policy.state.offload import Offload
 from nemo_brorl.policy.state.optimizer import clear_state
 from nemo_brorl.policy.state.rank_state import build_rank_state
+from nemo_brorl.policy.state.saving import BackgroundSave
 from nemo_brorl.policy.update import Update
-from nemo_brorl.policy.weights.bucket_plan import bucket_bytes
 from nemo_brorl.policy.weights.hf_folder import SHARD_BYTES, write_hf_folder
 from nemo_brorl.policy.weights.hf_weights import HfExport
+from nemo_brorl.policy.weights.weight_source import bucket_bytes
 from nemo_brorl.policy.weights.weight_stream import WeightSender, buckets, weight_manifest
 from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, UpdateReport, WeightBucket
 

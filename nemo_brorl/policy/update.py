@@ -21,8 +21,6 @@ from nemo_brorl.algorithm.losses import (
     find_loss,
     token_weights,
 )
-from nemo_brorl.policy.held_tokens import RowTokens, held_tokens
-from nemo_brorl.policy.measured_gain import MeasuredGain
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.model.moe import RouterReplay, take_replay_metrics
 from nemo_brorl.policy.numerics.fp8_check import Fp8Check
@@ -31,7 +29,7 @@ from nemo_brorl.policy.rank_progress import PROGRESS
 from nemo_brorl.policy.rows.packed_rows import Row, fetch_groups, segments_of
 from nemo_brorl.policy.state.optimizer import gather_weights, guarded_step
 from nemo_brorl.policy.state.rank_state import RankState
-from nemo_brorl.policy.token_sums import Metrics, TokenSums, of_all_ranks
+from nemo_brorl.policy.token_sums import MeasuredGain, Metrics, RowTokens, TokenSums, held_tokens, of_all_ranks
 from nemo_brorl.types import MicroBatch, UpdatePlan, UpdateReport
 
 MiniBatches = Sequence[Sequence[Row]]

@@ -31,20 +31,20 @@ def gpu_device() -> Iterator[Any]:
     from nemo_brorl.policy.device import open_device
 
     device = open_device(on_gpu=True, num_threads=1)
-    from nemo_brorl.policy import process_groups
+    from nemo_brorl.policy import worker
     from nemo_brorl.policy.layout import ParallelLayout
 
-    process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
+    worker.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
     yield device
-    process_groups.close_groups()
+    worker.close_groups()
 
 
 @pytest.fixture(scope="session")
 def new_gpu_learner(gpu_device: Any) -> Callable[[Path, BroRLConfig], Any]:
     """A function that makes the Learner of a model folder and a config on the GPU."""
+    from nemo_brorl.policy.device import forget_compiled
     from nemo_brorl.policy.layout import layout_of
     from nemo_brorl.policy.learner import Learner
-    from nemo_brorl.policy.model.compiled import forget_compiled
 
     def new(folder: Path, config: BroRLConfig) -> Learner:
         forget_compiled()  # variants of other models count against the limit of recompilations

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from nemo_brorl.policy.model.flash_kernel import Sequences
+from nemo_brorl.policy.model.attention_flash import Sequences
 
 
 class PlainKernel:

@@ -50,10 +50,9 @@ def rows_of_many_lengths() -> list[Any]:
     import numpy as np
     import torch
 
-    from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
-    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
+    from nemo_brorl.policy.model.attention import ROW_MULTIPLE
+    from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, RowSettings
     from nemo_brorl.policy.rows.row_builder import build_row
-    from nemo_brorl.policy.rows.row_layout import RowSettings
 
     settings = RowSettings(torch.device("cpu"), ROW_MULTIPLE, attention="flex")
     rows = []
@@ -85,7 +84,7 @@ def attend(with_gradient: bool) -> None:
     import torch
     from torch._subclasses import FakeTensorMode
 
-    from nemo_brorl.policy.model.attention_flex import attend_with_flex
+    from nemo_brorl.policy.model.attention import attend_with_flex
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     for packing in rows_of_many_lengths():

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nemo_brorl.policy.rows.row_layout import Block, Context, Packing, Span
+from nemo_brorl.policy.rows.packed_rows import Block, Context, Packing, Span
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default

@@ -12,25 +12,198 @@ stretches travel, and are put in order; the queries stay.
 
 Legend: T tokens of the row, t cut tokens of this rank, C = t · ranks rows of the context, H heads, K key-value heads,
 D head size.
+
+Block attention by torch's scaled-dot-product attention alone, on any device: one call per block, the keys of what
+its stretches see in front of their own.
+
+Legend: T tokens of the row, B stretches of a block, L their length, P keys in front, C rows of the context, H heads,
+K key-value heads, D head size.
+
+Attention over the whole row by one FlexAttention kernel (arXiv 2412.05496), which skips empty blocks of the mask.
+
+For GPUs: FlexAttention has no backward on CPU. Kernel and mask are compiled with dynamic shapes, and rows padded to a
+multiple of ROW_MULTIPLE tokens, so that rows of any length share what is compiled.
+
+Legend: T tokens of the row, S keys (context, then row), H heads, K key-value heads, D head size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.policy.cpu.attention import attend_on_cpu
+from nemo_brorl.policy.device import compiled
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.attention_flash import attend_with_flash
-from nemo_brorl.policy.model.attention_flex import attend_with_flex
-from nemo_brorl.policy.model.attention_sdpa import attend_by_blocks
 from nemo_brorl.policy.model.rotary import rotate
-from nemo_brorl.policy.rows.row_layout import Context, Packing
+from nemo_brorl.policy.rows.packed_rows import Block, Context, Packing, Sight, Span
+
+
+def attend_by_blocks(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    context: Context | None,
+    packing: Packing,
+    scale: float,
+) -> Tensor:
+    """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None where it is the row itself; [T,
+    H, D]."""
+    if context is None:
+        context = (key, value)
+    sizes = [block.num_tokens for block in packing.blocks]
+    # one split of each, whose backward is one concatenation
+    queries = query.split(sizes)
+    keys = key.split(sizes)
+    values = value.split(sizes)
+    outputs = []
+    for index, block in enumerate(packing.blocks):
+        own_query = _stretches(queries[index], block)
+        own_key = _stretches(keys[index], block)
+        own_value = _stretches(values[index], block)
+        output = _attend(block, own_query, own_key, own_value, context, packing, scale)
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)
+
+
+def _stretches(heads: Tensor, block: Block) -> Tensor:
+    """[B * L, H, D] to [B, H, L, D]."""
+    by_stretch = heads.unflatten(0, (block.num, block.length))
+    return by_stretch.transpose(1, 2)
+
+
+def _attend(
+    block: Block,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    context: Context,
+    packing: Packing,
+    scale: float,
+) -> Tensor:
+    """One block: [B, H, L, D]."""
+    is_grouped = query.size(1) != key.size(1)
+    attend = partial(F.scaled_dot_product_attention, scale=scale, enable_gqa=is_grouped)
+    if not block.sees:
+        return attend(query, key, value, is_causal=True)
+    context_key, context_value = context
+    seen_keys = [_span(context_key, span, block.num) for span in block.sees]
+    seen_values = [_span(context_value, span, block.num) for span in block.sees]
+    key = torch.cat([*seen_keys, key], dim=2)
+    value = torch.cat([*seen_values, value], dim=2)
+    num_before = key.size(2) - block.length
+    mask = _mask(packing, num_before, block.length, query.device)
+    return attend(query, key, value, attn_mask=mask)
+
+
+def _span(heads: Tensor, span: Span, num: int) -> Tensor:
+    """[C, K, D] to [B, K, P, D]."""
+    if span.stride == 0:
+        end = span.start + span.length
+        seen_by_all = heads[span.start : end].transpose(0, 1)
+        return seen_by_all.expand(num, -1, -1, -1)
+    end = span.start + num * span.stride
+    rows = heads[span.start : end]
+    by_stretch = rows.unflatten(0, (num, span.stride))
+    seen_by_each = by_stretch[:, : span.length]
+    return seen_by_each.transpose(1, 2)
+
+
+def _mask(
+    packing: Packing,
+    num_before: int,
+    length: int,
+    device: torch.device,
+) -> Tensor:
+    """[L, P + L] bool, True where a token may look: all that is in front, and its own past."""
+    key = (num_before, length)
+    if key not in packing.caches:
+        num_keys = num_before + length
+        allowed = torch.ones(length, num_keys, dtype=torch.bool, device=device)
+        packing.caches[key] = allowed.tril(num_before)
+    return packing.caches[key]
+
+
+ROW_MULTIPLE = 256  # tokens: two of FlexAttention's blocks, because a row of a single one is compiled apart
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def attend_with_flex(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    context: Context | None,
+    packing: Packing,
+    scale: float,
+) -> Tensor:
+    """query [T, H, D], key and value [T, K, D], context (key, value) [C, K, D] or None; [T, H, D]."""
+    if context is not None:
+        key = torch.cat([context[0], key])
+        value = torch.cat([context[1], value])
+    is_grouped = query.size(1) != key.size(1)
+    mask = block_mask(packing, query.device)
+    attend = _compiled(flex_attention, query.device, scale=scale, enable_gqa=is_grouped)
+    output = attend(_batched(query), _batched(key), _batched(value), block_mask=mask)
+    return output[0].transpose(0, 1)
+
+
+def _batched(heads: Tensor) -> Tensor:
+    """[T, H, D] to [1, H, T, D]."""
+    return heads.transpose(0, 1)[None]
+
+
+def block_mask(packing: Packing, device: torch.device) -> BlockMask:
+    """Built once per row, for all layers and passes."""
+    if "flex" not in packing.caches:
+        sight = packing.sight
+        assert sight is not None, "the row was built for FlexAttention"
+        create = _compiled(create_block_mask, device)
+        num_queries = len(sight.query_stretch)
+        num_keys = len(sight.key_stretch)
+        sees = mask_mod(sight)
+        packing.caches["flex"] = create(sees, None, None, num_queries, num_keys, device=str(device))
+    return packing.caches["flex"]
+
+
+def mask_mod(sight: Sight) -> MaskMod:
+    """Whether query `q` sees key `k`: its own stretch and what that stands on, up to itself."""
+    query_stretch = sight.query_stretch
+    query_position = sight.query_position
+    key_stretch = sight.key_stretch
+    key_last = sight.key_last
+    key_position = sight.key_position
+
+    def sees(
+        batch: Tensor,
+        head: Tensor,
+        q: Tensor,
+        k: Tensor,
+    ) -> Tensor:
+        is_after = key_stretch[k] <= query_stretch[q]
+        is_in_subtree = query_stretch[q] <= key_last[k]
+        is_past = key_position[k] <= query_position[q]
+        return is_after & is_in_subtree & is_past
+
+    return sees
+
+
+def _compiled(function: Any, device: torch.device, **constants: Any) -> Any:
+    """Compiled on GPU, where the mask would else be written down for all pairs of tokens; as it is on CPU, for tests of
+    the mask."""
+    if device.type == "cpu":
+        return partial(function, **constants)
+    return compiled(function, **constants)
+
 
 _BACKENDS = {"flash": attend_with_flash, "flex": attend_with_flex, "sdpa": attend_by_blocks}
 _LARGEST_FLASH_HEAD = 256

@@ -30,7 +30,7 @@ from nemo_brorl.core.model_shape import ModelShape, Rope
 from nemo_brorl.policy.cpu.rms_norm import RMSNorm
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.attention import PackedAttention
-from nemo_brorl.policy.model.log_probs import token_scores, vocab_slice
+from nemo_brorl.policy.model.log_probs import take_rows, token_scores, vocab_slice
 from nemo_brorl.policy.model.moe import (
     BalancedRouter,
     RouterReplay,
@@ -38,7 +38,6 @@ from nemo_brorl.policy.model.moe import (
     moe_settings,
     prepare_experts,
 )
-from nemo_brorl.policy.model.products import take_rows
 from nemo_brorl.policy.model.rotary import PackedRotary, inverse_frequencies
 from nemo_brorl.policy.numerics.precision import (
     follow_forwards,
@@ -46,7 +45,7 @@ from nemo_brorl.policy.numerics.precision import (
     sum_gradients_in_buffers,
     with_fp8_emulated,
 )
-from nemo_brorl.policy.rows.row_layout import Packing
+from nemo_brorl.policy.rows.packed_rows import Packing
 
 _RECOMPUTE: dict[str | None, dict[str, Any]] = {
     None: {},

@@ -15,8 +15,8 @@ from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEm
 from torch import Tensor
 
 from nemo_brorl.core.model_shape import Rope
-from nemo_brorl.policy.model.compiled import compiled
-from nemo_brorl.policy.rows.row_layout import Packing
+from nemo_brorl.policy.device import compiled
+from nemo_brorl.policy.rows.packed_rows import Packing
 
 
 def inverse_frequencies(rope: Rope, head_size: int) -> Tensor:

@@ -25,8 +25,16 @@ from megatron.core.transformer.transformer_block import TransformerBlock, Transf
 from torch import Tensor
 
 from nemo_brorl.config.schema import PolicyConfig
-from nemo_brorl.policy.numerics.fp8_recipes import Delayed, LinearRecipe, Operands, Phase, make_recipe
-from nemo_brorl.policy.numerics.quantise import AmaxHistory, Quantised, product
+from nemo_brorl.policy.numerics.fp8_recipes import (
+    AmaxHistory,
+    Delayed,
+    LinearRecipe,
+    Operands,
+    Phase,
+    Quantised,
+    make_recipe,
+    product,
+)
 
 
 class ChunkEmulation:

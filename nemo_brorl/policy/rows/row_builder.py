@@ -18,8 +18,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
-from nemo_brorl.policy.rows.row_layout import HIDDEN, Block, Packing, RowSettings, Sight, Span
+from nemo_brorl.policy.rows.packed_rows import (
+    HIDDEN,
+    Block,
+    PackedSegment,
+    Packing,
+    Response,
+    Row,
+    RowSettings,
+    Sight,
+    Span,
+)
 from nemo_brorl.policy.rows.stretches import Stretch, choose_owners, routes_of_row, runs_of_equals, stretches_of
 from nemo_brorl.types import Float32, Int32, Int64
 

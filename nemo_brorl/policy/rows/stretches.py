@@ -15,8 +15,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from nemo_brorl.algorithm.packing import DEEPEST
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
-from nemo_brorl.policy.rows.row_layout import Span
+from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Span
 from nemo_brorl.types import (
     NO_ROUTE,
     Int32,

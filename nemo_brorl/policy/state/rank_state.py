@@ -25,14 +25,12 @@ from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.policy.device import Device, host_like, wait_for_copies
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.model.attention import choose_attention
-from nemo_brorl.policy.model.attention_flex import ROW_MULTIPLE
-from nemo_brorl.policy.model.flash_kernel import use_newest_kernel
+from nemo_brorl.policy.model.attention import ROW_MULTIPLE, choose_attention
+from nemo_brorl.policy.model.attention_flash import use_newest_kernel
 from nemo_brorl.policy.model.model import PolicyModel, build_model
 from nemo_brorl.policy.numerics.precision import row_multiple
-from nemo_brorl.policy.rows.packed_rows import PackedSegment, Row
+from nemo_brorl.policy.rows.packed_rows import PackedSegment, Row, RowSettings
 from nemo_brorl.policy.rows.row_builder import build_row
-from nemo_brorl.policy.rows.row_layout import RowSettings
 from nemo_brorl.policy.state.optimizer import build_optimizer, wrap_model
 from nemo_brorl.policy.weights.hf_weights import load_hf
 

@@ -1,19 +1,57 @@
 """The driver's side of the weight stream: rank 0's buckets as they come, every wait bounded, a rank that stops
-named."""
+named.
+
+Cut of the weight stream into buckets: every rank and the driver cut alike, from names and sizes alone. No torch.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import ray
 
 from nemo_brorl.config.derived import weight_transport
-from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.config.schema import BroRLConfig, GenerationConfig
 from nemo_brorl.core.errors import WeightSyncError
-from nemo_brorl.policy.weights.bucket_plan import bucket_bytes, bucket_sizes
 from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
+
+Item = TypeVar("Item")
+
+
+def bucket_bytes(config: GenerationConfig) -> int:
+    """The size no bucket exceeds, unless one tensor alone does."""
+    return int(config.weight_bucket_mib * 2**20)
+
+
+def cut(
+    items: Iterable[Item],
+    num_bytes: Callable[[Item], int],
+    limit: int,
+) -> Iterator[list[Item]]:
+    """Consecutive items of at most `limit` bytes together, or one that is larger alone."""
+    held: list[Item] = []
+    held_bytes = 0
+    for item in items:
+        size = num_bytes(item)
+        if held and held_bytes + size > limit:
+            yield held
+            held = []
+            held_bytes = 0
+        held.append(item)
+        held_bytes += size
+    if held:
+        yield held
+
+
+def bucket_sizes(manifest: Sequence[TensorInfo], limit: int) -> list[int]:
+    """Bytes of every bucket that this manifest is sent in."""
+    sizes = []
+    for bucket in cut(manifest, lambda info: info.num_bytes, limit):
+        sizes.append(sum(info.num_bytes for info in bucket))
+    return sizes
+
 
 # Of rank 0's stream: it makes the next message only when the one before is taken, so few buckets are alive at once.
 _MESSAGES_AHEAD = 1

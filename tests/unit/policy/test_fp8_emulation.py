@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from nemo_brorl.policy.numerics.fp8_emulation import ChunkEmulation
-from nemo_brorl.policy.numerics.fp8_recipes import Phase, make_recipe
-from nemo_brorl.policy.numerics.quantise import E4M3, E5M2, TILE, Fp8Format, per_tile
+from nemo_brorl.policy.numerics.fp8_recipes import E4M3, E5M2, TILE, Fp8Format, Phase, make_recipe, per_tile
 from tests.support.fp8_ranks import emulated_linear
 from tests.support.model_factory import make_config
 from tests.support.policy_ranks import run_ranks

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from nemo_brorl.policy.model import log_probs
-from nemo_brorl.policy.model.log_probs import TokenScores, token_scores, vocab_slice
-from nemo_brorl.policy.model.products import take_rows
+from nemo_brorl.policy.model.log_probs import TokenScores, take_rows, token_scores, vocab_slice
 from tests.support.model_factory import make_config
 from tests.support.policy_ranks import run_ranks, score_a_vocab_slice
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.weights.hf_layout import unpack
+from nemo_brorl.policy.weights.hf_weights import unpack
 from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
 
 TOKENS = np.random.default_rng(2).integers(0, VOCAB_SIZE, 20).astype(np.int32)

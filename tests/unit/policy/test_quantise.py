@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nemo_brorl.policy.numerics.quantise import (
+from nemo_brorl.policy.numerics.fp8_recipes import (
     E4M3,
     E5M2,
     AmaxHistory,

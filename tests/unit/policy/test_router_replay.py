@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedSegment, Response, Row
+from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedSegment, Response, Row, RowSettings
 from nemo_brorl.policy.rows.row_builder import build_row
-from nemo_brorl.policy.rows.row_layout import RowSettings
 from nemo_brorl.types import NO_ROUTE, ChunkArrays
 from tests.support.model_factory import make_config, make_model, make_plan
 

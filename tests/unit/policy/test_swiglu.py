@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nemo_brorl.policy.cpu import swiglu
-from nemo_brorl.policy.cpu.swiglu import SwiGLU
+from nemo_brorl.policy.cpu import megatron
+from nemo_brorl.policy.cpu.megatron import SwiGLU
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -15,7 +15,7 @@ from nemo_brorl.policy.cpu.swiglu import SwiGLU
 def test_value_and_gradient_are_those_of_torch(
     dtype: torch.dtype, num_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(swiglu, "_TILE", 10)  # two rows
+    monkeypatch.setattr(megatron, "_TILE", 10)  # two rows
     generator = torch.Generator().manual_seed(0)
     own = torch.randn(num_rows, 10, generator=generator).to(dtype).requires_grad_()
     theirs = own.detach().clone().requires_grad_()
