@@ -28,7 +28,7 @@ import ray
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.rollouts.requests import requests_for
+from nemo_brorl.rollouts.ledger import requests_for
 from nemo_brorl.types import Prompt, Sampling
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=32)

@@ -30,7 +30,7 @@ from bench.cluster_model.workload import HEAVY, LengthLaw, draw, recorded_law
 from bench.figures.cluster import draw_scaling
 from nemo_brorl.core.console import format_table
 from nemo_brorl.core.metric_sinks import read_metrics
-from nemo_brorl.rollouts.requests import fitting_chunk_size
+from nemo_brorl.rollouts.ledger import fitting_chunk_size
 
 OURS = "ours"
 NUM_PER_PROMPT = 512

@@ -33,7 +33,7 @@ from nemo_brorl.core.errors import CheckpointError, ModelError
 from nemo_brorl.core.files import append_whole, naming
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
+from nemo_brorl.rollouts.group_size.waves import Draw
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.tasks.verifiers.payload import reference_text
 from nemo_brorl.types import SUCCESS_REWARD, Int64, Prompt, ScoredGroup

@@ -37,12 +37,10 @@ from enum import Enum
 
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.rollouts.carry_over import CarryOver
-from nemo_brorl.rollouts.cut_metrics import cut_metrics
 from nemo_brorl.rollouts.dynamic_sampling import POSTPONED, judge
 from nemo_brorl.rollouts.group_size.waves import make_allocation
-from nemo_brorl.rollouts.ledger import OpenGroup, check_version
-from nemo_brorl.rollouts.metrics import generation_metrics, group_metrics
-from nemo_brorl.rollouts.requests import fitting_chunk_size
+from nemo_brorl.rollouts.ledger import OpenGroup, check_version, fitting_chunk_size
+from nemo_brorl.rollouts.metrics import cut_metrics, generation_metrics, group_metrics
 from nemo_brorl.rollouts.sampler import TURN_S
 from nemo_brorl.rollouts.schedule import Stage
 from nemo_brorl.types import FilledBatch, Withdrawn

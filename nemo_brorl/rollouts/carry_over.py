@@ -19,16 +19,14 @@ import numpy as np
 from nemo_brorl.config.schema import DynamicSamplingConfig, RewardStageConfig, RolloutsConfig
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.ports import PromptSource
-from nemo_brorl.rollouts.coverage import CoverageWatch
 from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling, judge
-from nemo_brorl.rollouts.group_size.allocation import Spent, outcomes
-from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
+from nemo_brorl.rollouts.group_size.success_posterior import Spent, SuccessPosterior, outcomes
 from nemo_brorl.rollouts.ledger import OpenGroup
+from nemo_brorl.rollouts.metrics import CoverageWatch
 from nemo_brorl.rollouts.prompt_pool import PromptPool
 from nemo_brorl.rollouts.replay_cache import ReplayCache
-from nemo_brorl.rollouts.reward_stages import RewardStages
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.rollouts.schedule import Stage
+from nemo_brorl.rollouts.schedule import RewardStages, Stage
 from nemo_brorl.types import Prompt, Sampling, ScoredChunk, ScoredGroup
 
 

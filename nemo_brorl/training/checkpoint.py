@@ -33,7 +33,7 @@ from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.object_store import fetch_or_none
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.carry_over import CarriedGroups
-from nemo_brorl.rollouts.group_size.wave_weights import Draw
+from nemo_brorl.rollouts.group_size.waves import Draw
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.training.checkpoint_files import check_sums, is_complete, load_carriers, save_carriers, write_marker
 from nemo_brorl.types import ScoredChunk

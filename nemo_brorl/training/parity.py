@@ -21,7 +21,7 @@ from nemo_brorl.core.errors import ParityError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.object_store import fetch, store
 from nemo_brorl.ports import Generator, Policy
-from nemo_brorl.rollouts.requests import requests_for
+from nemo_brorl.rollouts.ledger import requests_for
 from nemo_brorl.tasks.scoring.response_arrays import with_observations
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.types import Bool, Float32, PartialRollouts, Prompt, RolloutChunk, RolloutRequest, Sampling

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nemo_brorl.rollouts.group_size.allocation import Spent, allocation_metrics, relative_weights
+from nemo_brorl.rollouts.group_size.success_posterior import Spent, allocation_metrics, relative_weights
 from nemo_brorl.types import Wave
 from tests.support.fakes import make_group
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nemo_brorl.config.schema import CoverageConfig
-from nemo_brorl.rollouts.coverage import CoverageWatch, coverage_metrics
+from nemo_brorl.rollouts.metrics import CoverageWatch, coverage_metrics
 from nemo_brorl.types import ScoredGroup, Wave
 from tests.support.fakes import make_group
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from nemo_brorl.rollouts.cut_metrics import cut_metrics, straggler_bias
 from nemo_brorl.rollouts.ledger import OpenGroup
+from nemo_brorl.rollouts.metrics import cut_metrics, straggler_bias
 from nemo_brorl.types import PartialRollouts, RolloutRequest
 from tests.support.fakes import SAMPLING, make_chunk, make_prompt, score_chunk
 

@@ -11,8 +11,8 @@ import pytest
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.schema import BroRLConfig, PoolConfig, PosteriorConfig
 from nemo_brorl.core.errors import StarvationError
-from nemo_brorl.rollouts.coverage import coverage_metrics
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
+from nemo_brorl.rollouts.metrics import coverage_metrics
 from nemo_brorl.rollouts.prompt_pool import PromptPool
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import Prompt

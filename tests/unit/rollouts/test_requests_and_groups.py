@@ -1,7 +1,6 @@
 """Groups are cut into requests and put together again whatever the order."""
 
-from nemo_brorl.rollouts.ledger import close_group
-from nemo_brorl.rollouts.requests import group_seed, requests_for
+from nemo_brorl.rollouts.ledger import close_group, group_seed, requests_for
 from tests.support.fakes import SAMPLING, FakeGenerator, FakeVerifier, make_prompt
 
 

@@ -10,7 +10,7 @@ import pytest
 from nemo_brorl.commands.wiring import verifiers_of
 from nemo_brorl.config.schema import RewardsConfig, RewardStageConfig, SecondOpinionConfig
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.rollouts.reward_stages import RewardStages
+from nemo_brorl.rollouts.schedule import RewardStages
 from nemo_brorl.types import ScoredGroup
 from tests.support.fakes import make_group, make_prompt
 from tests.support.loop import fake, make_trainer, small_config
