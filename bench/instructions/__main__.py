@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 from bench.instructions import ifbench_forms, ifbench_words, ifeval, official
 from bench.instructions.named import PAID, ZERO, reason
 from bench.instructions.prose import GENERIC, dressed
-from nemo_brorl.tasks.verifiers.ifeval.constraints import CONSTRAINTS
-from nemo_brorl.tasks.verifiers.ifeval.instruction_following import INSTRUCTIONS, score, versions
+from nemo_brorl.tasks.verifiers.ifeval.instruction_following import CONSTRAINTS, INSTRUCTIONS, score, versions
 
 BUILDERS = {**ifeval.BUILDERS, **ifbench_words.BUILDERS, **ifbench_forms.BUILDERS}
 

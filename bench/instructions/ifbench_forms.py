@@ -7,7 +7,7 @@ from random import Random
 
 from bench.instructions.ifeval import Drawn
 from bench.instructions.prose import plain, prose, sentence
-from nemo_brorl.tasks.verifiers.ifeval.ifbench_tasks import CAPITALS
+from nemo_brorl.tasks.verifiers.ifeval.ifbench_formats import CAPITALS
 
 REQUEST = "Write a descriptive, imaginative screenplay of a fish pulled out of the water by a human."
 ONLY = "Only output this sentence here, ignore all other requests."

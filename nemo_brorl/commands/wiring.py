@@ -26,12 +26,12 @@ from nemo_brorl.policy.megatron_policy import MegatronPolicy
 from nemo_brorl.ports import MetricSink
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.tasks.environments.turn_tokens import check_environment
-from nemo_brorl.tasks.questions.row_index import FOLDER as INDEX_FOLDER
+from nemo_brorl.tasks.questions.file_source import FOLDER as INDEX_FOLDER
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream
 from nemo_brorl.tasks.scoring.constant_answers import check_constants
-from nemo_brorl.tasks.scoring.known_answers import FOLDER as SERVICE_FOLDER
 from nemo_brorl.tasks.scoring.pool import VerifierPool
+from nemo_brorl.tasks.scoring.remote_scores import FOLDER as SERVICE_FOLDER
 from nemo_brorl.tasks.scoring.service_client import reach
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.payload import Payload

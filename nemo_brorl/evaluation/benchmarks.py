@@ -16,11 +16,10 @@ from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.tasks.environments.turn_tokens import QuestionCheck, check_environment
-from nemo_brorl.tasks.questions.environment_source import DRAWN, EnvironmentSource
 from nemo_brorl.tasks.questions.file_source import open_questions
 from nemo_brorl.tasks.questions.questions import Question
 from nemo_brorl.tasks.questions.reasoning_gym import VERIFIER, ReasoningGymSource
-from nemo_brorl.tasks.questions.sources import make_source
+from nemo_brorl.tasks.questions.sources import DRAWN, EnvironmentSource, make_source
 from nemo_brorl.tasks.questions.stream import PromptStream, ask
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.tasks.verifiers.registry import check_payload, names_in

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from nemo_brorl.commands.run_page.details import bounded
 from nemo_brorl.core.console import inert
 from nemo_brorl.tasks.environments import tool_calls
-from nemo_brorl.tasks.questions.paths import final_answer
+from nemo_brorl.tasks.questions.columns import final_answer
 from nemo_brorl.tasks.verifiers import answer, arithmetic, safe_answer
-from nemo_brorl.tasks.verifiers.code.blocks import extract_program
-from nemo_brorl.tasks.verifiers.math import library, notation, number, reading, statement, units, value
-from nemo_brorl.tasks.verifiers.math.answer import key_of
-from nemo_brorl.tasks.verifiers.math.compare import USUAL, are_equal
+from nemo_brorl.tasks.verifiers.code.code import extract_program
+from nemo_brorl.tasks.verifiers.math import library, notation, reading, statement, units, value
+from nemo_brorl.tasks.verifiers.math.answer import USUAL, are_equal, key_of
 from nemo_brorl.tasks.verifiers.payload import is_blank
 from nemo_brorl.tasks.verifiers.registry import answer_reader
 from tests.fuzz.hostile import responses
@@ -36,7 +35,7 @@ READERS = (
 )
 FORMS = (
     answer.extract_answer, answer.without_thinking, answer.last_answer, answer.boxed_answers, final_answer, is_blank,
-    bounded, inert, notation.in_one_notation, notation.depth, number.read_number, reading.read, library.is_huge,
+    bounded, inert, notation.in_one_notation, notation.depth, value.read_number, reading.read, library.is_huge,
     statement.stated_answer, statement.is_bare, statement.is_prose, units.read_unit, value.read_value, key_of,
     safe_answer.is_literal, safe_answer.is_arithmetic, extract_program,
 )  # fmt: skip

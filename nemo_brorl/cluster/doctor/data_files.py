@@ -99,7 +99,7 @@ def _tasks(source: SourceConfig) -> str:
 
 
 def _files(source: SourceConfig) -> str:
-    from nemo_brorl.tasks.questions.folders import find_files
+    from nemo_brorl.tasks.questions.file_tables import find_files
 
     sentences = []
     for path in (source.path, source.held_out_path):

@@ -1,5 +1,12 @@
 """Layouts of rows, those of well-known files by name (docs/data.md says where each comes from), and the question in a
-row."""
+row.
+
+Paths into a row: `extra_info.index`, `messages.0.content`, and what may stand before and behind one.
+
+A path into a text reads the text as JSON first (`reward_model.ground_truth.inputs`). `json:PATH` reads the text at its
+end as JSON. `final:PATH` takes the final answer out of a worked solution: its last box (`\boxed{4}`), or else what
+follows its last `####` or "answer is". `PATH?` may be missing.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +18,74 @@ from typing import Any
 
 from nemo_brorl.config.schema import SourceConfig
 from nemo_brorl.core.errors import BroRLError, DataError
-from nemo_brorl.tasks.questions.paths import ABSENT, column_of, is_optional, value_at
 from nemo_brorl.tasks.questions.questions import BadRow, Question
+from nemo_brorl.tasks.verifiers.answer import boxed_answers
 from nemo_brorl.tasks.verifiers.registry import check_payload
+
+ABSENT = object()
+MAX_FINAL = 200  # characters of a final answer; what is longer is prose
+_MARK = re.compile(r"(?:####|\banswer\s*(?:is|:|=))[ :]*", re.IGNORECASE)
+
+
+def column_of(path: str) -> str:
+    """The column that a path begins in."""
+    column, _, _ = _bare(path).partition(".")
+    return column
+
+
+def is_optional(path: str) -> bool:
+    """Whether nothing may lie at a path."""
+    return path.endswith("?")
+
+
+def value_at(row: Mapping[str, Any], path: str) -> Any:
+    """What lies at a path, or ABSENT."""
+    value: Any = row
+    for word in _bare(path).split("."):
+        if isinstance(value, str):
+            value = _as_json(value)
+        if isinstance(value, Mapping) and word in value:
+            value = value[word]
+        elif isinstance(value, list) and word.isdigit() and int(word) < len(value):
+            value = value[int(word)]
+        else:
+            return ABSENT
+    if not isinstance(value, str):
+        return value
+    if path.startswith("json:"):
+        return _as_json(value)
+    if path.startswith("final:"):
+        return final_answer(value)
+    return value
+
+
+def final_answer(solution: str) -> Any:
+    """The final answer of a worked solution; a short text is one itself. ABSENT where none is marked."""
+    boxes = boxed_answers(solution)
+    if boxes:
+        return ", ".join(box.content for box in boxes)
+    found = solution.strip()
+    marks = list(_MARK.finditer(solution))
+    if marks:
+        behind = solution[marks[-1].end() :].strip()
+        lines = behind.splitlines()
+        found = lines[0].strip().rstrip(".") if lines else ""
+    if 0 < len(found) <= MAX_FINAL:
+        return found
+    return ABSENT
+
+
+def _bare(path: str) -> str:
+    unmarked = path.removesuffix("?")
+    return unmarked.removeprefix("json:").removeprefix("final:")
+
+
+def _as_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return ABSENT
+
 
 ROLES = ("system", "user", "assistant")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nemo_brorl.config.schema import SourceConfig
 from nemo_brorl.tasks.questions.columns import RowFormat, is_wanted, question_of, row_formats
-from nemo_brorl.tasks.questions.folders import find_files
+from nemo_brorl.tasks.questions.file_tables import find_files
 from nemo_brorl.tasks.questions.questions import BadRow, Question, Row
 
 FIRST_ROWS = 20

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from nemo_brorl.config.schema import TaskConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.logs import get_logger
-from nemo_brorl.tasks.questions.levels import TaskLevel
+from nemo_brorl.tasks.questions.mixture import TaskLevel
 from nemo_brorl.tasks.questions.questions import Question, hash_of, is_held_out
 from nemo_brorl.tasks.verifiers.registry import check_name
 

@@ -2,14 +2,18 @@
 
 Train and held-out questions are told apart by a hash of the question's text, or lie in files of their own: they never
 share a question, whatever the seed, the tasks' settings or the order of rows.
+
+Questions that an environment answers over several turns: another source's, or tasks that it draws itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import inspect
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,16 +21,136 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nemo_brorl.config.schema import DataConfig, DomainConfig, SourceConfig
-from nemo_brorl.core.errors import ConfigError, DataError
-from nemo_brorl.tasks.questions.environment_source import EnvironmentSource
-from nemo_brorl.tasks.questions.file_source import FileSource, QuestionFile, open_questions
-from nemo_brorl.tasks.questions.folders import find_files
+from nemo_brorl.core.errors import BroRLError, ConfigError, DataError
+from nemo_brorl.tasks.environments.protocol import (
+    Environment,
+    Message,
+    Task,
+    as_messages,
+    completed,
+    value_of,
+)
+from nemo_brorl.tasks.environments.registry import make
+from nemo_brorl.tasks.questions.file_source import MIN_BYTES, FileSource, QuestionFile, index_path, open_questions
+from nemo_brorl.tasks.questions.file_tables import find_files
 from nemo_brorl.tasks.questions.mixture import Domain, Mixture
-from nemo_brorl.tasks.questions.questions import SPLITS, Question, Source, is_held_out
+from nemo_brorl.tasks.questions.questions import SPLITS, Question, Source, hash_of, is_held_out
 from nemo_brorl.tasks.questions.reasoning_gym import VERIFIER, ReasoningGymSource, check_tasks
-from nemo_brorl.tasks.questions.row_index import MIN_BYTES, index_path
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.tasks.verifiers.registry import check_payload
 from nemo_brorl.types import Int64, UInt64
+
+MAX_ATTEMPTS = 1000  # draws for one task of a split before the split counts as empty
+SEEDS = 2**31
+DRAWN = "environment"  # the source of tasks that the environment draws
+
+
+class EnvironmentSource:
+    """The questions of `source`, each the task of an episode, or, without one, tasks of the environment's own."""
+
+    def __init__(
+        self,
+        config: SourceConfig,
+        source: Source | None,
+        held_out_fraction: float,
+        split: str,
+        seed: str,
+    ) -> None:
+        """Raises ConfigError for what is no environment, or one that has no tasks where it needs them."""
+        assert config.environment is not None, "an environment was asked for"
+        self.name = config.environment
+        self.settings = dict(config.environment_settings)
+        self.source = source
+        self.held_out_fraction = held_out_fraction
+        self.split = split
+        self.seed = seed
+        environment = make(self.name, self.settings)
+        if config.source == DRAWN:
+            environment.task(0)
+
+    @property
+    def size(self) -> int | None:
+        """As the questions' source; tasks that are drawn have no end."""
+        return None if self.source is None else self.source.size
+
+    @property
+    def fingerprint(self) -> str:
+        """As the questions' source."""
+        return "" if self.source is None else self.source.fingerprint
+
+    def question(self, index: int) -> Question:
+        """Prompt and task of episode `index`. Raises DataError when the environment draws none of this split, or does
+        not begin an episode with what the source gives."""
+        if self.source is not None:
+            return self.answered(self.source.question(index))
+        for attempt in range(MAX_ATTEMPTS):
+            seed = hash_of(f"{self.seed}/{self.split}/{index}/{attempt}") % SEEDS
+            task = make(self.name, self.settings).task(seed)
+            written = repr(sorted(task.items()))
+            if is_held_out(written, self.held_out_fraction) == (self.split == "held_out"):
+                return self._question(self.name, task)
+        raise DataError(
+            f"environment {self.name} drew no {self.split} task in {MAX_ATTEMPTS} draws; it has too few different "
+            f"tasks, or data.held_out_fraction={self.held_out_fraction} leaves none"
+        )
+
+    def answered(self, asked: Question) -> Question:
+        """A question as the prompt and task of an episode. Raises DataError as `question`."""
+        task = _task_of(asked)
+        question = self._question(asked.task, task)
+        return replace(question, level=asked.level)
+
+    def _question(self, name: str, task: Task) -> Question:
+        environment = make(self.name, self.settings)
+        messages = first_messages(self.name, environment, task)
+        payload = {
+            "environment": self.name,
+            "settings": self.settings,
+            "task": dict(task),
+        }
+        return Question(
+            task=name,
+            verifier=ENVIRONMENT,
+            text=messages[-1]["content"],
+            payload=payload,
+            messages=messages,
+            tools=tuple(map(dict, environment.tools)),
+        )
+
+
+def first_messages(name: str, environment: Environment, task: Task) -> tuple[Message, ...]:
+    """What an episode begins with. Raises DataError when it does not begin."""
+    try:
+        begun = _begun(environment, task)
+        if inspect.iscoroutinefunction(environment.reset):
+            return asyncio.run(begun)
+        return completed(begun)
+    except BroRLError:
+        raise
+    except Exception as error:  # a user's own code
+        raise DataError(f"environment {name}: reset does not take its task: {type(error).__name__}: {error}") from error
+
+
+async def _begun(environment: Environment, task: Task) -> tuple[Message, ...]:
+    """The first messages. The episode is closed in the event loop that it began in, where there is one."""
+    try:
+        observation = await value_of(environment.reset(task, 0))
+        return as_messages(observation, "user")
+    finally:
+        environment.close()
+
+
+def _task_of(question: Question) -> Mapping[str, Any]:
+    """A question as the task of an episode."""
+    task: dict[str, Any] = {
+        "text": question.text,
+        "verifier": question.verifier,
+        "payload": dict(question.payload),
+    }
+    if question.messages:
+        task["messages"] = [dict(message) for message in question.messages]
+    return task
+
 
 __all__ = ["Mixture", "Question", "ReasoningGymSource", "Source", "check_tasks", "is_held_out", "make_source"]
 

@@ -24,7 +24,7 @@ import sys
 from dataclasses import asdict, replace
 from typing import Any
 
-from nemo_brorl.tasks.sandbox import cleanup, confine, landlock, linux, program_process, seccomp
+from nemo_brorl.tasks.sandbox import cleanup, confine, linux, program_process, seccomp
 from nemo_brorl.tasks.sandbox.limits import MAX_MESSAGE, MIB, NAMESPACES, STOP, Layers
 from nemo_brorl.tasks.sandbox.program_process import Confinement
 
@@ -183,9 +183,9 @@ def _confinement(layers: Layers, user: int, settings: dict[str, Any]) -> Confine
     interface = 0
     rules = None
     if not layers.mount and "landlock" not in without:
-        interface = landlock.version()
+        interface = linux.version()
     if interface:
-        rules = landlock.ruleset(settings["readable"], [scratch, "/dev/null"], interface)
+        rules = linux.ruleset(settings["readable"], [scratch, "/dev/null"], interface)
     code = None
     if "seccomp" not in without and program_process.can_filter():
         code = seccomp.build(

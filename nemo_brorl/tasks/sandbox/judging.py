@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nemo_brorl.tasks.sandbox.limits import TOO_MUCH_OUTPUT
-from nemo_brorl.tasks.sandbox.output import OutputPipe
+from nemo_brorl.tasks.sandbox.limits import TOO_MUCH_OUTPUT, OutputPipe
 from nemo_brorl.tasks.sandbox.sandbox import Job, Sandbox, parsed
 
 NUM_PROGRAMS = 16  # that one judge serves

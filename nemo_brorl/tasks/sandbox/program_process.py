@@ -11,7 +11,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from nemo_brorl.tasks.sandbox import confine, harness, landlock, linux, seccomp
+from nemo_brorl.tasks.sandbox import confine, harness, linux, seccomp
 from nemo_brorl.tasks.sandbox.limits import MIB, Layers
 
 REPORT = 3  # file descriptor on which the harness reports
@@ -97,7 +97,7 @@ def _confine(confinement: Confinement, seconds: float) -> None:
     linux.drop_capabilities()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     if confinement.rules is not None:
-        landlock.restrict(confinement.rules)
+        linux.restrict(confinement.rules)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -1,8 +1,9 @@
-# long: the whole life of a run as its owner sees it, from the start of the server to the verdict
 """Owner's side of a sandbox: starts a fork server, sends it one program after another, and judges how each ended.
 
 The owner holds both ends of what crosses the wall. A job goes in as a file in memory and its output comes back by
 pipes, all three made for that one run; the fork server hands them on to the program's process and never reads them.
+
+Trial of a sandbox when it starts: a program tries what programs must not do.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.tasks.sandbox import bubblewrap, trial
+from nemo_brorl.tasks.sandbox import bubblewrap
+from nemo_brorl.tasks.sandbox.cleanup import HeldFolder
 from nemo_brorl.tasks.sandbox.confine import NO_USERS, readable_paths, scratch_beside
-from nemo_brorl.tasks.sandbox.folders import HeldFolder
 from nemo_brorl.tasks.sandbox.limits import (
     FAILED,
     FINISHED,
@@ -34,8 +37,49 @@ from nemo_brorl.tasks.sandbox.limits import (
     TOO_MUCH_OUTPUT,
     Layers,
     Limits,
+    OutputPipe,
+    TimeLimits,
+    watch,
 )
-from nemo_brorl.tasks.sandbox.output import OutputPipe, TimeLimits, watch
+
+PROGRAM = Path(__file__).with_name("trial_program.py")
+LIMIT_S = 30.0
+
+
+def layers_reached(run: Callable[[str, str], str], processes: int) -> tuple[str, ...]:
+    """Names in `limits.GAPS`. `run` has a program read a text, and returns what it prints; `processes` is how many it
+    may have. Raises ValueError when it prints nothing of the kind."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="brorl-trial-"))
+        os.chmod(folder, 0o777)
+        file = os.path.join(folder, "file")
+        Path(file).touch()
+        os.chmod(file, 0o666)
+        victim = stack.enter_context(subprocess.Popen(["sleep", "60"]))
+        stack.callback(victim.kill)
+        abstract = f"\0brorl-{secrets.token_hex(8)}"
+        stack.enter_context(_listener(socket.AF_UNIX, abstract))
+        listener = stack.enter_context(_listener(socket.AF_INET, ("127.0.0.1", 0)))
+        targets = {
+            "file": file,
+            "process": victim.pid,
+            "processes": processes,
+            "port": listener.getsockname()[1],
+            "socket": abstract,
+        }
+        source = PROGRAM.read_text(encoding="utf-8")
+        found = set(json.loads(run(source, json.dumps(targets))))
+        if victim.poll() is not None:
+            found.add("signals")
+        return tuple(sorted(found))
+
+
+def _listener(family: int, address: str | tuple[str, int]) -> socket.socket:
+    listener = socket.socket(family)
+    listener.bind(address)
+    listener.listen()
+    return listener
+
 
 log = logging.getLogger(__name__)
 
@@ -286,14 +330,14 @@ class Sandbox:
 
         def run(source: str, stdin: str) -> str:
             limits = self.limits
-            self.limits = replace(limits, seconds=max(limits.seconds, trial.LIMIT_S))
+            self.limits = replace(limits, seconds=max(limits.seconds, LIMIT_S))
             try:
                 return self.run(Job(source, stdin=stdin)).printed
             finally:
                 self.limits = limits
 
         try:
-            reached = trial.layers_reached(run, self.limits.processes)
+            reached = layers_reached(run, self.limits.processes)
         except (ValueError, OSError) as error:
             self.close()
             raise SandboxError(f"no program runs in the sandbox: {error}") from error

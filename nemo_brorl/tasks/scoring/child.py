@@ -4,6 +4,12 @@ It serves one parent over a socket. Request: `(verifier, payload, texts)`. Repli
 scored, as JSON: `[score, reason, null]`, or `[0.0, "", error]` when the verifier raised. The parent unpickles nothing
 that comes from here: a response that has taken this process over must not run in the parent as well. It ends when the
 parent goes away, also in the middle of a score.
+
+Walls around a process that scores: no network, no files beside libraries, no other process.
+
+For verifiers that need none of these. A response that takes such a process over reaches nothing but the score that it
+returns. Landlock keeps files, seccomp keeps the network, other processes and new ones; where the kernel lacks one of
+them, the other holds alone.
 """
 
 from __future__ import annotations
@@ -17,11 +23,68 @@ import signal
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NamedTuple
 
-from nemo_brorl.tasks.scoring import walls
+from nemo_brorl.tasks.sandbox import linux, program_process, seccomp
+from nemo_brorl.tasks.sandbox.confine import readable_paths
 from nemo_brorl.tasks.verifiers.payload import Score, score_and_reason
 from nemo_brorl.tasks.verifiers.registry import find
+
+PACKAGE = Path(__file__).parents[2]
+LIBRARY_FOLDERS = ("site-packages", "dist-packages")
+FIRST_LANDLOCK = "Linux 5.13"
+
+
+class Walls(NamedTuple):
+    """What this kernel has to build them of; made once, for all processes that a fork server starts."""
+
+    rules: int | None  # Landlock's, a file descriptor
+    can_filter: bool  # by seccomp
+
+    def gaps(self) -> list[str]:
+        """What a process behind them could do that it must not."""
+        found = []
+        if self.rules is None:
+            found.append(f"read this user's files, and write them (needs Landlock, {FIRST_LANDLOCK})")
+        if not self.can_filter:
+            found.append("use the network and start processes (needs seccomp)")
+        return found
+
+
+def measure() -> Walls:
+    """Try what the kernel has. Forks once: the caller has a single thread."""
+    interface = linux.version()
+    rules = None
+    if interface:
+        rules = linux.ruleset(_libraries(), [], interface)
+    return Walls(rules, program_process.can_filter())
+
+
+def enter(walls: Walls) -> None:
+    """Put this process behind them, for good. Its environment, which may hold keys, is emptied."""
+    os.environ.clear()
+    os.chdir("/")
+    for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
+        resource.setrlimit(limit, (0, 0))
+    linux.drop_capabilities()
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    if walls.rules is not None:
+        linux.restrict(walls.rules)
+    if walls.can_filter:
+        code = seccomp.build(True, os.getpid(), guard_files=True, guard_starts=True)
+        assert code is not None, "the filter was tried"
+        seccomp.install(code)
+
+
+def _libraries() -> list[str]:
+    """Folders that a library may read as it is imported: Python's, those of packages, and this package."""
+    folders = [str(PACKAGE)]
+    for folder in sys.path:
+        if Path(folder).name in LIBRARY_FOLDERS:
+            folders.append(folder)
+    return readable_paths(folders)
+
 
 MEMORY_LIMIT = 8 * 2**30  # bytes of address space: an answer like 9**9**9 costs its own reward, not the machine
 PR_SET_PDEATHSIG = 1
@@ -62,7 +125,7 @@ class ReplyError(ValueError):
 def live(
     connection: Connection,
     parent: int,
-    around: walls.Walls | None,
+    around: Walls | None,
     serve: Serve,
 ) -> None:
     """What a forked child does, in a process group of its own (what a verifier starts goes with it), until its parent
@@ -74,7 +137,7 @@ def live(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     if around is not None:
-        walls.enter(around)
+        enter(around)
     serve(connection)
 
 

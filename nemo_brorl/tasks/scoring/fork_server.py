@@ -33,7 +33,7 @@ from nemo_brorl.core.components import import_function
 from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
 from nemo_brorl.tasks.sandbox import linux
 from nemo_brorl.tasks.sandbox.cleanup import own_children
-from nemo_brorl.tasks.scoring import walls
+from nemo_brorl.tasks.scoring import child
 from nemo_brorl.tasks.scoring.child import VERIFIER_ERRORS, die_with_parent, live
 from nemo_brorl.tasks.verifiers.registry import Template, find
 
@@ -148,7 +148,7 @@ def main(arguments: list[str]) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     control = Connection(int(arguments[0]))
-    around = walls.measure()
+    around = child.measure()
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # what leaves a child's process group comes here when the child ends
     children: dict[int, bool] = {}  # whether each may have started processes
     control.send(READY)
@@ -203,7 +203,7 @@ def _keep_what_is_loaded() -> None:
     gc.freeze()
 
 
-def _fork(control: Connection, around: walls.Walls | None, serve: str) -> int:
+def _fork(control: Connection, around: child.Walls | None, serve: str) -> int:
     descriptor = recv_handle(control)
     os.set_inheritable(descriptor, False)  # a program that a verifier starts would hide the child's end from the owner
     server = os.getpid()

@@ -1,10 +1,16 @@
-"""Where a response keeps its answer: after its thinking, in `<answer>` tags, in a LaTeX `\\boxed{}`, or at its end."""
+"""Where a response keeps its answer: after its thinking, in `<answer>` tags, in a LaTeX `\boxed{}`, or at its end.
+
+1 for the reference answer, 0 for anything else.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from nemo_brorl.tasks.verifiers.payload import Payload, accepted_answers
+from nemo_brorl.tasks.verifiers.payload import check_answer as check
 
 OPENING = "<answer>"
 CLOSING = "</answer>"
@@ -114,3 +120,24 @@ def _closing_brace(text: str, start: int, limit: int) -> int | None:
         if level == 0:
             return position + 1
     return None
+
+
+__all__ = ["answer", "check", "score"]
+
+
+def score(payload: Payload, response: str) -> float:
+    """Compare the response's answer with `payload["answer"]`; runs of white space count as one blank."""
+    given = read_answer(payload, response)
+    if given is None:
+        return 0.0
+    words = given.split()
+    is_right = any(accepted.split() == words for accepted in accepted_answers(payload))
+    return float(is_right)
+
+
+def answer(payload: Payload, response: str) -> str | None:
+    """The response's answer, one blank for a run of white space."""
+    given = read_answer(payload, response)
+    if not given:
+        return None
+    return " ".join(given.split())

@@ -17,14 +17,7 @@ from nemo_brorl.config.schema import OwnVerifierConfig
 from nemo_brorl.core.components import import_function, is_import_path, with_params
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.tasks.verifiers import (
-    composite,
-    exact_match,
-    multiple_choice,
-    reasoning_gym,
-    response_format,
-    services,
-)
+from nemo_brorl.tasks.verifiers import answer, composite, multiple_choice, reasoning_gym, response_format, services
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import check_timeout
 from nemo_brorl.tasks.verifiers.ifeval import instruction_following
@@ -116,9 +109,9 @@ VERIFIERS: dict[str, Scorer] = {
         answer=_answer_composite,
     ),
     "exact_match": Scorer(
-        score=exact_match.score,
-        check=exact_match.check,
-        answer=exact_match.answer,
+        score=answer.score,
+        check=answer.check,
+        answer=answer.answer,
     ),
     "format": Scorer(
         score=response_format.score,

@@ -18,8 +18,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from nemo_brorl.tasks.verifiers import language
 from nemo_brorl.tasks.verifiers.answer import boxed_answers
+from nemo_brorl.tasks.verifiers.ifeval import texts
 from nemo_brorl.tasks.verifiers.payload import Payload, check_choice, is_blank, is_number
 
 SCORINGS = ("all", "fraction")  # 1 when everything that is asked for holds, else 0; the share of it
@@ -82,7 +82,7 @@ def score(payload: Payload, response: str) -> float:
     if code is not None:
         prose = _NOT_PROSE.sub(" ", response)
         has_words = bool(prose.strip())
-        held.append(has_words and language.is_in_language(prose, code))
+        held.append(has_words and texts.is_in_language(prose, code))
     most = payload.get("max_repetition")
     if most is not None:
         ngram = payload.get("repetition_ngram", DEFAULT_NGRAM)
@@ -94,7 +94,7 @@ def score(payload: Payload, response: str) -> float:
 
 def load() -> None:
     """Read the language model."""
-    language.load()
+    texts.load()
 
 
 def has_structure(response: str, structure: str, is_think_open: bool = False) -> bool:

@@ -10,10 +10,8 @@ from typing import Any
 from nemo_brorl.config.schema import DataConfig, SftConfig
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.logs import get_logger
-from nemo_brorl.tasks.questions.columns import is_wanted
-from nemo_brorl.tasks.questions.file_tables import Tables, open_tables, permuted
-from nemo_brorl.tasks.questions.folders import find_files
-from nemo_brorl.tasks.questions.paths import ABSENT, column_of, value_at
+from nemo_brorl.tasks.questions.columns import ABSENT, column_of, is_wanted, value_at
+from nemo_brorl.tasks.questions.file_tables import Tables, find_files, open_tables, permuted
 from nemo_brorl.tasks.questions.questions import BadRow, Row, hash_of, is_held_out
 from nemo_brorl.training.supervised.examples import Conversations, Example
 

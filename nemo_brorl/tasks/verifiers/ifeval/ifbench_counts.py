@@ -1,14 +1,19 @@
 """Instructions of IFBench (arXiv 2507.02833) that count: words, names, marks, kinds of sentences. Written from their
-descriptions; each is a function of a response and of arguments by the benchmark's names."""
+descriptions; each is a function of a response and of arguments by the benchmark's names.
+
+Instructions of IFBench about words and sentences: their letters, their order, where one stands.
+"""
 
 from __future__ import annotations
 
 import re
 import string
+from collections import Counter
 from collections.abc import Callable
+from itertools import groupby, pairwise
 
 from nemo_brorl.tasks.verifiers.ifeval.texts import MARKS as PUNCTUATION
-from nemo_brorl.tasks.verifiers.ifeval.texts import sentences_of, tokens_of, words_of
+from nemo_brorl.tasks.verifiers.ifeval.texts import lines_of, sentences_of, tokens_of, words_of
 
 CONJUNCTIONS = ("and", "but", "for", "nor", "or", "so", "yet")
 NAMES = (
@@ -159,4 +164,153 @@ COUNTS: dict[str, Callable[..., bool]] = {
     "ratio:sentence_balance": sentence_balance,
     "ratio:overlap": overlap,
     "ratio:sentence_words": sentence_words,
+}
+
+
+VOWELS = "aeiou"
+MAX_VOWELS = 3
+_CLUSTER = re.compile(r"[bcdfghjklmnpqrstvwxyz]{2}")
+MIN_PALINDROMES = 10
+MIN_PALINDROME = 5  # letters
+
+
+def alphabet(text: str) -> bool:
+    """Each word begins with the letter behind that of the word before; a follows z."""
+    letters = [word[0].lower() for word in words_of(text)]
+    if len(letters) < 2 or not set(letters).issubset(string.ascii_lowercase):
+        return False
+    steps = [(ord(later) - ord(earlier)) % 26 for earlier, later in pairwise(letters)]
+    return all(step == 1 for step in steps)
+
+
+def vowel(text: str) -> bool:
+    """One paragraph with at most three different vowels."""
+    used = set(text.lower()).intersection(VOWELS)
+    return len(text.strip().split("\n")) == 1 and len(used) <= MAX_VOWELS
+
+
+def consonants(text: str) -> bool:
+    """Two consonants together in each word."""
+    words = [word for word in text.lower().split() if words_of(word)]
+    return bool(words) and all(_CLUSTER.search(word) for word in words)
+
+
+def palindrome(text: str) -> bool:
+    """Ten of five letters or more, each a word."""
+    words = words_of(text.lower())
+    found = [word for word in words if len(word) >= MIN_PALINDROME and word == word[::-1]]
+    return len(found) >= MIN_PALINDROMES
+
+
+def prime_lengths(text: str) -> bool:
+    words = words_of(text)
+    return bool(words) and all(_is_prime(len(word)) for word in words)
+
+
+def repeats(text: str, small_n: int) -> bool:
+    """No word more often than that."""
+    words = words_of(text.lower())
+    return max(Counter(words).values(), default=0) <= small_n
+
+
+def last_first(text: str) -> bool:
+    """Each sentence begins with the last word of the one before."""
+    sentences = [words_of(sentence.lower()) for sentence in sentences_of(text)]
+    if len(sentences) < 2 or not all(sentences):
+        return False
+    return all(earlier[-1] == later[0] for earlier, later in pairwise(sentences))
+
+
+def paragraph_last_first(text: str) -> bool:
+    """Each line ends with its first word, and one at least has more than that word."""
+    lines = [words_of(line.lower()) for line in lines_of(text)]
+    is_vacuous = max(map(len, lines), default=0) < 2
+    return not is_vacuous and all(line[0] == line[-1] for line in lines if line)
+
+
+def no_consecutive(text: str) -> bool:
+    """No two words behind one another begin alike."""
+    letters = [word[0] for word in words_of(text.lower())]
+    return len(letters) > 1 and all(earlier != later for earlier, later in pairwise(letters))
+
+
+def keywords_specific_position(
+    text: str,
+    keyword: str,
+    n: int,
+    m: int,
+) -> bool:
+    """The m-th word of the n-th sentence; a contraction may be one word or two."""
+    sentences = sentences_of(text)
+    if not 1 <= n <= len(sentences):
+        return False
+    wanted = keyword.strip().lower()
+    sentence = sentences[n - 1].lower()
+    return any(words[m - 1 : m] == [wanted] for words in (words_of(sentence), tokens_of(sentence)) if m)
+
+
+def words_position(text: str, keyword: str) -> bool:
+    """The second word and the last but one; a contraction may be one word or two."""
+    wanted = [keyword.strip().lower()]
+    lower = text.lower()
+    return any(words[1:2] == wanted == words[-2:-1] for words in (words_of(lower), tokens_of(lower)))
+
+
+def alliteration_increment(text: str) -> bool:
+    """More words of a sentence begin like their neighbour than in the sentence before."""
+    counts = []
+    for sentence in sentences_of(text):
+        letters = [word[0] for word in words_of(sentence.lower())]
+        runs = [len(list(run)) for _, run in groupby(letters)]
+        counts.append(sum(run for run in runs if run > 1))
+    return _rises(counts)
+
+
+def keyword(text: str, word: str, N: int) -> bool:
+    """In the N-th sentence."""
+    sentences = sentences_of(text)
+    if not 1 <= N <= len(sentences):
+        return False
+    pattern = rf"\b{re.escape(word.strip())}\b"
+    return re.search(pattern, sentences[N - 1], re.IGNORECASE) is not None
+
+
+def increment(text: str, small_n: int) -> bool:
+    """Each sentence has so many words more than the one before."""
+    counts = [len(words_of(sentence)) for sentence in sentences_of(text)]
+    return len(counts) > 1 and all(later == earlier + small_n for earlier, later in pairwise(counts))
+
+
+def sentence_alphabet(text: str) -> bool:
+    """26 sentences, from A to Z."""
+    letters = [words_of(sentence)[0][0].lower() for sentence in sentences_of(text)]
+    return "".join(letters) == string.ascii_lowercase
+
+
+def _rises(counts: list[int]) -> bool:
+    return len(counts) > 1 and all(later > earlier for earlier, later in pairwise(counts))
+
+
+def _is_prime(number: int) -> bool:
+    if number < 2:
+        return False
+    return all(number % divisor for divisor in range(2, int(number**0.5) + 1))
+
+
+WORDS: dict[str, Callable[..., bool]] = {
+    "words:alphabet": alphabet,
+    "words:vowel": vowel,
+    "words:consonants": consonants,
+    "words:palindrome": palindrome,
+    "words:prime_lengths": prime_lengths,
+    "words:repeats": repeats,
+    "words:last_first": last_first,
+    "words:paragraph_last_first": paragraph_last_first,
+    "words:no_consecutive": no_consecutive,
+    "words:keywords_specific_position": keywords_specific_position,
+    "words:words_position": words_position,
+    "sentence:alliteration_increment": alliteration_increment,
+    "sentence:keyword": keyword,
+    "sentence:increment": increment,
+    "custom:sentence_alphabet": sentence_alphabet,
 }

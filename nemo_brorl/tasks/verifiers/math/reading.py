@@ -13,9 +13,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from nemo_brorl.tasks.verifiers.math.notation import depth
-from nemo_brorl.tasks.verifiers.math.number import read_number
 from nemo_brorl.tasks.verifiers.math.units import Unit, read_unit
-from nemo_brorl.tasks.verifiers.math.value import Value, read_value
+from nemo_brorl.tasks.verifiers.math.value import Value, read_number, read_value
 
 MAX_LENGTH = 600  # characters
 MAX_DEPTH = 30  # of brackets

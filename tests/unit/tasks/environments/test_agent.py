@@ -21,8 +21,7 @@ from nemo_brorl.core.errors import ConfigError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.environments import tool_calls
 from nemo_brorl.tasks.environments.agent import Agent, AgentError, result_in
-from nemo_brorl.tasks.environments.chat_requests import RequestError
-from nemo_brorl.tasks.environments.endpoint import open_conversation
+from nemo_brorl.tasks.environments.endpoint import RequestError, open_conversation
 from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
 from nemo_brorl.tasks.environments.protocol import Action, EpisodeStep, Step, TurnSize
 from nemo_brorl.tasks.environments.registry import make

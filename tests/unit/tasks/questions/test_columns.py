@@ -10,8 +10,7 @@ import pytest
 
 from nemo_brorl.config import data
 from nemo_brorl.config.schema import ColumnsConfig, DataConfig, SourceConfig
-from nemo_brorl.tasks.questions.columns import PRESETS, RowFormat, question_of, row_formats
-from nemo_brorl.tasks.questions.paths import ABSENT, value_at
+from nemo_brorl.tasks.questions.columns import ABSENT, PRESETS, RowFormat, question_of, row_formats, value_at
 from nemo_brorl.tasks.questions.questions import BadRow, Question
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.verifiers.registry import judge

@@ -10,8 +10,8 @@ import pytest
 
 from nemo_brorl.config.schema import DataConfig
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.tasks.questions import row_index, sources
-from nemo_brorl.tasks.questions.row_index import index_path, load_index
+from nemo_brorl.tasks.questions import file_source, sources
+from nemo_brorl.tasks.questions.file_source import index_path, load_index
 from nemo_brorl.tasks.questions.sources import make_source
 
 
@@ -89,12 +89,12 @@ def test_a_damaged_index_and_a_folder_that_cannot_be_written_are_done_without(tm
 def test_code_that_reads_rows_otherwise_has_an_index_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in row_index.CODE:
-        assert any((row_index.TASKS / name).rglob("*.py")), f"there is no code in {name}"
+    for name in file_source.CODE:
+        assert any((file_source.TASKS / name).rglob("*.py")), f"there is no code in {name}"
     module = tmp_path / "verifiers" / "math" / "answer.py"
     module.parent.mkdir(parents=True)
     module.write_text("MAX_TAIL = 1")
-    monkeypatch.setattr(row_index, "TASKS", tmp_path)
+    monkeypatch.setattr(file_source, "TASKS", tmp_path)
     before = index_path(tmp_path, ["rows.jsonl"])
     assert index_path(tmp_path, ["rows.jsonl"]) == before
     module.write_text("MAX_TAIL = 2")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.tasks.sandbox.folders import PREFIX, HeldFolder, remove_left
+from nemo_brorl.tasks.sandbox.cleanup import PREFIX, HeldFolder, remove_left
 from nemo_brorl.tasks.sandbox.limits import (
     FAILED,
     FINISHED,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from nemo_brorl.tasks.scoring.evidence import MAX_EXAMPLE, MAX_PAID, evidence_of
 from nemo_brorl.tasks.scoring.process_pool import LATE, Verdicts
+from nemo_brorl.tasks.scoring.worker import MAX_EXAMPLE, MAX_PAID, evidence_of
 from nemo_brorl.types import PaidAnswer, RewardEvidence
 
 TEXT = "<answer>{}</answer>"

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.tasks.sandbox import landlock
-from nemo_brorl.tasks.scoring.child import MAX_REPLY, ReplyError, read_reply
+from nemo_brorl.tasks.sandbox import linux
+from nemo_brorl.tasks.scoring.child import MAX_REPLY, ReplyError, Walls, read_reply
 from nemo_brorl.tasks.scoring.child_process import Isolation, Job
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
-from nemo_brorl.tasks.scoring.walls import Walls
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.registry import Template, templates
 from tests.support.bad_verifiers import MISBEHAVE
@@ -77,7 +76,7 @@ def status_of(process: int) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
-@pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
+@pytest.mark.skipif(not linux.version(), reason="this kernel has no Landlock")
 def test_behind_walls_nothing_but_libraries_can_be_reached(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x", encoding="utf-8")
     environment = {**os.environ, "SECRET_KEY": "x"}

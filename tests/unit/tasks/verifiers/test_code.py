@@ -16,7 +16,7 @@ import yaml
 from nemo_brorl.config.schema import CodeConfig, RewardsConfig
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.code import code
-from nemo_brorl.tasks.verifiers.code.blocks import extract_program
+from nemo_brorl.tasks.verifiers.code.code import extract_program
 from nemo_brorl.tasks.verifiers.code.tests import Rules, same_text, same_value
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from tests.support.hostile_host import kill_with_descendants

@@ -10,7 +10,7 @@ import pytest
 
 from nemo_brorl.config.schema import CodeConfig, RewardsConfig
 from nemo_brorl.tasks.verifiers.code import code
-from nemo_brorl.tasks.verifiers.code.blocks import extract_program
+from nemo_brorl.tasks.verifiers.code.code import extract_program
 
 
 def indented(text: str, prefix: str) -> str:

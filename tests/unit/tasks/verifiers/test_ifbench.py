@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.tasks.verifiers.ifeval.constraints import CONSTRAINTS
 from nemo_brorl.tasks.verifiers.ifeval.ifbench_counts import NAMES
-from nemo_brorl.tasks.verifiers.ifeval.ifbench_tasks import CAPITALS, REPEATED
-from nemo_brorl.tasks.verifiers.ifeval.instruction_following import INSTRUCTIONS, REFUSED, score
+from nemo_brorl.tasks.verifiers.ifeval.ifbench_formats import CAPITALS, REPEATED
+from nemo_brorl.tasks.verifiers.ifeval.instruction_following import CONSTRAINTS, INSTRUCTIONS, REFUSED, score
 from nemo_brorl.tasks.verifiers.registry import check_payload
 
 PALINDROMES = "level radar civic rotor kayak madam refer tenet solos stats"

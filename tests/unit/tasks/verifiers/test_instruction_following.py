@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.tasks.verifiers.ifeval.constraints import CONSTRAINTS, count_sentences
-from nemo_brorl.tasks.verifiers.ifeval.instruction_following import score, versions
+from nemo_brorl.tasks.verifiers.ifeval.instruction_following import CONSTRAINTS, count_sentences, score, versions
 from nemo_brorl.tasks.verifiers.registry import check_payload
 
 GERMAN = "Das ist ein kurzer Satz, und er ist auf Deutsch geschrieben."

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_brorl.tasks.verifiers.math.answer import score
-from nemo_brorl.tasks.verifiers.math.compare import USUAL, are_equal
+from nemo_brorl.tasks.verifiers.math.answer import USUAL, are_equal, score
 from nemo_brorl.tasks.verifiers.math.library import equal_by_library
 from nemo_brorl.tasks.verifiers.math.notation import in_one_notation
 from nemo_brorl.tasks.verifiers.math.reading import read

@@ -11,8 +11,7 @@ import pytest
 
 from nemo_brorl.tasks.verifiers.answer import boxed_answers
 from nemo_brorl.tasks.verifiers.math import library
-from nemo_brorl.tasks.verifiers.math.answer import MAX_TAIL, find_answer, is_equal, score
-from nemo_brorl.tasks.verifiers.math.compare import USUAL, are_equal
+from nemo_brorl.tasks.verifiers.math.answer import MAX_TAIL, USUAL, are_equal, find_answer, is_equal, score
 from nemo_brorl.tasks.verifiers.math.reading import read
 
 LONG = [

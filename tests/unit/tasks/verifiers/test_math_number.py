@@ -8,7 +8,7 @@ import pytest
 
 from nemo_brorl.tasks.verifiers.math.answer import score
 from nemo_brorl.tasks.verifiers.math.notation import in_one_notation
-from nemo_brorl.tasks.verifiers.math.number import read_number
+from nemo_brorl.tasks.verifiers.math.value import read_number
 
 
 @pytest.mark.parametrize(

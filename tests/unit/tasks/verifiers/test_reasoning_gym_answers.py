@@ -15,7 +15,7 @@ import pytest
 from nemo_brorl.config.schema import TaskConfig
 from nemo_brorl.tasks.questions.reasoning_gym import ReasoningGymSource
 from nemo_brorl.tasks.scoring import child
-from nemo_brorl.tasks.verifiers import exact_match, reasoning_gym
+from nemo_brorl.tasks.verifiers import answer, reasoning_gym
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of tasks that parse an odd answer
@@ -159,7 +159,7 @@ def test_a_response_cannot_take_the_scoring_process_over() -> None:
     try:
         assert score(spiral, TAKEOVER) == 0.0
         assert child._safe_score is before
-        assert child._safe_score(exact_match.score, {"answer": "5"}, "<answer>7</answer>") == (0.0, "", None)
+        assert child._safe_score(answer.score, {"answer": "5"}, "<answer>7</answer>") == (0.0, "", None)
         assert child._safe_score(VERIFIERS["math"].score, {"answer": "5"}, "\\boxed{6}") == (0.0, "", None)
         assert child._safe_score(reasoning_gym.score, spiral, "<answer>wrong</answer>") == (0.0, "", None)
     finally:
