@@ -2,7 +2,7 @@
 
     python -m bench.judge_cache [--size 512] [--prompts 8] [--terms 8]
 
-The rollouts are sums worked out by a pupil with habits of error (`training/warm_up/arithmetic.py`), drawn by a seed,
+The rollouts are sums worked out by a pupil with habits of error (`training/warm_up/demonstrations.py`), drawn by a seed,
 in chunks of 32 as engines return them; the judge is a stand-in that replies at once. Without the cache every rollout is
 a request. The counts follow from the seed alone.
 """
@@ -15,7 +15,7 @@ from random import Random
 
 from nemo_brorl.config.schema import ServicesConfig
 from nemo_brorl.tasks.scoring.remote_scores import Asked, RemoteScores
-from nemo_brorl.training.warm_up.arithmetic import Habits, work_out
+from nemo_brorl.training.warm_up.demonstrations import Habits, work_out
 from tests.support.scoring_service import completion, serving
 
 CHUNK = 32

@@ -34,8 +34,7 @@ from nemo_brorl.training.run_folder import claim_run_folder, locked
 from nemo_brorl.training.supervised.chat_files import read_examples
 from nemo_brorl.training.supervised.examples import Conversations, Example, stop_ids_of
 from nemo_brorl.training.supervised.trainer import Lessons, SftParts, SftTrainer
-from nemo_brorl.training.warm_up.arithmetic import Calls, Habits
-from nemo_brorl.training.warm_up.demonstrations import Demonstrations, tokenizer_texts
+from nemo_brorl.training.warm_up.demonstrations import Calls, Demonstrations, Habits, tokenizer_texts
 from nemo_brorl.training.warm_up.initial_model import CHAT_TEMPLATE, TOOL_TEMPLATE, build_tokenizer, write_initial_model
 from nemo_brorl.training.warm_up.trainer import WarmUpResult, fingerprint, finish, is_cached, warm_up
 

@@ -38,8 +38,8 @@ from nemo_brorl.tasks.verifiers.payload import Payload
 from nemo_brorl.tasks.verifiers.registry import check_payload, configure, find, names_in, remote_parts
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
-from nemo_brorl.training.parts import Parts
 from nemo_brorl.training.store.store import make_store
+from nemo_brorl.training.trainer import Parts
 from nemo_brorl.types import Prompt
 
 log = get_logger(__name__)

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.training.checkpoint import Checkpoints
-from nemo_brorl.training.checkpoint_files import MARKER
+from nemo_brorl.training.checkpoint import MARKER, Checkpoints
 
 RECORD = "converted.json"  # in the folder: which checkpoint it was made of
 

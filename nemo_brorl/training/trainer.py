@@ -1,7 +1,13 @@
-# long: the loop, and all that is due between its steps
-"""The BroRL loop, fill a batch → learn → publish → record. No branch on backend, parallelism or hardware in here."""
+"""The BroRL loop, fill a batch → learn → publish → record. No branch on backend, parallelism or hardware in here.
+
+Parts that the training loop works with.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.reference_reset import ReferenceResets
@@ -9,25 +15,44 @@ from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.derived import num_engines
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
+from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ServiceError, StarvationError, TrainingError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.metric_sinks import EventLog
-from nemo_brorl.evaluation import EvaluationResult
+from nemo_brorl.evaluation import EvaluationResult, Evaluator
 from nemo_brorl.evaluation.rehearsal import shown_responses
+from nemo_brorl.ports import Generator, MetricSink, Policy, PromptSource, RolloutStore
 from nemo_brorl.rollouts.batch_fill import BatchFill
 from nemo_brorl.rollouts.carry_over import CarryOver, SamplerState
 from nemo_brorl.rollouts.reward_watch import RewardAlarms
-from nemo_brorl.rollouts.sampler import TURN_S
+from nemo_brorl.rollouts.sampler import TURN_S, Sampler
 from nemo_brorl.rollouts.schedule import RolloutSchedule
-from nemo_brorl.training.checkpoint import CutStep, RunState, Saver, check_state_keys
+from nemo_brorl.training.checkpoint import Checkpoints, CutStep, RunState, Saver, check_state_keys
 from nemo_brorl.training.device_handover import DeviceHandover
 from nemo_brorl.training.parity import alarms
-from nemo_brorl.training.parts import Parts
 from nemo_brorl.training.run_folder import write_samples
 from nemo_brorl.training.step_timeline import StepTimelines
 from nemo_brorl.training.store.record import step_record
 from nemo_brorl.training.tables import StepRow, step_line
 from nemo_brorl.types import FilledBatch, TrainBatch, UpdatePlan, UpdateReport
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the loop works with, made by `wiring.py`."""
+
+    prompts: PromptSource
+    policy: Policy
+    generator: Generator
+    sampler: Sampler
+    evaluator: Evaluator
+    sink: MetricSink
+    store: RolloutStore
+    checkpoints: Checkpoints
+    console: Console
+    decode: Callable[[Sequence[int]], str]
+    run_folder: Path
+
 
 log = get_logger(__name__)
 

@@ -11,8 +11,7 @@ from nemo_brorl.evaluation import Evaluator
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.checkpoint import Checkpoints
-from nemo_brorl.training.parts import Parts
-from nemo_brorl.training.trainer import BroRLTrainer
+from nemo_brorl.training.trainer import BroRLTrainer, Parts
 from tests.support.fakes import FakeGenerator, FakePolicy, FakePrompts, FakeVerifier, ListSink, ListStore, make_prompt
 
 

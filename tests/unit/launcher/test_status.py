@@ -18,7 +18,7 @@ from nemo_brorl.launcher.find_run import MARKER, Target, find_target, last_rows,
 from nemo_brorl.launcher.frozen import Folders, note_job
 from nemo_brorl.launcher.slurm import Job
 from nemo_brorl.launcher.status import age, job_text, shares
-from nemo_brorl.training import checkpoint_files
+from nemo_brorl.training import checkpoint
 from tests.support.fake_slurm import FakeSlurm
 
 TIMES = {
@@ -272,7 +272,7 @@ def test_shares_without_timed_steps_are_empty() -> None:
 
 
 def test_checkpoints_are_marked_as_training_marks_them() -> None:
-    assert MARKER == checkpoint_files.MARKER
+    assert MARKER == checkpoint.MARKER
 
 
 def test_a_run_without_jobs_is_not_asked_of_slurm(tmp_path: Path, slurm: FakeSlurm) -> None:

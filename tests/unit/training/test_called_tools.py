@@ -8,7 +8,7 @@ import pytest
 
 from nemo_brorl.tasks.environments.judged import Calculator
 from nemo_brorl.tasks.environments.tool_calls import ToolCallError, parse
-from nemo_brorl.training.warm_up.arithmetic import careless_call, reading, with_another_digit, written_call
+from nemo_brorl.training.warm_up.demonstrations import careless_call, reading, with_another_digit, written_call
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "12 * 34"}}</tool_call>'
 

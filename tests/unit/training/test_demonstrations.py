@@ -12,8 +12,14 @@ from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.tasks.questions.sources import ReasoningGymSource, is_held_out, make_source
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS
-from nemo_brorl.training.warm_up.arithmetic import Calls, Habits, written_call
-from nemo_brorl.training.warm_up.demonstrations import Demonstrations, response_text, tokenizer_texts
+from nemo_brorl.training.warm_up.demonstrations import (
+    Calls,
+    Demonstrations,
+    Habits,
+    response_text,
+    tokenizer_texts,
+    written_call,
+)
 from nemo_brorl.training.warm_up.initial_model import TOOL_TEMPLATE, build_tokenizer
 from tests.support.source_tree import ROOT
 

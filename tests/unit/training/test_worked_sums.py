@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from nemo_brorl.training.warm_up.arithmetic import Habits, one_step, work_out
+from nemo_brorl.training.warm_up.demonstrations import Habits, one_step, work_out
 
 CAREFUL = Habits(dropped_carry_rate=0.0, slip_rate=0.0)
 FORGETFUL = Habits(dropped_carry_rate=1.0, slip_rate=0.0)
