@@ -2,9 +2,9 @@
 
     python -m bench.judge_cache [--size 512] [--prompts 8] [--terms 8]
 
-The rollouts are sums worked out by a pupil with habits of error (`training/warm_up/demonstrations.py`), drawn by a seed,
-in chunks of 32 as engines return them; the judge is a stand-in that replies at once. Without the cache every rollout is
-a request. The counts follow from the seed alone.
+The rollouts are sums worked out by a pupil with habits of error (`training/warm_up/demonstrations.py`), drawn by a
+seed, in chunks of 32 as engines return them; the judge is a stand-in that replies at once. Without the cache every
+rollout is a request. The counts follow from the seed alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Search for a run and its jobs by what a person names: a run folder, or a job's number; live jobs of a run, and the
 refusal to start another one beside them.
 
-State of a run by the files of its folder: heartbeat, last steps, checkpoints. Read while others write them.
+The state of a run is read off the files of its folder, heartbeat, last steps and checkpoints, while others write them.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ checkout.
 The folder is filled under another name and renamed. An earlier launch of the same run is kept as RUN/launch_1,
 launch_2, …
 
-Snapshot of the code as it is now: the files of the last commit, uncommitted changes and new files. Git is asked, and
-left as it was. An installed package is copied.
+The code is taken as it is now: the files of the last commit, uncommitted changes and new files. Git is asked, and left
+as it was. An installed package is copied.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ Moments of colocated roles (`training/device_handover.py`): *start*, when both r
 offloaded yet (parity gate, resume); *generate*; *update*; *publish*. Disaggregated, a GPU has one role: *update* for
 the policy's, *generate* for the engines'.
 
-Memory of a policy rank's tensors in an update: what it always holds, what a forward pass keeps, and what a backward
-pass needs besides. `bench/peak_memory.py` holds them against a traced update.
+A policy rank's tensors in an update are what it always holds, what a forward pass keeps, and what a backward pass needs
+besides. `bench/peak_memory.py` holds them against a traced update.
 
-Memory of a node beside its GPUs: host memory, the object store, checkpoints on disk.
+Of a node beside its GPUs: host memory, the object store, checkpoints on disk.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ values.
 
 Legend: h hidden size, a heads of d numbers, k key-value heads, f MLP size, V vocabulary, b bytes of a number.
 
-Shapes of public models by name, for plans on a machine that has not downloaded them: what their config.json files
-say.
+Public models are known by name, with the shapes that their config.json files give, for plans on a machine that has not
+downloaded them.
 """
 
 from __future__ import annotations

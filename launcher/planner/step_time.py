@@ -1,8 +1,7 @@
 """Time of a step on GPUs, stage by stage, from operations and bytes over assumed shares of the peaks;
 README.md of this folder has each.
 
-Time that one engine samples: steps of a batch that fills and drains, each as long as its bytes or its operations
-take.
+An engine samples in steps of a batch that fills and drains, each as long as its bytes or its operations take.
 """
 
 from __future__ import annotations

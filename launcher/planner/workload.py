@@ -1,8 +1,8 @@
 """Workload of a step: rollouts and their lengths, micro-batches, and how the config cuts the model. All from config
 and assumptions.
 
-Hardware that a run is planned for: devices with their memory, peaks and bandwidths, nodes, and the shares of the
-peaks that are assumed.
+The hardware that it is planned for: devices with their memory, peaks and bandwidths, nodes, and the shares of the peaks
+that are assumed.
 """
 
 from __future__ import annotations

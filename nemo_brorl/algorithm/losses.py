@@ -7,17 +7,15 @@ tokens that are held, the KL term, the entropy bonus.
 Importance weights are for tokens that vLLM drew and Megatron scores: the two compute slightly different probabilities
 of the same weights, and carried groups come from older weights.
 
-What a loss takes and gives: the response tokens of a micro-batch that were sampled, and sums over them.
-
-Sums, not means: the caller divides by the number of these tokens of the whole mini-batch, over all micro-batches and
-data-parallel ranks, so the result does not depend on how the mini-batch was cut.
+A loss takes the response tokens of a micro-batch that were sampled, and gives sums over them, not means: the caller
+divides by the number of these tokens of the whole mini-batch, over all micro-batches and data-parallel ranks, so the
+result does not depend on how the mini-batch was cut.
 
 Legend: T sampled tokens of this rank's part of a micro-batch, R responses of the micro-batch.
 
-Clip-Cov and KL-Cov: tokens that take the policy's entropy away, and how they are held (arXiv 2505.22617, section 4).
-
-To first order a policy gradient step changes the entropy by minus the covariance of log-prob and advantage. A token's
-part in it is, with means over the n tokens of a mini-batch,
+Clip-Cov and KL-Cov (arXiv 2505.22617, section 4) hold the tokens that take the policy's entropy away. To first order a
+policy gradient step changes the entropy by minus the covariance of log-prob and advantage. A token's part in it is,
+with means over the n tokens of a mini-batch,
 
     Cov(y) = (log π(y) − mean log π) (A(y) − mean A)
 

@@ -11,10 +11,9 @@ of whole groups would step on one prompt after the other.
 
 `plan_step` lays out a step's update by the settings, for the loop and for whoever learns from a stored step again.
 
-What rollouts of a group share, by the ends of their turns, and runs of such rollouts to be cut into parts.
-
-Levels are a prompt, the first turn with what was observed after it, the second one, and so on. What lies on a level
-counts once for neighbours that share it and all levels before; a cut between them makes it count twice.
+What rollouts of a group share is told by levels: a prompt, the first turn with what was observed after it, the second
+one, and so on. What lies on a level counts once for neighbours that share it and all levels before; a cut between them
+makes it count twice.
 """
 
 from __future__ import annotations

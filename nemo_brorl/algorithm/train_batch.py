@@ -1,15 +1,13 @@
 """The batch that is learnt from, made of informative groups: rewards are shaped, rollouts chosen, advantages computed,
 in this order. The functions that settings name for it are checked before anything is started.
 
-Reward shaping: what length and a missing end do to rewards, after dynamic sampling has judged the raw ones.
+Shaping is what length and a missing end do to rewards, after dynamic sampling has judged the raw ones. The raw reward
+decides which groups are informative and is what metrics call reward; only advantages see the shaped one. A shaping
+function takes and returns the rewards of one group [N]; lengths are of sampled tokens. `rewards.shaping.function` adds
+one of your own, as `package.module:function` (docs/extending.md).
 
-The raw reward decides which groups are informative and is what metrics call reward; only advantages see the shaped one.
-Each function takes and returns the rewards of one group [N]; lengths are of sampled tokens. `rewards.shaping.function`
-adds one of your own, as `package.module:function` (docs/extending.md).
-
-Advantages of parts of a group that are compared with each other alone: turns of trajectories, and waves.
-
-`algorithm.credit` says what each turn of a trajectory is learnt by:
+Turns of trajectories, and waves, are compared with each other alone. `algorithm.credit` says what each turn of a
+trajectory is learnt by:
 
     outcome  the trajectory's reward: one advantage for all of its turns (the default)
     return   the discounted sum of its turns' rewards Σ γ^(j − 1) r_j, likewise one advantage
@@ -20,7 +18,7 @@ Advantages of parts of a group that are compared with each other alone: turns of
 γ is `algorithm.turn_discount`. What shaping changes in a trajectory's reward is part of the reward of its last turn.
 Legend: N rollouts of a group, K turns of its longest trajectory.
 
-In groups that grew in waves every wave is compared with itself alone, then weighted (`rollouts/group_size/waves.py`
+In groups that grew in waves every wave is compared with itself alone, then weighted (`rollouts/group_size/wave_weights.py`
 says why). Only advantages that subtract the mean, for which a wave of any size estimates the same gradient once its sum
 is divided by n − 1. A group's deviation (grpo), its mean as divisor (maxrl) or subsets of it (pass_at_k) make the
 expectation depend on n, and one baseline for the batch (reinforce_plus_plus) on which groups were extended:

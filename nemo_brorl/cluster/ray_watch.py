@@ -1,6 +1,5 @@
-"""Processes that Ray is made of: which there are, whether one is lost, and how all of them are ended.
-
-A process that ends what Ray has started when the one that started Ray is gone.
+"""Processes that Ray is made of: which there are, whether one is lost, and how all of them are ended, also by a process
+that outlives the one that started Ray.
 """
 
 from __future__ import annotations

@@ -113,32 +113,50 @@ def _at_equal(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
     for by_seed in curves.values():
         reached += [getattr(curve, unit)[-1] for curve in by_seed.values()]
     amount = min(reached)
-    first = next(iter(curves.values()))
-    rows = []
+    percent_of: dict[str, dict[int, float]] = {}
     for arm, by_seed in curves.items():
-        scores = {seed: 100 * curve.at(unit, amount) for seed, curve in by_seed.items()}
-        begun = [100 * curve.score[0] for curve in by_seed.values()]
-        differences = [scores[seed] - 100 * first[seed].at(unit, amount) for seed in scores if seed in first]
-        steps = [len(curve.score) - 1 for curve in by_seed.values()]
-        row = [arm, str(len(scores)), mean_and_interval(begun), mean_and_interval(list(scores.values()))]
-        rows.append([*row, mean_and_interval(differences) if by_seed is not first else "", f"{np.mean(steps):.0f}"])
+        percent_of[arm] = {seed: 100 * curve.at(unit, amount) for seed, curve in by_seed.items()}
+    first = next(iter(curves))
+    rows = []
+    for arm, percents in percent_of.items():
+        runs = curves[arm].values()
+        begun = [100 * run.score[0] for run in runs]
+        validations = [len(run.score) - 1 for run in runs]
+        ahead = []
+        for seed, percent in percents.items():
+            if arm != first and seed in percent_of[first]:
+                ahead.append(percent - percent_of[first][seed])
+        row = [
+            arm,
+            str(len(percents)),
+            mean_and_interval(begun),
+            mean_and_interval(list(percents.values())),
+            mean_and_interval(ahead),
+            f"{np.mean(validations):.0f}",
+        ]
+        rows.append(row)
     header = ["arm", "seeds", "base, %", "pass@1, %", "minus the first arm", "validations"]
-    return f"held-out pass@1 at {amount:,.0f} {_word(unit)}: mean over seeds ± 95 % interval", header, rows
+    title = f"held-out pass@1 at {amount:,.0f} {_word(unit)}: mean over seeds ± 95 % interval"
+    return title, header, rows
 
 
 def _until(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
-    first = next(iter(curves.values()))
+    first, *others = curves
     rows = []
-    for arm, by_seed in curves.items():
-        if by_seed is first:
-            continue
+    for arm in others:
         cells = [arm]
-        for seed, whole in first.items():
-            amount = by_seed[seed].first_at(unit, whole.score[-1]) if seed in by_seed else None
-            cells.append("never" if amount is None else f"{amount / getattr(whole, unit)[-1]:.2f}")
+        for seed, whole in curves[first].items():
+            run = curves[arm].get(seed)
+            amount = None if run is None else run.first_at(unit, whole.score[-1])
+            if amount is None:
+                cells.append("never")
+            else:
+                share = amount / getattr(whole, unit)[-1]
+                cells.append(f"{share:.2f}")
         rows.append(cells)
     title = f"share of the first arm's {_word(unit)} until its last pass@1 is reached, seed by seed"
-    return title, ["arm", *(f"seed {seed}" for seed in first)], rows
+    seeds = [f"seed {seed}" for seed in curves[first]]
+    return title, ["arm", *seeds], rows
 
 
 def mean_and_interval(values: Sequence[float]) -> str:

@@ -1,6 +1,5 @@
-"""Files that a reader, or a program that is started again, finds whole or as they were before.
-
-Sizes and crc32 of files, taken when they are written and looked at before they are read again.
+"""Files that a reader, or a program that is started again, finds whole or as they were before, and sums (size, crc32)
+that are taken when files are written and looked at before they are read again.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""A process group of its own between policy rank 0, which sends, and every engine's workers, which receive.
+"""The two ends of a weight transport, for policy ranks and vLLM's workers alike: a process group of their own, flat
+tensors and their checksums, memory of one process mapped by another. Neither the driver nor planning code imports it.
 
-Life: rank 0 serves a store; receivers sign in there; when all have, rank 0 says so and everybody builds the group; if
-some are late, rank 0 writes down who, and everybody who came raises that. Afterwards each bucket is one broadcast of a
-flat tensor, whose size both sides know from its notice. Gloo between CPU processes, NCCL between GPUs.
+A process group has policy rank 0, which sends, and every engine's workers, which receive. Its life: rank 0 serves a
+store; receivers sign in there; when all have, rank 0 says so and everybody builds the group; if some are late, rank 0
+writes down who, and everybody who came raises that. Afterwards each bucket is one broadcast of a flat tensor, whose
+size both sides know from its notice. Gloo between CPU processes, NCCL between GPUs.
 
 Gloo raises when a member is gone. NCCL's kernel waits for it, and torch's watchdog would then end the process of
 whoever is left, policy rank 0 among them. So here NCCL's errors are left to us, and each broadcast has a time.
 
-Tensors as one flat run of bytes, on whatever device they are, and its checksum.
-
-Memory of one process mapped by another on the same GPU. Written after torch's own reductions; no test has run it on
-a GPU here.
+Memory is mapped by another process on the same GPU by torch's own reductions; no test has run that on a GPU here.
 """
 
 from __future__ import annotations

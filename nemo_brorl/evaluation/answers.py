@@ -5,7 +5,7 @@ which, each further line is one prompt with all of its samples. A line that was 
 prompt is asked again: samples are a function of seed and prompt, so the result is that of an evaluation that was never
 stopped.
 
-Samples what is missing: all benchmarks in one stream, so that engines are never idle between two of them.
+What is missing is sampled, all benchmarks in one stream, so that engines are never idle between two of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nemo_brorl.core.errors import CheckpointError, ModelError
 from nemo_brorl.core.files import append_whole, naming
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.evaluation.benchmarks import Benchmark
-from nemo_brorl.rollouts.group_size.waves import Draw
+from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.tasks.verifiers.payload import reference_text
 from nemo_brorl.types import SUCCESS_REWARD, Int64, Prompt, ScoredGroup

@@ -1,7 +1,5 @@
 """From answers to numbers: pass@1, pass@k and majority@k with their errors, lengths, truncation; of any set of
-prompts.
-
-How sure a mean over prompts is, and whether two models differ on the same prompts.
+prompts, with how sure a mean over them is, and whether two models differ on the same ones.
 
 Samples of one prompt resemble each other, so the unit is the prompt: a prompt's value is the mean over its samples, and
 the standard error is that of these values, which for equally many samples of each is the clustered one (Miller, arXiv

@@ -5,7 +5,7 @@ OUTPUT/evaluation.json  evaluation.md    the latest
 OUTPUT/evaluations/answers/              `answers.py`, one file for each benchmark and identity
 OUTPUT/evaluations/MODEL-ID/             each evaluation's own copy, and its samples
 
-An evaluation for people: tables on the console, the same as Markdown.
+For people the numbers are tables on the console, and the same as Markdown.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """One chunk inside an engine: which rollouts it asks of vLLM, and what goes back to the driver. Imports neither torch
 nor vllm.
 
-Rollouts as requests to vLLM's LLMEngine, and its counters: the one place that knows its request objects and reaches
-for unfinished ones.
-
-vLLM's own metrics come with an observation for every token of every step, on the thread that also schedules and
-launches. They stay off, and the two numbers that a run needs are read from the scheduler.
+`VllmRequests` makes rollouts into requests to vLLM's LLMEngine and reads its counters: the one place that knows its
+request objects and reaches for unfinished ones. vLLM's own metrics come with an observation for every token of every
+step, on the thread that also schedules and launches. They stay off, and the two numbers that a run needs are read from
+the scheduler.
 """
 
 from __future__ import annotations

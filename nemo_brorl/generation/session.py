@@ -1,6 +1,5 @@
 """Sampling session: requests out to engines, chunks back as they finish, dead engines replaced on the way.
-
-Chunks in flight: what a session has under way on its engines, and what it hands on.
+`InFlight` has what is under way on them, and what is handed on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The hardware of a rank: the one file that decides between NCCL on GPUs and Gloo on CPU cores.
 
-torch.compile as the policy uses it: for any number of tokens, as a whole, and never quietly uncompiled.
-
+`compiled` is torch.compile as the policy uses it: for any number of tokens, as a whole, and never quietly uncompiled.
 What torch has compiled for too many kinds of input it runs as it stands, which for attention writes down every pair of
 tokens. With `fullgraph` that is an error, as is a part of a function that cannot be compiled; torch's switch for the
 whole process would also end runs in which one of Megatron's small functions does better uncompiled.

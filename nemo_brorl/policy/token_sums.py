@@ -1,13 +1,11 @@
-"""Sums over the tokens of an update, on the device until they are read.
+"""Sums over the tokens of an update, on the device until they are read; tokens that Clip-Cov and KL-Cov hold, chosen
+over all data-parallel ranks; and the measured gain of an update.
 
-Tokens of a mini-batch that `algorithm.covariance` holds, chosen over all data-parallel ranks.
-
-Gain of an update: what it did to the chance of good responses, measured and not predicted.
-
-Every mini-batch holds an equal, seeded share of every group, drawn from the policy the update starts from. No step has
-trained on the last one when its turn comes. Its log-probs then and before the first step are both there already, and
-mean A (π_now / π_old − 1) over its responses estimates how much the steps so far have raised the expected advantage.
-With REINFORCE++-baseline an advantage is in standard deviations of the batch's rewards.
+The gain is what an update did to the chance of good responses, measured and not predicted. Every mini-batch holds an
+equal, seeded share of every group, drawn from the policy the update starts from. No step has trained on the last one
+when its turn comes. Its log-probs then and before the first step are both there already, and mean A (π_now / π_old − 1)
+over its responses estimates how much the steps so far have raised the expected advantage. With REINFORCE++-baseline an
+advantage is in standard deviations of the batch's rewards.
 
 The last mini-batch is a fresh sample only of groups that its own rollouts did not bring into the batch. Dynamic
 sampling keeps a group because it disagrees: of a prompt with success rate p the rollouts of kept groups succeed with p

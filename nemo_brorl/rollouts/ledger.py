@@ -3,7 +3,7 @@
 The ledger is the only owner of a group between its first request and its last answer. It moves no tokens and knows no
 engine. A rollout that was cut is *partial*: its tokens so far wait in `OpenGroup.partial` until it is asked for again.
 
-Requests for a group's rollouts: N are cut into chunks, each with the group's seed and its place in the group.
+A group's N rollouts are requested in chunks, each with the group's seed and its place in the group.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nemo_brorl.core.errors import GenerationError
-from nemo_brorl.rollouts.group_size.waves import Draw, total_size
+from nemo_brorl.rollouts.group_size.wave_weights import Draw, total_size
 from nemo_brorl.types import (
     SUCCESS_REWARD,
     Float32,

@@ -1,13 +1,10 @@
-"""Metrics of a step's sampling: rewards and lengths of its groups, their mass balance, the engines.
+"""Metrics of a step's sampling: rewards and lengths of its groups, their mass balance, the engines; of groups of which
+rollouts were cut; and pass@k while training, with a warning where pass@1 is bought with it.
 
-Metrics of groups of which rollouts were cut: what that does to lengths, rewards and the weights of prompts.
-
-pass@k while training, and a warning where pass@1 is bought with it.
-
-Every group sampled in a step counts, informative or not: kept ones alone would never be all wrong. Of groups that grow
-in waves the first one counts, whose size did not depend on rewards, and k goes up to its size. A step whose batch is
-filled up ends with an informative group, so that these means lean towards such by about one group in all that were
-sampled. The prompts are those of training; what is learnt of them by heart shows here and not on held-out ones.
+In pass@k every group sampled in a step counts, informative or not: kept ones alone would never be all wrong. Of groups
+that grow in waves the first one counts, whose size did not depend on rewards, and k goes up to its size. A step whose
+batch is filled up ends with an informative group, so that these means lean towards such by about one group in all that
+were sampled. The prompts are those of training; what is learnt of them by heart shows here and not on held-out ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Sampling and scoring of groups through the Generator and Verifier ports. Training, validation, evaluation and the
 warm-up's probes all come through here.
-
-Spans of chunks, from engine to verifier, for the timeline.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.stall_watch import Heartbeat, Stalled
 from nemo_brorl.core.timeline import CHUNKS, Exchange, Timeline, Work, chunk_key
 from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
-from nemo_brorl.rollouts.group_size.waves import Draw
+from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup, request_to_go_on, requests_for, requests_to_resume
 from nemo_brorl.rollouts.replay_cache import ReplayCache
 from nemo_brorl.rollouts.second_opinion import SecondOpinions

@@ -15,8 +15,6 @@ to a later one:
 
 A crash in between leaves a partial folder, which the next run names in a warning and the next save deletes.
 
-Files of a checkpoint beside the policy's own: carriers, and the marker of a complete one.
-
 Carriers are frozen dataclasses as JSON with their arrays beside them in one npz file, no pickle. A value is written
 with its type's name and read back by it, so a carrier that grows a field needs no change here. References into the
 object store are fetched; what is read has tokens in the object store again, where Ray is up, so that only who needs
@@ -59,7 +57,7 @@ from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.object_store import fetch, fetch_or_none, store
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.carry_over import CarriedGroups
-from nemo_brorl.rollouts.group_size.waves import Draw
+from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.types import ScoredChunk
 

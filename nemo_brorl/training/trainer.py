@@ -1,7 +1,4 @@
-"""The BroRL loop, fill a batch → learn → publish → record. No branch on backend, parallelism or hardware in here.
-
-Parts that the training loop works with.
-"""
+"""The BroRL loop, fill a batch → learn → publish → record. No branch on backend, parallelism or hardware in here."""
 
 from __future__ import annotations
 

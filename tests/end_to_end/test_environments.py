@@ -18,7 +18,7 @@ import pytest
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.rollouts.group_size.waves import Draw
+from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.metrics import generation_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep

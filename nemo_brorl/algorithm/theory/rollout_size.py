@@ -1,5 +1,5 @@
 """What a rollout size N is worth: unsampled mass, signal-to-noise, pass@k, the share of prompts that dynamic sampling
-keeps, and what a large group saves its engine.
+keeps, what a large group saves its engine, and the mass balance of one update.
 
 Sources: Lemma 2 and Corollary 3 of BroRL (arXiv 2510.01180) for the unsampled second moment; the rest is textbook
 probability, given here so that a user can ask about their own run.

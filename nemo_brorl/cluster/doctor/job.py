@@ -1,7 +1,7 @@
 """Examination of a job: its nodes look at themselves, then at each other, and agree on a verdict.
 
-Check that the run folder is the same one on every node: each writes a word into it, and looks for what the others
-have written.
+That the run folder is the same one everywhere is seen by a word that each node writes into it, and looks for of the
+others.
 """
 
 from __future__ import annotations

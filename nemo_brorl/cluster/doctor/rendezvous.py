@@ -6,11 +6,9 @@ The first node listens; the others come, say who they are, and have their clocks
 everyone. Who is late or goes away is left out from then on; nobody waits for him again. A message is its length in
 eight bytes and JSON.
 
-Search for the node at fault when an all-reduce over all of them fails: neighbours try it two by two, each node with
-two others.
-
-The nodes stand in a ring. Edges that share no node are tried at once, so that two rounds (three, for an odd number) try
-all. A node that fails with both neighbours is at fault, unless all do: then it is the network.
+When an all-reduce over all nodes fails, the one at fault is searched: neighbours try it two by two, each node with two
+others. The nodes stand in a ring. Edges that share no node are tried at once, so that two rounds (three, for an odd
+number) try all. A node that fails with both neighbours is at fault, unless all do: then it is the network.
 """
 
 from __future__ import annotations

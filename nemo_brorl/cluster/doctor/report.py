@@ -1,6 +1,5 @@
-"""Report of a node: what each check found, as JSON and as rows of a table.
-
-Probes for questions that a library or a broken disk could hang on, asked in a child process with a deadline.
+"""Report of a node: what each check found, as JSON and as rows of a table; and probes, by which questions that a
+library or a broken disk could hang on are asked in a child process with a deadline.
 
 A probe is `python -m nemo_brorl.cluster.doctor.MODULE NAME JSON`: it prints its answer as the last line of its standard
 output, one JSON object.

@@ -1,6 +1,5 @@
-"""Whether a run on CPU fits into this machine's memory, roughly, before anything is started.
-
-Rules that need the model's own config.json: what `policy.model` names, and whether the settings fit its shape.
+"""Whether a run on CPU fits into this machine's memory, roughly, before anything is started; and rules that need the
+model's own config.json: what `policy.model` names, and whether the settings fit its shape.
 """
 
 from __future__ import annotations

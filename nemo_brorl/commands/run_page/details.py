@@ -1,7 +1,5 @@
-"""One group of the rollout store in full: its conversation, the numbers of its rollouts, and responses to read.
-
-One response of the rollout store: its text piece by piece, with the log-probs of its tokens, and the answer that its
-verifier reads.
+"""One group of the rollout store in full: its conversation, the numbers of its rollouts, and responses to read,
+each piece by piece with the log-probs of its tokens and the answer that its verifier reads.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The page as HTML: its text, style and program in one file, and for a report the parts that it draws, compressed.
 
-The timeline of a step as rows to draw: who did what when, and how busy each was.
+One of them is the timeline of a step, as rows: who did what when, and how busy each was.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Load of one engine, as the placement believes it: the chunks it holds, the work they still are, the prompts in its
-prefix cache. Work is counted in decoded tokens, by the costs of chunks.
-
-Chunks that no engine has yet, by prompt, those with the most work in a response first.
+prefix cache. Work is counted in decoded tokens, by the costs of chunks. Chunks that no engine has yet wait by prompt,
+those with the most work in a response first.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Seeds belong to rollouts, so placement never changes what is sampled, only how fast.
 
-Engines that are believed to hold what chunks begin with: a prompt, or trajectories up to their next turn.
+`PrefixHolders` knows the engines that are believed to hold what chunks begin with: a prompt, or trajectories up to
+their next turn.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ vLLM builds its workers with `WeightReceiver` as a base class, so `self` also ha
 keep only a packed form of their weights, so tensors go through vLLM's layerwise reload: prepared once, fed by any
 number of buckets, finished once. A load that stops half-way leaves the model unusable; the process is then replaced.
 
-Three repairs of vLLM 0.32's CPU build, kept together so that they can be dropped together. Not used on GPUs.
+Three repairs of vLLM 0.32's CPU build stand here too, and are not used on GPUs.
 """
 
 from __future__ import annotations

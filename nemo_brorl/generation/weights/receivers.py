@@ -1,7 +1,4 @@
-"""The engines of a pool as receivers of published weights.
-
-One weight update: the same stream of buckets into every engine.
-"""
+"""Engines of a pool as receivers of published weights. An update is the same stream of buckets into every engine."""
 
 from __future__ import annotations
 

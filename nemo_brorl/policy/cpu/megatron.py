@@ -12,16 +12,15 @@ While such a module is compiled, the names by which it reaches the CUDA device a
 torch itself is not patched: no cost per operation, other libraries in the process do not notice, and it holds in every
 thread. Line numbers are kept, so tracebacks point at Megatron's real source.
 
-Adam for the CPU, with the interface and the state layout of Transformer Engine's and Apex's FusedAdam.
+`Adam` is for the CPU, with the interface and the state layout of Transformer Engine's and Apex's FusedAdam.
 
 Megatron-core 0.16.1 cannot save and load its distributed optimizer around torch's own Adam: `state_dict()` asserts
 before the first step, loading looks for a `step` per group, and the loaded step becomes one tensor that all parameters
 share and advance once each, which makes the bias correction wrong without a word. Here `step` is a number of the
 parameter group.
 
-SwiGLU for CPU (arXiv 2002.05202), in place of the fused function that Megatron would leave to torch.compile.
-
-Backward writes both halves of the gradient where they belong instead of joining them, a few rows at a time, which stay
+SwiGLU (arXiv 2002.05202) takes the place of the fused function that Megatron would leave to torch.compile. Its backward
+writes both halves of the gradient where they belong instead of joining them, a few rows at a time, which stay
 in the processor's cache. Same numbers as torch's silu and its gradient, bit for bit.
 """
 

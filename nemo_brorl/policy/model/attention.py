@@ -1,30 +1,21 @@
 """Megatron's core attention over a packed row, in which the responses of a group may share one copy of their prompt.
 
-`row_layout` says which tokens see which. Backends, chosen by `policy.attention`:
+A row's layout says which tokens see which. Backends, chosen by `policy.attention`:
 
     flash  flash kernels for sequences of many lengths, bf16 on GPU (`attention_flash`)
-    flex   one FlexAttention kernel with a block mask, on GPU (`attention_flex`)
-    sdpa   block by block: on CPU around the flash kernel (`cpu.attention`), elsewhere `attention_sdpa`
+    flex   one FlexAttention kernel (arXiv 2412.05496), which skips empty blocks of its mask, on GPU
+    sdpa   block by block: on CPU around the flash kernel (`cpu.attention`), elsewhere torch's own, one call per block,
+           the keys of what its stretches see in front of their own
 
 Under context parallelism every stretch of a cut block is padded to 2·ranks pieces of equal length; rank r holds pieces
 r and 2·ranks − 1 − r, so that all ranks have the same share of causal work (`row_builder`). Only keys and values of cut
 stretches travel, and are put in order; the queries stay.
 
-Legend: T tokens of the row, t cut tokens of this rank, C = t · ranks rows of the context, H heads, K key-value heads,
-D head size.
-
-Block attention by torch's scaled-dot-product attention alone, on any device: one call per block, the keys of what
-its stretches see in front of their own.
-
-Legend: T tokens of the row, B stretches of a block, L their length, P keys in front, C rows of the context, H heads,
-K key-value heads, D head size.
-
-Attention over the whole row by one FlexAttention kernel (arXiv 2412.05496), which skips empty blocks of the mask.
-
-For GPUs: FlexAttention has no backward on CPU. Kernel and mask are compiled with dynamic shapes, and rows padded to a
+FlexAttention has no backward on CPU. Its kernel and mask are compiled with dynamic shapes, and rows padded to a
 multiple of ROW_MULTIPLE tokens, so that rows of any length share what is compiled.
 
-Legend: T tokens of the row, S keys (context, then row), H heads, K key-value heads, D head size.
+Legend: T tokens of the row, t cut tokens of this rank, C = t · ranks rows of the context, S keys (context, then row), B
+stretches of a block, L their length, P keys in front, H heads, K key-value heads, D head size.
 """
 
 from __future__ import annotations

@@ -9,9 +9,7 @@ call.
 
 Legend: T tokens of the row, R queries and C keys of a call, n sequences, H heads, K key-value heads, D head size.
 
-Attention of many sequences that lie end to end, by one kernel: what every such kernel takes and gives, and torch's.
-
-Legend: n sequences, R queries and C keys of all of them, H heads, K key-value heads, D head size.
+A kernel takes many sequences that lie end to end. What every such kernel takes and gives stands here, with torch's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The three FP8 recipes for the operands of one linear layer: which scale each of its three products uses.
+"""The three FP8 recipes for the operands of one linear layer, which scale each of its three products uses, and the
+arithmetic of Transformer Engine's quantisation in plain torch: formats, scales, tiles, amax histories.
 
 Legend of shapes: x [T, in] input, w [out, in] weight, g [T, out] gradient of the output. The products are
 y = x wᵀ, dx = g w and dw = gᵀ x, so x and g are each used once along their rows and once along their columns.
-
-Arithmetic of Transformer Engine's FP8 quantisation in plain torch: formats, scales, tiles, amax histories.
 
 A quantised tensor is kept as the numbers that FP8 can hold. All of them are exact in bf16 (an e4m3 number has four
 significant bits, e5m2 three), and so are their products with a power of two. What is left of the scale is one fp32

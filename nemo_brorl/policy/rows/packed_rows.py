@@ -1,10 +1,9 @@
 """Responses of a micro-batch, taken from an update plan, and the row of tokens that `row_builder` makes of them.
 
-The layout of a packed row: which of its tokens see which. Made by `row_builder`, followed by every attention.
-
-A row is cut into blocks. A block is `num` stretches of `length` tokens each, end to end; a stretch attends to itself
-causally, and before that to all of the spans its block names. A span lies in the *context*: without context parallelism
-that is the row itself, with it the stretches that are cut over the ranks, put together again (`gather_context`).
+A row's layout says which of its tokens see which; every attention follows it. A row is cut into blocks. A block is
+`num` stretches of `length` tokens each, end to end; a stretch attends to itself causally, and before that to all of the
+spans its block names. A span lies in the *context*: without context parallelism that is the row itself, with it the
+stretches that are cut over the ranks, put together again (`gather_context`).
 
 So a response names its prompt and whatever else it shares with other responses, from the prompt on, and a piece of a
 long stretch names what comes before it. No mask is needed: what is not causal is seen whole.

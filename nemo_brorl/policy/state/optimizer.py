@@ -1,14 +1,12 @@
 """Gradients and steps: Megatron's DistributedDataParallel and distributed Adam, and the guard against non-finite
 updates.
 
-The distributed optimizer's state for a checkpoint: whole tensors, shaped like the parameters, copied to the host
-once.
-
-Megatron's fully reshardable format is kept (its own code loads it), but not its way there: 0.16.1 fills zeroed buffers
-with the shards, gathers these on every data-parallel rank into further zeroed buffers, joins and copies them again,
-some six passes over the memory while training waits. Here a shard that is a whole parameter is copied once; others are
-gathered bucket by bucket and copied only on the rank that writes them. All data-parallel ranks write, each its part of
-the parameters; Megatron leaves it all to the first one.
+For a checkpoint the distributed optimizer's state is whole tensors, shaped like the parameters, copied to the host
+once. Megatron's fully reshardable format is kept (its own code loads it), but not its way there: 0.16.1 fills zeroed
+buffers with the shards, gathers these on every data-parallel rank into further zeroed buffers, joins and copies them
+again, some six passes over the memory while training waits. Here a shard that is a whole parameter is copied once;
+others are gathered bucket by bucket and copied only on the rank that writes them. All data-parallel ranks write, each
+its part of the parameters; Megatron leaves it all to the first one.
 """
 
 from __future__ import annotations

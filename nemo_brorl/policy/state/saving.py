@@ -1,12 +1,10 @@
 """Checkpoints through megatron.core.dist_checkpointing, in the format that any other parallel layout can load.
 
-Files of a checkpoint, written by a thread while the rank goes on training.
-
-Megatron's own asynchronous save forks a writer process. A rank is a Ray actor with gRPC and Gloo threads, which a fork
-may catch holding a lock, and its manager process outlives a rank that is killed. So Megatron only plans here: a thread
-writes the planned buckets with Megatron's own file writer (writing and fsync give up the interpreter's lock), and the
-results are put together by `finish`. Nothing touches a file before the thread runs, so a full disk never leaves some
-ranks waiting inside a collective.
+A thread writes the files while the rank goes on training. Megatron's own asynchronous save forks a writer process. A
+rank is a Ray actor with gRPC and Gloo threads, which a fork may catch holding a lock, and its manager process outlives
+a rank that is killed. So Megatron only plans here: a thread writes the planned buckets with Megatron's own file writer
+(writing and fsync give up the interpreter's lock), and the results are put together by `finish`. Nothing touches a file
+before the thread runs, so a full disk never leaves some ranks waiting inside a collective.
 """
 
 from __future__ import annotations

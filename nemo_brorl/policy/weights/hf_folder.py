@@ -1,6 +1,5 @@
-"""Hugging Face folders written from the weight stream: config, tokenizer, safetensors in shards.
-
-Log-probs from Hugging Face transformers, one sequence at a time: the slow and plain yardstick of the parity gate.
+"""Hugging Face folders written from the weight stream: config, tokenizer, safetensors in shards; and log-probs from
+such a folder by transformers, one sequence at a time, the slow and plain yardstick of the parity gate.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
 
 from nemo_brorl.core.files import naming
 from nemo_brorl.policy.device import all_threads, release_cache, roomy_device
@@ -118,6 +115,9 @@ def hf_log_probs(
 ) -> list[Float32]:
     """Log-prob [T] of every response token under softmax(logits / temperature), computed in fp32, on the GPU if there
     is room."""
+    from transformers import AutoModelForCausalLM  # seconds of imports, for the parity gate alone
+    from transformers.utils import logging as transformers_logging
+
     transformers_logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     longest = 0

@@ -1,11 +1,8 @@
 """Import and export of Hugging Face weights, one tensor at a time, on any parallel layout.
 
-Layout of Megatron parameters: the Hugging Face tensors each is made of and how ranks share it.
-
-For Qwen2, Qwen3, Qwen3-MoE and Llama.
-
-One `Slot` is one Megatron parameter. Every rank holds an equal share of each of its Hugging Face tensors, so a share is
-a plain slice of the file. Layouts that differ from a simple slice:
+For Qwen2, Qwen3, Qwen3-MoE and Llama it is known which Hugging Face tensors each Megatron parameter is made of, and how
+ranks share it. One `Slot` is one Megatron parameter. Every rank holds an equal share of each of its Hugging Face
+tensors, so a share is a plain slice of the file. Layouts that differ from a simple slice:
 
     linear_qkv   per query group its query heads, then its key head, then its value head; ranks split the groups
     linear_fc1   per rank the gate rows, then the up rows

@@ -1,7 +1,7 @@
 """The driver's side of the weight stream: rank 0's buckets as they come, every wait bounded, a rank that stops
 named.
 
-Cut of the weight stream into buckets: every rank and the driver cut alike, from names and sizes alone. No torch.
+Every rank and the driver cut the stream into the same buckets, from names and sizes alone. No torch.
 """
 
 from __future__ import annotations

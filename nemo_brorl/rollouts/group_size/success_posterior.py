@@ -11,7 +11,8 @@ prompt is known by its tokens, not its uid: the same question drawn again has an
 Decisions read the belief while groups close in an order that nobody controls. So a step only reads, and `learn` puts in
 what it has seen when it is over, in the order of the prompts' uids: the same rollouts lead to the same beliefs.
 
-Metrics of what rollouts were spent on: by them `rollouts.allocation` fixed and waves compare at equal compute.
+Metrics of what rollouts were spent on stand here, too: by them `rollouts.allocation` fixed and waves compare at equal
+compute.
 """
 
 from __future__ import annotations

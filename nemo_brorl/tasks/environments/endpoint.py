@@ -5,7 +5,7 @@ before. It is answered when the model's next turn is there, whose token ids and 
 engine sampled them. So the requests of an agent continue each other, one at a time; another one is refused with the
 reason (400). Every conversation has a token of its own, and who has none gets nothing (401).
 
-Requests and answers of OpenAI's chat completions, as far as a trajectory can be made of them.
+Of OpenAI's chat completions it knows what a trajectory can be made of.
 """
 
 from __future__ import annotations

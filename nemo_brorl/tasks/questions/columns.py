@@ -1,11 +1,10 @@
-"""Layouts of rows, those of well-known files by name (docs/data.md says where each comes from), and the question in a
+r"""Layouts of rows, those of well-known files by name (docs/data.md says where each comes from), and the question in a
 row.
 
-Paths into a row: `extra_info.index`, `messages.0.content`, and what may stand before and behind one.
-
-A path into a text reads the text as JSON first (`reward_model.ground_truth.inputs`). `json:PATH` reads the text at its
-end as JSON. `final:PATH` takes the final answer out of a worked solution: its last box (`\boxed{4}`), or else what
-follows its last `####` or "answer is". `PATH?` may be missing.
+Columns are named by paths into a row: `extra_info.index`, `messages.0.content`. A path into a text reads the text as
+JSON first (`reward_model.ground_truth.inputs`). `json:PATH` reads the text at its end as JSON. `final:PATH` takes the
+final answer out of a worked solution: its last box (`\boxed{4}`), or else what follows its last `####` or "answer is".
+`PATH?` may be missing.
 """
 
 from __future__ import annotations

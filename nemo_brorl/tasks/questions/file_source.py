@@ -1,11 +1,10 @@
 """Questions from files: read once to see that they can be used and which split each belongs to, then row by row as they
 are asked for.
 
-What was found out about large files of prompts, kept beside the run: which rows can be used, and where they are.
-
-Looking through every row of a 10-GB file takes minutes at every start, requeued ones too, and finds the same each time.
-It is kept as `RUN/prompts_index/KEY.npz`. The key is of everything that decides it: the files' names, sizes and times,
-the settings, the code that reads rows. An index that cannot be read or written is done without.
+What was found out about large files, which rows can be used and where they are, is kept beside the run. Looking through
+every row of a 10-GB file takes minutes at every start, requeued ones too, and finds the same each time. It is kept as
+`RUN/prompts_index/KEY.npz`. The key is of everything that decides it: the files' names, sizes and times, the settings,
+the code that reads rows. An index that cannot be read or written is done without.
 """
 
 from __future__ import annotations

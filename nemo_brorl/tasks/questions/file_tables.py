@@ -5,10 +5,9 @@ Rows are shuffled without memory: where index i of an epoch goes is computed, no
 the numbers of 2k bits; those that fall outside the range are sent through again until they fall inside (cycle walking),
 which leaves a permutation of the range. Fewer than four times are needed on average.
 
-Which files a path means: a file, a pattern, or a Hugging Face dataset folder on disk.
-
-Two kinds of folder: what `Dataset.save_to_disk` and `DatasetDict.save_to_disk` write (arrow files named in
-`state.json`), and what lies on the hub (`.parquet`, `.jsonl` or `.json` files, told apart by the name of their split).
+A path means a file, a pattern, or a Hugging Face dataset folder on disk, of two kinds: what `Dataset.save_to_disk` and
+`DatasetDict.save_to_disk` write (arrow files named in `state.json`), and what lies on the hub (`.parquet`, `.jsonl` or
+`.json` files, told apart by the name of their split).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Several sources in fixed shares. Which of them a position draws from is a function of seed and position alone.
+"""Several sources in fixed shares. Which of them a position draws from is a function of seed and position alone. Of
+generated tasks difficulty may follow success.
 
-Difficulty that follows success: which level of a generated task is asked, moved by what its rollouts earn.
-
-A question is of the level reached, or of one of the `level_width` − 1 below it. Groups of the level reached are
-counted. Once there are `level_window` of them, their share of correct rollouts decides: from `promote_from` on the next
-level is reached, below `demote_below` the one before. Counting then begins anew, whatever was decided (RLVE, arXiv
-2511.07317, which widens the range of levels upwards and never goes back).
+Which level of a task is asked is moved by what its rollouts earn. A question is of the level reached, or of one of the
+`level_width` − 1 below it. Groups of the level reached are counted. Once there are `level_window` of them, their share
+of correct rollouts decides: from `promote_from` on the next level is reached, below `demote_below` the one before.
+Counting then begins anew, whatever was decided (RLVE, arXiv 2511.07317, which widens the range of levels upwards and
+never goes back).
 
 Levels move between steps alone, by `PromptStream.learn`. So question i of a source is a function of the seed, i and the
 levels, and a stream is resumed by its position and these.

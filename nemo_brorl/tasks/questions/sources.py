@@ -3,7 +3,7 @@
 Train and held-out questions are told apart by a hash of the question's text, or lie in files of their own: they never
 share a question, whatever the seed, the tasks' settings or the order of rows.
 
-Questions that an environment answers over several turns: another source's, or tasks that it draws itself.
+Questions that an environment answers over several turns are another source's, or tasks that it draws itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """End of a run: nothing of it is alive, and its files are gone.
 
-Folder of a sandbox on this machine: its owner holds it, and what owners that were killed have left is removed.
+A sandbox has a folder on this machine that its owner holds; what owners that were killed have left is removed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Limits, layers and endings of a run: the words that both sides of the wall share.
 
-Output of one program, read outside: until it ends, is late, or has written too much.
+The output of a program is read outside until it ends, is late, or has written too much.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Linux system calls that Python 3.11 does not offer. Each function raises OSError with the kernel's reason.
 
-Landlock rules (Linux 5.13): confine files, and later network and signals, without any privilege. For where no mount
-namespace can be had.
+Landlock (Linux 5.13) confines files, and later network and signals, without any privilege: for where no mount namespace
+can be had.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The owner holds both ends of what crosses the wall. A job goes in as a file in memory and its output comes back by
 pipes, all three made for that one run; the fork server hands them on to the program's process and never reads them.
 
-Trial of a sandbox when it starts: a program tries what programs must not do.
+When a sandbox starts, a program on trial tries what programs must not do.
 """
 
 from __future__ import annotations

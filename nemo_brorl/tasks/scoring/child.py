@@ -5,9 +5,8 @@ scored, as JSON: `[score, reason, null]`, or `[0.0, "", error]` when the verifie
 that comes from here: a response that has taken this process over must not run in the parent as well. It ends when the
 parent goes away, also in the middle of a score.
 
-Walls around a process that scores: no network, no files beside libraries, no other process.
-
-For verifiers that need none of these. A response that takes such a process over reaches nothing but the score that it
+Where its verifier needs none of these, walls stand around it: no network, no files beside libraries, no other process.
+A response that takes such a process over reaches nothing but the score that it
 returns. Landlock keeps files, seccomp keeps the network, other processes and new ones; where the kernel lacks one of
 them, the other holds alone.
 """

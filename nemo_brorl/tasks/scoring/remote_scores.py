@@ -1,10 +1,10 @@
 """Scores of verifiers on the other side of a network, each asked for once.
 
-What a service says of a prompt and a text is kept (`known_answers.py`): equal answers, of one large group or of a
+What a service says of a prompt and a text is kept: equal answers, of one large group or of a
 prompt that comes again, are one question, also while it is still open.
 
-What services have said, remembered by a worker and written to the run folder (`service_answers/`): a run that is
-started again takes it from there, and another run may replay it.
+A worker remembers what services have said and writes it to the run folder (`service_answers/`): a run that is started
+again takes it from there, and another run may replay it.
 """
 
 from __future__ import annotations

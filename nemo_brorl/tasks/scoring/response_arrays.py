@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from nemo_brorl.types import NO_ROUTE, ChunkArrays, Float32, Int32, Routes, TurnEnds, UInt64
+from nemo_brorl.types import NO_ROUTE, ChunkArrays, Float32, Int32, Int64, Routes, TurnEnds, UInt64
 
 
 def turn_bounds(data: ChunkArrays, start: int, end: int) -> list[tuple[int, int]]:
@@ -105,15 +105,10 @@ def response_keys(data: ChunkArrays) -> UInt64:
     starts = data.offsets[:-1]
     ends = data.offsets[1:]
     lengths = ends - starts
-    longest = int(lengths.max(initial=0))
-    bases = np.full(longest, _BASE)
-    powers = np.ones(longest + 1, np.uint64)  # b^0, b^1, …
-    np.cumprod(bases, out=powers[1:])
+    powers = _powers(lengths)
     last_positions = np.repeat(ends - 1, lengths)  # per token, of its response
     exponents = last_positions - np.arange(len(data.token_ids))
-    digits = data.token_ids.astype(np.uint64) + np.uint64(1)
-    sums = np.zeros(len(digits) + 1, np.uint64)  # of the terms before each token
-    np.cumsum(digits * powers[exponents], out=sums[1:])
+    sums = _sums_before(data, powers[exponents])
     factors = lengths.astype(np.uint64)
     terms = sums[ends] - sums[starts]
     return factors * powers[lengths] + terms
@@ -124,25 +119,42 @@ def turn_ends(data: ChunkArrays, num_turns: int) -> TurnEnds:
     is Σ (t_i + 1) b^i modulo 2^64 over its tokens."""
     starts = data.offsets[:-1]
     lengths = np.diff(data.offsets)
-    num = len(lengths)
-    longest = int(lengths.max(initial=0))
-    powers = np.ones(longest + 1, np.uint64)
-    np.cumprod(np.full(longest, _BASE), out=powers[1:])
-    places = np.arange(len(data.token_ids)) - np.repeat(starts, lengths)
-    digits = data.token_ids.astype(np.uint64) + np.uint64(1)
-    sums = np.zeros(len(digits) + 1, np.uint64)
-    np.cumsum(digits * powers[places], out=sums[1:])
+    powers = _powers(lengths)
+    places = np.arange(len(data.token_ids)) - np.repeat(starts, lengths)  # of each token in its response
+    sums = _sums_before(data, powers[places])
     ends = np.repeat(lengths[:, None], num_turns, axis=1)
     if data.is_sampled is not None:
-        begins = data.is_sampled & ~np.append(False, data.is_sampled[:-1]) & (places > 0)
+        was_sampled = np.append(False, data.is_sampled[:-1])
+        begins = data.is_sampled & ~was_sampled & (places > 0)
         tokens = np.flatnonzero(begins)  # the first of each later turn
         rows = np.searchsorted(data.offsets, tokens, side="right") - 1
-        first_of_row = np.searchsorted(rows, np.arange(num))
+        all_rows = np.arange(len(lengths))
+        first_of_row = np.searchsorted(rows, all_rows)
         turns = np.arange(len(tokens)) - first_of_row[rows]
         is_kept = turns < num_turns
-        ends[rows[is_kept], turns[is_kept]] = places[tokens[is_kept]]
-    keys = sums[starts[:, None] + ends] - sums[starts][:, None]
-    return TurnEnds(ends.astype(np.int32), keys)
+        rows, turns, tokens = rows[is_kept], turns[is_kept], tokens[is_kept]
+        ends[rows, turns] = places[tokens]
+    until = sums[starts[:, None] + ends]
+    before = sums[starts][:, None]
+    return TurnEnds(ends.astype(np.int32), until - before)
+
+
+def _powers(lengths: Int64) -> UInt64:
+    """b^0, b^1, … up to the longest response's length."""
+    longest = int(lengths.max(initial=0))
+    powers = np.ones(longest + 1, np.uint64)
+    bases = np.full(longest, _BASE)
+    np.cumprod(bases, out=powers[1:])
+    return powers
+
+
+def _sums_before(data: ChunkArrays, powers: UInt64) -> UInt64:
+    """[T + 1] for each token of a chunk, and its end: Σ (t_i + 1) b^(e_i) of all tokens before it, given their powers
+    b^(e_i) [T]."""
+    digits = data.token_ids.astype(np.uint64) + np.uint64(1)
+    sums = np.zeros(len(digits) + 1, np.uint64)
+    np.cumsum(digits * powers, out=sums[1:])
+    return sums
 
 
 def repeated_share(token_ids: Int32, ngram: int) -> float:

@@ -1,8 +1,7 @@
 """Ray actor that scores the responses of chunks, several at a time, in processes that may hang or crash.
 
-Evidence against rewards: what a worker finds in the responses of a chunk that the watch over a run wants to know.
-
-It stays small, whatever the number of responses: counts, the answers that earned most often, and one example.
+It also collects evidence against rewards: what the watch over a run wants to know of a chunk's responses. That stays
+small, whatever the number of responses: counts, the answers that earned most often, and one example.
 """
 
 from __future__ import annotations

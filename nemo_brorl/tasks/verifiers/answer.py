@@ -1,6 +1,5 @@
-"""Where a response keeps its answer: after its thinking, in `<answer>` tags, in a LaTeX `\boxed{}`, or at its end.
-
-1 for the reference answer, 0 for anything else.
+r"""Where a response keeps its answer: after its thinking, in `<answer>` tags, in a LaTeX `\boxed{}`, or at its end.
+As a verifier: 1 for the reference answer, 0 for anything else.
 """
 
 from __future__ import annotations

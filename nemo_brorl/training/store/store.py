@@ -1,8 +1,8 @@
 """RolloutStore port over a Ray actor: the driver hands on records, which hold references, and never waits for a disk
 except before a checkpoint.
 
-Ray actor that writes steps: it fetches the arrays of a group where they are, one group at a time, so that neither it
-nor the driver ever holds a step.
+The actor fetches the arrays of a group where they are, one group at a time, so that neither it nor the driver ever
+holds a step.
 """
 
 from __future__ import annotations

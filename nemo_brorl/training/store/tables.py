@@ -1,6 +1,5 @@
-"""Tables of the rollout store: their columns (docs/store.md says what each means), and a group as rows of them.
-
-Files of the rollout store of a run folder.
+"""Tables and files of the rollout store: their columns (docs/store.md says what each means), and a group as rows of
+them.
 
     store/groups/step_000007.parquet      a row for every group of step 7; written last, so a step has it or is none
           rollouts/step_000007.parquet    a row for every rollout, in the same order

@@ -4,12 +4,11 @@ A base model has seen answers written in more than one way. So a share of the de
 where the verifier looks for it, and the rest writes it bare: to follow the format is part of what reinforcement
 learning then teaches.
 
-Arithmetic as a pupil with habits of error writes it: sums of several terms worked out step by step, and numbers that
-are guessed or asked of a calculator.
-
-`17 + 25 - 8` becomes `17+25=42-8=34`, as people note it down. A slip is carried on: the next step starts from the wrong
-number. Where each habit is drawn for itself, a sum of few steps without carries is usually right and one of many
-carries hardly ever, so questions of one task spread over decades of success rates.
+Arithmetic is written as by a pupil with habits of error: sums of several terms worked out step by step, and numbers
+that are guessed or asked of a calculator. `17 + 25 - 8` becomes `17+25=42-8=34`, as people note it down. A slip is
+carried on: the next step starts from the wrong number. Where each habit is drawn for itself, a sum of few steps without
+carries is usually right and one of many carries hardly ever, so questions of one task spread over decades of success
+rates.
 
 The calculator is asked with little care: so much of a tool a base has to have seen for reinforcement learning to make a
 habit of it.

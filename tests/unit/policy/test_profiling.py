@@ -16,7 +16,8 @@ import torch
 from nemo_brorl.config.needs import unmet
 from nemo_brorl.config.schema import BroRLConfig, ProfileConfig
 from nemo_brorl.policy.layout import layout_of, nsight_options, profile_folder, rank_process
-from nemo_brorl.policy.worker import PolicyWorker, Profiling
+from nemo_brorl.policy.profiling import Profiling
+from nemo_brorl.policy.worker import PolicyWorker
 from nemo_brorl.types import UpdatePlan
 from tests.support.model_factory import make_config, make_plan
 

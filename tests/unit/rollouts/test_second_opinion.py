@@ -10,7 +10,7 @@ import pytest
 
 from nemo_brorl.config.schema import SecondOpinionConfig
 from nemo_brorl.core.console import Console
-from nemo_brorl.rollouts.group_size.waves import Draw
+from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.types import RolloutChunk, ScoredChunk

@@ -14,7 +14,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.evaluation.answers import answers_of
 from nemo_brorl.rollouts.batch_fill import BatchFill
 from nemo_brorl.rollouts.carry_over import CarryOver
-from nemo_brorl.rollouts.group_size.waves import Draw
+from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import Stage

@@ -13,16 +13,8 @@ import pytest
 from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.schema import BroRLConfig, PosteriorConfig, RolloutsConfig, WavesConfig
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
-from nemo_brorl.rollouts.group_size.waves import (
-    Draw,
-    FixedAllocation,
-    WaveAllocation,
-    coin,
-    make_allocation,
-    shares,
-    wave_sizes,
-    wave_weights,
-)
+from nemo_brorl.rollouts.group_size.wave_weights import Draw, shares, wave_weights
+from nemo_brorl.rollouts.group_size.waves import FixedAllocation, WaveAllocation, coin, make_allocation, wave_sizes
 from nemo_brorl.types import Float32, Int32, Prompt, ScoredGroup
 from tests.support.fakes import make_group, make_prompt
 

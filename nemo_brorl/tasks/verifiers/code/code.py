@@ -13,7 +13,7 @@ And how they count: `scoring` (fraction, all), `compare` (lines, exact, any_orde
 none), `isolation` (test: a new process for each test; program: one for all calls of a function or all assertions,
 faster, and one may spoil the next).
 
-Program in a response: which code block it is, in the forms in which models write one.
+Which code block of a response is its program is told in the forms in which models write one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Instructions of IFBench (arXiv 2507.02833) that count: words, names, marks, kinds of sentences. Written from their
+"""Instructions of IFBench (arXiv 2507.02833) that count (words, names, marks, kinds of sentences), or look at words and
+sentences: their letters, their order, where one stands. Written from their
 descriptions; each is a function of a response and of arguments by the benchmark's names.
-
-Instructions of IFBench about words and sentences: their letters, their order, where one stands.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Instructions of IFBench about the form of a response: brackets, quotes, lists, lines, case.
-
-Instructions of IFBench that ask for one certain text: lists that are known, tables, a request repeated.
+"""Instructions of IFBench about the form of a response (brackets, quotes, lists, lines, case), or that ask for one
+certain text: lists that are known, tables, a request repeated.
 """
 
 from __future__ import annotations

@@ -6,11 +6,9 @@ in the public data; arguments that are null count as left out. They apply to the
 one follows none. `judging: loose` takes an instruction as followed when one of eight versions of the response follows
 it, as the benchmarks' loose accuracy does: without its first line, its last, both or none, with stars and without.
 
-The 25 verifiable instructions of IFEval (arXiv 2311.07911), by their public names, each a function of a response.
-
-Written from the paper's descriptions and the public benchmark's behaviour on strict scoring, with sentences and
-languages told apart offline: no tokenizer data is downloaded. Where the benchmark draws a missing value at random, it
-must be given here.
+The 25 instructions of IFEval (arXiv 2311.07911), each a function of a response, are written from the paper's
+descriptions and the public benchmark's behaviour on strict scoring, with sentences and languages told apart offline: no
+tokenizer data is downloaded. Where the benchmark draws a missing value at random, it must be given here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Parts of a response: sentences, words, paragraphs, and what of two versions of a text is the same.
 
-Which language a text is in, by py3langid: offline, the same answer every time, about 140 languages by their ISO 639
-codes.
+A text's language is told by py3langid: offline, the same answer every time, about 140 languages by their ISO 639 codes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""1 for a mathematically equal answer: numbers, fractions, units, percentages, words, sets, intervals, equations.
+r"""1 for a mathematically equal answer: numbers, fractions, units, percentages, words, sets, intervals, equations.
 
 The answer is looked for in the response without its thinking: in the last `<answer>` tags if there are any, and there,
 in this order, in the last `\boxed{}` (and those that stand with it), or where the text states it (`statement.py`).
 Both answers are brought into one notation (`notation.py`); numbers, plain expressions, words and groups of those are
-read and compared here (`reading.py`, `compare.py`), all else by math-verify (`library.py`). A verdict depends on
+read (`reading.py`) and compared here, all else by math-verify (`library.py`). A verdict depends on
 nothing but the two answers and the rules, and is kept: most of a prompt's responses end in one of few answers.
 
 Votes are counted for answers in one spelling: `\frac{1}{2}`, `1/2`, `$0.5$` and `\boxed{\\dfrac12}` are one. What can
@@ -11,9 +11,9 @@ be read without a grammar (`reading.py`) is spelt by its value; of anything else
 Two spellings of one expression may stay apart (`x+1`, `1+x`): votes are counted thousands of times, and no library that
 may hang is asked.
 
-When two readings of answers are equal, by rules that a data set may set.
+Two readings of answers are equal by rules that a data set may set.
 
-- Numbers: as `number.py` and `value.py` say, or up to a relative difference.
+- Numbers: as `value.py` says, or up to a relative difference.
 - Percent: 50% is 0.5, and by default also 50, as where a question asks "what percent"; two percentages are compared as
   such.
 - Units: two that are known must agree, up to a factor; a reference without a unit accepts any, and one with a unit a

@@ -1,0 +1,89 @@
+"""Profiles of chosen ranks in chosen steps, and what a GPU's memory held when it was full. Files lie in `profiles/` of
+the run folder.
+
+`profile.kind=torch`: a trace of operators and kernels by torch's profiler, which Perfetto opens. `nsys`: the rank runs
+under Nsight Systems, which records between cudaProfilerStart and cudaProfilerStop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nemo_brorl.config.schema import ProfileConfig
+from nemo_brorl.core.files import replacing
+from nemo_brorl.core.logs import get_logger
+
+MAX_EVENTS = 100_000  # allocations that a memory snapshot remembers
+
+_log = get_logger(__name__)
+
+
+class Profiling:
+    """What the settings ask of one rank."""
+
+    def __init__(
+        self,
+        settings: ProfileConfig,
+        folder: Path,
+        rank: int,
+        cuda: Any = torch.cuda,
+    ) -> None:
+        """`folder` of profiles; `cuda`: torch's module, or a test's."""
+        self.settings = settings
+        self.folder = folder
+        self.rank = rank
+        self.cuda = cuda
+        self.keeps_memory = settings.memory_snapshot and cuda.is_available()
+        if self.keeps_memory:
+            cuda.memory._record_memory_history(max_entries=MAX_EVENTS)
+
+    @contextmanager
+    def of_update(self, step: int) -> Iterator[None]:
+        """Profile what is inside, if this rank's update of this step is to be."""
+        is_chosen = step in self.settings.steps and self.rank in self.settings.ranks
+        if not is_chosen or self.settings.kind == "off":
+            yield
+        elif self.settings.kind == "nsys":
+            self.cuda.profiler.start()
+            try:
+                yield
+            finally:
+                self.cuda.profiler.stop()
+        else:
+            with self._torch_profile(step):
+                yield
+
+    @contextmanager
+    def of_memory(self) -> Iterator[None]:
+        """Write what the GPU's memory holds when it runs full inside."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            if self.keeps_memory:
+                path = self._path("out_of_memory", "pickle")
+                self.cuda.memory._dump_snapshot(str(path))
+                _log.error("out of memory: %s says what held it (pytorch.org/memory_viz opens it)", path)
+            raise
+
+    @contextmanager
+    def _torch_profile(self, step: int) -> Iterator[None]:
+        from torch.profiler import ProfilerActivity, profile
+
+        activities = [ProfilerActivity.CPU]
+        if self.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        with profile(activities=activities) as recorded:
+            yield
+        path = self._path(f"step_{step:06d}", "json.gz")
+        with replacing(path) as aside:
+            recorded.export_chrome_trace(str(aside))
+        _log.info("profile of step %d: %s", step, path)
+
+    def _path(self, name: str, suffix: str) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / f"{name}_rank_{self.rank}.{suffix}"
