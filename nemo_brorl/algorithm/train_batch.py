@@ -18,11 +18,11 @@ trajectory is learnt by:
 γ is `algorithm.turn_discount`. What shaping changes in a trajectory's reward is part of the reward of its last turn.
 Legend: N rollouts of a group, K turns of its longest trajectory.
 
-In groups that grew in waves every wave is compared with itself alone, then weighted (`rollouts/group_size/wave_weights.py`
-says why). Only advantages that subtract the mean, for which a wave of any size estimates the same gradient once its sum
-is divided by n − 1. A group's deviation (grpo), its mean as divisor (maxrl) or subsets of it (pass_at_k) make the
-expectation depend on n, and one baseline for the batch (reinforce_plus_plus) on which groups were extended:
-`rollouts.allocation=waves` refuses them.
+In groups that grew in waves every wave is compared with itself alone, then weighted
+(`rollouts/group_size/wave_weights.py` says why). Only advantages that subtract the mean, for which a wave of any size
+estimates the same gradient once its sum is divided by n − 1. A group's deviation (grpo), its mean as divisor (maxrl) or
+subsets of it (pass_at_k) make the expectation depend on n, and one baseline for the batch (reinforce_plus_plus) on
+which groups were extended: `rollouts.allocation=waves` refuses them.
 """
 
 from __future__ import annotations

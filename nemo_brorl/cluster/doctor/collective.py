@@ -1,7 +1,7 @@
 """An all-reduce in processes of its own: between the GPUs (or two CPU processes) of a node, and over all nodes of a
 job.
 
-As a program (`probe.py`): one rank. Ranks first say in a store on rank 0 that they are there, so that a late one is
+As a program (`report.py`): one rank. Ranks first say in a store on rank 0 that they are there, so that a late one is
 known by its number.
 """
 

@@ -1,7 +1,7 @@
 """Checks of the sources of prompts: files there and readable from this node, their first rows questions, tasks known,
 and none that pays for a constant answer.
 
-As a program (`probe.py`) one source, since a file server may hang, or the constants of all sources.
+As a program (`report.py`) one source, since a file server may hang, or the constants of all sources.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check of the GPUs of a node: how many, how much memory is free, who else is on them, does the driver serve torch's
 CUDA.
 
-Asked of nvidia-smi and of torch, both in processes that may hang. As a program (`probe.py`) what torch sees.
+Asked of nvidia-smi and of torch, both in processes that may hang. As a program (`report.py`) what torch sees.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def weight_manifest(shape: ModelShape, dtype: torch.dtype) -> list[TensorInfo]:
 
 
 def named_buckets(stream: Iterable[NamedTensor], limit: int) -> Iterator[list[NamedTensor]]:
-    """Cut a stream of (name, tensor) as `bucket_plan` says."""
+    """Cut a stream of (name, tensor) as `weight_source.cut` does."""
     return cut(stream, lambda named: named[1].nbytes, limit)
 
 

@@ -27,7 +27,7 @@ rewards. Was wave k drawn and lost to the deadline, M_{k−1} takes its place in
 prompt would have lost the weight of all groups that were worth extending.
 
 All of it is linear in the waves: Ĝ = Σ w_k ĝ_k. `Wave.weight` is w_k, and goes into the advantages
-(`algorithm/partial_advantages.py`).
+(`algorithm/train_batch.py`).
 """
 
 from __future__ import annotations

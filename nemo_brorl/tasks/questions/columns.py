@@ -94,7 +94,7 @@ Fields = Mapping[str, Any]  # a row that could be read
 
 @dataclass(frozen=True)
 class RowFormat:
-    """Where the fields of a row are, as paths (`paths.py`)."""
+    """Where the fields of a row are, as paths."""
 
     prompt: str
     answer: str | None  # None: the verifier reads none

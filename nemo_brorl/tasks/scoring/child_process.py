@@ -57,7 +57,7 @@ def wants_to_run(process: int) -> bool:
 class Isolation(NamedTuple):
     """Which child may serve a payload."""
 
-    is_closed: bool = False  # behind walls (`walls.py`)
+    is_closed: bool = False  # behind walls (`child.py`)
     prompt: str | None = None  # the payload that it serves and no other; None: any
 
 

@@ -248,7 +248,7 @@ def check(payload: Payload) -> Iterator[str]:
 
 def score(payload: Payload, response: str) -> float:
     """1 when the response's answer equals one of `payload["answer"]`. `payload["extract"]`: where it must stand;
-    `percent`, `units`, `relative_tolerance`: what is held equal (`compare.py`)."""
+    `percent`, `units`, `relative_tolerance`: what is held equal."""
     place = place_of(payload)
     given = find_answer(response, place)
     if given is None:

@@ -1,7 +1,7 @@
 """Answers that can be read without a grammar of LaTeX: quantities, words, numerals of another base, and tuples,
 intervals, sets, lists and unions of those.
 
-A reading is what is written and no more; `compare.py` says which two of them are equal. What is not read here (a
+A reading is what is written and no more; `answer.py` says which two of them are equal. What is not read here (a
 relation, a matrix, a polynomial among several, a comma that may divide thousands) is left to math-verify.
 """
 

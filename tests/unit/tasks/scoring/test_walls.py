@@ -25,7 +25,7 @@ from tests.support.bad_verifiers import MISBEHAVE
 # Tries each of these behind walls and says what came of it.
 TRIES = """
 import json, os, socket, subprocess, sys, threading
-from nemo_brorl.tasks.scoring import walls
+from nemo_brorl.tasks.scoring import child
 
 def write():
     open(sys.argv[1] + "/new", "w")
@@ -37,7 +37,7 @@ def outcome(attempt):
         return type(error).__name__
     return "done"
 
-walls.enter(walls.measure())
+child.enter(child.measure())
 thread = threading.Thread(target=int)
 tries = {
     "connect": lambda: socket.socket().connect(("127.0.0.1", 6379)),
