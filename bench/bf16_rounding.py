@@ -69,21 +69,21 @@ def draw(folder: Path, num: int, num_tokens: int) -> tuple[Tensor, dict[str, Ten
 def score(folder: Path, tokens: Tensor) -> dict[str, Tensor]:
     """Log-probs [num, T] of the same by the policy with either head."""
     device = open_device(on_gpu=False, num_threads=torch.get_num_threads())
-    from nemo_brorl.policy import worker
+    from nemo_brorl.policy import process_groups
     from nemo_brorl.policy.layout import layout_of
     from nemo_brorl.policy.learner import Learner
     from nemo_brorl.policy.model import log_probs
 
     config = BroRLConfig()
     config.policy.precision = "bf16"
-    worker.open_groups(layout_of(config), 0, dist.HashStore(), device, seed=1)
+    process_groups.open_groups(layout_of(config), 0, dist.HashStore(), device, seed=1)
     learner = Learner(config, layout_of(config), folder, device)
     found = {}
     for name, product in HEADS.items():
         log_probs.product = product
         scores = learner.log_probs(tokens[:, :1].tolist(), tokens[:, 1:].tolist())
         found[name] = torch.from_numpy(np.stack(scores))
-    worker.close_groups()
+    process_groups.close_groups()
     return found
 
 

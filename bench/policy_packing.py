@@ -28,7 +28,7 @@ from nemo_brorl.policy.device import open_device
 
 DEVICE = open_device(on_gpu=False, num_threads=1)  # before megatron is imported
 
-from nemo_brorl.policy import worker  # noqa: E402
+from nemo_brorl.policy import process_groups  # noqa: E402
 from nemo_brorl.policy.layout import layout_of  # noqa: E402
 from nemo_brorl.policy.learner import Learner  # noqa: E402
 from nemo_brorl.policy.model.log_probs import TokenScores  # noqa: E402
@@ -230,13 +230,13 @@ def main() -> None:
     arguments = parser.parse_args()
     config = BroRLConfig()
     layout = layout_of(config)
-    worker.open_groups(layout, 0, torch.distributed.HashStore(), DEVICE, seed=1)
+    process_groups.open_groups(layout, 0, torch.distributed.HashStore(), DEVICE, seed=1)
     with tempfile.TemporaryDirectory() as name:
         folder = make_model_folder(Path(name))
         learner = Learner(config, layout, folder, DEVICE)
         results = [measure(learner, folder, length, arguments) for length in arguments.prompts]
     print(table(results))
-    worker.close_groups()
+    process_groups.close_groups()
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
     worst = max(difference for result in results for difference in result["largest_gradient_difference"].values())

@@ -94,7 +94,7 @@ class PolicyRank:
         device = open_device(on_gpu=False, num_threads=1)
         import torch.distributed as dist
 
-        from nemo_brorl.policy import worker
+        from nemo_brorl.policy import process_groups
         from nemo_brorl.policy.layout import layout_of
         from nemo_brorl.policy.learner import Learner
 
@@ -102,7 +102,7 @@ class PolicyRank:
         config.policy.data_parallel_size = world_size
         config.policy.optim = OptimConfig(lr=LR, betas=list(BETAS), eps=EPS, clip_grad=CLIP)
         config.algorithm.kl.coefficient = 0.0
-        worker.open_groups(layout_of(config), rank, dist.FileStore(meeting, world_size), device, seed=1)
+        process_groups.open_groups(layout_of(config), rank, dist.FileStore(meeting, world_size), device, seed=1)
         self.learner = Learner(config, layout_of(config), folder, device)
 
     def prepare(self, documents: np.ndarray) -> Any:

@@ -109,14 +109,14 @@ class Watched:
 def score(folder: Path, prompt: Prompt, arrays: ChunkArrays) -> list[tuple[float, float, float, float]]:
     """Without replay and with it: shares in a layer and in any, mean and largest mismatch."""
     device = open_device(on_gpu=False, num_threads=torch.get_num_threads())
-    from nemo_brorl.policy import worker
+    from nemo_brorl.policy import process_groups
     from nemo_brorl.policy.layout import layout_of
     from nemo_brorl.policy.learner import Learner
     from nemo_brorl.policy.pipeline import score_rows
     from nemo_brorl.policy.rows.packed_rows import GroupArrays, PackedSegment, Response
 
     config = replayed_config()
-    worker.open_groups(layout_of(config), 0, dist.HashStore(), device, seed=1)
+    process_groups.open_groups(layout_of(config), 0, dist.HashStore(), device, seed=1)
     learner = Learner(config, layout_of(config), folder, device)
     group = GroupArrays([arrays])
     responses = []
@@ -138,7 +138,7 @@ def score(folder: Path, prompt: Prompt, arrays: ChunkArrays) -> list[tuple[float
         differs = torch.stack([watched.differs[0] for watched in model.router_replays]).float()
         shares = float(differs.mean()), float(differs.amax(0).mean())
         found.append((*shares, float(mismatch.mean()), float(mismatch.max())))
-    worker.close_groups()
+    process_groups.close_groups()
     return found
 
 

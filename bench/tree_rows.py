@@ -26,7 +26,7 @@ import torch
 
 from nemo_brorl.algorithm.packing import Packer, Sharing
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy import worker
+from nemo_brorl.policy import process_groups
 from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.policy.learner import Learner
 from nemo_brorl.policy.model.log_probs import TokenScores
@@ -170,13 +170,13 @@ def main() -> None:
     arguments = parser.parse_args()
     config = BroRLConfig()
     layout = layout_of(config)
-    worker.open_groups(layout, 0, torch.distributed.HashStore(), policy_packing.DEVICE, seed=1)
+    process_groups.open_groups(layout, 0, torch.distributed.HashStore(), policy_packing.DEVICE, seed=1)
     with tempfile.TemporaryDirectory() as name:
         folder = policy_packing.make_model_folder(Path(name))
         learner = Learner(config, layout, folder, policy_packing.DEVICE)
         result = measure(learner, arguments)
     print(table(result))
-    worker.close_groups()
+    process_groups.close_groups()
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1))
     worst = max(result["largest_gradient_difference"].values())

@@ -76,15 +76,15 @@ def main() -> None:
         transformer_engine_stub.install(Path(sys.argv[1]), VERSION)
         import transformer_engine.pytorch as te
 
-        from nemo_brorl.policy import worker
+        from nemo_brorl.policy import process_groups
         from tests.support.te_families import FAMILIES
 
         torch.nn.Module.cuda = lambda self, *arguments: self  # type: ignore[assignment,method-assign,return-value]
-        worker.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
+        process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
         found: dict[str, Any] = {"transformer_engine": VERSION, "recipes": recipes()}
         found["signatures"] = {name: str(inspect.signature(getattr(te, name))) for name in SIGNATURES}
         found["families"] = {family: layers_of(family, Path(scratch) / family.replace(" ", "_")) for family in FAMILIES}
-        worker.close_groups()
+        process_groups.close_groups()
     TARGET.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -68,14 +68,14 @@ def open_rank(setting: Setting) -> Iterator[OneRank]:
     device = open_device(on_gpu=not setting.is_tiny, num_threads=1)
     import torch.distributed as dist
 
-    from nemo_brorl.policy import worker
+    from nemo_brorl.policy import process_groups
     from nemo_brorl.policy.layout import ParallelLayout
 
-    worker.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
+    process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
     try:
         yield OneRank(setting, device)
     finally:
-        worker.close_groups()
+        process_groups.close_groups()
 
 
 def segment(prompt: np.ndarray, responses: Sequence[np.ndarray]) -> Any:

@@ -31,12 +31,12 @@ def gpu_device() -> Iterator[Any]:
     from nemo_brorl.policy.device import open_device
 
     device = open_device(on_gpu=True, num_threads=1)
-    from nemo_brorl.policy import worker
+    from nemo_brorl.policy import process_groups
     from nemo_brorl.policy.layout import ParallelLayout
 
-    worker.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
+    process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), device, seed=1)
     yield device
-    worker.close_groups()
+    process_groups.close_groups()
 
 
 @pytest.fixture(scope="session")

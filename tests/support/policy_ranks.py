@@ -24,7 +24,7 @@ from tests.support import fork_server
 fork_server.preload(__name__, is_first=True)  # what others name may import megatron
 _DEVICE = open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
 
-from nemo_brorl.policy import worker  # noqa: E402
+from nemo_brorl.policy import process_groups  # noqa: E402
 from nemo_brorl.policy.learner import Learner  # noqa: E402
 
 _outcomes: dict[bytes, list[Outcome]] = {}  # by pickled scenario
@@ -117,10 +117,10 @@ def _rank_main(
 ) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     layout = layout_of(config)
-    worker.open_groups(layout, rank, dist.FileStore(meeting, layout.world_size), _DEVICE, config.trainer.seed)
+    process_groups.open_groups(layout, rank, dist.FileStore(meeting, layout.world_size), _DEVICE, config.trainer.seed)
     torch.save(function(*arguments), result)
     dist.barrier()
-    worker.close_groups()
+    process_groups.close_groups()
 
 
 def score_a_vocab_slice(

@@ -128,14 +128,14 @@ def _ranks(layout: Any, rank: int) -> Iterator[None]:
     import torch
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from nemo_brorl.policy import worker
+    from nemo_brorl.policy import process_groups
     from nemo_brorl.policy.device import Device
 
-    worker.open_groups(layout, rank, FakeStore(), Device(torch.device("cuda", 0), "fake"), seed=1)
+    process_groups.open_groups(layout, rank, FakeStore(), Device(torch.device("cuda", 0), "fake"), seed=1)
     try:
         yield
     finally:
-        worker.close_groups()
+        process_groups.close_groups()
 
 
 def _state(plan: Plan, layout: Any, watch: FakeValues) -> Any:

@@ -18,12 +18,12 @@ _DEVICE = open_device(on_gpu=False, num_threads=1)  # before test modules import
 @pytest.fixture(scope="session")
 def device() -> Iterator[Device]:
     """With process groups of a single rank open."""
-    from nemo_brorl.policy import worker
+    from nemo_brorl.policy import process_groups
     from nemo_brorl.policy.layout import ParallelLayout
 
-    worker.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), _DEVICE, seed=1)
+    process_groups.open_groups(ParallelLayout(1, 1, 1), 0, dist.HashStore(), _DEVICE, seed=1)
     yield _DEVICE
-    worker.close_groups()
+    process_groups.close_groups()
 
 
 @pytest.fixture(scope="session")
