@@ -26,8 +26,7 @@ from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.files import replacing
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.tasks.questions.columns import RowFormat, column_of, is_wanted, question_of, row_formats
-from nemo_brorl.tasks.questions.file_tables import Tables, find_files, open_tables, permuted
-from nemo_brorl.tasks.questions.jsonl import JsonlTable
+from nemo_brorl.tasks.questions.file_tables import JsonlTable, Tables, find_files, open_tables, permuted
 from nemo_brorl.tasks.questions.questions import BadRow, Question, Row, hash_of
 from nemo_brorl.tasks.verifiers.registry import check_name
 from nemo_brorl.types import Int64, UInt64

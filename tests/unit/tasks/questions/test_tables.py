@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.tasks.questions.file_tables import ArrowTable, ParquetTable, dataset_files, matching_files, open_tables
-from nemo_brorl.tasks.questions.jsonl import JsonlTable
+from nemo_brorl.tasks.questions.file_tables import (
+    ArrowTable,
+    JsonlTable,
+    ParquetTable,
+    dataset_files,
+    matching_files,
+    open_tables,
+)
 from nemo_brorl.tasks.questions.questions import BadRow
 from tests.unit.tasks.questions.files import write_jsonl, write_parquet, write_saved_dataset
 
