@@ -4,8 +4,7 @@ All calls into vLLM, its construction included, happen on one thread, in turns: 
 asked for meanwhile (new rollouts, an abort, a bucket of weights, counters), then the next step. vLLM keeps the CUDA
 stream of the thread that warms it up, and torch the device and stream of each thread. The actor's coroutines only wait.
 The driver imports this module to start actors, so vllm and torch are imported when an engine is built, in its process.
-
-Chunks in one engine's batch. Everything here happens on the engine's vLLM thread.
+`ChunkBatch` has the chunks in the engine's batch, and lives on that one thread.
 """
 
 from __future__ import annotations

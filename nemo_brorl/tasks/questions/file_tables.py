@@ -9,8 +9,7 @@ A path means a file, a pattern, or a Hugging Face dataset folder on disk, of two
 `DatasetDict.save_to_disk` write (arrow files named in `state.json`), and what lies on the hub (`.parquet`, `.jsonl` or
 `.json` files, told apart by the name of their split).
 
-Lines of JSON, or one JSON array of objects, behind an index of offsets: 16 bytes a row in memory, the rows stay on
-disk.
+Lines of JSON, or one JSON array of objects, are read behind an index of offsets: 16 bytes a row in memory.
 """
 
 from __future__ import annotations
