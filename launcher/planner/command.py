@@ -153,7 +153,7 @@ def _gib(size: float) -> str:
     return f"{size:.2f}" if size else "–"
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
+def plan_as_json(plan: Plan) -> dict[str, Any]:
     """Everything that is printed, by name."""
     devices = []
     for memory in plan.devices:
@@ -358,7 +358,7 @@ def write_json(
     path: Path,
 ) -> None:
     """The whole plan, and the overrides of what was proposed."""
-    data = as_json(plan)
+    data = plan_as_json(plan)
     data["proposals"] = [_proposal_json(proposal) for proposal in better]
     data["remedies"] = [_proposal_json(proposal) for proposal in helpful]
     path.parent.mkdir(parents=True, exist_ok=True)

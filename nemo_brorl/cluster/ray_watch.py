@@ -217,7 +217,7 @@ def reap(mark: str) -> None:
     if os.read(sys.stdin.fileno(), len(CLOSED)) == CLOSED:  # its end may be held open by somebody's fork
         return
     stopped: set[psutil.Process] = set()
-    while new := set(with_descendants(marked(mark))) - stopped:
+    while new := set(with_descendants(marked_processes(mark))) - stopped:
         for process in new:
             with contextlib.suppress(psutil.Error):
                 process.suspend()
@@ -227,7 +227,7 @@ def reap(mark: str) -> None:
             process.kill()
 
 
-def marked(mark: str) -> list[psutil.Process]:
+def marked_processes(mark: str) -> list[psutil.Process]:
     """Processes of this user that began with the mark. One that has lost its variables is found below the one that
     started it, where that is still there."""
     found = []

@@ -174,26 +174,26 @@ def all_damage(folder: Path, sums: Mapping[str, FileSum]) -> list[str]:
 
 def write_sums(folder: Path, sums: Mapping[str, FileSum]) -> None:
     """Write `checksums.json`, for good. Raises OSError."""
-    write_whole(folder / SUMS, as_json(sums), is_synced=True)
+    write_whole(folder / SUMS, sums_as_json(sums), is_synced=True)
 
 
 def read_sums(folder: Path) -> dict[str, FileSum]:
     """What `write_sums` wrote; {} in a folder of an earlier version. Raises CheckpointError for a damaged one."""
     path = folder / SUMS
     try:
-        return dict(from_json(path.read_text(encoding="utf-8")))
+        return dict(sums_from_json(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return {}
     except (OSError, *MALFORMED) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
-def share(names: Sequence[str], number: int, total: int) -> Sequence[str]:
+def share_of(names: Sequence[str], number: int, total: int) -> Sequence[str]:
     """Names that member `number` of `total` looks at; every name is somebody's."""
     return sorted(names)[number::total]
 
 
-def as_json(sums: Mapping[str, FileSum]) -> str:
+def sums_as_json(sums: Mapping[str, FileSum]) -> str:
     """{name: [bytes, crc32 in hexadecimal digits or null]}."""
     rows: dict[str, list[Any]] = {}
     for name in sorted(sums):
@@ -202,7 +202,7 @@ def as_json(sums: Mapping[str, FileSum]) -> str:
     return json.dumps(rows, indent=1) + "\n"
 
 
-def from_json(text: str) -> Iterator[tuple[str, FileSum]]:
+def sums_from_json(text: str) -> Iterator[tuple[str, FileSum]]:
     """Names and sums; a plain number is a size, as earlier versions wrote. Raises one of `MALFORMED`."""
     for name, row in json.loads(text).items():
         if isinstance(row, int):

@@ -114,14 +114,14 @@ def gpu_name(device: torch.device) -> str:
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
-def export(flat: Tensor) -> tuple[str, tuple[Any, ...]]:
+def export_memory(flat: Tensor) -> tuple[str, tuple[Any, ...]]:
     """The GPU's name, and what `map_here` needs. The tensor must live until every process that maps it has let go."""
     torch.cuda.synchronize(flat.device)
     _, arguments = reduce_tensor(flat)
     return gpu_name(flat.device), arguments
 
 
-def map_here(handles: Mapping[str, Any], device: torch.device) -> Tensor:
+def map_memory(handles: Mapping[str, Any], device: torch.device) -> Tensor:
     """The exported tensor of this GPU, without a copy. Raises WeightSyncError when no policy rank shares the GPU."""
     name = gpu_name(device)
     if name not in handles:

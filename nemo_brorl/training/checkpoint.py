@@ -45,11 +45,11 @@ from nemo_brorl.core.files import (
     SUMS,
     FileSum,
     all_damage,
-    as_json,
     file_sum,
-    from_json,
     naming,
     replacing,
+    sums_as_json,
+    sums_from_json,
     sync,
     write_whole,
 )
@@ -71,7 +71,7 @@ def write_marker(folder: Path) -> None:
             name = path.relative_to(folder)
             is_own = len(name.parts) == 1 or path.name == SUMS
             sums[str(name)] = file_sum(path) if is_own else FileSum(path.stat().st_size, None)
-    write_whole(folder / MARKER, as_json(sums), is_synced=True)
+    write_whole(folder / MARKER, sums_as_json(sums), is_synced=True)
 
 
 def is_complete(folder: Path) -> bool:
@@ -101,7 +101,7 @@ def check_sums(folder: Path) -> None:
 
 def _marked(folder: Path) -> dict[str, FileSum]:
     """Raises OSError, or one of `MALFORMED` for a damaged marker."""
-    return dict(from_json((folder / MARKER).read_text(encoding="utf-8")))
+    return dict(sums_from_json((folder / MARKER).read_text(encoding="utf-8")))
 
 
 _PLAIN = (str, int, float, bool, type(None))

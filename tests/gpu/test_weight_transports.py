@@ -25,10 +25,10 @@ PROMPT = Prompt("a", "task", "verifier", tuple(range(3, 43)), {})
 
 def map_and_check(notice: BucketNotice, answers: Any) -> None:
     """In another process: the announced tensors, from the GPU's memory."""
-    from nemo_brorl.core.weight_wire import check_bytes, map_here, unflatten
+    from nemo_brorl.core.weight_wire import check_bytes, map_memory, unflatten
 
     assert notice.handles is not None
-    flat = map_here(notice.handles, torch.device("cuda", 0))
+    flat = map_memory(notice.handles, torch.device("cuda", 0))
     check_bytes(notice, flat)
     answers.put({name: tensor.cpu().tolist() for name, tensor in unflatten(notice.tensors, flat)})
 

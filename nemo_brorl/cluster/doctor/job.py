@@ -26,7 +26,7 @@ LOOK_S = 0.2
 HANG_S = 30.0  # that a call into a file system may take
 
 
-def write(folder: Path, node: str, word: str) -> str:
+def write_word(folder: Path, node: str, word: str) -> str:
     """Leave `word` as this node's. Returns what went wrong, or \"\"."""
 
     def put() -> str:
@@ -58,7 +58,7 @@ def words_seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[s
         time.sleep(LOOK_S)
 
 
-def is_fresh(folder: Path, node: str, max_age_s: float) -> bool:
+def is_word_fresh(folder: Path, node: str, max_age_s: float) -> bool:
     """Whether a node has left its word not longer ago than that."""
     try:
         written_at = _path(folder, node).stat().st_mtime
@@ -67,13 +67,13 @@ def is_fresh(folder: Path, node: str, max_age_s: float) -> bool:
         return False
 
 
-def remove(folder: Path, node: str) -> None:
+def remove_word(folder: Path, node: str) -> None:
     """Take this node's word away."""
     with contextlib.suppress(OSError):
         _path(folder, node).unlink(missing_ok=True)
 
 
-def judge(
+def judge_sights(
     nodes: Sequence[str],
     sights: Mapping[str, Sequence[str]],
     folder: Path,
@@ -172,7 +172,7 @@ def examine_job(
     come, how the clocks differ, whose packages are other ones.
     """
     word = secrets.token_hex(8)
-    wrong = write(wanted.shared, this.node, word)
+    wrong = write_word(wanted.shared, this.node, word)
     try:
         with join(this, wanted.rendezvous_s) as rendezvous:
             verdict = _examine_together(this, wanted, look, rendezvous, word, wrong)
@@ -200,7 +200,7 @@ def _examine_together(
         seen = words_seen(wanted.shared, words, EXCHANGE_S / 2)
     seen_by_rank = rendezvous.exchange(seen, EXCHANGE_S + SPREAD_S)
     sights = this.by_node(seen_by_rank)
-    verdicts = judge(this.nodes, sights, wanted.shared)
+    verdicts = judge_sights(this.nodes, sights, wanted.shared)
     shared = verdicts[this.node]
     if wrong:
         shared = Check(NAME, FAIL, wrong, shared.advice)
@@ -210,7 +210,7 @@ def _examine_together(
     _write(wanted, [report])
     longest = collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S
     gathered = rendezvous.exchange(report.to_json(), longest)
-    remove(wanted.shared, this.node)
+    remove_word(wanted.shared, this.node)
     return _verdict(this, wanted, gathered, rendezvous.offsets)
 
 
@@ -337,13 +337,13 @@ def _alone(
     """Verdict of a node that met nobody. Where the first node's word is in the shared folder it is up, and the fault is
     taken to be this node's; else the first's."""
     first_node = this.nodes[0]
-    is_up = is_fresh(wanted.shared, first_node, LEFT_S)
+    is_up = is_word_fresh(wanted.shared, first_node, LEFT_S)
     fault = this.node if this.is_first or is_up else first_node
     status = FAIL if fault == this.node else WARN
     check = Check(RENDEZVOUS, status, reason, f"look at {fault} first")
     report.checks.append(check)
     _write(wanted, [report])
-    remove(wanted.shared, this.node)
+    remove_word(wanted.shared, this.node)
     if fault == this.node:
         return Verdict((report,), this.size, has_joined=False)
     first = _absentee(fault, wanted.reports)

@@ -158,7 +158,7 @@ class WeightReceiver:
         if isinstance(bucket, WeightBucket):
             return on_host(bucket)
         if bucket.handles is not None:
-            flat = weight_wire.map_here(bucket.handles, self.device)
+            flat = weight_wire.map_memory(bucket.handles, self.device)
         else:
             num_bytes = sum(info.num_bytes for info in bucket.tensors)
             flat = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)

@@ -35,7 +35,7 @@ from torch.distributed.checkpoint import CheckpointException
 from torch.serialization import set_crc32_options
 
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.files import FileSum, all_damage, file_sum, read_sums, share, write_sums
+from nemo_brorl.core.files import FileSum, all_damage, file_sum, read_sums, share_of, write_sums
 from nemo_brorl.policy.device import host_like, wait_for_copies
 from nemo_brorl.policy.numerics.fp8_emulation import histories
 from nemo_brorl.policy.state.optimizer import state_tensors
@@ -274,7 +274,7 @@ def check_files(folder: Path) -> None:
     """Look at every file's bytes, each rank at its share of the files. Collective. Raises CheckpointError on all ranks,
     which names what is damaged."""
     sums = read_sums(folder)
-    mine = share(list(sums), dist.get_rank(), dist.get_world_size())
+    mine = share_of(list(sums), dist.get_rank(), dist.get_world_size())
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, all_damage(folder, {name: sums[name] for name in mine}))
     damaged = sorted(itertools.chain.from_iterable(found))

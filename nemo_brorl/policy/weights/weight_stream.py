@@ -110,7 +110,7 @@ class WeightSender:
         flat = flatten(named)
         self._exports.append(flat)
         handles: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(handles, weight_wire.export(flat))
+        dist.all_gather_object(handles, weight_wire.export_memory(flat))
         if not self._is_first_rank:
             yield None
             return

@@ -183,9 +183,9 @@ def _confinement(layers: Layers, user: int, settings: dict[str, Any]) -> Confine
     interface = 0
     rules = None
     if not layers.mount and "landlock" not in without:
-        interface = linux.version()
+        interface = linux.landlock_version()
     if interface:
-        rules = linux.ruleset(settings["readable"], [scratch, "/dev/null"], interface)
+        rules = linux.landlock_ruleset(settings["readable"], [scratch, "/dev/null"], interface)
     code = None
     if "seccomp" not in without and program_process.can_filter():
         code = seccomp.build(

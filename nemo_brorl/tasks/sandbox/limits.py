@@ -154,7 +154,7 @@ class TimeLimits:
     num_parts: int
 
 
-def watch(
+def watch_output(
     printed: OutputPipe,
     reported: OutputPipe,
     fork_server: socket.socket,

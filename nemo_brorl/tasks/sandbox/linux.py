@@ -177,7 +177,7 @@ class _Beneath(ctypes.Structure):
     _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
 
 
-def version() -> int:
+def landlock_version() -> int:
     """Version of the kernel's interface; 0 when it has none, or it is switched off."""
     try:
         return syscall(_CREATE, None, 0, _VERSION_FLAG)
@@ -185,7 +185,7 @@ def version() -> int:
         return 0
 
 
-def ruleset(readable: Iterable[str], writable: Iterable[str], interface: int) -> int:
+def landlock_ruleset(readable: Iterable[str], writable: Iterable[str], interface: int) -> int:
     """A file descriptor of rules: programs may read and execute below `readable`, do anything below `writable`, and
     nothing else. Paths that are not there are passed over."""
     rights = (1 << _NUM_RIGHTS.get(interface, 16)) - 1
@@ -205,7 +205,7 @@ def ruleset(readable: Iterable[str], writable: Iterable[str], interface: int) ->
     return rules
 
 
-def restrict(rules: int) -> None:
+def landlock_restrict(rules: int) -> None:
     """Put this process and all it starts under the rules. Needs no_new_privs."""
     syscall(_RESTRICT, rules, 0)
 

@@ -97,7 +97,7 @@ def _confine(confinement: Confinement, seconds: float) -> None:
     linux.drop_capabilities()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     if confinement.rules is not None:
-        linux.restrict(confinement.rules)
+        linux.landlock_restrict(confinement.rules)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

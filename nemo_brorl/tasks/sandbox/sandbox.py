@@ -39,7 +39,7 @@ from nemo_brorl.tasks.sandbox.limits import (
     Limits,
     OutputPipe,
     TimeLimits,
-    watch,
+    watch_output,
 )
 
 PROGRAM = Path(__file__).with_name("trial_program.py")
@@ -252,7 +252,7 @@ class Sandbox:
         """Read what a job says until it ends, or has said `last_report`. Why it must end; None where it need not."""
         part_seconds = min(self.limits.seconds, seconds)
         times = TimeLimits(part_seconds, seconds, num_parts)
-        return watch(printed, reported, self._control, times, last_report)
+        return watch_output(printed, reported, self._control, times, last_report)
 
     def stop(self) -> None:
         """End the job that was started, if it has not ended. A lost fork server is replaced."""

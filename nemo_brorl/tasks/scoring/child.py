@@ -51,16 +51,16 @@ class Walls(NamedTuple):
         return found
 
 
-def measure() -> Walls:
+def measure_walls() -> Walls:
     """Try what the kernel has. Forks once: the caller has a single thread."""
-    interface = linux.version()
+    interface = linux.landlock_version()
     rules = None
     if interface:
-        rules = linux.ruleset(_libraries(), [], interface)
+        rules = linux.landlock_ruleset(_libraries(), [], interface)
     return Walls(rules, program_process.can_filter())
 
 
-def enter(walls: Walls) -> None:
+def enter_walls(walls: Walls) -> None:
     """Put this process behind them, for good. Its environment, which may hold keys, is emptied."""
     os.environ.clear()
     os.chdir("/")
@@ -69,7 +69,7 @@ def enter(walls: Walls) -> None:
     linux.drop_capabilities()
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     if walls.rules is not None:
-        linux.restrict(walls.rules)
+        linux.landlock_restrict(walls.rules)
     if walls.can_filter:
         code = seccomp.build(True, os.getpid(), guard_files=True, guard_starts=True)
         assert code is not None, "the filter was tried"
@@ -136,7 +136,7 @@ def live(
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     if around is not None:
-        enter(around)
+        enter_walls(around)
     serve(connection)
 
 

@@ -148,7 +148,7 @@ def main(arguments: list[str]) -> None:
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     control = Connection(int(arguments[0]))
-    around = child.measure()
+    around = child.measure_walls()
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # what leaves a child's process group comes here when the child ends
     children: dict[int, bool] = {}  # whether each may have started processes
     control.send(READY)

@@ -94,7 +94,7 @@ def score(payload: Payload, response: str) -> float:
 
 def load() -> None:
     """Read the language model."""
-    texts.load()
+    texts.load_languages()
 
 
 def has_structure(response: str, structure: str, is_think_open: bool = False) -> bool:

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.cluster.doctor import job
-from nemo_brorl.cluster.doctor.job import CLOCK_FAIL_S, Verdict, Wanted, check_clock, check_same, examine_job, judge
+from nemo_brorl.cluster.doctor.job import (
+    CLOCK_FAIL_S,
+    Verdict,
+    Wanted,
+    check_clock,
+    check_same,
+    examine_job,
+    judge_sights,
+)
 from nemo_brorl.cluster.doctor.node_rank import NodeRank, expand, in_job
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport
 from nemo_brorl.core.errors import ConfigError
@@ -103,12 +111,12 @@ def test_a_node_with_another_run_folder_is_found(tmp_path: Path, monkeypatch: py
 
 
 def test_of_two_nodes_that_do_not_share_the_first_is_believed(tmp_path: Path) -> None:
-    found = judge(("a", "b"), {"a": ["a"], "b": ["b"]}, tmp_path)
+    found = judge_sights(("a", "b"), {"a": ["a"], "b": ["b"]}, tmp_path)
     assert (found["a"].status, found["b"].status) == (OK, FAIL)
 
 
 def test_a_first_node_apart_from_all_others_is_at_fault(tmp_path: Path) -> None:
-    found = judge(("a", "b", "c"), {"a": ["a"], "b": ["b", "c"], "c": ["b", "c"]}, tmp_path)
+    found = judge_sights(("a", "b", "c"), {"a": ["a"], "b": ["b", "c"], "c": ["b", "c"]}, tmp_path)
     assert {node: check.status for node, check in found.items()} == {"a": FAIL, "b": OK, "c": OK}
 
 

@@ -9,12 +9,12 @@ from nemo_brorl.core.files import (
     SUMS,
     FileSum,
     all_damage,
-    as_json,
     damage,
     file_sum,
-    from_json,
     read_sums,
-    share,
+    share_of,
+    sums_as_json,
+    sums_from_json,
     write_sums,
 )
 
@@ -61,8 +61,8 @@ def test_sums_are_read_as_they_were_written_and_sizes_of_earlier_versions_too(pa
     sums = {"digits": file_sum(path), "policy/large": FileSum(7, None)}
     write_sums(path.parent, sums)
     assert read_sums(path.parent) == sums
-    assert dict(from_json(as_json(sums))) == sums
-    assert dict(from_json('{"state.json": 2}')) == {"state.json": FileSum(2, None)}
+    assert dict(sums_from_json(sums_as_json(sums))) == sums
+    assert dict(sums_from_json('{"state.json": 2}')) == {"state.json": FileSum(2, None)}
 
 
 def test_a_folder_of_an_earlier_version_has_no_sums_and_damaged_ones_are_one_message(tmp_path: Path) -> None:
@@ -75,5 +75,5 @@ def test_a_folder_of_an_earlier_version_has_no_sums_and_damaged_ones_are_one_mes
 
 def test_every_file_is_looked_at_by_one_rank() -> None:
     names = ["d", "a", "c", "b", "e"]
-    shares = [list(share(names, rank, 2)) for rank in range(2)]
+    shares = [list(share_of(names, rank, 2)) for rank in range(2)]
     assert shares == [["a", "c", "e"], ["b", "d"]]

@@ -391,7 +391,7 @@ def versions(text: str) -> list[str]:
 
 def load() -> None:
     """Read the language model."""
-    texts.load()
+    texts.load_languages()
 
 
 def _given(arguments: Arguments | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ UNLIKELY = 0.1  # of the likeliest language's probability: below it, a language 
 UNTOLD = 0.02  # a probability of the likeliest language below it is no more than that of a text without letters
 
 
-def load() -> None:
+def load_languages() -> None:
     """Read the model (0.5 s)."""
     _identifier()
 

@@ -37,7 +37,7 @@ def outcome(attempt):
         return type(error).__name__
     return "done"
 
-child.enter(child.measure())
+child.enter_walls(child.measure_walls())
 thread = threading.Thread(target=int)
 tries = {
     "connect": lambda: socket.socket().connect(("127.0.0.1", 6379)),
@@ -76,7 +76,7 @@ def status_of(process: int) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
-@pytest.mark.skipif(not linux.version(), reason="this kernel has no Landlock")
+@pytest.mark.skipif(not linux.landlock_version(), reason="this kernel has no Landlock")
 def test_behind_walls_nothing_but_libraries_can_be_reached(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x", encoding="utf-8")
     environment = {**os.environ, "SECRET_KEY": "x"}
