@@ -1,4 +1,3 @@
-# long: every metric on one page is what this page is for
 """The metrics of a run: every name that metrics.jsonl may hold, declared once, with unit, aggregation and meaning.
 
 `scripts/metrics_page.py` makes docs/metrics.md of it. A stage that computes a metric writes its name as a literal;

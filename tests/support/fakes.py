@@ -1,4 +1,3 @@
-# long: one fake for each port, and makers of their carriers
 """Small stand-ins behind the ports, and makers of carriers, for unit tests of the loop."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# long: the whole life of a step as its owner sees it, from the request to the outcome
 """Owner of episodes: many in few killable processes, each step under a deadline, and the thread that gives them out.
 
 An episode stays in the process that began it. It moves, which means that its actions are repeated elsewhere, when that
