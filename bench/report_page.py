@@ -24,7 +24,7 @@ from nemo_brorl.commands.run_page.page import MIB, report  # noqa: E402
 from nemo_brorl.commands.run_page.runs import open_runs  # noqa: E402
 from nemo_brorl.core.console import Console  # noqa: E402
 from nemo_brorl.core.metric_registry import declared_names  # noqa: E402
-from nemo_brorl.training.store.tables import StoreFiles  # noqa: E402
+from nemo_brorl.training.store.files import StoreFiles  # noqa: E402
 from tests.support.browser import WINDOW, missing, open_browser  # noqa: E402
 from tests.support.run_folders import put_run, put_timeline  # noqa: E402
 

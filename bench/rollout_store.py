@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from nemo_brorl.config.schema import StoreConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.training.store.reader import read_step, stored_steps
-from nemo_brorl.training.store.store import StoreWriter
+from nemo_brorl.training.store.writer import StoreWriter
 
 TIMES = 7  # that a step is written by itself
 LOOK_S = 0.005  # how late a row may be seen

@@ -21,8 +21,8 @@ from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.tasks.verifiers.payload import accepted_answers
 from nemo_brorl.tasks.verifiers.registry import answer_reader
+from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.reader import sampled_tokens
-from nemo_brorl.training.store.tables import StoreFiles
 from nemo_brorl.types import SUCCESS_REWARD
 
 FIRST_TOKENS = 800  # of a response that is longer than both together

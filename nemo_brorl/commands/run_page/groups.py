@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from nemo_brorl.algorithm.pass_at_k import share_within
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.logs import get_logger
-from nemo_brorl.training.store.tables import StoreFiles
+from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import SUCCESS_REWARD
 
 MAX_GROUPS = 40_000  # rows of the table; the newest steps'

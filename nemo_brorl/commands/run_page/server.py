@@ -24,7 +24,7 @@ from nemo_brorl.commands.run_page.runs import Run, overview, settings_table
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.training.store.tables import StoreFiles
+from nemo_brorl.training.store.files import StoreFiles
 
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost")  # by which a browser may have asked: another one is a page of somebody else's

@@ -1,115 +1,17 @@
 """RolloutStore port over a Ray actor: the driver hands on records, which hold references, and never waits for a disk
-except before a checkpoint.
-
-The actor fetches the arrays of a group where they are, one group at a time, so that neither it nor the driver ever
-holds a step.
-"""
+except before a checkpoint."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from nemo_brorl.config.schema import StoreConfig
 from nemo_brorl.core.logs import get_logger
-from nemo_brorl.core.object_store import fetch_all
-from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.generation.transport import EngineTransport, RayTransport, explain
-from nemo_brorl.training.store.tables import ROLLOUT_OPTIONS, ROLLOUT_SCHEMA, StoreFiles, groups_table, rollouts_table
-from nemo_brorl.types import StepRecord, StoredGroup
-
-NICENESS = 10  # training comes first
-DRAW_BYTES = 6  # of a uid's hash
-
-
-@dataclass(frozen=True)
-class WrittenStep:
-    """What writing a step took."""
-
-    step: int
-    num_bytes: int
-    seconds: float
-    cpu_seconds: float
-
-
-def with_share(record: StepRecord, share: float) -> StepRecord:
-    """The step with that share of its groups, drawn by their uids: a group that is carried over is kept in all of its
-    steps or in none."""
-    if share >= 1:
-        return record
-    kept: list[StoredGroup] = []
-    for stored in record.groups:
-        uid = stored.scored.prompt.uid
-        digest = hashlib.blake2b(uid.encode("utf-8", "surrogatepass"), digest_size=DRAW_BYTES).digest()
-        if int.from_bytes(digest, "big") < share * 256**DRAW_BYTES:
-            kept.append(stored)
-    return replace(record, groups=tuple(kept), num_left_out=len(record.groups) - len(kept))
-
-
-class StoreWriter:
-    """Writer of one run folder's store."""
-
-    def __init__(
-        self,
-        run_folder: Path,
-        settings: StoreConfig,
-        model_folder: Path,
-    ) -> None:
-        """`model_folder`: of the tokenizer, where text is asked for."""
-        self.files = StoreFiles(run_folder)
-        self.settings = settings
-        self.tokenizer: ChatTokenizer | None = load_tokenizer(model_folder) if settings.text else None
-        pa.set_cpu_count(1)
-
-    def be_nice(self) -> None:
-        """Let every other process of the machine go first."""
-        os.nice(NICENESS)
-
-    def write(self, record: StepRecord) -> WrittenStep:
-        """Write a step in place of one of this number, then delete what is beyond the bounds. Raises OSError, and
-        Ray's errors for arrays that are gone."""
-        start = time.monotonic()
-        cpu_start = time.process_time()
-        record = with_share(record, self.settings.share)
-        self.files.remove(record.step)
-        with self.files.replacing(self.files.rollouts(record.step)) as aside:
-            self._write_rollouts(aside, record)
-        with self.files.replacing(self.files.groups(record.step)) as aside:
-            pq.write_table(groups_table(record), aside, compression="zstd")
-        num_bytes = self.files.size(record.step)
-        self.files.prune(self.settings)
-        return WrittenStep(
-            step=record.step,
-            num_bytes=num_bytes,
-            seconds=time.monotonic() - start,
-            cpu_seconds=time.process_time() - cpu_start,
-        )
-
-    def _write_rollouts(self, path: Path, record: StepRecord) -> None:
-        """One row group for every group."""
-        with pq.ParquetWriter(path, ROLLOUT_SCHEMA, **ROLLOUT_OPTIONS) as file:
-            for stored in record.groups:
-                file.write_table(self._rollouts(record.step, stored))
-
-    def _rollouts(self, step: int, stored: StoredGroup) -> pa.Table:
-        arrays = fetch_all([chunk.data for chunk in stored.scored.group.chunks])
-        table = rollouts_table(step, stored, arrays, None)
-        if self.tokenizer is None:
-            return table
-        texts: list[str] = []
-        for token_ids in table["token_ids"].to_pylist():
-            texts.append(self.tokenizer.decode(token_ids))
-        place = table.schema.get_field_index("text")
-        return table.set_column(place, "text", pa.array(texts, pa.string()))
-
+from nemo_brorl.training.store.files import StoreFiles
+from nemo_brorl.types import StepRecord
 
 MAX_PENDING = 2  # steps that are being written: what they hold stays in the object store
 FLUSH_S = 60.0  # a disk that is slower than that holds up no checkpoint
@@ -173,6 +75,8 @@ def make_store(run_folder: Path, settings: StoreConfig, model_folder: Path) -> P
 
     def start() -> Any:
         import ray
+
+        from nemo_brorl.training.store.writer import StoreWriter
 
         actor: Any = ray.remote(num_cpus=0, max_restarts=MAX_RESTARTS)(StoreWriter)
         writer = actor.remote(run_folder, settings, model_folder)

@@ -1,117 +1,17 @@
-"""Tables and files of the rollout store: their columns (docs/store.md says what each means), and a group as rows of
-them.
-
-    store/groups/step_000007.parquet      a row for every group of step 7; written last, so a step has it or is none
-          rollouts/step_000007.parquet    a row for every rollout, in the same order
-          unfinished/                     what is being written
-
-A file is written under `unfinished/` and renamed, so whoever is killed leaves whole files only.
-"""
+"""Tables of the rollout store: their columns (docs/store.md says what each means), and a group as rows of them."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from nemo_brorl.config.schema import StoreConfig
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.types import ChunkArrays, Period, ScoredGroup, StepRecord, StoredGroup
-
-FOLDER = "store"  # in the run folder
-GROUPS = "groups"
-ROLLOUTS = "rollouts"
-UNFINISHED = "unfinished"
-PREFIX = "step_"
-GIB = 1024**3
-
-log = get_logger(__name__)
-
-
-class StoreFiles:
-    """Files of one store."""
-
-    def __init__(self, run_folder: Path) -> None:
-        self.folder = run_folder.absolute() / FOLDER
-
-    def groups(self, step: int) -> Path:
-        """The table of a step's groups."""
-        return self.folder / GROUPS / _name(step)
-
-    def rollouts(self, step: int) -> Path:
-        """The table of their rollouts."""
-        return self.folder / ROLLOUTS / _name(step)
-
-    def steps(self) -> list[int]:
-        """Steps that are there, ascending."""
-        return _steps_in(self.folder / GROUPS)
-
-    def size(self, step: int) -> int:
-        """Bytes of a step."""
-        return self.groups(step).stat().st_size + self.rollouts(step).stat().st_size
-
-    def remove(self, step: int) -> None:
-        """Delete a step; from the first moment on it counts as none."""
-        self.groups(step).unlink(missing_ok=True)
-        self.rollouts(step).unlink(missing_ok=True)
-
-    def drop_after(self, step: int | None) -> None:
-        """Remove later steps, or all of them (None), and what was never finished."""
-        shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
-        groups = _steps_in(self.folder / GROUPS)
-        rollouts = _steps_in(self.folder / ROLLOUTS)
-        for found in {*groups, *rollouts}:
-            if step is None or found > step:
-                self.remove(found)
-
-    @contextmanager
-    def replacing(self, path: Path) -> Iterator[Path]:
-        """Where to write what takes a file's place at the end. Raises OSError."""
-        aside = self.folder / UNFINISHED / f"{os.getpid()}_{path.parent.name}_{path.name}"
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            yield aside
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
-
-    def prune(self, settings: StoreConfig) -> None:
-        """Delete the oldest steps until the rest is within the bounds."""
-        steps = self.steps()
-        limit = settings.max_gib * GIB
-        total = sum(self.size(step) for step in steps)
-        most = len(steps) if settings.keep_steps is None else settings.keep_steps
-        while len(steps) > most or total > limit:
-            oldest = steps.pop(0)
-            total -= self.size(oldest)
-            self.remove(oldest)
-            if not steps:
-                log.warning("step %d alone is larger than store.max_gib=%g: not kept", oldest, settings.max_gib)
-                return
-
-
-def _name(step: int) -> str:
-    return f"{PREFIX}{step:06d}.parquet"
-
-
-def _steps_in(folder: Path) -> list[int]:
-    steps: list[int] = []
-    for path in folder.glob(f"{PREFIX}*.parquet"):
-        number = path.stem.removeprefix(PREFIX)
-        if number.isdigit():
-            steps.append(int(number))
-    return sorted(steps)
-
 
 FORMAT = 1  # of the files
 METADATA = b"brorl"  # key of the step's own numbers in the schema of its groups

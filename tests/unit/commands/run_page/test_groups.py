@@ -28,8 +28,8 @@ from nemo_brorl.commands.run_page.page import reading_order
 from nemo_brorl.config.schema import StoreConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.training.store.store import StoreWriter
-from nemo_brorl.training.store.tables import StoreFiles
+from nemo_brorl.training.store.files import StoreFiles
+from nemo_brorl.training.store.writer import StoreWriter
 from tests.support.run_folders import put_tokenizer
 from tests.support.stored import DirectStore, record
 

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemo_brorl.config.schema import StoreConfig
+from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.reader import read_step
-from nemo_brorl.training.store.store import StoreWriter
-from nemo_brorl.training.store.tables import StoreFiles
+from nemo_brorl.training.store.writer import StoreWriter
 from tests.support.stored import record
 
 NUM_KILLS = 50

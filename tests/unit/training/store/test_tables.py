@@ -19,9 +19,10 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.checkpoint import load_carriers, save_carriers
+from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.reader import read_step, stored_steps
-from nemo_brorl.training.store.store import StoreWriter
-from nemo_brorl.training.store.tables import GROUP_SCHEMA, ROLLOUT_SCHEMA, StoreFiles
+from nemo_brorl.training.store.tables import GROUP_SCHEMA, ROLLOUT_SCHEMA
+from nemo_brorl.training.store.writer import StoreWriter
 from nemo_brorl.types import Period, RolloutChunk, Sampling, ScoredGroup, StepRecord, StoredGroup, Wave
 from tests.support.environments import EnvironmentVerifier, TurnGenerator, environment_prompt
 from tests.support.fakes import SAMPLING, make_chunk, make_prompt, score_chunk
