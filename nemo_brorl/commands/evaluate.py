@@ -4,7 +4,9 @@ benchmarks."""
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from nemo_brorl.commands.convert import write_converted
 from nemo_brorl.commands.run import run_command, sized
 from nemo_brorl.config.derived import time_limit_s
 from nemo_brorl.config.load import CommandLine
-from nemo_brorl.config.same_run import STEP, run_of, with_model_of_checkpoint
+from nemo_brorl.config.same_run import RECORD, recorded_settings
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import SAVED, StopRequest
 from nemo_brorl.core.console import Console
@@ -40,6 +42,8 @@ from nemo_brorl.evaluation.results import (
     write,
 )
 from nemo_brorl.training.export import is_converted, newest_checkpoint
+
+STEP = re.compile(r"step_\d+")  # a checkpoint's folder
 
 
 def main(argv: Sequence[str]) -> int:
@@ -93,6 +97,41 @@ def evaluate(config: BroRLConfig, line: CommandLine) -> int:
     print_results(results, settings.confidence, console)
     console.line(f"{output / 'evaluation.json'}, evaluation.md; a copy in {folder}")
     return 0
+
+
+def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
+    """The settings with the model that the run of `evaluation.checkpoint` began with: its layers and tokenizer are the
+    checkpoint's.
+
+    Raises CheckpointError where there is no checkpoint.
+    """
+    if config.evaluation.checkpoint is None:
+        return config
+    given = Path(config.evaluation.checkpoint)
+    folder, has_checkpoint = given, given.is_dir()
+    if not STEP.fullmatch(given.name):
+        folder = run_of(given) / "checkpoints"
+        has_checkpoint = any(STEP.fullmatch(path.name) for path in folder.glob("*"))
+    if not has_checkpoint:
+        raise CheckpointError(
+            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; write a run folder or "
+            "RUN/checkpoints/step_K, or policy.model=FOLDER for a Hugging Face model"
+        )
+    try:
+        model = recorded_settings(run_of(given) / RECORD)["policy.model"]
+    except (CheckpointError, KeyError):
+        return config  # a checkpoint that was moved away from its run: policy.model says it
+    return replace(config, policy=replace(config.policy, model=model))
+
+
+def run_of(checkpoint: Path) -> Path:
+    """The run folder of RUN, RUN/checkpoints or RUN/checkpoints/step_K; of a checkpoint somewhere else the folder that
+    it is in."""
+    checkpoint = checkpoint.absolute()
+    if (checkpoint / "checkpoints").is_dir():
+        return checkpoint
+    folder = checkpoint.parent if STEP.fullmatch(checkpoint.name) else checkpoint
+    return folder.parent if folder.name == "checkpoints" else folder
 
 
 def all_verifiers(benchmarks: Sequence[Benchmark]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from nemo_brorl.cluster.fit.memory import check_memory, check_policy_fits
 from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.commands.run import resolve_model, run_command
-from nemo_brorl.config.derived import micro_batch_tokens, sft_precision, time_limit_s
+from nemo_brorl.config.derived import micro_batch_tokens, num_gpus, time_limit_s
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine
 from nemo_brorl.config.rules import check_demonstrations, check_sft_rules
 from nemo_brorl.config.same_run import with_sizes_of_run
@@ -218,11 +218,24 @@ def make_base(config: BroRLConfig) -> int:
         folder = Path(scratch) / "initial"
         num_parameters = prepare_initial_model(config, folder)
         console.line(f"warm-up of a {num_parameters / 1e6:.1f} M parameter Qwen2 on generated demonstrations")
-        policy = replace(config.policy, model=str(folder), precision=sft_precision(config))
+        policy = replace(config.policy, model=str(folder), precision=warm_up_precision(config))
         output, outcome = warm_up_model(replace(config, policy=policy), folder, console)
     console.table(result_header(outcome.result), result_rows(outcome.result))
     console.line(f"base model {output}: {outcome.num_steps} steps, {time.monotonic() - start:.0f} s in all")
     return 0
+
+
+def warm_up_precision(config: BroRLConfig) -> str:
+    """The policy's precision in the warm-up. A processor without bf16 instructions emulates them, slower than fp32."""
+    if config.sft.precision != "auto":
+        return config.sft.precision
+    if num_gpus(config) > 0:
+        return "bf16"
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "fp32"
+    return "bf16" if "avx512_bf16" in flags or "amx_bf16" in flags else "fp32"
 
 
 def warm_up_model(

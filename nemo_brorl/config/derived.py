@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
@@ -204,16 +203,3 @@ def time_limit_s(config: BroRLConfig) -> float | None:
         return None
     hours, minutes, seconds = (int(part) for part in config.trainer.time_limit.split(":"))
     return 3600.0 * hours + 60.0 * minutes + seconds
-
-
-def sft_precision(config: BroRLConfig) -> str:
-    """The policy's precision in the warm-up. A processor without bf16 instructions emulates them, slower than fp32."""
-    if config.sft.precision != "auto":
-        return config.sft.precision
-    if num_gpus(config) > 0:
-        return "bf16"
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return "fp32"
-    return "bf16" if "avx512_bf16" in flags or "amx_bf16" in flags else "fp32"

@@ -1,8 +1,7 @@
-"""Comparison of settings with those of an earlier run: may they go on with it, and which model did it begin with."""
+"""Comparison of settings with those of an earlier run: may they go on with it, and which sizes did it begin with."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import MALFORMED
 
 RECORD = "config.yaml"  # in the run folder
-STEP = re.compile(r"step_\d+")  # a checkpoint's folder
 
 
 def check_same_run(config: BroRLConfig) -> bool:
@@ -92,38 +90,3 @@ def leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         return
     for key, value in node.items():
         yield from leaves(value, f"{name}.{key}" if name else str(key))
-
-
-def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
-    """The settings with the model that the run of `evaluation.checkpoint` began with: its layers and tokenizer are the
-    checkpoint's.
-
-    Raises CheckpointError where there is no checkpoint.
-    """
-    if config.evaluation.checkpoint is None:
-        return config
-    given = Path(config.evaluation.checkpoint)
-    folder, has_checkpoint = given, given.is_dir()
-    if not STEP.fullmatch(given.name):
-        folder = run_of(given) / "checkpoints"
-        has_checkpoint = any(STEP.fullmatch(path.name) for path in folder.glob("*"))
-    if not has_checkpoint:
-        raise CheckpointError(
-            f"evaluation.checkpoint={given}: there is no checkpoint in {folder}; write a run folder or "
-            "RUN/checkpoints/step_K, or policy.model=FOLDER for a Hugging Face model"
-        )
-    try:
-        model = recorded_settings(run_of(given) / RECORD)["policy.model"]
-    except (CheckpointError, KeyError):
-        return config  # a checkpoint that was moved away from its run: policy.model says it
-    return replace(config, policy=replace(config.policy, model=model))
-
-
-def run_of(checkpoint: Path) -> Path:
-    """The run folder of RUN, RUN/checkpoints or RUN/checkpoints/step_K; of a checkpoint somewhere else the folder that
-    it is in."""
-    checkpoint = checkpoint.absolute()
-    if (checkpoint / "checkpoints").is_dir():
-        return checkpoint
-    folder = checkpoint.parent if STEP.fullmatch(checkpoint.name) else checkpoint
-    return folder.parent if folder.name == "checkpoints" else folder

@@ -26,14 +26,7 @@ from nemo_brorl.config.algorithm import (
     ReferenceResetConfig,
 )
 from nemo_brorl.config.backends import GenerationConfig, MoeConfig, OptimConfig, PolicyConfig
-from nemo_brorl.config.data import (
-    ColumnsConfig,
-    DataConfig,
-    DomainConfig,
-    SourceConfig,
-    TaskConfig,
-    TaskStageConfig,
-)
+from nemo_brorl.config.data import ColumnsConfig, DataConfig, DomainConfig, SourceConfig, TaskConfig, TaskStageConfig
 from nemo_brorl.config.evaluation import BenchmarkConfig, EvaluationConfig
 from nemo_brorl.config.rewards import (
     CodeConfig,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from nemo_brorl.config.derived import BenchmarkLimits, benchmark_limits
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.same_run import run_of, with_model_of_checkpoint
-from nemo_brorl.core.errors import CheckpointError, ConfigError
+from nemo_brorl.core.errors import ConfigError
 
 AIME = "{name: aime, path: aime.jsonl, preset: deepscaler}"
 PUZZLES = "{name: puzzles, source: reasoning_gym, tasks: [{name: gcd}], num_prompts: 8}"
@@ -109,26 +106,3 @@ def test_benchmarks_that_are_not_asked_may_be_wrong() -> None:
 def test_with_benchmarks_the_data_need_not_be_there() -> None:
     config = load_config("brorl_five_domains", [f"evaluation.benchmarks=[{AIME}]"])
     assert config.data.domains[0].path is None
-
-
-@pytest.mark.parametrize("given", ["run", "run/checkpoints", "run/checkpoints/step_4"])
-def test_the_run_of_a_checkpoint_is_found_from_any_of_its_folders(given: str, tmp_path: Path) -> None:
-    (tmp_path / "run" / "checkpoints" / "step_4").mkdir(parents=True)
-    assert run_of(tmp_path / given) == tmp_path / "run"
-
-
-def test_a_checkpoint_somewhere_else_belongs_to_the_folder_it_is_in(tmp_path: Path) -> None:
-    (tmp_path / "step_4").mkdir()
-    assert run_of(tmp_path / "step_4") == tmp_path
-
-
-def test_the_model_of_a_checkpoint_is_the_one_its_run_began_with(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints" / "step_4").mkdir(parents=True)
-    (tmp_path / "config.yaml").write_text("policy: {model: /somewhere/base}\n")
-    config = load_config("brorl_cpu", [f"evaluation.checkpoint={tmp_path}"])
-    assert with_model_of_checkpoint(config).policy.model == "/somewhere/base"
-    assert with_model_of_checkpoint(load_config("brorl_cpu")).policy.model == load_config("brorl_cpu").policy.model
-    with pytest.raises(CheckpointError, match="there is no checkpoint in .*elsewhere"):
-        with_model_of_checkpoint(load_config("brorl_cpu", [f"evaluation.checkpoint={tmp_path}/elsewhere"]))
-    (tmp_path / "config.yaml").unlink()
-    assert with_model_of_checkpoint(config).policy.model == config.policy.model
