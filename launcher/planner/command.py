@@ -78,7 +78,9 @@ def print_stages(console: Console, time: StepTime) -> None:
     """Seconds of a step, stage by stage."""
     rows = []
     for stage in time.stages:
-        share = f"{stage.seconds / time.seconds:.0%}" if math.isfinite(time.seconds) else ""
+        share = ""
+        if math.isfinite(time.seconds):
+            share = f"{stage.seconds / time.seconds:.0%}"
         rows.append([stage.name, _seconds(stage.seconds), share, stage.note])
     rows.append(["all", _seconds(time.seconds), "", ""])
     console.table(["a step", "seconds", "share", "how"], rows, text_columns=(0, 3))

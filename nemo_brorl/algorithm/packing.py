@@ -315,11 +315,13 @@ class Packer:
         most = min(len(share.items) for share in shares)
         most_tokens = max(share.num_tokens for share in shares)
         fewest = min(most, max(1, math.ceil(most_tokens / self.token_budget)))
-        fits = all(share.tokens(fewest).max() <= self.token_budget for share in shares)
-        num = max(len(share.filled(self.token_budget)) - 1 for share in shares) if not fits else fewest
+        if all(share.tokens(fewest).max() <= self.token_budget for share in shares):
+            cuts_of_shares = [share.bounds(fewest) for share in shares]
+        else:
+            num = max(len(share.filled(self.token_budget)) - 1 for share in shares)
+            cuts_of_shares = [share.filled_evenly(min(num, most)) for share in shares]
         ranks = []
-        for share in shares:
-            cuts = share.bounds(fewest) if fits else share.filled_evenly(min(num, most))
+        for share, cuts in zip(shares, cuts_of_shares, strict=True):
             micro_batches = [self._micro_batch(share, low, high) for low, high in pairwise(cuts)]
             ranks.append(tuple(micro_batches))
         return tuple(ranks)
@@ -336,8 +338,10 @@ class Packer:
         keys = np.stack([self._levels[group].keys[rollout] for group, rollout in items])
         is_new = np.ones(ends.shape, bool)
         if self.shares_prompt:
-            is_other = (keys[1:] != keys[:-1]) | (groups[1:] != groups[:-1])[:, None]
-            is_new[1:, :-1] = np.logical_or.accumulate(is_other, axis=1)[:, :-1]
+            is_other_group = groups[1:] != groups[:-1]
+            is_other = (keys[1:] != keys[:-1]) | is_other_group[:, None]
+            is_after_other = np.logical_or.accumulate(is_other, axis=1)
+            is_new[1:, :-1] = is_after_other[:, :-1]
         return Run(items, np.diff(ends, axis=1, prepend=0), is_new)
 
     def _micro_batch(self, run: Run, low: int, high: int) -> MicroBatch:

@@ -58,10 +58,14 @@ def plan_roles(config: BroRLConfig) -> RolePlan | None:
 def _colocated(config: BroRLConfig) -> RolePlan:
     on_node, degree = config.trainer.gpus_per_node, config.generation.tensor_parallel_size
     places = [Place(gpu // on_node, gpu % on_node) for gpu in range(num_gpus(config))]
+    engines = []
+    for engine in range(num_engines(config)):
+        first = engine * degree
+        engines.append(tuple(places[first : first + degree]))
     return RolePlan(
         nodes=((1,) * on_node,) * config.trainer.num_nodes,
         policy=tuple(places[: num_policy_ranks(config)]),
-        engines=tuple(tuple(places[engine * degree : (engine + 1) * degree]) for engine in range(num_engines(config))),
+        engines=tuple(engines),
         share=0.5,
     )
 

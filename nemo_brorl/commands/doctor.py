@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_brorl.cluster.doctor import data_files, gpus, machine, model_files, sandboxes, versions
+from nemo_brorl.cluster.doctor import gpus, input_files, machine, sandboxes, versions
 from nemo_brorl.cluster.doctor.job import Verdict, Wanted, examine_job
 from nemo_brorl.cluster.doctor.node_rank import NodeRank, here, in_job, own_name
 from nemo_brorl.cluster.doctor.report import (
@@ -75,7 +75,7 @@ def examine_node(
     ports: Sequence[int],
 ) -> NodeReport:
     """Report of this node. Takes about ten seconds where nothing is wrong; everything in it has a deadline."""
-    model, shape = model_files.check_model(config)
+    model, shape = input_files.check_model(config)
     checks = [machine.check_python()]
     checks += machine.check_nodes(config, this.size)
     checks += versions.check_packages(config)
@@ -88,8 +88,8 @@ def examine_node(
     if ports:
         checks.append(machine.check_ports(ports))
     checks.append(model)
-    checks += data_files.check_data(config)
-    checks += data_files.check_constants(config)
+    checks += input_files.check_data(config)
+    checks += input_files.check_constants(config)
     checks += sandboxes.check_sandbox(config)
     return NodeReport(this.node, checks, versions.facts())
 

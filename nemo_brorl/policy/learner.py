@@ -20,9 +20,8 @@ from nemo_brorl.policy.numerics.precision import fp8_off, param_dtype
 from nemo_brorl.policy.pipeline import score_rows
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
 from nemo_brorl.policy.state import saving
-from nemo_brorl.policy.state.offload import Offload
 from nemo_brorl.policy.state.optimizer import clear_state
-from nemo_brorl.policy.state.rank_state import build_rank_state
+from nemo_brorl.policy.state.rank_state import Offload, build_rank_state
 from nemo_brorl.policy.state.saving import BackgroundSave
 from nemo_brorl.policy.update import Update
 from nemo_brorl.policy.weights.hf_folder import SHARD_BYTES, write_hf_folder

@@ -151,7 +151,8 @@ class BroRLTrainer:
         self.row.add(self.reward_alarms.observe(self.step_number, filled.sampled))
         self.row.add_seconds(watch.seconds)
         self.row.add_seconds(update.seconds)
-        self.parts.console.line(step_line(self.step_number, self.config.trainer.max_steps, self.row.metrics))
+        line = step_line(self.step_number, self.config.trainer.max_steps, self.row.metrics)
+        self.parts.console.line(line)
         for alarm in alarms(self.row.metrics, self.config.parity):
             log.warning("%s", alarm)
 

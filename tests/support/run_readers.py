@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nemo_brorl.commands import diff
+from nemo_brorl.commands.replay import Replay, recorded_row
 from nemo_brorl.commands.run_page import runs as page
 from nemo_brorl.commands.run_page.groups import StoreTables
 from nemo_brorl.config.load import load_run_config
@@ -17,7 +18,6 @@ from nemo_brorl.core.trace_file import TraceFiles, read_spans
 from nemo_brorl.launcher import runs, status
 from nemo_brorl.launcher.find_run import Target, read_run
 from nemo_brorl.training.store.reader import read_step
-from nemo_brorl.training.store.replay import Replay, recorded_row
 from tests.support.run_folders import put_run, put_timeline
 
 

@@ -274,18 +274,23 @@ def expected_keep_rate(
     """Share of prompts with an informative group of `num_asked` rollouts, from few groups: the posterior of `keep_rate`
     over all Beta priors of a grid, evenly spread over the log-odds of their mean and the logarithm of their size. k of
     N right in each group; of none, the grid's own belief."""
-    k, n = np.asarray(successes, float), np.asarray(num_rollouts, float)
+    k = np.asarray(successes, float)
+    n = np.asarray(num_rollouts, float)
     odds = np.exp(np.linspace(-7, 7, 57))
     mean, size = np.meshgrid(odds / (1 + odds), np.exp(np.linspace(-2, 4, 25)))
-    a, b = (mean * size).ravel(), ((1 - mean) * size).ravel()
+    a = (mean * size).ravel()
+    b = ((1 - mean) * size).ravel()
     likelihood = betaln(k[:, None] + a, (n - k)[:, None] + b) - betaln(a, b)
     log_weight = likelihood.sum(axis=0)
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
-    kept = 1 - np.exp(betaln(a + num_asked, b) - betaln(a, b)) - np.exp(betaln(a, b + num_asked) - betaln(a, b))
+    all_right = np.exp(betaln(a + num_asked, b) - betaln(a, b))
+    all_wrong = np.exp(betaln(a, b + num_asked) - betaln(a, b))
+    kept = 1 - all_right - all_wrong
     order = np.argsort(kept)
     below = np.cumsum(weight[order])
-    low, high = kept[order][np.searchsorted(below, (0.1, 0.9)).clip(max=len(kept) - 1)]
+    places = np.searchsorted(below, (0.1, 0.9)).clip(max=len(kept) - 1)
+    low, high = kept[order][places]
     return Expected(float((weight * kept).sum()), float(low), float(high))
 
 
@@ -299,7 +304,8 @@ def fit_success_prior(
     believes that every prompt is of middling difficulty. Raises ValueError for less than two groups or counts out of
     range.
     """
-    k, n = np.asarray(successes, float), np.asarray(num_rollouts, float)
+    k = np.asarray(successes, float)
+    n = np.asarray(num_rollouts, float)
     if k.shape != n.shape or k.size < 2:
         raise ValueError(f"{k.size} success counts and {n.size} group sizes: give one of each for at least two groups")
     if (k < 0).any() or (k > n).any() or (n < 1).any():
@@ -308,7 +314,8 @@ def fit_success_prior(
     def negative_log_likelihood(log_shape: Float64) -> float:
         a, b = np.exp(log_shape)
         choose = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
-        return -float((choose + betaln(k + a, n - k + b) - betaln(a, b)).sum())
+        per_group = choose + betaln(k + a, n - k + b) - betaln(a, b)
+        return -float(per_group.sum())
 
     best = minimize(negative_log_likelihood, np.zeros(2), method="L-BFGS-B", bounds=[_SHAPE_BOUNDS] * 2)
     a, b = np.exp(best.x)

@@ -174,9 +174,14 @@ def _from_most_to_least(chosen: _Chosen, wanted: _CpuSizes, shape: ModelShape) -
     config = chosen.given
     row = _longest_row(config)
     one = _rounded(_sequence_gib(config, shape, 1.0, 1.0))
-    few = min(wanted.cache, max(one, _rounded(_cache_gib(config, shape, FEW_RESPONSES))))
-    micro_batches = _halves(wanted.micro_batch, row) if chosen.is_free(MICRO_BATCH) else [wanted.micro_batch]
-    caches = _halves(wanted.cache, few) if chosen.is_free(CACHE) else [wanted.cache]
+    of_few = _rounded(_cache_gib(config, shape, FEW_RESPONSES))
+    few = min(wanted.cache, max(one, of_few))
+    micro_batches = [wanted.micro_batch]
+    if chosen.is_free(MICRO_BATCH):
+        micro_batches = _halves(wanted.micro_batch, row)
+    caches = [wanted.cache]
+    if chosen.is_free(CACHE):
+        caches = _halves(wanted.cache, few)
     fewest = replace(wanted, ranks=_fewest_ranks(config), engines=config.trainer.num_nodes)
     for ranks, engines in _processes(chosen, wanted, fewest):
         for micro_batch in micro_batches:

@@ -20,7 +20,7 @@ ENVIRONMENTS = {
     "calculator": f"{PLACE}.judged:Calculator",
     "mastermind": f"{PLACE}.mastermind:Mastermind",
     "python": f"{PLACE}.judged:PythonTool",
-    "verifiers": f"{PLACE}.verifiers_library:Verifiers",
+    "verifiers": f"{PLACE}.agent:Verifiers",
     "verify_and_retry": f"{PLACE}.judged:VerifyAndRetry",
 }
 

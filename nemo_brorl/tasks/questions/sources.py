@@ -12,9 +12,11 @@ import asyncio
 import dataclasses
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,18 +33,23 @@ from nemo_brorl.tasks.environments.protocol import (
     value_of,
 )
 from nemo_brorl.tasks.environments.registry import make
+from nemo_brorl.tasks.questions.columns import RowFormat, is_wanted, question_of, row_formats
 from nemo_brorl.tasks.questions.file_source import MIN_BYTES, FileSource, QuestionFile, index_path, open_questions
 from nemo_brorl.tasks.questions.file_tables import find_files
 from nemo_brorl.tasks.questions.mixture import Domain, Mixture
-from nemo_brorl.tasks.questions.questions import SPLITS, Question, Source, hash_of, is_held_out
+from nemo_brorl.tasks.questions.questions import SPLITS, BadRow, Question, Row, Source, hash_of, is_held_out
 from nemo_brorl.tasks.questions.reasoning_gym import VERIFIER, ReasoningGymSource, check_tasks
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.tasks.verifiers.registry import check_payload
 from nemo_brorl.types import Int64, UInt64
 
+__all__ = ["Mixture", "Question", "ReasoningGymSource", "Source", "check_tasks", "is_held_out", "make_source"]
+
 MAX_ATTEMPTS = 1000  # draws for one task of a split before the split counts as empty
 SEEDS = 2**31
 DRAWN = "environment"  # the source of tasks that the environment draws
+FILE_SOURCES = ("jsonl", "parquet", "dataset")
+FIRST_ROWS = 20
 
 
 class EnvironmentSource:
@@ -150,11 +157,6 @@ def _task_of(question: Question) -> Mapping[str, Any]:
     if question.messages:
         task["messages"] = [dict(message) for message in question.messages]
     return task
-
-
-__all__ = ["Mixture", "Question", "ReasoningGymSource", "Source", "check_tasks", "is_held_out", "make_source"]
-
-FILE_SOURCES = ("jsonl", "parquet", "dataset")
 
 
 class SplitFile(NamedTuple):
@@ -374,3 +376,73 @@ def _looked_through(opening: _Opening) -> QuestionFile:
 
 def _label(section: DomainConfig) -> str:
     return f"domain {section.name}: " if section.name else ""
+
+
+def first_rows(file: Path, formats: tuple[RowFormat, ...]) -> list[Row]:
+    """At most FIRST_ROWS rows of a file."""
+    from nemo_brorl.tasks.questions.file_tables import open_tables
+
+    if file.suffix in (".parquet", ".arrow"):
+        columns: set[str] = set()
+        for layout in formats:
+            columns.update(layout.columns)
+        tables = open_tables([file], sorted(columns))
+        num_rows = min(FIRST_ROWS, len(tables))
+        return [tables.row(index) for index in range(num_rows)]
+    with file.open("rb") as lines:
+        not_empty = filter(bytes.strip, lines)
+        return [_row(line) for line in islice(not_empty, FIRST_ROWS)]
+
+
+def some_questions(
+    source: SourceConfig,
+    num: int,
+    budget_s: float,
+) -> Iterator[list[Question]]:
+    """At most `num` questions of each Reasoning Gym task, until `budget_s` seconds have been spent on making them, or
+    the first ones of a file. Raises DataError as the source does."""
+    if source.source == "environment":
+        return
+    if source.source != "reasoning_gym":
+        yield _of_files(source)
+        return
+    from nemo_brorl.tasks.questions.reasoning_gym import ReasoningGymSource, expanded
+
+    spent_s = 0.0
+    for task in expanded(source.tasks):
+        if spent_s > budget_s:
+            return
+        start = time.monotonic()
+        tasks = ReasoningGymSource(
+            [task],
+            held_out_fraction=0.0,
+            split="train",
+            seed=0,
+            verifier=source.verifier or "reasoning_gym",
+            options=source.verifier_options,
+        )
+        questions = [tasks.question(index) for index in range(num)]
+        spent_s += time.monotonic() - start
+        yield questions
+
+
+def _of_files(source: SourceConfig) -> list[Question]:
+    assert source.path is not None, "the settings were checked"
+    formats = row_formats(source)
+    files = find_files(source.source, source.path, source.dataset_split)
+    found = []
+    for row in first_rows(files[0], formats):
+        if isinstance(row, BadRow) or not is_wanted(row, source.only):
+            continue
+        question = question_of(row, formats, "", source.verifier_options)
+        if not isinstance(question, BadRow):
+            found.append(question)
+    return found
+
+
+def _row(line: bytes) -> Row:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        return BadRow(f"no JSON ({error})")
+    return row if isinstance(row, dict) else BadRow(f"a {type(row).__name__}, not an object")

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from nemo_brorl.config.schema import RewardsConfig, SourceConfig
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.tasks.questions.first_rows import some_questions
 from nemo_brorl.tasks.questions.questions import Question
+from nemo_brorl.tasks.questions.sources import some_questions
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.multiple_choice import right_letter

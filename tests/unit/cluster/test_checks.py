@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.cluster.doctor import data_files, gpus, machine, model_files, sandboxes, versions
+from nemo_brorl.cluster.doctor import gpus, input_files, machine, sandboxes, versions
 from nemo_brorl.cluster.doctor.report import (
     FAIL,
     OK,
@@ -73,7 +73,7 @@ def write_model(folder: Path, names: list[str] | None = None, cut: int = 0) -> P
 
 
 def model_check(folder: Path) -> Check:
-    return model_files.check_model(BroRLConfig(policy=PolicyConfig(model=str(folder))))[0]
+    return input_files.check_model(BroRLConfig(policy=PolicyConfig(model=str(folder))))[0]
 
 
 def test_a_whole_model_folder_passes(tmp_path: Path) -> None:
@@ -104,24 +104,24 @@ def test_missing_tensors_and_tokenizer_are_named(tmp_path: Path) -> None:
 
 def test_a_model_that_make_train_will_make_is_no_reason_to_refuse() -> None:
     config = BroRLConfig(policy=PolicyConfig(model="runs/not_made"), sft=SftConfig(output="runs/not_made"))
-    assert model_files.check_model(config)[0].status == WARN
+    assert input_files.check_model(config)[0].status == WARN
 
 
 def test_a_hub_name_is_looked_for_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    check = model_files.check_model(BroRLConfig(policy=PolicyConfig(model="some/model")))[0]
+    check = input_files.check_model(BroRLConfig(policy=PolicyConfig(model="some/model")))[0]
     assert (check.status, "HF_HUB_OFFLINE forbids" in check.found) == (FAIL, True)
     entry = tmp_path / "models--some--model"
     (entry / "refs").mkdir(parents=True)
     (entry / "refs" / "main").write_text("abc")
     (entry / "snapshots").mkdir()
     write_model(entry / "snapshots" / "abc")
-    assert model_files.check_model(BroRLConfig(policy=PolicyConfig(model="some/model")))[0].status == OK
+    assert input_files.check_model(BroRLConfig(policy=PolicyConfig(model="some/model")))[0].status == OK
 
 
 def source_of(**fields: Any) -> dict[str, Any]:
-    return data_files.look_at_source({"source": fields})
+    return input_files.look_at_source({"source": fields})
 
 
 def test_the_first_rows_of_a_file_are_read_as_questions(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_question_that_hangs_ends_at_its_deadline() -> None:
 
 
 def test_a_probe_that_fails_says_why() -> None:
-    answer = Probe("data_files", "nothing of the kind", {}).wait(60)
+    answer = Probe("input_files", "nothing of the kind", {}).wait(60)
     assert answer.data is None
     assert answer.reason.startswith("exit code 1: KeyError")
 

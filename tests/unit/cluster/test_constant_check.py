@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_brorl.cluster.doctor import data_files
+from nemo_brorl.cluster.doctor import input_files
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN
 from nemo_brorl.config.schema import BroRLConfig, DataConfig
 
@@ -24,7 +24,7 @@ def test_the_doctor_tries_constants(tmp_path: Path, verifier: str, setting: str,
     data = DataConfig(source="jsonl", path=str(path), verifier=verifier, verifier_options=options)
     config = BroRLConfig(data=data)
     config.rewards.constant_answers = setting
-    (check,) = data_files.check_constants(config)
+    (check,) = input_files.check_constants(config)
     assert check.status == status, check.found
     config.rewards.constant_answers = "off"
-    assert list(data_files.check_constants(config)) == []
+    assert list(input_files.check_constants(config)) == []

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.commands import export_sft, replay, rescore
+from nemo_brorl.commands.rescore import Rescored
 from nemo_brorl.config.load import load_config, load_run_config, to_yaml
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.training.store.reader import chosen_steps
-from nemo_brorl.training.store.rescore import Rescored
 from nemo_brorl.types import UpdateReport
 from tests.support.fakes import FakeVerifier
 from tests.support.stored import DirectStore, group, record

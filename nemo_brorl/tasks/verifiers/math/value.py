@@ -110,7 +110,8 @@ def _scientific(found: re.Match[str]) -> Number:
     power = Fraction(10) ** (exponent - len(places))
     digits = int(whole + places)
     is_exact = not point and found["exponent"] is None and found["short"] is None
-    return Number(digits * power, Fraction(0) if is_exact else power)
+    error = Fraction(0) if is_exact else power
+    return Number(digits * power, error)
 
 
 def _fraction(found: re.Match[str]) -> Number | None:

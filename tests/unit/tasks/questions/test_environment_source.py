@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.cluster.doctor import data_files, sandboxes
+from nemo_brorl.cluster.doctor import input_files, sandboxes
 from nemo_brorl.config.schema import DataConfig, SourceConfig, TaskConfig
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
@@ -119,7 +119,7 @@ def test_the_doctor_makes_the_environment_and_looks_at_the_models_template() -> 
     tasks = [{"name": "chain_sum"}]
 
     def of(**fields: Any) -> dict[str, Any]:
-        return data_files.look_at_source({"source": fields, "model": model})
+        return input_files.look_at_source({"source": fields, "model": model})
 
     good = of(tasks=tasks, environment="verify_and_retry")
     assert (

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_brorl.commands.replay import table_rows
+from nemo_brorl.commands.replay import Replay, Start, differences, find_start, off_policy, recorded_row, table_rows
 from nemo_brorl.config.schema import BroRLConfig, StoreConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.training.store.reader import read_step
-from nemo_brorl.training.store.replay import Replay, Start, differences, find_start, off_policy, recorded_row
 from nemo_brorl.training.store.writer import StoreWriter
 from nemo_brorl.training.trainer import BroRLTrainer
 from nemo_brorl.types import UpdateReport

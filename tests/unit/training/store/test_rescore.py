@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nemo_brorl.commands.rescore import asked_again, changes_by_task, confusion, rescore
 from nemo_brorl.core.errors import ConfigError, DataError
-from nemo_brorl.training.store.rescore import asked_again, changes_by_task, confusion, rescore
 from tests.support.environments import environment_prompt
 from tests.support.fakes import FakeVerifier, make_prompt
 from tests.support.stored import group
