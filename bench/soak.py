@@ -4,11 +4,11 @@ disk.
     python -m bench.soak [--steps 500] [--output runs/soak] [--skip 100] [KEY=VALUE ...]
 
 `make train`'s model and task with 32 rollouts a step, a checkpoint every 50 steps, a validation every 100; store and
-timeline keep the newest five steps, so that a disk in balance does not grow but by its rows of metrics. After every
-step each process of the run is looked at from outside. Prints a table: for each kind of process and quantity the value
-at the end and its growth in 100 steps, without the first `--skip` steps, and whether that differs from none (the
-interval holds for all rows together at 95 %). Writes OUTPUT/soak.json. Ends with 1 when memory of a process, open
-files, threads or shared memory grow.
+timeline keep the newest five steps, so that a disk in balance does not grow but by its rows of metrics; beliefs are of
+the last 500 prompts, which 125 steps fill. After every step each process of the run is looked at from outside. Prints a
+table: for each kind of process and quantity the value at the end and its growth in 100 steps, without the first
+`--skip` steps, and whether that differs from none (the interval holds for all rows together at 95 %). Writes
+OUTPUT/soak.json. Ends with 1 when memory of a process, open files, threads or shared memory grow.
 
 What it cannot show: growth too slow for as many steps, or that only long responses or GPUs bring.
 """
@@ -44,6 +44,7 @@ TINY = (
     "dynamic_sampling.enabled=false", "trainer.rehearsal=false", "parity.enabled=false",
     "trainer.val_interval=100", "trainer.save_interval=50", "evaluation.num_prompts=8",
     "evaluation.samples_per_prompt=2", "store.keep_steps=5", "timeline.keep_steps=5",
+    "rollouts.posterior.max_prompts=500",
 )  # fmt: skip
 
 

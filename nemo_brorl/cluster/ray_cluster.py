@@ -11,8 +11,8 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Collection
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -42,6 +42,7 @@ log = get_logger(__name__)
 CPU_OBJECT_STORE_BYTES = 1 << 30
 MIN_LOCAL_CPUS = 2  # logical slots: actors ask for fractions, the cores are shared in time
 TOKEN_SETTINGS = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+HEAPS = "MALLOC_ARENA_MAX"  # of a process; the GNU C library reads it when the process begins
 START_TRIES = 3
 # Texts of the exceptions that Ray raises when its raylet takes longer than its fixed 30 seconds, or a process ends.
 LOST_AT_START = ("node timed out during startup", "Failed to start GCS")
@@ -156,7 +157,7 @@ class RayCluster:
         are not Ray's. Raises RayLostError after the last try."""
         for attempt in range(1, START_TRIES + 1):
             try:
-                with self._watched(before), self._marking():
+                with self._watched(before), self._marking(), self._one_heap():
                     ray.init(**self._options())
             except Exception as error:  # Ray raises bare ones
                 if not self._is_ours or not any(text in str(error) for text in LOST_AT_START):
@@ -182,6 +183,19 @@ class RayCluster:
 
     def _marking(self) -> AbstractContextManager[None]:
         return nullcontext() if self._reaper is None else self._reaper.marking()
+
+    @contextmanager
+    def _one_heap(self) -> Iterator[None]:
+        """Environment in which processes get one heap of the C library's, unless it says otherwise: dozens of threads
+        with a heap each make a process grow for thousands of steps. On CPU, where it was measured."""
+        if self.config.gpus_per_node > 0 or HEAPS in os.environ:
+            yield
+            return
+        os.environ[HEAPS] = "1"
+        try:
+            yield
+        finally:
+            del os.environ[HEAPS]
 
     def _options(self) -> dict[str, Any]:
         """Arguments of `ray.init`."""

@@ -1,4 +1,5 @@
-"""Ray as we start it serves nobody else: neither who has no token, nor another user of the machine."""
+"""Ray as we start it serves nobody else, neither who has no token nor another user of the machine, and its processes
+have one heap each."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 
 RUN = """
 import os, sys
+import psutil
 import ray
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.config.load import load_config
@@ -20,7 +22,9 @@ with RayCluster(trainer):
     pass
 with RayCluster(trainer):  # the second one of a process
     context = ray.get_runtime_context()
-    print(context.gcs_address, ray._private.worker._global_node.get_session_dir_path(), flush=True)
+    raylet = next(child for child in psutil.Process().children(recursive=True) if child.name() == "raylet")
+    heaps = raylet.environ()["MALLOC_ARENA_MAX"]
+    print(context.gcs_address, ray._private.worker._global_node.get_session_dir_path(), heaps, flush=True)
     sys.stdin.readline()
 """
 
@@ -51,6 +55,7 @@ class Run(NamedTuple):
 
     address: str
     folder: str  # of its session
+    heaps: str  # that its processes may have
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +64,8 @@ def run() -> Iterator[Run]:
         [sys.executable, "-c", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=without_ray()
     )
     assert process.stdout is not None
-    address, folder = process.stdout.readline().split()
-    yield Run(address, folder)
+    address, folder, heaps = process.stdout.readline().split()
+    yield Run(address, folder, heaps)
     process.communicate("go on\n", timeout=60)
     assert process.returncode == 0
 
@@ -79,6 +84,10 @@ def test_another_user_cannot_enter_the_folder_of_sockets_and_logs(run: Run) -> N
     assert seen.stdout == "shut out\n", seen.stderr[-2000:]
 
 
+def test_on_cpu_the_processes_that_ray_starts_have_one_heap(run: Run) -> None:
+    assert run.heaps == "1"
+
+
 def without_ray() -> dict[str, str]:
-    """This process's environment but for what it says of Ray."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    """This process's environment but for what it says of Ray and of heaps."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MALLOC_"))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -110,6 +111,27 @@ def test_a_ray_that_is_late_or_loses_a_process_is_started_again_and_then_refused
     assert len(stores) == 3
     assert all(store.poll() is not None for store in stores)
     assert sleeper.poll() is None, "what was there before Ray is none of its business"
+
+
+@pytest.mark.parametrize(("gpus", "given", "seen"), [(0, None, "1"), (0, "4", "4"), (1, None, None)])
+def test_ray_starts_with_one_heap_a_process_on_cpu_unless_the_environment_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, given: str | None, seen: str | None
+) -> None:
+    found: list[str | None] = []
+
+    def refuse(**options: Any) -> None:
+        found.append(os.environ.get("MALLOC_ARENA_MAX"))
+        raise ConnectionError("no Ray today")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    if given is not None:
+        monkeypatch.setenv("MALLOC_ARENA_MAX", given)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(ResourceError, match="no Ray today"):
+        RayCluster(TrainerConfig(gpus_per_node=gpus)).__enter__()
+    assert found == [seen]
+    assert os.environ.get("MALLOC_ARENA_MAX") == given, "what else this process starts is as it was"
 
 
 def test_an_error_that_comes_of_a_lost_process_of_rays_is_told_as_its_loss(
