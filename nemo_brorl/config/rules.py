@@ -48,16 +48,6 @@ def violations(config: BroRLConfig) -> Iterator[str]:
         yield from rule(config)
 
 
-def check_sft_rules(config: BroRLConfig) -> None:
-    """What only the warm-up needs: its model must hold a prompt and a response."""
-    longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
-    if longest > config.sft.max_position_embeddings:
-        raise ConfigError(
-            f"sft.max_position_embeddings={config.sft.max_position_embeddings} is less than data.max_prompt_tokens + "
-            f"rollouts.max_response_tokens = {longest}: write sft.max_position_embeddings={longest} or more"
-        )
-
-
 def check_demonstrations(config: BroRLConfig) -> None:
     """A demonstration that calls a calculator must be answered by one."""
     _raise_all(unmet(config, SFT_NEEDS))

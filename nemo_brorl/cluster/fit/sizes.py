@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -176,10 +176,10 @@ def _from_most_to_least(chosen: _Chosen, wanted: _CpuSizes, shape: ModelShape) -
     one = _rounded(_sequence_gib(config, shape, 1.0, 1.0))
     of_few = _rounded(_cache_gib(config, shape, FEW_RESPONSES))
     few = min(wanted.cache, max(one, of_few))
-    micro_batches = [wanted.micro_batch]
+    micro_batches: Sequence[float] = [wanted.micro_batch]
     if chosen.is_free(MICRO_BATCH):
         micro_batches = _halves(wanted.micro_batch, row)
-    caches = [wanted.cache]
+    caches: Sequence[float] = [wanted.cache]
     if chosen.is_free(CACHE):
         caches = _halves(wanted.cache, few)
     fewest = replace(wanted, ranks=_fewest_ranks(config), engines=config.trainer.num_nodes)

@@ -19,6 +19,8 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError, TrainingError
 from tests.support.fakes import make_group
 
+pytestmark = pytest.mark.slow
+
 MODULE = """
 from dataclasses import dataclass
 

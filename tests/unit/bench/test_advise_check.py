@@ -12,6 +12,8 @@ from nemo_brorl.algorithm.theory.rollout_size import SuccessPrior
 from nemo_brorl.commands.sweep import plan_runs, read_file
 from tests.unit.commands.test_advise import write_run
 
+pytestmark = pytest.mark.slow
+
 EASY = SuccessPrior(0.56, 0.13)  # more of N is less signal a sample: 16, 64, 512
 TEXT = """
 config: sums_cpu

@@ -13,6 +13,8 @@ from nemo_brorl.core.errors import DataError
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.rollouts.ledger import fitting_chunk_size
 
+pytestmark = pytest.mark.slow
+
 SLOW = EngineCurve(step_s=1.0, rollout_s=0.5, context_s=0.0, prefill_tokens_per_s=10.0, source="test")
 LAW = LengthLaw()
 

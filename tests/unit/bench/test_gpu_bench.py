@@ -20,6 +20,8 @@ from bench.gpu.setting import Ceilings
 from bench.gpu.shapes import QWEN_1_5B, layer_parameters, weight_bytes
 from nemo_brorl.core.model_shape import ModelShape, read_model_shape
 
+pytestmark = pytest.mark.slow
+
 
 def script(monkeypatch: pytest.MonkeyPatch, code: str, limit_s: float = 60.0) -> Part:
     """A part that runs this code."""

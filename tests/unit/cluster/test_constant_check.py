@@ -10,6 +10,8 @@ from nemo_brorl.cluster.doctor import input_files
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN
 from nemo_brorl.config.schema import BroRLConfig, DataConfig
 
+pytestmark = pytest.mark.slow
+
 ALWAYS = {"parts": [{"verifier": "exact_match", "options": {"answer": "24"}}]}
 
 

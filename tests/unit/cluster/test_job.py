@@ -27,6 +27,8 @@ from nemo_brorl.cluster.doctor.node_rank import NodeRank, expand, in_job
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport
 from nemo_brorl.core.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -26,6 +26,8 @@ from nemo_brorl.cluster.ray_watch import (
 from nemo_brorl.config.schema import TrainerConfig
 from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:

@@ -8,8 +8,11 @@ import sys
 from collections.abc import Iterator
 
 import psutil
+import pytest
 
 from nemo_brorl.cluster.ray_watch import end_processes, is_running
+
+pytestmark = pytest.mark.slow
 
 DRIVER = """
 import subprocess, sys, time

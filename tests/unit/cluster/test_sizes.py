@@ -16,6 +16,8 @@ from nemo_brorl.config.same_run import RECORD, check_same_run, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.model_shape import ModelShape, read_model_shape
 
+pytestmark = pytest.mark.slow
+
 # SmolLM2-135M: 134.5 M parameters, 30 layers of 576, 9 heads over 3, vocabulary of 49,152
 SMOLLM2 = {
     "model_type": "llama",

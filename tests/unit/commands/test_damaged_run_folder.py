@@ -16,6 +16,8 @@ from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.training.store.files import StoreFiles
 from tests.support.run_readers import READERS, put_healthy
 
+pytestmark = pytest.mark.slow
+
 SHAPES = ("[]", "null", "3", '"x"', "{}", '[1]\n{"a": 1}\n', '{"step": "x"}\n', '{"step": null}')
 
 

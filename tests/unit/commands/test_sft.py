@@ -62,3 +62,9 @@ def test_a_mixture_is_not_read(chat: str) -> None:
     config = load_config("sft", ["data.source=mixture", f"data.domains=[{domain}]"])
     with pytest.raises(ConfigError, match="reads one source, write data.source=jsonl"):
         sft.sized_for_fine_tuning(config, Console())
+
+
+def test_the_warm_up_model_must_hold_a_prompt_and_a_response() -> None:
+    config = load_config("brorl_cpu", ["sft.max_position_embeddings=100"])
+    with pytest.raises(ConfigError, match="write sft.max_position_embeddings=192 or more"):
+        sft.check_base_is_long_enough(config)

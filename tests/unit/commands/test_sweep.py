@@ -18,6 +18,8 @@ from nemo_brorl.config.same_run import leaves
 from nemo_brorl.core.clock import SAVED
 from nemo_brorl.core.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 ABLATIONS = Path(__file__).parents[3] / "bench" / "sweeps" / "ablations.yaml"
 TEXT = """
 config: sums_cpu

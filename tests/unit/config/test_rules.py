@@ -9,7 +9,7 @@ import pytest
 from nemo_brorl.config import algorithm, derived
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.needs import NEEDS, SFT_NEEDS, Condition
-from nemo_brorl.config.rules import check_demonstrations, check_sft_rules
+from nemo_brorl.config.rules import check_demonstrations
 from nemo_brorl.config.schema import settings
 from nemo_brorl.core.errors import ConfigError
 
@@ -237,12 +237,6 @@ def test_names_in_the_rules_are_those_of_the_algorithms() -> None:
     assert set(algorithm.ADVANTAGES) == set(ADVANTAGES)
     assert set(algorithm.REINFORCEMENT_LOSSES) == set(LOSSES) - SUPERVISED
     assert set(algorithm.KL_ESTIMATORS) == set(KL_ESTIMATORS)
-
-
-def test_the_warm_up_model_must_hold_a_prompt_and_a_response() -> None:
-    config = load_config("brorl_cpu", ["sft.max_position_embeddings=100"])
-    with pytest.raises(ConfigError, match="write sft.max_position_embeddings=192 or more"):
-        check_sft_rules(config)
 
 
 def test_demonstrated_calls_need_a_calculator() -> None:

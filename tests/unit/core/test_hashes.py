@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.source_tree import ROOT
 
+pytestmark = pytest.mark.slow
+
 REQUIREMENTS = ROOT / "requirements"
 INSTALLED = ("cpu.txt", "cpu-torch.txt", "cpu-cuda.txt", "gpu.txt", "gpu-source.txt", "real_model.txt")
 PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!+]+ \\")

@@ -13,6 +13,8 @@ from nemo_brorl.core.metric_registry import GROUPS, declared_names, undeclared
 from scripts import metrics_page, module_map
 from tests.support.source_tree import name, package_files, tree
 
+pytestmark = pytest.mark.slow
+
 METRIC = re.compile(rf"({'|'.join(GROUPS)})(/[\w{{}}]+)+")
 
 

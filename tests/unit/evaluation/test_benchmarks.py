@@ -17,6 +17,8 @@ from nemo_brorl.evaluation.benchmarks import Benchmark, held_out_prompts, read_b
 from nemo_brorl.tasks.verifiers.registry import judge
 from tests.support.tiny_model import make_tokenizer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:

@@ -21,6 +21,8 @@ from nemo_brorl.generation.weights.incoming import read_shapes
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling, TensorInfo, WeightBucket
 from tests.support.tiny_model import make_tiny_model
 
+pytestmark = pytest.mark.slow
+
 PROMPT = Prompt("a", "task", "verifier", tuple(range(3, 40)), {})  # one block of 32 tokens and 5 more
 
 

@@ -17,6 +17,8 @@ from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.launcher import render
 from tests.support.source_tree import ROOT
 
+pytestmark = pytest.mark.slow
+
 FIELDS = json.loads((ROOT / "tests" / "data" / "cloud_job_fields.json").read_text())
 RUN = "/shared/runs/First_try"
 GIVEN = ["--config-name", "brorl_64gpu", "--container", "registry.io/brorl:gpu", "--volume", "runs:/shared"]

@@ -26,6 +26,8 @@ from nemo_brorl.launcher.frozen import (
     shell_command,
 )
 
+pytestmark = pytest.mark.slow
+
 ODD = 'It\'s "five" $HOME `x` $(w) {a: 1}, # not a comment\nnext: line \\ ä'
 
 

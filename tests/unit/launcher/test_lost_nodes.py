@@ -13,6 +13,8 @@ import pytest
 
 from nemo_brorl.launcher.job import ray_watch
 
+pytestmark = pytest.mark.slow
+
 # As srun of Slurm 22.05 says it; it ends the step on the other nodes, too.
 UNREACHED = "srun: error: Task launch for StepId=1.1 failed on node node1: Communication connection failure"
 FAILED = "srun: error: Node failure on node1"

@@ -18,6 +18,8 @@ from nemo_brorl.launcher.planner.model_cost import SHAPES, Cut
 from nemo_brorl.launcher.planner.plan import Plan, make_plan
 from nemo_brorl.launcher.planner.workload import configured_hardware, gpu_hardware
 
+pytestmark = pytest.mark.slow
+
 SMALL = SHAPES["qwen2.5-1.5b"]
 NUM_SMALL = 1_543_714_304
 LAYER_MATRICES = 1536 * (1536 + 2 * 256) + 1536 * 1536 + 3 * 1536 * 8960  # numbers in the matrices of a layer

@@ -10,6 +10,8 @@ import pytest
 from bench.peak_memory import FULL, KEEP_ALL, agrees, peak_of, traced, with_all_layers
 from tests.support.traced_update import Case
 
+pytestmark = pytest.mark.slow
+
 SMALL = Case("brorl_64gpu")
 ONE, TWO, THREE = (replace(SMALL, num_layers=number) for number in (1, 2, 3))
 AGAIN = replace(SMALL, overrides=FULL, num_layers=1)

@@ -11,6 +11,8 @@ from bench.peak_memory import agrees, peak_of, traced, with_all_layers
 from nemo_brorl.cluster.fit.memory import GIB
 from tests.support.traced_update import Case
 
+pytestmark = pytest.mark.slow
+
 FIRST_STAGE = Case("brorl_qwen3_30b_a3b")
 TWO, THREE, FOUR = (replace(FIRST_STAGE, num_layers=2 * number) for number in (2, 3, 4))  # as many in each stage
 Found = dict[Case, dict[str, float]]

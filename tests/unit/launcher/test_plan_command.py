@@ -20,6 +20,8 @@ from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed, ProbeSize, measure_c
 from nemo_brorl.launcher.planner.plan import make_plan
 from nemo_brorl.training.warm_up.initial_model import write_initial_model
 
+pytestmark = pytest.mark.slow
+
 SPEED = CpuSpeed(2e-5, 5e-5, 3e-6, 1e-5, 1e11, 3e10, 4e-8)
 
 

@@ -20,6 +20,8 @@ from nemo_brorl.launcher.planner.proposals import (
 )
 from nemo_brorl.launcher.planner.workload import ASSUMED, configured_hardware
 
+pytestmark = pytest.mark.slow
+
 
 def planned(*overrides: str) -> Plan:
     config = load_config("brorl_64gpu", overrides)

@@ -14,6 +14,8 @@ from nemo_brorl.core.errors import CheckpointError, ConfigError, ResourceError
 from nemo_brorl.launcher import render, submit
 from tests.support.fake_slurm import FakeSlurm
 
+pytestmark = pytest.mark.slow
+
 MODEL = "policy.model=Qwen/Qwen2.5-1.5B"
 
 

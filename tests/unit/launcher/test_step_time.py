@@ -30,6 +30,8 @@ from nemo_brorl.launcher.planner.workload import (
     workload_of,
 )
 
+pytestmark = pytest.mark.slow
+
 # A step takes a second whatever its batch, then two more for every rollout.
 SIMPLE = EngineSpeed(0, 0, 1.0, 0, 0, 0, math.inf, 1.0, step_s=1.0, rollout_s=2.0)
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.source_tree import ROOT
 
+pytestmark = pytest.mark.slow
+
 PARTS = ("nemo_brorl", "launcher", "conf", "requirements", "pyproject.toml", "README.md", "LICENSE")
 BUILD = "import setuptools.build_meta, sys; setuptools.build_meta.build_wheel(sys.argv[1])"
 

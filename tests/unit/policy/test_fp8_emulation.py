@@ -15,6 +15,8 @@ from tests.support.fp8_ranks import emulated_linear
 from tests.support.model_factory import make_config
 from tests.support.policy_ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 T, IN, OUT = 48, 160, 144  # no multiples of a tile
 
 Rounding = Callable[[Tensor], Tensor]

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support import fake_cuda
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Any:

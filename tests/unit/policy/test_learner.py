@@ -19,6 +19,8 @@ from nemo_brorl.core.files import SUMS
 from nemo_brorl.policy.weights.hf_folder import hf_log_probs
 from tests.support.model_factory import VOCAB_SIZE, as_trajectories, make_config, make_model, make_plan
 
+pytestmark = pytest.mark.slow
+
 NewLearner = Callable[[Path, BroRLConfig], Any]
 
 

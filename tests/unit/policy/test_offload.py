@@ -12,6 +12,8 @@ import torch
 from nemo_brorl.config.schema import BroRLConfig
 from tests.support.model_factory import make_config, make_model, make_plan
 
+pytestmark = pytest.mark.slow
+
 NewLearner = Callable[[Path, BroRLConfig], Any]
 
 

@@ -14,6 +14,8 @@ from nemo_brorl.launcher.planner.workload import configured_hardware
 from nemo_brorl.training.device_handover import DeviceHandover
 from tests.support.card import Card, CardEngine, CardPolicy, OutOfMemoryOnCardError
 
+pytestmark = pytest.mark.slow
+
 RECIPES = (
     "brorl_64gpu",
     "brorl_8gpu",

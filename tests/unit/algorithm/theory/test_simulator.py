@@ -11,6 +11,8 @@ import pytest
 from nemo_brorl.algorithm.theory.simulator import Simulation, ablations, equal_draws, run
 from nemo_brorl.commands.simulate import main
 
+pytestmark = pytest.mark.slow
+
 SMALL = Simulation(sizes=(4, 512), num_tokens=2000, num_correct=200, num_steps=30, precision="float64")
 
 

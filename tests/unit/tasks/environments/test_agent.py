@@ -32,6 +32,8 @@ from tests.support.agents import ADD, PLACE
 from tests.support.source_tree import ROOT
 from tests.unit.tasks.environments.test_turn_tokens import QWEN25, turns
 
+pytestmark = pytest.mark.slow
+
 OURS = load_tokenizer(ROOT / "models" / "sums")
 QUESTION = {"text": "2 + 2 =", "verifier": "exact_match", "payload": {"answer": "4"}}
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 2, "b": 3}}</tool_call>'

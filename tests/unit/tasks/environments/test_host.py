@@ -17,6 +17,8 @@ from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.scoring.child import ReplyError
 from tests.support.bad_environments import COUNTER, LATER, OPEN, REMEMBERING
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def host() -> Iterator[EpisodeHost]:

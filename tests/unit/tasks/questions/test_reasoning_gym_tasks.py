@@ -25,7 +25,10 @@ from nemo_brorl.tasks.questions.reasoning_gym import HASH_ORDERED, ReasoningGymS
 from nemo_brorl.tasks.verifiers import reasoning_gym
 from nemo_brorl.types import SUCCESS_REWARD
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of tasks that parse an empty answer
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # of tasks that parse an empty answer
+]
 
 NUM_QUESTIONS = 2
 TEMPLATE = (

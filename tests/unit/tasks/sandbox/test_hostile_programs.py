@@ -17,6 +17,8 @@ from nemo_brorl.tasks.verifiers.code.code import Program
 from nemo_brorl.tasks.verifiers.code.tests import PrintTest, Rules, read_tests
 from tests.support.hostile_host import Host, descendants, hostile_programs
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = hostile_programs()
 # for each hostile run; what the machine's load takes from an honest one must not matter, so that has more
 SECONDS = 0.5

@@ -16,6 +16,8 @@ from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(seconds=60, memory_mib=256)
 # Repeats, as what it printed and reported itself, every text that it finds in the frames below it.
 FRAME_SPY = """

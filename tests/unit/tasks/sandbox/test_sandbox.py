@@ -27,6 +27,8 @@ from nemo_brorl.tasks.sandbox.sandbox import Job, Run, Sandbox, SandboxError
 from nemo_brorl.tasks.sandbox.values import decode
 from tests.support.hostile_host import descendants, kill_with_descendants
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(seconds=30, memory_mib=128, scratch_mib=2, file_mib=1, output_kib=16)
 NAMESPACES = ("user", "mount", "pid", "net", "ipc", "uts")
 

@@ -16,6 +16,8 @@ from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from tests.support.bad_verifiers import MISBEHAVE
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPool]:

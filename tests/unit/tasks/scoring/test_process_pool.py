@@ -16,6 +16,8 @@ from nemo_brorl.tasks.scoring.process_pool import BATCH, MAX_ASIDE, ProcessPool
 from nemo_brorl.tasks.verifiers.deadlines import Deadlines, check_timeout
 from tests.support.bad_verifiers import MISBEHAVE, SLOW
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def patient() -> Iterator[ProcessPool]:

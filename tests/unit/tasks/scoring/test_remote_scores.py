@@ -20,6 +20,8 @@ from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import ChunkArrays
 from tests.support.scoring_service import completion, scores_by, serving
 
+pytestmark = pytest.mark.slow
+
 PROMPT = ({"role": "user", "content": "2 + 2?"},)
 
 

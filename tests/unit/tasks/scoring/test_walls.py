@@ -22,6 +22,8 @@ from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.registry import Template, templates
 from tests.support.bad_verifiers import MISBEHAVE
 
+pytestmark = pytest.mark.slow
+
 # Tries each of these behind walls and says what came of it.
 TRIES = """
 import json, os, socket, subprocess, sys, threading

@@ -22,6 +22,8 @@ from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from tests.support.hostile_host import kill_with_descendants
 from tests.support.source_tree import ROOT
 
+pytestmark = pytest.mark.slow
+
 MARK = 307  # MiB
 SUM = "print(sum(map(int, input().split())))"
 PRINTS = {"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]}

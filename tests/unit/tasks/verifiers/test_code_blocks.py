@@ -12,6 +12,8 @@ from nemo_brorl.config.schema import CodeConfig, RewardsConfig
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.code.code import extract_program
 
+pytestmark = pytest.mark.slow
+
 
 def indented(text: str, prefix: str) -> str:
     return "\n".join(prefix + line for line in text.split("\n"))

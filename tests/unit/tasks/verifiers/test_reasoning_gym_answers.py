@@ -18,7 +18,10 @@ from nemo_brorl.tasks.scoring import child
 from nemo_brorl.tasks.verifiers import answer, reasoning_gym
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of tasks that parse an odd answer
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # of tasks that parse an odd answer
+]
 
 MARK = "setattr(__import__('sys'), 'executed_answers', 1)"  # seen in the interpreter when it has run
 NUM_QUESTIONS = 30

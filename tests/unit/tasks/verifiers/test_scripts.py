@@ -13,6 +13,8 @@ from nemo_brorl.config.schema import CodeConfig, RewardsConfig
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.code.scripts import read_script
 
+pytestmark = pytest.mark.slow
+
 STYLES = Path(__file__).parents[3] / "support" / "assertion_styles.txt"
 
 

@@ -18,6 +18,8 @@ from nemo_brorl.training.store.reader import read_step
 from nemo_brorl.training.store.writer import StoreWriter
 from tests.support.stored import record
 
+pytestmark = pytest.mark.slow
+
 NUM_KILLS = 50
 LONGEST_LIFE_S = 0.03  # after its first step: several steps are written in that time
 
