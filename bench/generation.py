@@ -32,6 +32,7 @@ from nemo_brorl.rollouts.ledger import requests_for
 from nemo_brorl.types import Prompt, Sampling
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=32)
+LONG_PROMPT = 200  # tokens
 
 
 class Timed(NamedTuple):
@@ -182,7 +183,7 @@ def compare_group_sizes(pool: VllmPool, maker: PromptMaker, options: argparse.Na
         rates, hits, queries = [], 0, 0
         for _ in range(options.repeats):
             before = pool.stats()
-            prompts = maker.make(options.rollouts // num_per_prompt, 200)
+            prompts = maker.make(options.rollouts // num_per_prompt, LONG_PROMPT)
             rates.append(options.rollouts / time_pool(pool, prompts, num_per_prompt, options.chunk_size).seconds)
             for old, new in zip(before, pool.stats(), strict=True):
                 hits += new.prefix_cache_hits - old.prefix_cache_hits
@@ -232,9 +233,11 @@ def main() -> None:
     options = parse_arguments()
     config = BroRLConfig()
     config.generation.num_engines = 1
+    room = max(LONG_PROMPT, options.prompt_tokens) + SAMPLING.max_tokens
+    config.generation.max_model_len = room
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
     with tempfile.TemporaryDirectory() as scratch:
-        folder = options.model or make_model(Path(scratch))
+        folder = options.model or make_model(Path(scratch), room)
         arguments = device.engine_settings(config, folder, 0).arguments
         pool = VllmPool(config, folder)
         raw = ray.remote(**(device.actor_options(config) | {"max_concurrency": 1}))(RawVllm).remote(arguments)
