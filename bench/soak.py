@@ -7,7 +7,8 @@ disk.
 timeline keep the newest five steps, so that a disk in balance does not grow but by its rows of metrics; beliefs are of
 the last 500 prompts, which 125 steps fill. After every step each process of the run is looked at from outside. Prints a
 table: for each kind of process and quantity the value at the end and its growth in 100 steps, without the first
-`--skip` steps, and whether that differs from none (the interval holds for all rows together at 95 %). Writes
+`--skip` steps, and whether that differs from none (the interval holds for all rows together at 95 %); of memory,
+whether it is more than a page of 4 KiB, as allocators reach a new highest page now and then for ever. Writes
 OUTPUT/soak.json. Ends with 1 when memory of a process, open files, threads or shared memory grow.
 
 What it cannot show: growth too slow for as many steps, or that only long responses or GPUs bring.
@@ -36,6 +37,7 @@ POLL_S = 0.5
 NUM_BLOCKS = 10  # of steps next to each other, whose means are as good as independent
 CONFIDENCE = 0.95
 UNITS = {"memory": "MiB", "files": "", "threads": "", "processes": "", "shared memory": "MiB", "disk": "MiB"}
+LEAST = {"MiB": 4 / 1024}  # in 100 steps, by unit: growth up to there is not called so
 MAY_GROW = ("disk",)  # a row of metrics is written for each step
 SHARED = Path("/dev/shm")
 TINY = (
@@ -55,10 +57,9 @@ class Growth:
     per_100: float
     margin: float
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether it grows, as far as the interval says."""
-        return self.per_100 > self.margin
+    def exceeds(self, least: float) -> bool:
+        """Whether it is more than that in 100 steps, as far as the interval says."""
+        return self.per_100 - self.margin > least
 
 
 def growth(steps: Sequence[float], values: Sequence[float], confidence: float) -> Growth:
@@ -160,10 +161,11 @@ def table_of(series: dict[tuple[str, str], list[tuple[int, float]]], skip: int) 
     for (kind, quantity), samples in sorted(enough.items()):
         steps, values = zip(*samples, strict=True)
         found = growth(steps, values, confidence)
-        verdict = "grows" if found.is_sure else ""
-        if found.is_sure and quantity not in MAY_GROW:
-            growing.append(f"{quantity} of {kind}")
         unit = UNITS[quantity]
+        grows = found.exceeds(LEAST.get(unit, 0.0))
+        verdict = "grows" if grows else ""
+        if grows and quantity not in MAY_GROW:
+            growing.append(f"{quantity} of {kind}")
         size = f"{values[-1]:,.1f} {unit}".strip()
         rows.append([kind, quantity, size, f"{found.per_100:+.3f} ± {found.margin:.3f} {unit}".strip(), verdict])
     return rows, growing

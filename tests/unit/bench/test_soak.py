@@ -17,13 +17,13 @@ def test_a_line_grows_by_its_slope_and_nothing_is_left_of_it() -> None:
     found = growth(STEPS, [5 + 0.02 * step for step in STEPS], 0.95)
     assert found.per_100 == pytest.approx(2.0)
     assert found.margin == pytest.approx(0.0, abs=1e-9)
-    assert found.is_sure
+    assert found.exceeds(0.0)
 
 
 def test_what_goes_up_and_down_does_not_grow() -> None:
     found = growth(STEPS, [float(step % 2) for step in STEPS], 0.95)
     assert found.per_100 == pytest.approx(0.0)
-    assert not found.is_sure
+    assert not found.exceeds(0.0)
 
 
 def test_one_jump_in_the_middle_is_not_sure_to_go_on() -> None:
@@ -62,3 +62,11 @@ def test_size_of_a_folder_and_its_newest_step(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"\1" * 2**20)
     assert last_step(tmp_path / "metrics.jsonl") == 2
     assert 1.0 <= folder_mib(tmp_path) < 1.1
+
+
+def test_memory_that_gains_half_a_page_in_100_steps_does_not_grow_and_two_pages_do() -> None:
+    page = 4 / 1024
+    half = [(step, 100 + page / 2 * step / 100) for step in range(200)]
+    two = [(step, 100 + 2 * page * step / 100) for step in range(200)]
+    _, growing = table_of({("writer", "memory"): half, ("driver", "memory"): two}, skip=10)
+    assert growing == ["memory of driver"]
