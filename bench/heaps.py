@@ -3,14 +3,15 @@
     python -m bench.heaps [--pairs 3] [--steps 10] [--output runs/heaps] [KEY=VALUE ...]
 
 Runs of `make train`'s recipe, one after the other: on a CPU, a Ray that a run starts has one heap (MALLOC_ARENA_MAX=1),
-and as many as the library likes where the environment says MALLOC_ARENA_MAX=0. Prints for each part of a step the
-median of its seconds over the steps of a run, without the first two, and the ratio of the two runs of each pair.
+and as many as the library likes where the environment says MALLOC_ARENA_MAX=0. Ranks have one in both, so log-probs and
+update show what two runs differ by anyway; the driver, too, has what the environment says. Prints for each part of a
+step the median of its seconds over the steps of a run, without the first two, and the ratio of the two runs of each
+pair.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 from pathlib import Path
@@ -18,6 +19,7 @@ from statistics import median
 
 from bench.product import run
 from nemo_brorl.core.console import Console
+from nemo_brorl.core.metric_sinks import read_metrics
 
 PARTS = ("collect", "generate", "reward", "sync", "log_prob", "update")
 HEAPS = {"one": "1", "many": "0"}
@@ -26,9 +28,11 @@ WARM_UP = 2  # steps
 
 def seconds_of(folder: Path) -> dict[str, float]:
     """Part of a step: median of its seconds over a run's steps."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    rows = [row for row in rows if row["step"] > WARM_UP]
-    return {part: median(row[f"time/{part}_s"] for row in rows) for part in PARTS}
+    rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["step"] > WARM_UP]
+    seconds = {}
+    for part in PARTS:
+        seconds[part] = median([row[f"time/{part}_s"] for row in rows])
+    return seconds
 
 
 def main() -> None:

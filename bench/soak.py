@@ -50,6 +50,9 @@ TINY = (
 )  # fmt: skip
 
 
+Series = dict[tuple[str, str], list[tuple[int, float]]]  # by kind of process and quantity: (step, value)
+
+
 @dataclass(frozen=True)
 class Growth:
     """What a quantity grows by in 100 steps, and half the width of its interval."""
@@ -127,9 +130,9 @@ def last_step(metrics: Path) -> int:
     return int(json.loads(rows[-1])["step"]) if rows else 0
 
 
-def soak(command: Sequence[str], folder: Path) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Run it to its end. Returns (step, value) of every quantity. Raises CalledProcessError."""
-    series: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
+def soak(command: Sequence[str], folder: Path) -> Series:
+    """Run it to its end. Returns what every quantity was. Raises CalledProcessError."""
+    series: Series = defaultdict(list)
     started = subprocess.Popen(list(command))
     driver = psutil.Process(started.pid)
     seen = 0
@@ -149,7 +152,7 @@ def soak(command: Sequence[str], folder: Path) -> dict[tuple[str, str], list[tup
     return series
 
 
-def table_of(series: dict[tuple[str, str], list[tuple[int, float]]], skip: int) -> tuple[list[list[str]], list[str]]:
+def table_of(series: Series, skip: int) -> tuple[list[list[str]], list[str]]:
     """Rows of the table, and the names of what grows and must not."""
     enough = {}
     for key, samples in series.items():

@@ -106,7 +106,7 @@ class HydraArguments(NamedTuple):
 def hydra_arguments(config_name: str, overrides: Sequence[str], config_path: Path | None = None) -> HydraArguments:
     """Find the YAML and check every override's syntax and key. Raises ConfigError."""
     folder, name = find_config(config_name, config_path)
-    _schema()
+    _schema()  # Hydra looks it up by name
     written = [_checked_override(override, folder) for override in overrides]
     shipped = shipped_folder()
     if folder != shipped:  # a YAML elsewhere may build on the shipped ones
