@@ -20,7 +20,7 @@ from nemo_brorl.config.schema import TaskConfig
 from nemo_brorl.tasks.questions.reasoning_gym import ReasoningGymSource
 from nemo_brorl.tasks.scoring.child_process import Isolation, Job, cpu_time
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
-from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from nemo_brorl.tasks.verifiers.payload import Deadlines
 
 TASKS = ("chain_sum", "countdown", "word_ladder", "mini_sudoku", "propositional_logic")
 NUM_GROUPS = 40

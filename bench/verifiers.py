@@ -32,7 +32,7 @@ from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.tasks.scoring.pool import VerifierPool
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
-from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from nemo_brorl.tasks.verifiers.payload import Deadlines
 from nemo_brorl.tasks.verifiers.registry import VERIFIERS
 from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling

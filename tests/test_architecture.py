@@ -40,7 +40,7 @@ TORCH_FREE = (
     "config",
     "cluster/fit",
     "core/errors.py",
-    "core/logs.py",
+    "core/console.py",
     "core/model_shape.py",
     "core/object_store.py",
     "commands/run.py",

@@ -34,8 +34,8 @@ from nemo_brorl.cluster.ray_watch import (
     with_descendants,
 )
 from nemo_brorl.config.schema import TrainerConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
-from nemo_brorl.core.logs import get_logger
 
 log = get_logger(__name__)
 

@@ -20,9 +20,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_brorl.cluster.doctor import gpus, input_files, machine, sandboxes, versions
+from nemo_brorl.cluster.doctor import gpus, input_files, machine, versions
 from nemo_brorl.cluster.doctor.job import Verdict, Wanted, examine_job
-from nemo_brorl.cluster.doctor.node_rank import NodeRank, here, in_job, own_name
+from nemo_brorl.cluster.doctor.rendezvous import NodeRank, here, in_job, own_name
 from nemo_brorl.cluster.doctor.report import (
     FAIL,
     STYLES,
@@ -90,7 +90,7 @@ def examine_node(
     checks.append(model)
     checks += input_files.check_data(config)
     checks += input_files.check_constants(config)
-    checks += sandboxes.check_sandbox(config)
+    checks += input_files.check_sandbox(config)
     return NodeReport(this.node, checks, versions.facts())
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.config.load import load_run_config
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.files import replacing
-from nemo_brorl.core.logs import setup_logging
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.training.store.reader import chosen_steps, responses_of, sampled_groups
 from nemo_brorl.types import SUCCESS_REWARD, ScoredGroup

@@ -27,9 +27,9 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_brorl.config.load import CommandLine, hydra_arguments, to_config
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import get_logger, setup_logging
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.files import naming
-from nemo_brorl.core.logs import get_logger, setup_logging
 from nemo_brorl.core.metric_sinks import ClearMLSink, LoggerSink, ModuleSink
 from nemo_brorl.ports import MetricSink
 

@@ -19,16 +19,15 @@ from nemo_brorl.algorithm.train_batch import check_functions, make_train_batch
 from nemo_brorl.cluster.fit.memory import check_memory, check_model_rules
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.logs import setup_logging
 from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.schedule import learning_rate
 from nemo_brorl.training.checkpoint import Checkpoints, step_of
 from nemo_brorl.training.export import empty
 from nemo_brorl.training.store.reader import num_left_out, read_step, stored_steps
-from nemo_brorl.training.store.record import TRAINED
+from nemo_brorl.training.store.store import TRAINED
 from nemo_brorl.types import StepRecord, UpdatePlan, UpdateReport
 
 Row = Mapping[str, Any]

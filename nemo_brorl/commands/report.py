@@ -10,10 +10,9 @@ from pathlib import Path
 from nemo_brorl.commands.run_page.page import MIB, report
 from nemo_brorl.commands.run_page.runs import open_runs
 from nemo_brorl.config.load import load_config
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import write_whole
-from nemo_brorl.core.logs import setup_logging
 
 NAME = "report.html"
 MAX_MIB = 5.0

@@ -16,9 +16,8 @@ import yaml
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.schema import BroRLConfig, OwnVerifierConfig
 from nemo_brorl.core.components import is_import_path
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.logs import setup_logging
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.ports import Verifier
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT

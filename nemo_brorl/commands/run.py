@@ -14,10 +14,9 @@ from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine, load_config, par
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import USER_ERROR, BroRLError, ModelError
 from nemo_brorl.core.files import cannot_write, is_refused
-from nemo_brorl.core.logs import setup_logging
 from nemo_brorl.core.model_shape import read_model_shape
 
 INTERRUPTED = 130

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from nemo_brorl.commands.run_page.runs import open_runs
 from nemo_brorl.commands.run_page.server import HOST, Pages, make_server
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.core.logs import setup_logging
 
 TOKEN_BYTES = 18
 

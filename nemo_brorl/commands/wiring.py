@@ -14,8 +14,7 @@ from nemo_brorl.cluster.ray_watch import start_limit
 from nemo_brorl.commands.run import resolve_model
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
 from nemo_brorl.core.clock import Stopwatch
-from nemo_brorl.core.console import Console
-from nemo_brorl.core.logs import get_logger
+from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation import Evaluator

@@ -9,6 +9,8 @@ another shipped file in place of `brorl_schema`. Overrides are Hydra's: `rollout
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -21,17 +23,31 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import (
+    InterpolationResolutionError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+    ValidationError,
+)
 
-from nemo_brorl.config import messages
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
-from nemo_brorl.config.schema import BroRLConfig, help_text, settings
+from nemo_brorl.config.schema import BroRLConfig, groups, help_text, settings
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
 
 DEFAULT_CONFIG = "brorl_cpu"
 SCHEMA_NAME = "brorl_schema"  # what a YAML's `defaults` list calls the schema
+
+TYPE_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "list": "a list",
+    "dict": "a mapping",
+}
+SECTIONS = {group.path: group for group in groups() if group.path}
 
 
 class CommandLine(NamedTuple):
@@ -79,9 +95,9 @@ def load_config(
         with initialize_config_dir(config_dir=str(folder), version_base=None, job_name="brorl"):
             composed = compose(name, overrides=written)
     except MissingConfigException as error:
-        raise ConfigError(messages.missing_default(error, folder)) from error
+        raise ConfigError(missing_default(error, folder)) from error
     except (HydraException, OmegaConfBaseException, OSError, *MALFORMED, yaml.YAMLError) as error:
-        raise ConfigError(messages.explain(error, folder / f"{name}.yaml")) from error
+        raise ConfigError(explain(error, folder / f"{name}.yaml")) from error
     config = to_config(composed)
     check_rules(config)
     return config
@@ -128,7 +144,7 @@ def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
     try:
         config = OmegaConf.to_object(OmegaConf.merge(_schema(), composed))
     except OmegaConfBaseException as error:
-        raise ConfigError(messages.explain(error, None)) from error
+        raise ConfigError(explain(error, None)) from error
     assert isinstance(config, BroRLConfig), f"composed to {type(config)}"
     return config
 
@@ -163,23 +179,148 @@ def _checked_override(text: str, folder: Path) -> str:
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
-        raise ConfigError(messages.wrong_syntax(text, error)) from error
+        raise ConfigError(wrong_syntax(text, error)) from error
     key = override.key_or_group
     if (folder / key).is_dir():  # a choice among the YAML files of conf/KEY/
         return text
-    if messages.is_section(key) and not isinstance(override.value(), dict):
+    if is_section(key) and not isinstance(override.value(), dict):
         # asked here: once NeMo is imported, Hydra knows a config group of its own called trainer
-        raise ConfigError(messages.wrong_section(key))
+        raise ConfigError(wrong_section(key))
     if override.is_delete():
         raise ConfigError(f"{text}: settings cannot be removed; write {key}=VALUE, with null where the type allows it")
     if override.is_sweep_override():
         raise ConfigError(
             f"{text}: sweeps are not run; write a list as {key}=[a,b], or quote a value that holds a comma"
         )
-    is_free_form = messages.is_free_form(key)
-    if not is_free_form and not messages.is_key(key):
-        raise ConfigError(messages.unknown_key(key, text))
+    is_free = is_free_form(key)
+    if not is_free and not is_key(key):
+        raise ConfigError(unknown_key(key, text))
     if key in settings() and settings()[key].declared.is_auto and override.value() == "auto":
         return f"{key}=null"
     plain = text.lstrip("+")
-    return f"++{plain}" if is_free_form else plain  # Hydra adds names to a mapping only when told to
+    return f"++{plain}" if is_free else plain  # Hydra adds names to a mapping only when told to
+
+
+def is_section(key: str) -> bool:
+    """Whether `key` names a group of settings."""
+    return _without_indices(key) in SECTIONS
+
+
+def is_key(key: str) -> bool:
+    """Whether the schema has this setting, section or list element (`data.tasks.0.name`)."""
+    return is_section(key) or _without_indices(key) in settings()
+
+
+def is_free_form(key: str) -> bool:
+    """Whether `key` is a mapping with free keys, or lies in one: `exp_manager.wandb_logger_kwargs.project`."""
+    path = f"{_without_indices(key)}."
+    return any(setting.is_mapping and path.startswith(f"{name}.") for name, setting in settings().items())
+
+
+def unknown_key(key: str, written: str) -> str:
+    """The message for a key that no setting has, with near matches."""
+    near = near_matches(key)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    return f"{written}: there is no setting '{key}'.{hint} `brorl train --help` lists all settings"
+
+
+def near_matches(key: str) -> list[str]:
+    """Up to three settings and sections that look like `key` in their last word or as a whole, those of its section
+    first."""
+    path = _without_indices(key)
+    last_words = {name: name.rpartition(".")[2] for name in [*settings(), *SECTIONS]}
+    near = []
+    last_word, known = path.rpartition(".")[2], set(last_words.values())
+    for word in difflib.get_close_matches(last_word, known, cutoff=0.75):
+        near += [name for name, last in last_words.items() if last == word]
+    near += difflib.get_close_matches(path, last_words, cutoff=0.75)
+    section = path.partition(".")[0]
+    found = dict.fromkeys(near)
+    return sorted(found, key=lambda name: name.partition(".")[0] != section)[:3]
+
+
+def wrong_syntax(text: str, error: Exception) -> str:
+    """The message for an override that does not parse."""
+    if "=" not in text:
+        near = near_matches(text)
+        example = next((name for name in near if name in settings()), "trainer.max_steps")
+        return f"{text}: a setting is written KEY=VALUE, for example {example}={settings()[example].default}"
+    detail = str(error).splitlines()[:2][-1]  # the first repeats the override
+    return (
+        f"{text}: not in Hydra's override syntax ({detail}); quote values with special characters, as in 'KEY=\"a, b\"'"
+    )
+
+
+def missing_default(error: Exception, folder: Path) -> str:
+    """The message for a YAML whose `defaults` list names a file that is not there."""
+    names = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
+    return f"{folder}: {_first_line(error)} Its `defaults` may name brorl_schema or one of {names}"
+
+
+def explain(error: Exception, file: Path | None) -> str:
+    """The message for an exception of Hydra, OmegaConf or the YAML parser; `file` is named where the wrong value may
+    stand in it."""
+    origin = _innermost(error)
+    if not isinstance(origin, OmegaConfBaseException):
+        return f"{file}: {origin}" if file else str(origin)
+    where = f" (in {file}, or in what it builds on)" if str(error).startswith("In '") else ""
+    return _said(_key(origin), origin) + where
+
+
+def wrong_section(key: str) -> str:
+    """The message for a single value where a section stands."""
+    first = SECTIONS[_without_indices(key)].settings[:3]
+    names = ", ".join(setting.path.rpartition(".")[2] for setting in first)
+    return f"{key} is a section with settings of its own ({names}, ...): it cannot be given a single value"
+
+
+def _key(error: OmegaConfBaseException) -> str:
+    """Where an exception says that something is wrong. OmegaConf gives no key where a section is expected ("int is not
+    a subclass of TrainerConfig"), and inside a list the key's last word alone."""
+    key = str(error.full_key or error.key or "")
+    if "." in key:
+        return key
+    for path, section in SECTIONS.items():
+        if f"subclass of {section.class_name}." in str(error):
+            return path
+        if key and section.class_name == getattr(error.object_type, "__name__", ""):
+            return f"{path}.{key}"
+    return key
+
+
+def _said(key: str, error: OmegaConfBaseException) -> str:
+    if is_section(key):
+        return wrong_section(key)
+    if isinstance(error, MissingMandatoryValue):
+        return f"{key} is required and missing: write {key}=VALUE"
+    if isinstance(error, ValidationError) and not isinstance(error, InterpolationResolutionError):
+        return _wrong_type(key, error)
+    is_unknown = key and not is_key(key)
+    return unknown_key(key, key) if is_unknown else f"{key}: {_first_line(error)}".removeprefix(": ")
+
+
+def _wrong_type(key: str, error: OmegaConfBaseException) -> str:
+    setting = settings().get(_without_indices(key))
+    given = f"{key}={error.value}" if error.value is not None else f"{key}=null"
+    if setting is None:
+        return f"{given}: {_first_line(error)}"
+    kind = re.split(r"[\[ ]", setting.annotation)[0]
+    nullable = " or null" if "None" in setting.annotation else ""
+    return f"{given} must be {TYPE_WORDS.get(kind, kind)}{nullable}, for example {setting.default}"
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """OmegaConf's exception behind Hydra's, where there is one: it knows the setting and its value."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OmegaConfBaseException):
+        cause = cause.__cause__ or cause.__context__
+    return cause or error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0]
+
+
+def _without_indices(key: str) -> str:
+    """`data.tasks.0.name` and `data.tasks[0].name` as the schema writes it: `data.tasks[].name`."""
+    return re.sub(r"\.(\d+)(?=\.|$)|\[\d+\]", "[]", key)

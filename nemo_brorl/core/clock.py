@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from types import FrameType
 
-from nemo_brorl.core.logs import get_logger
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.timeline import Timeline
 
 log = get_logger(__name__)

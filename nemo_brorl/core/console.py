@@ -1,11 +1,14 @@
 """Console output for people: progress of the stage that runs on standard error, lines and tables on standard output.
+Logging, in one format for driver and actors.
 
 On a terminal `rich` draws them. In a file, with NO_COLOR, and where rich is not installed (a login node), they are
-plain lines without escape codes."""
+plain lines without escape codes.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 import time
@@ -21,6 +24,25 @@ QUIET_REFRESH_S = 5.0  # between two lines of progress in a file
 MAX_RULE = 120  # characters of the rule under a plain table's header
 
 Item = TypeVar("Item")
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger of one module; `name` is its `__name__`."""
+    return logging.getLogger(name)
+
+
+def setup_logging(role: str = "driver", level: str | None = None) -> None:
+    """Send this process's `nemo_brorl` records to stderr, stamped with the time and the role (`driver`, `policy 0`,
+    `engine 1`).
+
+    `level` falls back to the environment variable BRORL_LOG_LEVEL, then to INFO. Calling it again replaces the handler.
+    """
+    root = logging.getLogger("nemo_brorl")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {role} %(levelname).1s %(message)s", datefmt="%H:%M:%S"))
+    root.handlers[:] = [handler]
+    root.setLevel(level or os.environ.get("BRORL_LOG_LEVEL", "INFO"))
+    root.propagate = False
 
 
 def is_drawn(stream: TextIO) -> bool:

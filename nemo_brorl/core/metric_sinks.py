@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.files import MALFORMED, append_line, naming, write_whole
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.ports import MetricSink
 
 log = get_logger(__name__)

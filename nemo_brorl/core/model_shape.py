@@ -18,7 +18,7 @@ Shapes = dict[str, tuple[int, ...]]  # a tensor's name to its size
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions (arXiv 2104.09864) and how they are stretched. `policy/model/rotary.py` makes the angles."""
+    """Rotary positions (arXiv 2104.09864) and how they are stretched. `policy/model/attention.py` makes the angles."""
 
     base: float
     kind: str = "default"  # one of ROPE_TYPES

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, StallError
 from nemo_brorl.core.files import cannot_write, write_whole
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.timeline import Timeline
 
 log = get_logger(__name__)

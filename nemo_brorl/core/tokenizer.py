@@ -16,8 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ModelError
-from nemo_brorl.core.logs import get_logger
 
 if TYPE_CHECKING:
     import jinja2

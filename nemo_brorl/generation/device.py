@@ -31,8 +31,8 @@ from nemo_brorl.config.derived import (
     num_gpus,
 )
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.core.logs import get_logger
 
 logger = get_logger(__name__)
 

@@ -21,8 +21,8 @@ from typing import Any, Protocol, TypeVar
 
 import ray
 
+from nemo_brorl.core.console import get_logger, setup_logging
 from nemo_brorl.core.errors import GenerationError, WeightSyncError
-from nemo_brorl.core.logs import get_logger, setup_logging
 from nemo_brorl.generation.chunk_messages import (
     ChunkFailure,
     ChunkMeta,

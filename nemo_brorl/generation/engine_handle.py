@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import GenerationError
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.generation.chunk_messages import ChunkFailure
 from nemo_brorl.generation.transport import EngineTransport, explain
 from nemo_brorl.types import EngineStats, TensorInfo

@@ -16,8 +16,8 @@ from nemo_brorl.cluster.fit.memory import check_policy_fits
 from nemo_brorl.cluster.process_placement import Places
 from nemo_brorl.config.derived import shares_gpus
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, RankLostError
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.policy.layout import layout_of, rank_process
 from nemo_brorl.policy.rank_progress import POLL_GROUP, ProgressPoll, values_of

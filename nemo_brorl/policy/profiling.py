@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from nemo_brorl.config.schema import ProfileConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import replacing
-from nemo_brorl.core.logs import get_logger
 
 MAX_EVENTS = 100_000  # allocations that a memory snapshot remembers
 

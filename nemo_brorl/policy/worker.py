@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core.logs import get_logger, setup_logging
+from nemo_brorl.core.console import get_logger, setup_logging
 from nemo_brorl.policy.layout import ParallelLayout, profile_folder
 from nemo_brorl.policy.rank_progress import PROGRESS, RankAnswer, RankProgress, tracked
 from nemo_brorl.types import BucketNotice, Float32, UpdatePlan, WeightBucket, WeightLink

@@ -35,7 +35,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
-from nemo_brorl.core.logs import get_logger
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.dynamic_sampling import POSTPONED, judge
 from nemo_brorl.rollouts.group_size.waves import make_allocation

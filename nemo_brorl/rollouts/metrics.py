@@ -17,7 +17,7 @@ import numpy as np
 
 from nemo_brorl.algorithm.pass_at_k import pass_at_k
 from nemo_brorl.config.schema import CoverageConfig
-from nemo_brorl.core.logs import get_logger
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.rollouts.group_size.success_posterior import allocation_metrics, first_wave
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.types import SUCCESS_REWARD, EngineStats, Float32, Int32, ScoredGroup

@@ -39,6 +39,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from nemo_brorl import types
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import CheckpointError, ResourceError
 from nemo_brorl.core.files import (
     MALFORMED,
@@ -53,7 +54,6 @@ from nemo_brorl.core.files import (
     sync,
     write_whole,
 )
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.object_store import fetch, fetch_or_none, store
 from nemo_brorl.ports import Policy
 from nemo_brorl.rollouts.carry_over import CarriedGroups

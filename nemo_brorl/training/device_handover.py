@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from nemo_brorl.core.clock import Stopwatch
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ReceiverLostError
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.ports import Generator, Policy
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from nemo_brorl.config.derived import parity_bound
 from nemo_brorl.config.schema import BroRLConfig, ParityConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ParityError
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.object_store import fetch, store
 from nemo_brorl.ports import Generator, Policy
 from nemo_brorl.rollouts.ledger import requests_for

@@ -30,9 +30,9 @@ from omegaconf import OmegaConf
 
 from nemo_brorl.config.same_run import RECORD, check_same_run
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import naming, write_whole
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.types import TrainBatch
 

@@ -12,9 +12,8 @@ from nemo_brorl.algorithm.train_batch import make_train_batch
 from nemo_brorl.config.derived import num_engines
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StepCut, StopRequest, Stopwatch, is_due
-from nemo_brorl.core.console import Console
+from nemo_brorl.core.console import Console, get_logger
 from nemo_brorl.core.errors import ServiceError, StarvationError, TrainingError
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.metric_sinks import EventLog
 from nemo_brorl.evaluation import EvaluationResult, Evaluator
 from nemo_brorl.evaluation.rehearsal import shown_responses
@@ -29,7 +28,7 @@ from nemo_brorl.training.device_handover import DeviceHandover
 from nemo_brorl.training.parity import alarms
 from nemo_brorl.training.run_folder import write_samples
 from nemo_brorl.training.step_timeline import StepTimelines
-from nemo_brorl.training.store.record import step_record
+from nemo_brorl.training.store.store import step_record
 from nemo_brorl.training.tables import StepRow, step_line
 from nemo_brorl.types import FilledBatch, TrainBatch, UpdatePlan, UpdateReport
 

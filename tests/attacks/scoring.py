@@ -19,7 +19,7 @@ LAYOUTS = (
     {
         "schema": "nemo_brorl.config.schema",
         "code": "nemo_brorl.tasks.verifiers.code.code",
-        "deadlines": "nemo_brorl.tasks.verifiers.deadlines",
+        "deadlines": "nemo_brorl.tasks.verifiers.payload",
         "pool": "nemo_brorl.tasks.scoring.process_pool:ProcessPool",
         "check": "nemo_brorl.tasks.verifiers.registry:check_payload",
         "children": "child_pids",

@@ -17,8 +17,8 @@ import pytest
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.core.timeline import BETWEEN, top_stages
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.core.trace_file import read_spans, timeline_steps
 from nemo_brorl.tasks.scoring.response_arrays import turn_bounds
+from nemo_brorl.training.step_timeline import read_spans, timeline_steps
 from nemo_brorl.training.store.reader import sampled_groups
 from nemo_brorl.types import ChunkArrays
 from tests.support.commands import run

@@ -127,7 +127,7 @@ def rotate_heads() -> None:
     import torch
     from torch._subclasses import FakeTensorMode
 
-    from nemo_brorl.policy.model.rotary import rotate
+    from nemo_brorl.policy.model.attention import rotate
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         for number in range(NUM_LENGTHS):

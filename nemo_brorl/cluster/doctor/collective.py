@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from nemo_brorl.cluster.doctor.node_rank import NodeRank
+from nemo_brorl.cluster.doctor.rendezvous import NodeRank
 from nemo_brorl.cluster.doctor.report import FAIL, OK, Answer, Check, Probe, answer, named
 
 LOCAL = "all-reduce, node"

@@ -1,8 +1,8 @@
 """Checks of what a run reads. policy.model's folder: everything there, no file cut short, and the settings fit it. The
 sources of prompts: files there and readable from this node, their first rows questions, tasks known, and none that pays
-for a constant answer.
+for a constant answer. Where answers may be programs, the sandbox that holds them.
 
-As a program (`report.py`) one source, since a file server may hang, or the constants of all sources.
+As a program (`report.py`) one source, since a file server may hang, the constants of all sources, or the sandbox.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
 from nemo_brorl.tasks.questions.columns import is_wanted, question_of, row_formats
 from nemo_brorl.tasks.questions.questions import BadRow
 from nemo_brorl.tasks.questions.sources import first_rows
+from nemo_brorl.tasks.verifiers.registry import names_in
 
 MODEL_DEADLINE_S = 60.0
 SOURCE_DEADLINE_S = 90.0
 CONSTANTS_DEADLINE_S = 120.0
+SANDBOX_DEADLINE_S = 90.0
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 MAX_HEADER = 1 << 28  # bytes of a safetensors header
 MAX_NAMED = 4
 CONSTANTS = "constant answers"
 CONSTANTS_ADVICE = "leave the task out, or choose another verifier: a policy learns to say just that"
+SANDBOX = "sandbox"
+SANDBOX_ADVICE = "docs/sandbox.md says how to get one: bubblewrap, or user namespaces, or another container"
 
 Verdict = tuple[Check, ModelShape | None]
 
@@ -287,5 +291,53 @@ def _settings(section: type, values: dict[str, Any]) -> Any:
     return OmegaConf.to_object(merged)
 
 
+def verifiers(source: SourceConfig) -> set[str]:
+    """Verifiers that may score the answers of a source, as far as its settings tell: a row may name another."""
+    if source.environment == "python":
+        return {"code"}  # needs the same sandbox
+    if source.source == "environment":
+        return set()
+    if source.source == "reasoning_gym":
+        return {"reasoning_gym"}
+    names: set[str] = set()
+    for layout in row_formats(source):
+        names.update(names_in(layout.verifier, source.verifier_options))
+    return names
+
+
+def runs_programs(config: BroRLConfig) -> bool:
+    """Whether the verifier `code` may be needed."""
+    return any("code" in verifiers(source) for _, source in config.data.sources())
+
+
+def check_sandbox(config: BroRLConfig) -> Iterator[Check]:
+    """Start one and ask what holds; nothing where no program is run."""
+    if not runs_programs(config):
+        return
+    found = ask("input_files", "layers", {}, SANDBOX_DEADLINE_S)
+    if found.data is None:
+        yield Check(SANDBOX, FAIL, f"the sandbox did not start: {found.reason}", SANDBOX_ADVICE)
+        return
+    layers = found.data["layers"].removeprefix("sandbox: ")
+    gaps = "; ".join(found.data["gaps"])
+    if not gaps:
+        yield Check(SANDBOX, OK, layers)
+    elif config.rewards.code.allow_unsandboxed:
+        yield Check(SANDBOX, WARN, f"programs could {gaps}: rewards.code.allow_unsandboxed=true runs them all the same")
+    else:
+        yield Check(SANDBOX, FAIL, f"programs could {gaps} ({layers})", SANDBOX_ADVICE)
+
+
+def layers(_: dict[str, Any]) -> dict[str, Any]:
+    """What holds a program on this machine."""
+    from nemo_brorl.tasks.sandbox.sandbox import Sandbox
+
+    sandbox = Sandbox(is_bare_allowed=True)
+    try:
+        return {"layers": str(sandbox.layers), "gaps": sandbox.layers.gaps()}
+    finally:
+        sandbox.close()
+
+
 if __name__ == "__main__":
-    answer({"source": look_at_source, "paid": paid})
+    answer({"source": look_at_source, "paid": paid, "layers": layers})

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.cluster.doctor import collective
-from nemo_brorl.cluster.doctor.node_rank import NodeRank
-from nemo_brorl.cluster.doctor.rendezvous import LEAST, Pair, Rendezvous, blamed, find_fault, join
+from nemo_brorl.cluster.doctor.rendezvous import LEAST, NodeRank, Pair, Rendezvous, blamed, find_fault, join
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport, named, within
 from nemo_brorl.core.errors import ResourceError
 

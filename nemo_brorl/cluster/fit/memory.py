@@ -22,8 +22,8 @@ from nemo_brorl.config.derived import (
     num_policy_ranks,
 )
 from nemo_brorl.config.schema import BroRLConfig, PolicyConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.model_shape import ModelShape, MoeShape, num_parameters, read_model_shape
 
 FP8_FEATURES = 16  # FP8 products want feature counts that are multiples of it (Transformer Engine 2.11)

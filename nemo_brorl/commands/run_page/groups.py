@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nemo_brorl.algorithm.pass_at_k import share_within
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.files import MALFORMED
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import SUCCESS_REWARD
 

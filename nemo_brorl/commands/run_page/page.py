@@ -27,7 +27,7 @@ from nemo_brorl.commands.run_page.groups import Columns, StoreTables, group_tabl
 from nemo_brorl.commands.run_page.runs import Run, overview, settings_table
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import DRIVER, Span, top_stages
-from nemo_brorl.core.trace_file import read_spans, timeline_steps
+from nemo_brorl.training.step_timeline import read_spans, timeline_steps
 
 MAX_SPANS = 4_000  # of a step; the driver's and the longest
 WORDS = re.compile(r"(\d+)|(\D+)")

@@ -21,8 +21,8 @@ from nemo_brorl.commands.run_page.comparison import comparison
 from nemo_brorl.commands.run_page.groups import StoreTables, group_table, success_rates
 from nemo_brorl.commands.run_page.page import page, timeline, timelines
 from nemo_brorl.commands.run_page.runs import Run, overview, settings_table
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.training.store.files import StoreFiles
 

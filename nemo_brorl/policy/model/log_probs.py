@@ -12,6 +12,9 @@ w columns of a tile.
 
 Sums in float32, whatever their terms are in: of matrix products, and of the gradients of a row that was taken more
 than once.
+
+On GPUs, whose memory is slower than their products, torch compiles one pass each over a tile (`add_tile`,
+`tile_gradient`). Step by step in place, as on CPU, a tile is read and written some fifteen times.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from nemo_brorl.policy.device import compiled
-from nemo_brorl.policy.model import fused_tiles
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -212,7 +214,7 @@ class _ChunkGradient(NamedTuple):
             share = self.of_logits(_logits(products, temperature), first)
             return share.to(dtype)
         column = (self.targets - first)[:, None]
-        gradient = compiled(fused_tiles.tile_gradient, temperature=temperature, dtype=dtype)
+        gradient = compiled(tile_gradient, temperature=temperature, dtype=dtype)
         return gradient(products, column, tuple(self.grad), tuple(self.per_token))
 
     def of_logits(self, logits: Tensor, first: int) -> Tensor:
@@ -281,9 +283,9 @@ def _sums(
         products = product(hidden, weight[columns].T)
         first = vocab.first + columns.start
         if products.is_cuda:
-            add_tile = compiled(fused_tiles.add_tile, temperature=temperature)
+            fused = compiled(add_tile, temperature=temperature)
             column = (targets - first)[:, None]
-            largest, sums, target = add_tile(products, column, largest, sums, target)
+            largest, sums, target = fused(products, column, largest, sums, target)
         else:
             logits = _logits(products, temperature)
             is_here, column = _find(targets, first, logits.size(1))
@@ -331,3 +333,57 @@ def _over_ranks(sums: Tensor, group: dist.ProcessGroup) -> Tensor:
     rest = torch.cat([rebased, sums[4:]])
     dist.all_reduce(rest, group=group)
     return torch.cat([largest[None], rest])
+
+
+def add_tile(
+    products: Tensor,
+    column: Tensor,
+    largest: Tensor,
+    sums: Tensor,
+    target: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest logit [c], the three sums [3, c] of `log_probs._sums` and the target's logit [c], with another tile
+    taken in."""
+    logits = products / temperature
+    larger = torch.maximum(largest, logits.amax(1))
+    shifted = logits - larger[:, None]
+    exps = shifted.exp()
+    shift = (largest - larger).clamp(min=-1e4)
+    scale = shift.exp()
+    total, weighted, squared = sums
+    new_total = total * scale + exps.sum(1)
+    new_weighted = (weighted + shift * total) * scale
+    new_weighted = new_weighted + (shifted * exps).sum(1)
+    new_squared = squared * scale.square()
+    new_squared = new_squared + exps.square().sum(1)
+    found = torch.where(_is_target(products, column), logits, 0.0)
+    return larger, torch.stack([new_total, new_weighted, new_squared]), target + found.sum(1)
+
+
+def tile_gradient(
+    products: Tensor,
+    column: Tensor,
+    grads: tuple[Tensor, ...],
+    per_token: tuple[Tensor, ...],
+    temperature: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The gradient of a tile's logits [c, w] in a format, as `log_probs._ChunkGradient.of_logits` has it.
+
+    `grads` of log-prob, entropy and collision mass, `per_token` normaliser, entropy and collision mass, [c, 1] each.
+    """
+    normaliser, entropy, collision = per_token
+    of_log_prob, of_entropy, of_collision = grads
+    log_p = products / temperature - normaliser
+    p = log_p.exp()
+    entropy_term = (log_p + entropy) * of_entropy
+    collision_term = 2 * (p - collision) * of_collision
+    inner = of_log_prob + entropy_term - collision_term
+    gradient = torch.where(_is_target(products, column), of_log_prob, 0.0) - p * inner
+    return gradient.to(dtype)
+
+
+def _is_target(products: Tensor, column: Tensor) -> Tensor:
+    """[c, w]"""
+    return torch.arange(products.size(1), device=products.device) == column

@@ -29,7 +29,7 @@ from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape, Rope
 from nemo_brorl.policy.cpu.rms_norm import RMSNorm
 from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.model.attention import PackedAttention
+from nemo_brorl.policy.model.attention import PackedAttention, PackedRotary, inverse_frequencies
 from nemo_brorl.policy.model.log_probs import take_rows, token_scores, vocab_slice
 from nemo_brorl.policy.model.moe import (
     BalancedRouter,
@@ -38,7 +38,6 @@ from nemo_brorl.policy.model.moe import (
     moe_settings,
     prepare_experts,
 )
-from nemo_brorl.policy.model.rotary import PackedRotary, inverse_frequencies
 from nemo_brorl.policy.numerics.precision import (
     follow_forwards,
     precision_settings,

@@ -36,7 +36,7 @@ def precision_settings(config: PolicyConfig, on_gpu: bool) -> dict[str, Any]:
     it.
 
     The history of the delayed recipe counts forward passes of micro-batches. Which settings go together is in
-    `config.needs`.
+    `config.rules`.
     """
     dtype = param_dtype(config)
     settings: dict[str, Any] = {

@@ -21,8 +21,8 @@ from torch import Tensor, UntypedStorage
 from nemo_brorl.cluster.fit.memory import check_policy_fits
 from nemo_brorl.config.derived import overlaps_gradients
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.core.model_shape import ModelShape
 from nemo_brorl.policy.device import Device, host_like, wait_for_copies
 from nemo_brorl.policy.layout import ParallelLayout

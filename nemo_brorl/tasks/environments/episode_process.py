@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from typing import NamedTuple
 
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.tasks.environments.child import LATE
 from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.scoring.child_process import MAX_STARVED, cpu_time, wants_to_run

@@ -17,8 +17,8 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from nemo_brorl.config.schema import EnvironmentsConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.tasks.environments.child import read_outcome
 from nemo_brorl.tasks.environments.episode_process import (
     Batch,

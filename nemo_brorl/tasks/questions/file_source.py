@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_brorl.config.schema import SourceConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.files import replacing
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.tasks.questions.columns import RowFormat, column_of, is_wanted, question_of, row_formats
 from nemo_brorl.tasks.questions.file_tables import JsonlTable, Tables, find_files, open_tables, permuted
 from nemo_brorl.tasks.questions.questions import BadRow, Question, Row, hash_of

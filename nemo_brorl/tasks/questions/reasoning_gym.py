@@ -13,10 +13,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.core.logs import get_logger
-from nemo_brorl.tasks.questions.mixture import TaskLevel
-from nemo_brorl.tasks.questions.questions import Question, hash_of, is_held_out
+from nemo_brorl.tasks.questions.questions import Question, TaskLevel, hash_of, is_held_out
 from nemo_brorl.tasks.verifiers.registry import check_name
 
 log = get_logger(__name__)

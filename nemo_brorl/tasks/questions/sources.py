@@ -36,8 +36,17 @@ from nemo_brorl.tasks.environments.registry import make
 from nemo_brorl.tasks.questions.columns import RowFormat, is_wanted, question_of, row_formats
 from nemo_brorl.tasks.questions.file_source import MIN_BYTES, FileSource, QuestionFile, index_path, open_questions
 from nemo_brorl.tasks.questions.file_tables import find_files
-from nemo_brorl.tasks.questions.mixture import Domain, Mixture
-from nemo_brorl.tasks.questions.questions import SPLITS, BadRow, Question, Row, Source, hash_of, is_held_out
+from nemo_brorl.tasks.questions.questions import (
+    SPLITS,
+    BadRow,
+    Domain,
+    Mixture,
+    Question,
+    Row,
+    Source,
+    hash_of,
+    is_held_out,
+)
 from nemo_brorl.tasks.questions.reasoning_gym import VERIFIER, ReasoningGymSource, check_tasks
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.tasks.verifiers.registry import check_payload

@@ -16,8 +16,7 @@ from nemo_brorl.config.schema import DataConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
 from nemo_brorl.tasks.environments.turn_tokens import QuestionCheck
-from nemo_brorl.tasks.questions.mixture import Domain, Mixture, TaskLevel
-from nemo_brorl.tasks.questions.questions import Question, Source
+from nemo_brorl.tasks.questions.questions import Domain, Mixture, Question, Source, TaskLevel
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.tasks.verifiers.registry import names_in
 from nemo_brorl.types import Prompt

@@ -6,12 +6,15 @@ one for the programs.
 
 Without those rights the user namespace comes first and brings them; it has the caller's own user, and with CAP_SETUID
 one more for the programs.
+
+Where bubblewrap is installed an ordinary user gets them from it: its command line is here too.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_brorl.tasks.sandbox import linux
-from nemo_brorl.tasks.sandbox.limits import Layers
+from nemo_brorl.tasks.sandbox.limits import NAMESPACES, Layers
 
 # Files of the system that a program may read.
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/localtime")
@@ -35,12 +38,14 @@ SERVER_ID, PROGRAM_ID = 0, 1000  # users inside a namespace with two of them
 NO_USERS = 77  # exit code
 MAX_REQUEST = 1024  # bytes
 ROOT_OPTIONS = "size=1m,nr_inodes=4096,mode=755"  # of the tmpfs that holds the mount points
-NAMESPACES = {
+NAMESPACE_FLAGS = {
     "ipc": linux.CLONE_NEWIPC,
     "uts": linux.CLONE_NEWUTS,
     "net": linux.CLONE_NEWNET,
     "pid": linux.CLONE_NEWPID,
 }
+BUBBLEWRAP = "bwrap"  # set-uid, or with a profile of its own, so it may make namespaces where we may not
+BUBBLEWRAP_OPTIONS = ("--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session")
 
 
 def readable_paths(extra: Sequence[str] = ()) -> list[str]:
@@ -83,7 +88,7 @@ def enter_namespaces(settings: dict[str, Any]) -> tuple[Layers, int]:
     users.close()
     if layers.user and not layers.mount and "mount" not in without:
         layers = replace(layers, mount=_try(make_root))
-    for name, flag in NAMESPACES.items():
+    for name, flag in NAMESPACE_FLAGS.items():
         if name not in without:
             entered: dict[str, Any] = {name: _try(partial(linux.unshare, flag))}
             layers = replace(layers, **entered)
@@ -210,3 +215,32 @@ def _free_user(pid: int) -> int:
                 first, size = start, length
     num_pairs = max(1, min(size // 4, 2**22))
     return first + min(size, 2**31) - 4 - 2 * (pid % num_pairs)
+
+
+def may_use_bubblewrap(without: Sequence[str]) -> bool:
+    """Whether bubblewrap is installed and may be tried: not as root, for whom it has no second user, so that the limit
+    of processes would not act; nor where layers that it always makes are to be left out."""
+    if os.getuid() == 0 or shutil.which(BUBBLEWRAP) is None:
+        return False
+    return not any(layer in without for layer in ("bubblewrap", *NAMESPACES))
+
+
+def in_bubblewrap(
+    command: Sequence[str],
+    readable: Sequence[str],
+    scratch: str,
+    scratch_bytes: int,
+) -> list[str]:
+    """`command` as process 1 of new namespaces, with the root that `_new_root` makes where it may. It dies with its
+    parent."""
+    options = [shutil.which(BUBBLEWRAP) or BUBBLEWRAP, *BUBBLEWRAP_OPTIONS]
+    for path in readable:
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]
+        else:
+            options += ["--ro-bind", path, path]
+    for device in DEVICES:
+        options += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    options += ["--symlink", scratch, SHARED]
+    options += ["--size", str(scratch_bytes), "--tmpfs", scratch, "--remount-ro", "/", "--chdir", "/"]
+    return [*options, "--", *command]

@@ -23,9 +23,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.tasks.sandbox import bubblewrap
 from nemo_brorl.tasks.sandbox.cleanup import HeldFolder
-from nemo_brorl.tasks.sandbox.confine import NO_USERS, readable_paths, scratch_beside
+from nemo_brorl.tasks.sandbox.confine import NO_USERS, in_bubblewrap, may_use_bubblewrap, readable_paths, scratch_beside
 from nemo_brorl.tasks.sandbox.limits import (
     FAILED,
     FINISHED,
@@ -309,7 +308,7 @@ class Sandbox:
 
     def _start(self) -> None:
         """Start a fork server, in bubblewrap where that works and leaves no gap."""
-        if bubblewrap.is_usable(self.without):
+        if may_use_bubblewrap(self.without):
             try:
                 self._start_once(self.without, is_wrapped=True)
             except SandboxError as error:
@@ -363,7 +362,7 @@ class Sandbox:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-s", "-P", "-m", FORK_SERVER, str(theirs.fileno()), json.dumps(settings)]
         if is_wrapped:
-            command = bubblewrap.wrapped(command, readable, mounted_scratch, self.limits.scratch_mib * MIB)
+            command = in_bubblewrap(command, readable, mounted_scratch, self.limits.scratch_mib * MIB)
         with theirs:
             self._process = subprocess.Popen(
                 command,

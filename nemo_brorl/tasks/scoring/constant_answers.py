@@ -15,9 +15,8 @@ from nemo_brorl.core.errors import DataError
 from nemo_brorl.tasks.questions.questions import Question
 from nemo_brorl.tasks.questions.sources import some_questions
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
-from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.multiple_choice import right_letter
-from nemo_brorl.tasks.verifiers.payload import Payload, accepted_answers
+from nemo_brorl.tasks.verifiers.payload import Deadlines, Payload, accepted_answers
 from nemo_brorl.tasks.verifiers.registry import answer_reader, is_open
 
 CONSTANTS = (

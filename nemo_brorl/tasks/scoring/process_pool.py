@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, ResourceError
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.tasks.scoring.child import ReplyError, read_reply
 from nemo_brorl.tasks.scoring.child_process import ChildProcess, Children, Inbox, Job
 from nemo_brorl.tasks.scoring.fork_server import ForkServer
-from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from nemo_brorl.tasks.verifiers.payload import Deadlines
 from nemo_brorl.tasks.verifiers.registry import templates
 
 log = get_logger(__name__)

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nemo_brorl.config.schema import ServicesConfig
+from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError, ServiceError
-from nemo_brorl.core.logs import get_logger
 from nemo_brorl.tasks.scoring.process_pool import Verdicts
 from nemo_brorl.tasks.scoring.service_client import ServiceClient
 from nemo_brorl.tasks.verifiers import services

@@ -27,9 +27,8 @@ from nemo_brorl.tasks.scoring.response_arrays import repetition_of, response_key
 from nemo_brorl.tasks.scoring.turns import Judged, ResponseScores, TurnJudge, kept_reasons
 from nemo_brorl.tasks.verifiers import composite, services
 from nemo_brorl.tasks.verifiers.code import code
-from nemo_brorl.tasks.verifiers.deadlines import Deadlines
 from nemo_brorl.tasks.verifiers.multiple_choice import right_letter
-from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT, Answer, Payload, accepted_answers
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT, Answer, Deadlines, Payload, accepted_answers
 from nemo_brorl.tasks.verifiers.registry import answer_reader, configure, is_remote
 from nemo_brorl.types import ChunkArrays, PaidAnswer, Period, RewardEvidence, RolloutChunk
 

@@ -1,10 +1,19 @@
-"""What verifiers read from a prompt's payload, and words for what is wrong with one."""
+"""What verifiers read from a prompt's payload, words for what is wrong with one, and how long a verifier may take.
+
+A verifier's process is killed after the first of these that is there: `timeout_s` in the payload (an option of a source
+or of a domain, `verifier_options: {timeout_s: 60}`), the verifier's own in `rewards.timeouts`, `rewards.timeout_s`. The
+parts of a composite verifier are scored one after the other, and their times add up.
+"""
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+from nemo_brorl.config.schema import RewardsConfig
 
 Payload = Mapping[str, Any]
 Scored = float | tuple[float, str]  # a score; or one with what the verifier says of it
@@ -15,6 +24,8 @@ Load = Callable[[], object]
 
 ENVIRONMENT = "environment"  # stands for the verifier where an environment answers
 UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")  # Unicode's categories of control characters, format marks and blanks
+
+TIMEOUT_KEY = "timeout_s"
 
 
 def accepted_answers(payload: Payload) -> list[str]:
@@ -82,3 +93,35 @@ def check_choice(payload: Payload, key: str, choices: Sequence[str]) -> Iterator
     chosen = payload.get(key, choices[0])
     if chosen not in choices:
         yield f"{key!r} is {chosen!r}; choose {', '.join(choices)}"
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds for one response, by verifier."""
+
+    default_s: float
+    by_verifier: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: RewardsConfig) -> Deadlines:
+        """As the settings say."""
+        return cls(config.timeout_s, dict(config.timeouts))
+
+    def seconds(self, verifier: str, payload: Payload) -> float:
+        """For this verifier with this payload."""
+        if TIMEOUT_KEY in payload:
+            return float(payload[TIMEOUT_KEY])
+        if verifier != "composite" or verifier in self.by_verifier:
+            return self.by_verifier.get(verifier, self.default_s)
+        total = 0.0
+        for part in payload["parts"]:
+            options = part.get("options", {})
+            total += self.seconds(part["verifier"], options)
+        return total
+
+
+def check_timeout(payload: Payload) -> Iterator[str]:
+    """What is wrong with a payload's own deadline."""
+    value = payload.get(TIMEOUT_KEY, 1.0)
+    if not is_number(value) or not 0 < value < math.inf:
+        yield f"'{TIMEOUT_KEY}' is {value!r}; write the seconds that one response may take, above 0"

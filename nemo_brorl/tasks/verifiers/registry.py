@@ -19,10 +19,18 @@ from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.tasks.verifiers import answer, composite, multiple_choice, reasoning_gym, response_format, services
 from nemo_brorl.tasks.verifiers.code import code
-from nemo_brorl.tasks.verifiers.deadlines import check_timeout
 from nemo_brorl.tasks.verifiers.ifeval import instruction_following
 from nemo_brorl.tasks.verifiers.math import answer as math_answer
-from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT, Answer, Check, Load, Payload, Score, score_and_reason
+from nemo_brorl.tasks.verifiers.payload import (
+    ENVIRONMENT,
+    Answer,
+    Check,
+    Load,
+    Payload,
+    Score,
+    check_timeout,
+    score_and_reason,
+)
 
 PARAMS_VARIABLE = "BRORL_VERIFIER_PARAMS"  # of the environment: parameters of a user's own verifiers, by import path
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nemo_brorl.config.schema import StoreConfig
-from nemo_brorl.core.logs import get_logger
+from nemo_brorl.core.console import get_logger
 
 FOLDER = "store"  # in the run folder
 GROUPS = "groups"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nemo_brorl.algorithm.losses import choose_held, ppo_clip
-from nemo_brorl.config.needs import unmet
+from nemo_brorl.config.rules import unmet
 from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig, CovarianceConfig, ImportanceCorrectionConfig
 from tests.support.token_batches import tokens
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.cluster.doctor import gpus, input_files, machine, sandboxes, versions
+from nemo_brorl.cluster.doctor import gpus, input_files, machine, versions
 from nemo_brorl.cluster.doctor.report import (
     FAIL,
     OK,
@@ -153,7 +153,7 @@ def test_a_sandbox_is_wanted_where_a_row_may_bring_a_program() -> None:
     )
     puzzles = DomainConfig(name="puzzles", tasks=[TaskConfig(name="*")])
     wanted = [
-        sandboxes.runs_programs(BroRLConfig(data=DataConfig(source="mixture", domains=[domain])))
+        input_files.runs_programs(BroRLConfig(data=DataConfig(source="mixture", domains=[domain])))
         for domain in (code, gated, puzzles)
     ]
     assert wanted == [True, True, False]

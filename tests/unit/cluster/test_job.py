@@ -23,7 +23,7 @@ from nemo_brorl.cluster.doctor.job import (
     examine_job,
     judge_sights,
 )
-from nemo_brorl.cluster.doctor.node_rank import NodeRank, expand, in_job
+from nemo_brorl.cluster.doctor.rendezvous import NodeRank, expand, in_job
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport
 from nemo_brorl.core.errors import ConfigError
 

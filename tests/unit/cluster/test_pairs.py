@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from nemo_brorl.cluster.doctor.node_rank import NodeRank
-from nemo_brorl.cluster.doctor.rendezvous import Pair, at_fault, blamed, find_fault, join, rounds
+from nemo_brorl.cluster.doctor.rendezvous import NodeRank, Pair, at_fault, blamed, find_fault, join, rounds
 from nemo_brorl.cluster.doctor.report import FAIL, OK, Check, NodeReport
 
 FAILED = Check("all-reduce, job", FAIL, "nccl over 32 ranks: timed out", "", is_shared=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nemo_brorl.cluster.fit.memory import policy_misfits
-from nemo_brorl.config.needs import unmet
+from nemo_brorl.config.rules import unmet
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.model_shape import ModelShape, read_model_shape
 

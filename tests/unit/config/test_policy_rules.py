@@ -3,8 +3,7 @@
 import pytest
 
 from nemo_brorl.config.derived import overlaps_gradients
-from nemo_brorl.config.needs import unmet
-from nemo_brorl.config.rules import precision_and_overlap_are_possible
+from nemo_brorl.config.rules import precision_and_overlap_are_possible, unmet
 from nemo_brorl.config.schema import BroRLConfig
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from nemo_brorl.config import algorithm, derived
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.needs import NEEDS, SFT_NEEDS, Condition
-from nemo_brorl.config.rules import check_demonstrations
+from nemo_brorl.config.rules import NEEDS, SFT_NEEDS, Condition, check_demonstrations
 from nemo_brorl.config.schema import settings
 from nemo_brorl.core.errors import ConfigError
 

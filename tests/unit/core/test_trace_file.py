@@ -9,7 +9,7 @@ import pytest
 
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import ClockOffset, Span, StepTimeline
-from nemo_brorl.core.trace_file import TraceFiles, read_spans, timeline_steps, trace_events
+from nemo_brorl.training.step_timeline import TraceFiles, read_spans, timeline_steps, trace_events
 
 BEGAN_AT = 1_790_000_000.25
 SPANS = (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nemo_brorl.policy.model import fused_tiles
-from nemo_brorl.policy.model.log_probs import TokenScores, _add_tile, _ChunkGradient
+from nemo_brorl.policy.model.log_probs import TokenScores, _add_tile, _ChunkGradient, add_tile, tile_gradient
 
 TOKENS, COLUMNS = 7, 20
 
@@ -23,7 +22,7 @@ def test_two_tiles_give_the_same_sums() -> None:
     for seed in (0, 1):
         column = (targets - seed * COLUMNS)[:, None]
         largest, sums = _add_tile(products(seed=seed) / 0.7, largest, sums)
-        fused = fused_tiles.add_tile(products(seed=seed), column, *fused, 0.7)
+        fused = add_tile(products(seed=seed), column, *fused, 0.7)
     logits = torch.cat([products(seed=0), products(seed=1)], 1) / 0.7
     found = [logits[row, target] if target < 40 else torch.tensor(0.0) for row, target in enumerate(targets)]
     for mine, theirs in zip(fused, (largest, sums, torch.stack(found)), strict=True):
@@ -42,6 +41,6 @@ def test_the_gradient_of_a_tile_is_the_same(has_more: bool) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         expected = state.of_products(products(), 0.7, 100, dtype)
         column = (targets - 100)[:, None]
-        mine = fused_tiles.tile_gradient(products(), column, tuple(grads), tuple(per_token), 0.7, dtype)
+        mine = tile_gradient(products(), column, tuple(grads), tuple(per_token), 0.7, dtype)
         assert mine.dtype == dtype
         torch.testing.assert_close(mine, expected, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-6)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from nemo_brorl.config.needs import unmet
+from nemo_brorl.config.rules import unmet
 from nemo_brorl.config.schema import BroRLConfig, ProfileConfig
 from nemo_brorl.policy.layout import layout_of, nsight_options, profile_folder, rank_process
 from nemo_brorl.policy.profiling import Profiling

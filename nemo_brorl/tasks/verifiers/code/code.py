@@ -33,8 +33,7 @@ from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.tasks.sandbox import Job, Judge, Limits, Sandbox, SandboxError
 from nemo_brorl.tasks.verifiers.answer import without_thinking
 from nemo_brorl.tasks.verifiers.code.tests import CallTest, PrintTest, Rules, ScriptTest, Test, read_tests
-from nemo_brorl.tasks.verifiers.deadlines import KEY, Deadlines
-from nemo_brorl.tasks.verifiers.payload import Payload, check_choice
+from nemo_brorl.tasks.verifiers.payload import TIMEOUT_KEY, Deadlines, Payload, check_choice
 
 PYTHON = ("python", "python3", "py", "py3")  # languages that a code block may name
 # A line that opens or closes a block: indentation, marks of quotes and lists, the fence, what stands behind it.
@@ -218,7 +217,7 @@ def run_tests(
     compare = payload.get("compare", COMPARISONS[0])
     tolerance = payload.get("float_tolerance", Rules.tolerance)
     rules = Rules(compare == "exact", compare == "any_order", tolerance)
-    seconds = SHARE_OF_TESTS * payload.get(KEY, runner.seconds)
+    seconds = SHARE_OF_TESTS * payload.get(TIMEOUT_KEY, runner.seconds)
     is_shared = payload.get("isolation") == "program"
     return runner.outcomes(program, tests, rules, seconds, is_shared)
 

@@ -9,7 +9,7 @@ import pytest
 from nemo_brorl.commands.run_page.page import timeline, timelines
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.timeline import Span, StepTimeline
-from nemo_brorl.core.trace_file import TraceFiles
+from nemo_brorl.training.step_timeline import TraceFiles
 
 SPANS = (
     Span("driver", "stages", "step", 0.0, 8.0),

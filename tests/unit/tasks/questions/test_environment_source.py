@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.cluster.doctor import input_files, sandboxes
+from nemo_brorl.cluster.doctor import input_files
 from nemo_brorl.config.schema import DataConfig, SourceConfig, TaskConfig
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
@@ -131,4 +131,4 @@ def test_the_doctor_makes_the_environment_and_looks_at_the_models_template() -> 
     assert "draws no tasks" in of(source="environment", environment="calculator")["fault"]
     assert "tasks that are drawn; environment mastermind" in of(source="environment", environment="mastermind")["found"]
     own = SourceConfig(tasks=[TaskConfig("chain_sum")], environment="python")
-    assert sandboxes.verifiers(own) == {"code"}
+    assert input_files.verifiers(own) == {"code"}

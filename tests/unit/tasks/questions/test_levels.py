@@ -11,7 +11,7 @@ import pytest
 
 from nemo_brorl.config.schema import DataConfig, DomainConfig, TaskConfig, TaskStageConfig
 from nemo_brorl.rollouts.group_size.success_posterior import outcomes
-from nemo_brorl.tasks.questions.mixture import TaskLevel
+from nemo_brorl.tasks.questions.questions import TaskLevel
 from nemo_brorl.tasks.questions.reasoning_gym import ReasoningGymSource
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream

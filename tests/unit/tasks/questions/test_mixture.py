@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from nemo_brorl.core.errors import DataError
-from nemo_brorl.tasks.questions.mixture import BLOCK, Domain, Mixture
-from nemo_brorl.tasks.questions.questions import Question
+from nemo_brorl.tasks.questions.questions import BLOCK, Domain, Mixture, Question
 
 
 @dataclass

@@ -13,8 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from nemo_brorl.config.schema import DataConfig, DomainConfig
 from nemo_brorl.core.errors import CheckpointError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.tasks.questions.mixture import Domain, Mixture
-from nemo_brorl.tasks.questions.questions import Question
+from nemo_brorl.tasks.questions.questions import Domain, Mixture, Question
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream
 from tests.unit.tasks.questions.files import plain_rows, write_jsonl

@@ -14,7 +14,7 @@ from nemo_brorl.tasks.sandbox import FAILED, FINISHED, Job, Limits, Sandbox
 from nemo_brorl.tasks.sandbox.limits import NAMESPACES
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.code import code
-from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from nemo_brorl.tasks.verifiers.payload import Deadlines
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.tasks import sandbox as package
-from nemo_brorl.tasks.sandbox import Job, Limits, Sandbox, SandboxError, bubblewrap
+from nemo_brorl.tasks.sandbox import Job, Limits, Sandbox, SandboxError
+from nemo_brorl.tasks.sandbox.confine import may_use_bubblewrap
 
 FOLDER = Path(package.__file__).parent
 ROOT = FOLDER.parents[2]
@@ -49,11 +50,11 @@ def test_bubblewrap_is_the_first_choice_of_an_ordinary_user(tmp_path: Path, monk
     (tmp_path / "bwrap").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 1000)
-    assert bubblewrap.is_usable(without=("own_uid",))
-    assert not bubblewrap.is_usable(without=("bubblewrap",))
-    assert not bubblewrap.is_usable(without=("pid",))
+    assert may_use_bubblewrap(without=("own_uid",))
+    assert not may_use_bubblewrap(without=("bubblewrap",))
+    assert not may_use_bubblewrap(without=("pid",))
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert not bubblewrap.is_usable(without=())
+    assert not may_use_bubblewrap(without=())
 
 
 def test_bubblewrap_that_does_not_work_is_done_without(
@@ -63,7 +64,7 @@ def test_bubblewrap_that_does_not_work_is_done_without(
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(bubblewrap, "is_usable", lambda without: True)
+    monkeypatch.setattr(f"{Sandbox.__module__}.may_use_bubblewrap", lambda without: True)
     with Sandbox(Limits(seconds=30)) as sandbox:
         assert sandbox.run(Job("print(1)")).printed == "1\n"
         assert not sandbox.layers.bubblewrap

@@ -13,7 +13,7 @@ from nemo_brorl.core.errors import DataError
 from nemo_brorl.tasks.questions.questions import Question
 from nemo_brorl.tasks.scoring.constant_answers import CONSTANTS, check_constants, is_reference, paid_constants
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
-from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from nemo_brorl.tasks.verifiers.payload import Deadlines
 from tests.support.bad_verifiers import MISBEHAVE
 
 pytestmark = pytest.mark.slow

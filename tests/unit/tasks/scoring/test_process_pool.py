@@ -13,7 +13,7 @@ import pytest
 from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.tasks.scoring.process_pool import BATCH, MAX_ASIDE, ProcessPool
-from nemo_brorl.tasks.verifiers.deadlines import Deadlines, check_timeout
+from nemo_brorl.tasks.verifiers.payload import Deadlines, check_timeout
 from tests.support.bad_verifiers import MISBEHAVE, SLOW
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from nemo_brorl.tasks.sandbox import linux
 from nemo_brorl.tasks.scoring.child import MAX_REPLY, ReplyError, Walls, read_reply
 from nemo_brorl.tasks.scoring.child_process import Isolation, Job
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
-from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from nemo_brorl.tasks.verifiers.payload import Deadlines
 from nemo_brorl.tasks.verifiers.registry import Template, templates
 from tests.support.bad_verifiers import MISBEHAVE
 

@@ -18,7 +18,7 @@ from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.code.code import extract_program
 from nemo_brorl.tasks.verifiers.code.tests import Rules, same_text, same_value
-from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from nemo_brorl.tasks.verifiers.payload import Deadlines
 from tests.support.hostile_host import kill_with_descendants
 from tests.support.source_tree import ROOT
 

@@ -12,7 +12,7 @@ from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
-from nemo_brorl.tasks.verifiers.deadlines import Deadlines
+from nemo_brorl.tasks.verifiers.payload import Deadlines
 from nemo_brorl.tasks.verifiers.registry import PARAMS_VARIABLE, configure, find
 
 MODULE = """
