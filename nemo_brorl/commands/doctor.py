@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_brorl.cluster.doctor import gpus, input_files, machine, versions
+from nemo_brorl.cluster.doctor import input_files, machine, versions
 from nemo_brorl.cluster.doctor.job import Verdict, Wanted, examine_job
 from nemo_brorl.cluster.doctor.rendezvous import NodeRank, here, in_job, own_name
 from nemo_brorl.cluster.doctor.report import (
@@ -80,7 +80,7 @@ def examine_node(
     checks += machine.check_nodes(config, this.size)
     checks += versions.check_packages(config)
     if num_gpus(config) > 0:
-        checks += gpus.check_gpus(config)
+        checks += machine.check_gpus(config)
         checks.append(machine.check_compiler())
     checks.append(machine.check_memory(config, shape))
     checks += machine.check_disks(config, shape)

@@ -24,8 +24,7 @@ from nemo_brorl.rollouts.group_size.success_posterior import Spent, SuccessPoste
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.metrics import CoverageWatch
 from nemo_brorl.rollouts.prompt_pool import PromptPool
-from nemo_brorl.rollouts.replay_cache import ReplayCache
-from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.rollouts.sampler import ReplayCache, Sampler
 from nemo_brorl.rollouts.schedule import RewardStages, Stage
 from nemo_brorl.types import Prompt, Sampling, ScoredChunk, ScoredGroup
 

@@ -342,7 +342,7 @@ def mass_balance_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
     For short answers a group of 512 sees most of the distribution and the terms mean what the theory says. For long
     ones every response is new, the unsampled mass is about 1, and only the trend with N is of use. The measured
-    counterpart, the change of the expected advantage after an update, is `policy/token_sums.py`.
+    counterpart, the change of the expected advantage after an update, is `policy/update.py`.
     """
     totals = dict.fromkeys(MASS_BALANCE, 0.0)
     for group in groups:

@@ -5,10 +5,12 @@ warm-up's probes all come through here.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from nemo_brorl.config.schema import SecondOpinionConfig
 from nemo_brorl.core.console import Console
@@ -18,7 +20,6 @@ from nemo_brorl.core.timeline import CHUNKS, Exchange, Timeline, Work, chunk_key
 from nemo_brorl.ports import Forecast, GenerationSession, Generator, Verifier
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import GroupLedger, OpenGroup, request_to_go_on, requests_for, requests_to_resume
-from nemo_brorl.rollouts.replay_cache import ReplayCache
 from nemo_brorl.rollouts.second_opinion import SecondOpinions
 from nemo_brorl.types import (
     PartialRollouts,
@@ -30,6 +31,10 @@ from nemo_brorl.types import (
     ScoredChunk,
     ScoredGroup,
 )
+
+TURN_S = 1.0  # a wait for news ends after this long, so that deadlines and stop requests are looked at
+
+Question = tuple[str, bytes, bytes]  # prompt, rollouts, what they go on from
 
 
 class ChunkSpans:
@@ -82,9 +87,6 @@ class ChunkSpans:
 
 def _key(request: RolloutRequest) -> str:
     return chunk_key(request.prompt.uid, int(request.indices[0]))
-
-
-TURN_S = 1.0  # a wait for news ends after this long, so that deadlines and stop requests are looked at
 
 
 class RolloutStream:
@@ -359,3 +361,68 @@ class Sampler:
             generate_s=stream.sampled_at - start,
             reward_s=time.monotonic() - stream.sampled_at,
         )
+
+
+class ReplayCache:
+    """Cache of the chunks of one step: `take` those of the step that was cut, `note` those that come back in this one.
+
+    The step begins anew with the prompts, seeds and weights of the one that was cut, so it asks for the same rollouts
+    again, chunk by chunk. Chunks that had come back whole and scored are replayed as they are. Others are sampled
+    again, also those of which a part had ended: the order of rollouts within a group is that of its chunks, and results
+    do not change with the moment of the cut.
+    """
+
+    def __init__(self, chunks: Iterable[ScoredChunk] = ()) -> None:
+        self.num_taken = 0  # rollouts
+        self._new: list[ScoredChunk] = []
+        self._old: dict[Question, ScoredChunk] = {}
+        for scored in chunks:
+            self._old[_question(scored.chunk.request)] = scored
+
+    @property
+    def chunks(self) -> tuple[ScoredChunk, ...]:
+        """Chunks that a later step may replay if this one is cut now."""
+        return (*self._new, *self._old.values())
+
+    def take(self, request: RolloutRequest) -> ScoredChunk | None:
+        """The answer to a request; None where it must be sampled. One to another question (other settings, or another
+        prompt) is none."""
+        found = self._old.pop(_question(request), None)
+        if found is None:
+            return None
+        if not _is_same(found.chunk.request, request):
+            return None
+        self.num_taken += len(found.rewards)
+        return found
+
+    def note(self, scored: ScoredChunk) -> None:
+        """Keep a chunk that has come back, if it is whole."""
+        if scored.chunk.partial is None:
+            self._new.append(scored)
+
+
+def _question(request: RolloutRequest) -> Question:
+    """Prompt, rollouts, and what they go on from: a trajectory is asked for once a turn."""
+    lengths = b""
+    if request.partial is not None:
+        lengths = request.partial.lengths.tobytes()
+    indices = request.indices.tobytes()
+    return request.prompt.uid, indices, lengths
+
+
+def _is_same(old: RolloutRequest, new: RolloutRequest) -> bool:
+    """Whether both ask for the same tokens."""
+    is_same_prompt = old.prompt.token_ids == new.prompt.token_ids
+    is_same_verifier = old.prompt.verifier == new.prompt.verifier
+    is_same_draw = old.seed == new.seed and old.sampling == new.sampling
+    if not (is_same_prompt and is_same_verifier and is_same_draw):
+        return False
+    return _begin_alike(old.partial, new.partial)
+
+
+def _begin_alike(old: PartialRollouts | None, new: PartialRollouts | None) -> bool:
+    if old is None or new is None:
+        return old is new
+    if old.version != new.version:
+        return False
+    return np.array_equal(old.lengths, new.lengths)

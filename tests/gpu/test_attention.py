@@ -81,7 +81,7 @@ def test_flex_of_a_shared_prompt_is_the_cpu_path(gpu_device: Any) -> None:
     """The mask that every response sees, against the kernel that CPU runs train with."""
     from dataclasses import replace
 
-    from nemo_brorl.policy.cpu.attention import attend_on_cpu
+    from nemo_brorl.policy.cpu.kernels import attend_on_cpu
     from nemo_brorl.policy.model.attention import attend_with_flex
 
     for shape in SHAPES:

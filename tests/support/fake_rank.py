@@ -80,8 +80,8 @@ def prepare_megatron(watch: LiveStorages) -> None:
     from megatron.core.optimizer import clip_grads, distrib_optimizer
     from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
+    from nemo_brorl.policy.cpu.kernels import _RMSNorm
     from nemo_brorl.policy.cpu.megatron import FusedAdam
-    from nemo_brorl.policy.cpu.rms_norm import _RMSNorm
     from nemo_brorl.policy.model import log_probs, model
     from nemo_brorl.policy.state import rank_state
 

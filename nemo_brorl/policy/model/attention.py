@@ -4,7 +4,7 @@ A row's layout says which tokens see which. Backends, chosen by `policy.attentio
 
     flash  flash kernels for sequences of many lengths, bf16 on GPU (`attention_flash`)
     flex   one FlexAttention kernel (arXiv 2412.05496), which skips empty blocks of its mask, on GPU
-    sdpa   block by block: on CPU around the flash kernel (`cpu.attention`), elsewhere torch's own, one call per block,
+    sdpa   block by block: on CPU around the flash kernel (`cpu.kernels`), elsewhere torch's own, one call per block,
            the keys of what its stretches see in front of their own
 
 Under context parallelism every stretch of a cut block is padded to 2·ranks pieces of equal length; rank r holds pieces
@@ -37,7 +37,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape, Rope
-from nemo_brorl.policy.cpu.attention import attend_on_cpu
+from nemo_brorl.policy.cpu.kernels import attend_on_cpu
 from nemo_brorl.policy.device import compiled
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.attention_flash import attend_with_flash

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape, Rope
-from nemo_brorl.policy.cpu.rms_norm import RMSNorm
+from nemo_brorl.policy.cpu.kernels import RMSNorm
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.attention import PackedAttention, PackedRotary, inverse_frequencies
 from nemo_brorl.policy.model.log_probs import take_rows, token_scores, vocab_slice
