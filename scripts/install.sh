@@ -60,7 +60,10 @@ pip_install() {
     wait "$pip" || fail "pip install $* did not succeed, see above; calling this script again continues where it stopped"
 }
 
-install_list() { pip_install --no-deps --require-hashes --no-build-isolation --requirement "$@"; }
+install_list() { pip_install --no-deps --no-compile --require-hashes --no-build-isolation --requirement "$@"; }
+
+# Bytecode of all packages, on all cores: pip would compile on one. What is no Python of this version (a package's templates) stays as it is.
+compile_packages() { "$venv/bin/python" -m compileall -qq -j 0 "$venv"/lib/python3.*/site-packages >/dev/null 2>&1 || true; }
 
 # torch without CUDA, where one of pip's indexes has it; else PyPI's is installed with the list, and CUDA's libraries after it
 install_cpu_torch() {
@@ -82,7 +85,7 @@ build_transformer_engine() {
         install_list requirements/gpu-source.txt
 }
 
-unset PYTHONDONTWRITEBYTECODE # pip compiles what it installs; without that every process compiles it again
+unset PYTHONDONTWRITEBYTECODE # without bytecode every process compiles what it imports again
 check_machine
 make_venv
 started=$SECONDS cuda=
@@ -98,5 +101,6 @@ fi
 say "3/3 nemo_brorl itself, editable"
 pip_install --no-deps --no-build-isolation --editable .
 [[ $kind == gpu ]] && build_transformer_engine
+compile_packages
 printf '%s' "$wanted" >"$stamp"
 say "done in $((SECONDS - started)) s: $venv"
