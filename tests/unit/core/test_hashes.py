@@ -78,11 +78,12 @@ def test_the_installer_has_pip_check_the_sums_of_all_but_the_project_itself(
 ) -> None:
     code, calls = install(tmp_path, answer)
     assert code == 0
-    *of_lists, last = calls
-    assert last.endswith("--editable .")
+    *of_lists, project, compilation = calls
+    assert project.endswith("--editable .")
+    assert compilation.startswith("-m compileall ")
     lists = []
     for call in of_lists:
-        assert " --no-deps --require-hashes --no-build-isolation --requirement " in call
+        assert " --no-deps --no-compile --require-hashes --no-build-isolation --requirement " in call
         lists.append(Path(call.rpartition(" ")[2]).name)
     assert lists == BEFORE_THE_LIST + behind
 
