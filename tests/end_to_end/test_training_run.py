@@ -27,7 +27,7 @@ SMALL = [
     "data.tasks=[{name: gcd, config: {max_value: 30}}]",
     "sft.hidden_size=64", "sft.num_layers=2", "sft.num_attention_heads=2", "sft.num_key_value_heads=1",
     "sft.intermediate_size=128",
-    "sft.batch_size=32", "sft.max_steps=120", "sft.probe_interval=60",
+    "sft.batch_size=32", "sft.max_steps=120", "sft.probe_interval=60", "sft.time_limit_s=1200",
     "sft.min_pass_at_1=0", "sft.target_pass_at_1=0.4", "sft.max_pass_at_1=1",
     "rollouts.num_per_prompt=32", "rollouts.prompts_per_step=3", "rollouts.chunk_size=8",
     "rollouts.max_response_tokens=12", "policy.data_parallel_size=2", "policy.tokens_per_micro_batch=8192",
