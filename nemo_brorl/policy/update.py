@@ -41,6 +41,7 @@ from nemo_brorl.types import MicroBatch, UpdatePlan, UpdateReport
 
 MiniBatches = Sequence[Sequence[Row]]
 RowLogProbs = list[Tensor | None]  # [n] per row of a mini-batch
+RowTokens = list[Tensor | None]  # [n] bool per row of a mini-batch; None: no token of it
 Counted = TypeVar("Counted")
 Metrics = dict[str, float]
 
@@ -354,16 +355,14 @@ def of_all_ranks(mine: Counted, group: dist.ProcessGroup) -> list[Counted]:
     return gathered
 
 
-RowTokens = list[Tensor | None]  # [n] bool per row of a mini-batch; None: no token of it
-
-
 def held_tokens(
     rows: Sequence[Row],
     settings: CovarianceConfig,
     seed: int,
     device: torch.device,
 ) -> RowTokens:
-    """Those of this rank's rows of a mini-batch. Collective over the data-parallel and context-parallel ranks."""
+    """Tokens of this rank's rows of a mini-batch that Clip-Cov and KL-Cov hold. Collective over the data-parallel and
+    context-parallel ranks."""
     group = parallel_state.get_data_parallel_group(with_context_parallel=True)
 
     def gather(own: Any) -> list[Any]:

@@ -34,7 +34,7 @@ from nemo_brorl.types import (
 
 TURN_S = 1.0  # a wait for news ends after this long, so that deadlines and stop requests are looked at
 
-Question = tuple[str, bytes, bytes]  # prompt, rollouts, what they go on from
+ReplayKey = tuple[str, bytes, bytes]  # prompt, rollouts, what they go on from
 
 
 class ChunkSpans:
@@ -375,9 +375,9 @@ class ReplayCache:
     def __init__(self, chunks: Iterable[ScoredChunk] = ()) -> None:
         self.num_taken = 0  # rollouts
         self._new: list[ScoredChunk] = []
-        self._old: dict[Question, ScoredChunk] = {}
+        self._old: dict[ReplayKey, ScoredChunk] = {}
         for scored in chunks:
-            self._old[_question(scored.chunk.request)] = scored
+            self._old[_replay_key(scored.chunk.request)] = scored
 
     @property
     def chunks(self) -> tuple[ScoredChunk, ...]:
@@ -387,7 +387,7 @@ class ReplayCache:
     def take(self, request: RolloutRequest) -> ScoredChunk | None:
         """The answer to a request; None where it must be sampled. One to another question (other settings, or another
         prompt) is none."""
-        found = self._old.pop(_question(request), None)
+        found = self._old.pop(_replay_key(request), None)
         if found is None:
             return None
         if not _is_same(found.chunk.request, request):
@@ -401,7 +401,7 @@ class ReplayCache:
             self._new.append(scored)
 
 
-def _question(request: RolloutRequest) -> Question:
+def _replay_key(request: RolloutRequest) -> ReplayKey:
     """Prompt, rollouts, and what they go on from: a trajectory is asked for once a turn."""
     lengths = b""
     if request.partial is not None:

@@ -291,7 +291,7 @@ def _settings(section: type, values: dict[str, Any]) -> Any:
     return OmegaConf.to_object(merged)
 
 
-def verifiers(source: SourceConfig) -> set[str]:
+def possible_verifiers(source: SourceConfig) -> set[str]:
     """Verifiers that may score the answers of a source, as far as its settings tell: a row may name another."""
     if source.environment == "python":
         return {"code"}  # needs the same sandbox
@@ -307,7 +307,7 @@ def verifiers(source: SourceConfig) -> set[str]:
 
 def runs_programs(config: BroRLConfig) -> bool:
     """Whether the verifier `code` may be needed."""
-    return any("code" in verifiers(source) for _, source in config.data.sources())
+    return any("code" in possible_verifiers(source) for _, source in config.data.sources())
 
 
 def check_sandbox(config: BroRLConfig) -> Iterator[Check]:
@@ -328,7 +328,7 @@ def check_sandbox(config: BroRLConfig) -> Iterator[Check]:
         yield Check(SANDBOX, FAIL, f"programs could {gaps} ({layers})", SANDBOX_ADVICE)
 
 
-def layers(_: dict[str, Any]) -> dict[str, Any]:
+def sandbox_layers(_: dict[str, Any]) -> dict[str, Any]:
     """What holds a program on this machine."""
     from nemo_brorl.tasks.sandbox.sandbox import Sandbox
 
@@ -340,4 +340,4 @@ def layers(_: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer({"source": look_at_source, "paid": paid, "layers": layers})
+    answer({"source": look_at_source, "paid": paid, "layers": sandbox_layers})

@@ -40,7 +40,7 @@ THREADS_PER_PROCESS = 128  # of an actor with torch, Ray and their pools
 HANG_S = 20.0
 SMI_S = 30.0  # deadline of nvidia-smi
 TORCH_S = 120.0  # deadline of torch
-FIELDS = (
+GPU_FIELDS = (
     "index",
     "name",
     "memory.total",
@@ -48,7 +48,7 @@ FIELDS = (
     "ecc.errors.uncorrected.volatile.total",
     "clocks_event_reasons.hw_slowdown",
 )
-PROCESSES = ("pid", "process_name", "used_gpu_memory")
+GPU_USERS = ("pid", "process_name", "used_gpu_memory")
 _CUDA = re.compile(r"CUDA Version:\s*(\d+)\.(\d+)")
 ADVICE_BUSY = "end them, or ask for the nodes with --exclusive"
 
@@ -252,8 +252,8 @@ def check_gpus(config: BroRLConfig) -> Iterator[Check]:
     wanted = config.trainer.gpus_per_node
     overview = _run_smi([])
     if isinstance(overview, str):
-        rows = _run_smi(_query("gpu", FIELDS))
-        users = _run_smi(_query("compute-apps", PROCESSES))
+        rows = _run_smi(_query("gpu", GPU_FIELDS))
+        users = _run_smi(_query("compute-apps", GPU_USERS))
         yield from judge_smi(rows or "", users or "")
     seen = ask("machine", "torch", {}, TORCH_S)
     if seen.data is None:
@@ -308,8 +308,8 @@ def judge_memory(share: float, devices: Sequence[Mapping[str, Any]]) -> Check:
 def judge_smi(rows: str, users: str) -> Iterator[Check]:
     """Verdicts on errors and other processes, from nvidia-smi's tables without heads and units."""
     faulty, slow, healthy = [], [], []
-    for cells in _cells(rows, len(FIELDS)):
-        gpu = dict(zip(FIELDS, cells, strict=True))
+    for cells in _cells(rows, len(GPU_FIELDS)):
+        gpu = dict(zip(GPU_FIELDS, cells, strict=True))
         if gpu["ecc.errors.uncorrected.volatile.total"] not in ("0", "[N/A]", "N/A"):
             faulty.append(gpu["index"])
         elif gpu["clocks_event_reasons.hw_slowdown"] == "Active":
@@ -325,7 +325,7 @@ def judge_smi(rows: str, users: str) -> Iterator[Check]:
     elif healthy:
         yield Check("gpu health", OK, "no uncorrected errors, not slowed down")
     others = []
-    for pid, name, used in _cells(users, len(PROCESSES)):
+    for pid, name, used in _cells(users, len(GPU_USERS)):
         others.append(f"{name} (pid {pid}, {used} MiB)")
     if others:
         yield Check("gpu users", WARN, f"{len(others)} other processes: {', '.join(others[:4])}", ADVICE_BUSY)

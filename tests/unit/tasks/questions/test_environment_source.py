@@ -131,4 +131,4 @@ def test_the_doctor_makes_the_environment_and_looks_at_the_models_template() -> 
     assert "draws no tasks" in of(source="environment", environment="calculator")["fault"]
     assert "tasks that are drawn; environment mastermind" in of(source="environment", environment="mastermind")["found"]
     own = SourceConfig(tasks=[TaskConfig("chain_sum")], environment="python")
-    assert input_files.verifiers(own) == {"code"}
+    assert input_files.possible_verifiers(own) == {"code"}
