@@ -12,7 +12,8 @@
 # make lint          ruff, mypy, the architecture test
 #
 # CONFIG=prorl_n16_cpu chooses a YAML of conf/, ARGS="trainer.max_steps=4 …" overrides settings, KIND=gpu installs the GPU stack,
-# WORKERS=4 runs that many test files at a time; FORK=0 has Ray start the actors of tests, which else are forked.
+# WORKERS=4 runs that many test files at a time; FORK=0 has Ray start the actors of tests, which else are forked,
+# NICE= gives the campaign no less of the machine than others.
 
 CONFIG ?= sums_cpu
 ARGS ?=
@@ -20,6 +21,7 @@ KIND ?= cpu
 SEED ?= 1
 WORKERS ?= 2
 FORK ?= 1
+NICE ?= nice
 MKDOCS ?= .venv/bin/mkdocs
 PYTHON := .venv/bin/python
 
@@ -86,7 +88,7 @@ fuzz: env
 	OMP_NUM_THREADS=1 nice $(PYTHON) -m tests.fuzz $(ARGS)
 
 campaign: env
-	OMP_NUM_THREADS=1 nice $(PYTHON) -m tests.campaign $(ARGS)
+	OMP_NUM_THREADS=1 $(NICE) $(PYTHON) -m tests.campaign $(ARGS)
 
 checkers: env
 	$(PYTHON) -m ruff check .

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_worker_niceness", "0")  # by its own 15 actors stand still beside tests that compute
 os.environ.setdefault("VLLM_PLUGINS", "")  # NeMo registers one that costs every engine four seconds and fails
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # inherited by actors, which would compile all imports again
 

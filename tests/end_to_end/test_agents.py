@@ -59,7 +59,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, "-m", "nemo_brorl", "train", *SMALL, f"exp_manager.explicit_log_dir={folder}"],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}:{base}"},
-        timeout=400,
+        timeout=1200,
         check=True,
     )
     return folder
