@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
     parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--first", type=int, default=1, help="fault to begin with, where those before were tried")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="no fault but the first begins after so many")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="no second fault begins after so many")
     parser.add_argument("--seed", type=int, default=0, help="another one draws others")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=(), help="draw these alone", metavar="KIND")
     parser.add_argument("--command", choices=JOBS, default="", help="disturb this one alone")
