@@ -179,18 +179,31 @@ def under_way(pool: VllmPool, requests: Sequence[RolloutRequest]) -> tuple[VllmS
     return session, drain(session, 2)
 
 
+def across_update(pool: VllmPool, requests: Sequence[RolloutRequest], folder: Path, version: int) -> list[RolloutChunk]:
+    """All that is sampled of these requests, and of the short ones, while the weights of a folder come. On a busy
+    machine all responses may have ended before they do."""
+    manifest, buckets = weights_of(folder)
+    session, short = under_way(pool, requests)
+    pool.load_weights(manifest, buckets, version)
+    chunks = drain(session, len(requests) + 2, short)
+    session.close()
+    return chunks
+
+
 def test_the_same_weights_in_mid_sentence_change_nothing(pool: VllmPool, folders: list[Path]) -> None:
     requests = requests_of(prompt_of(70), 64, 16, sampling=GREEDY) + requests_of(
         prompt_of(60, "b"), 16, 16, sampling=LONG
     )
     undisturbed = sample(pool, requests)
-    session, short = under_way(pool, requests)
-    manifest, buckets = weights_of(folders[0])
-    pool.load_weights(manifest, buckets, version=5)
-    chunks = drain(session, len(requests) + 2, short)
-    session.close()
-    assert {chunk.version for chunk in chunks} == {0}
-    assert 5 in {chunk.newest_version for chunk in chunks}
+    before = 0
+    for version in (2, 3, 4, 5):
+        chunks = across_update(pool, requests, folders[0], version)
+        assert {chunk.version for chunk in chunks} == {before}
+        if version in {chunk.newest_version for chunk in chunks}:
+            break
+        before = version
+    else:
+        raise AssertionError("no update came while responses were sampled")
     rollouts = rollouts_of(chunks)
     for key, (tokens, log_probs, is_stopped) in undisturbed.items():
         assert (rollouts[key][0], rollouts[key][2]) == (tokens, is_stopped), (
@@ -213,14 +226,11 @@ def first_of_new(
 
 
 def test_after_an_update_in_mid_sentence_tokens_are_the_new_weights(pool: VllmPool, folders: list[Path]) -> None:
-    """On a busy machine all responses may have ended before the weights are there: then it is tried again."""
     prompt = prompt_of(70, "c")
     for version in (6, 8, 10, 12):
-        session, short = under_way(pool, requests_of(prompt, 16, 8, sampling=replace(LONG, max_tokens=150)))
-        manifest, buckets = weights_of(folders[1])
-        pool.load_weights(manifest, buckets, version)
-        chunks = [chunk for chunk in drain(session, 4, short) if chunk.request.prompt is prompt]
-        session.close()
+        requests = requests_of(prompt, 16, 8, sampling=replace(LONG, max_tokens=150))
+        sampled = across_update(pool, requests, folders[1], version)
+        chunks = [chunk for chunk in sampled if chunk.request.prompt is prompt]
         rollouts = list(rollouts_of(chunks).values())
         switches = [first_of_new(folders, prompt, tokens, log_probs, 0.8) for tokens, log_probs, _ in rollouts]
         lengths = [len(tokens) for tokens, _, _ in rollouts]
