@@ -155,6 +155,7 @@ def test_a_right_program_earns_all_and_a_wrong_one_nothing(name: str) -> None:
 @pytest.fixture(scope="module")
 def soon(settings: None) -> None:
     """A test ends soon: one that walks to the end of a cheat's list would never end."""
+    code.close()  # a process that is there keeps the time that it was started with
     code.configure(RewardsConfig(timeouts={"code": 100}, code=CodeConfig(test_timeout_s=3)))
 
 
