@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked_workers import use_forked_workers
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_worker_niceness", "0")  # by its own 15 actors stand still beside tests that compute
 os.environ.setdefault("VLLM_PLUGINS", "")  # NeMo registers one that costs every engine four seconds and fails
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # inherited by actors, which would compile all imports again
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start what forks actors before pytest-xdist starts its processes, which share it."""
+    has_processes = bool(config.getoption("numprocesses", None))
+    if has_processes and any("end_to_end" in argument for argument in config.args):
+        use_forked_workers()
 
 
 LONGEST = "test_training_run.py"  # begun last, it would leave other workers idle

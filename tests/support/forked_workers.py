@@ -3,6 +3,7 @@ engines, verifiers and stores, Megatron for policy ranks. A started one imports 
 
 Ray starts a worker by `setup_worker.py`. `ask_for_worker.py` stands in for it, sends what it was given to such a
 process and stays until the worker ends. Only with BRORL_TESTS_FORK=1, as `make test` has it unless FORK=0 is given.
+Processes of pytest-xdist share those that the one that started them has.
 Ray itself starts the actors of commands with an interpreter of their own (`python -m nemo_brorl`), so those of the
 campaign and of jobs on the cluster.
 """
@@ -54,7 +55,7 @@ def use_forked_workers() -> str | None:
     sockets, for `enter_command`."""
     if os.environ.get(SWITCH) != "1":
         return None
-    if not _servers:
+    if FOLDER not in os.environ:
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="brorl_workers_")
         for kind in KINDS:
             _servers[kind] = _start_server(kind, Path(os.environ[FOLDER]))
