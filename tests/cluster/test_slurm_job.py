@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.slurm_cluster import ROOT, Job, SlurmCluster
-from tests.cluster.tiny_run import prepare
+from tests.cluster.chain import RUN_S, Chain
+from tests.cluster.slurm_cluster import ROOT, SlurmCluster
 
 pytestmark = pytest.mark.cluster
 
 READY_S = 400  # minutes on a busy machine of two cores; half a one on an idle one
-RUN_S = 600
 HOLD_FROM = 28  # calls of the verifier: 4 of the first validation and 16 of step 1 come before
 CENSUS = f"{sys.executable} {ROOT / 'tests' / 'cluster' / 'census.py'}"
 IDLE = f"{sys.executable} {ROOT / 'tests' / 'cluster' / 'idle_driver.py'}"
@@ -79,43 +78,19 @@ def test_a_wrong_setting_ends_the_job_before_ray_starts(cluster: SlurmCluster) -
     assert "Ray is up" not in job.log and job.field("Restarts") == "0"
 
 
-@pytest.fixture(scope="module")
-def overrides(cluster: SlurmCluster) -> list[str]:
-    """Of a run that takes seconds."""
-    return prepare(cluster.shared)
-
-
-@pytest.fixture(scope="module")
-def whole(cluster: SlurmCluster, overrides: list[str]) -> Job:
-    """A run of three steps over two nodes that nobody interrupts. `roles` beside its log has what ran on each node
-    meanwhile."""
-    job = cluster.submit(
-        "whole", CPU_JOB, *overrides, BRORL_RUN=str(cluster.shared / "whole" / "run"), BRORL_SKIP_DOCTOR="0"
-    )
-    job.until(lambda: (job.folder / "run" / "metrics.jsonl").exists(), RUN_S, while_running=True)
-    roles = {
-        node: sorted(set(re.findall(r"ray::(PolicyWorker|RolloutEngine)", " ".join(cluster.processes(node)))))
-        for node in job.nodes
-    }
-    (job.folder / "roles").write_text(json.dumps(roles))
-    assert job.wait(RUN_S) == "COMPLETED", job.log
-    return job
-
-
-def test_a_run_trains_over_two_nodes_with_addresses_of_their_own(whole: Job) -> None:
-    metrics = rows(whole.folder / "run")
+def test_a_run_trains_over_two_nodes_with_addresses_of_their_own(chain: Chain) -> None:
+    metrics = rows(chain.run)
     assert [row["step"] for row in metrics] == [0, 1, 2, 3]
     assert all(row["policy/log_prob_mismatch"] < 1e-4 for row in metrics[1:])
     assert any(row["policy/grad_norm"] > 0 for row in metrics[1:])
-    event = json.loads((whole.folder / "run" / "events.jsonl").read_text())
+    event = json.loads((chain.run / "events.jsonl").read_text())
     assert (event["event"], event["value"]) == ("start", 1.0)
-    roles = json.loads((whole.folder / "roles").read_text())
-    assert len(roles) == 2
-    assert all(names == ["PolicyWorker", "RolloutEngine"] for names in roles.values()), roles
+    assert len(chain.roles) == 2
+    assert all(names == ["PolicyWorker", "RolloutEngine"] for names in chain.roles.values()), chain.roles
 
 
 def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
-    cluster: SlurmCluster, overrides: list[str], whole: Job
+    cluster: SlurmCluster, overrides: list[str], chain: Chain
 ) -> None:
     run, hold = cluster.shared / "preempted" / "run", cluster.shared / "hold"
     hold.mkdir()
@@ -137,13 +112,13 @@ def test_a_run_preempted_in_mid_step_goes_on_and_equals_the_one_that_was_not(
     assert job.wait(RUN_S) == "COMPLETED", job.log
     assert job.field("Restarts") == "1"
     assert "try 2" in job.log and "resumed after step" in job.log
-    assert without_counts(rows(run)) == without_counts(rows(whole.folder / "run"))
+    assert without_counts(rows(run)) == without_counts(rows(chain.run))
     cut = next(row for row in rows(run) if row.get("rollouts/salvaged"))
-    undisturbed = rows(whole.folder / "run")[cut["step"]]
+    undisturbed = rows(chain.run)[cut["step"]]
     assert cut["generation/num_samples"] + cut["rollouts/salvaged"] == undisturbed["generation/num_samples"]
     for step in (1, 2, 3):
         name = f"rollouts/step_{step}.jsonl"
-        assert (run / name).read_text() == (whole.folder / "run" / name).read_text()
+        assert (run / name).read_text() == (chain.run / name).read_text()
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     assert [event["value"] for event in events if event["event"] == "start"] == [1.0, 2.0]
     assert cluster.leftovers() == []
