@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -113,7 +114,8 @@ def serve(kind: str, folder: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / kind))
         listener.listen(64)
-        _import_libraries(kind)
+        with warnings.catch_warnings(action="ignore"):
+            _import_libraries(kind)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended workers leave no zombies
         while True:
             ready, _, _ = select.select([listener, sys.stdin], [], [])
