@@ -180,8 +180,7 @@ def under_way(pool: VllmPool, requests: Sequence[RolloutRequest]) -> tuple[VllmS
 
 
 def across_update(pool: VllmPool, requests: Sequence[RolloutRequest], folder: Path, version: int) -> list[RolloutChunk]:
-    """All that is sampled of these requests, and of the short ones, while the weights of a folder come. On a busy
-    machine all responses may have ended before they do."""
+    """All that is sampled of these requests, and of the short ones, while the weights of a folder come."""
     manifest, buckets = weights_of(folder)
     session, short = under_way(pool, requests)
     pool.load_weights(manifest, buckets, version)
@@ -191,19 +190,19 @@ def across_update(pool: VllmPool, requests: Sequence[RolloutRequest], folder: Pa
 
 
 def test_the_same_weights_in_mid_sentence_change_nothing(pool: VllmPool, folders: list[Path]) -> None:
-    requests = requests_of(prompt_of(70), 64, 16, sampling=GREEDY) + requests_of(
-        prompt_of(60, "b"), 16, 16, sampling=LONG
-    )
-    undisturbed = sample(pool, requests)
+    """On a busy machine few rollouts may have ended before the update comes: then more are sampled."""
     before = 0
-    for version in (2, 3, 4, 5):
+    for version, num in ((2, 64), (3, 256), (4, 1024)):
+        requests = requests_of(prompt_of(70), num, 16, sampling=GREEDY)
+        requests += requests_of(prompt_of(60, "b"), 16, 16, sampling=LONG)
+        undisturbed = sample(pool, requests)
         chunks = across_update(pool, requests, folders[0], version)
-        assert {chunk.version for chunk in chunks} == {before}
-        if version in {chunk.newest_version for chunk in chunks}:
+        assert {chunk.version for chunk in chunks} <= {before, version}
+        if any(chunk.version < version == chunk.newest_version for chunk in chunks):
             break
         before = version
     else:
-        raise AssertionError("no update came while responses were sampled")
+        pytest.fail("no update came while responses were sampled")
     rollouts = rollouts_of(chunks)
     for key, (tokens, log_probs, is_stopped) in undisturbed.items():
         assert (rollouts[key][0], rollouts[key][2]) == (tokens, is_stopped), (
@@ -212,33 +211,37 @@ def test_the_same_weights_in_mid_sentence_change_nothing(pool: VllmPool, folders
         assert rollouts[key][1] == pytest.approx(log_probs, abs=1e-4)
 
 
-def first_of_new(
+def switches(
     folders: list[Path], prompt: Prompt, tokens: list[int], log_probs: list[float], temperature: float
-) -> int:
-    """How many tokens the old weights sampled: the others are the new ones', by their log-probs. Raises where neither
-    fits."""
+) -> list[int]:
+    """How many tokens the old weights may have sampled: the others are the new ones', by their log-probs. Mostly one
+    number; where a token is as likely by both weights, two. Raises where none fits."""
     old, new = (
         np.abs(hf_log_probs(folder, prompt, tokens, temperature) - np.array(log_probs)) < 1e-4 for folder in folders
     )
     fits = [switch for switch in range(len(tokens) + 1) if old[:switch].all() and new[switch:].all()]
     assert fits, "every token was sampled by the weights of its time"
-    return fits[0]
+    return fits
 
 
 def test_after_an_update_in_mid_sentence_tokens_are_the_new_weights(pool: VllmPool, folders: list[Path]) -> None:
+    """As above, the more are sampled the busier the machine is."""
     prompt = prompt_of(70, "c")
-    for version in (6, 8, 10, 12):
-        requests = requests_of(prompt, 16, 8, sampling=replace(LONG, max_tokens=150))
-        sampled = across_update(pool, requests, folders[1], version)
-        chunks = [chunk for chunk in sampled if chunk.request.prompt is prompt]
-        rollouts = list(rollouts_of(chunks).values())
-        switches = [first_of_new(folders, prompt, tokens, log_probs, 0.8) for tokens, log_probs, _ in rollouts]
-        lengths = [len(tokens) for tokens, _, _ in rollouts]
-        if any(0 < switch < length for switch, length in zip(switches, lengths, strict=True)):
+    for version, num in ((6, 16), (8, 128), (10, 1024)):
+        requests = requests_of(prompt, num, 8, sampling=replace(LONG, max_tokens=150))
+        num_switched = 0
+        for chunk in across_update(pool, requests, folders[1], version):
+            if chunk.request.prompt is not prompt:
+                continue
+            for tokens, log_probs, _ in rollouts_of([chunk]).values():
+                possible = switches(folders, prompt, tokens, log_probs, 0.8)
+                has_old, has_new = possible[0] > 0, possible[-1] < len(tokens)
+                assert chunk.version < version or not has_old
+                assert chunk.newest_version == version or not has_new
+                num_switched += has_old and has_new
+        if num_switched:
             break
         manifest, buckets = weights_of(folders[0])
         pool.load_weights(manifest, buckets, version + 1)
     else:
         pytest.fail("no update came in mid-sentence")
-    assert {chunk.newest_version for chunk in chunks} == {version}
-    assert all(chunk.version < version for chunk in chunks)
