@@ -1,6 +1,6 @@
 """What a minute tells: whether the rest is worth running.
 
-    python -m bench.gpu.smoke [--tiny] [--results FOLDER]
+    python -m bench.gpu.smoke [--tiny] [--results FOLDER] [--only policy|turn]
 
 A small model of random weights. One rank of the policy (NCCL, Transformer Engine's layers, the packed attention, the
 compiled kernels of log-probs): log-probs and one optimizer step at two row lengths by every way of attention, against
@@ -10,6 +10,7 @@ both roles' log-probs of the same tokens. On CPU one way of attention, and engin
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -67,19 +68,26 @@ def check_turn(setting: Setting, engine_model: Path, policy_model: Path) -> None
     setting.results.add(Row("slept, loaded, awake: |Megatron − vLLM|", after, "nats", at_most=AGREE, note=note))
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of this part."""
+    parser.add_argument("--only", choices=("policy", "turn"), help="one half: the policy alone, or the colocated pair")
+
+
 def main() -> None:
     """The policy alone, then both."""
-    setting = open_setting("smoke", __doc__)
+    setting = open_setting("smoke", __doc__, add_arguments)
     shape = TINY if setting.is_tiny else FAMILIES["qwen2"]
     name = "tiny" if setting.is_tiny else "qwen2"
     folder = make_model(setting.models / name, shape)
-    with setting.results.attempt("one policy rank"), open_rank(setting) as rank:
-        check_policy(rank, folder)
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-    engine_model = with_tokenizer(make_model(setting.models / f"{name}_other", shape, seed=1))
-    with setting.results.attempt("one turn"):
-        check_turn(setting, engine_model, folder)
+    if setting.extra.only != "turn":
+        with setting.results.attempt("one policy rank"), open_rank(setting) as rank:
+            check_policy(rank, folder)
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+    if setting.extra.only != "policy":
+        engine_model = with_tokenizer(make_model(setting.models / f"{name}_other", shape, seed=1))
+        with setting.results.attempt("one turn"):
+            check_turn(setting, engine_model, folder)
     setting.results.finish()
 
 

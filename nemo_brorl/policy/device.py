@@ -109,8 +109,15 @@ def release_cache() -> None:
 def compiled(function: Any, **constants: Any) -> Any:
     """A function compiled once for inputs of all sizes, with some arguments fixed: a number that could change would be
     one more input of the kernel."""
-    fixed = partial(function, **constants) if constants else function
-    return torch.compile(fixed, dynamic=True, fullgraph=True)
+    fixed = partial(function, **constants)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fixed(*args, **kwargs)
+
+    # torch counts kinds of input by code object, of which partials and its own functions have one together
+    call.__name__ = function.__name__
+    call.__code__ = call.__code__.replace(co_name=function.__name__)
+    return torch.compile(call, dynamic=True, fullgraph=True)
 
 
 def forget_compiled() -> None:

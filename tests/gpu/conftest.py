@@ -3,6 +3,7 @@ CPU."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from nemo_brorl.config.schema import BroRLConfig
+
+os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")  # Transformer Engine would multiply fp32 in TF32
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,11 @@ def test_memory_falls_by_what_moves_and_training_goes_on(
     resident = new_gpu_learner(folder, make_config(precision="bf16"))
     moving = new_gpu_learner(folder, make_config(precision="bf16", offload=offload))
     for seed in range(2):
+        gc.collect()  # a first compilation leaves tensors in cycles
         before = torch.cuda.memory_allocated()
         moving.offload()
         freed = before - torch.cuda.memory_allocated()
-        assert freed == pytest.approx(bytes_per_parameter * num_parameters(moving), rel=0.02)
+        assert freed == pytest.approx(bytes_per_parameter * num_parameters(moving), rel=0.02), seed
         moving.onload()
         assert torch.cuda.memory_allocated() == pytest.approx(before, rel=0.01)
         mine, theirs = moving.update(make_plan(seed=seed)).metrics, resident.update(make_plan(seed=seed)).metrics

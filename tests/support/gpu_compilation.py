@@ -39,8 +39,7 @@ def count_compilations() -> None:
     compile_for_good = torch.compile
 
     def compile_and_count(function: Any, **options: Any) -> Any:
-        name = getattr(function, "func", function).__name__
-        return compile_for_good(function, backend=traced(name), **options)
+        return compile_for_good(function, backend=traced(function.__name__), **options)
 
     torch.compile = compile_and_count  # type: ignore[assignment]
 
