@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     """One engine for everything."""
-    setting = open_setting("generation", __doc__, add_arguments)
+    setting = open_setting("generation", __doc__, add_arguments, with_floors=True)
     sizes, samples, in_flight = SIZES, setting.extra.samples, setting.extra.in_flight
     if setting.is_tiny:
         sizes, samples, in_flight = TINY_SIZES, 32, 16

@@ -1,5 +1,5 @@
-"""a: `pytest -m gpu`: how many of the GPU tests pass, fail and are skipped. Those that start an engine are
-`engine_tests`.
+"""a: `pytest -m gpu`: how many of the GPU tests pass, fail and are skipped; files side by side, as most of the time is
+compilation. Those that start an engine, which takes a share of the whole card, are `engine_tests`.
 
     python -m bench.gpu.gpu_tests [--tiny] [--results FOLDER] [--select EXPRESSION]
 
@@ -27,12 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--select", default="", help="pytest's -k")
 
 
-def run_tests(part: str, description: str | None, files: Sequence[str]) -> None:
-    """Run pytest on these files and read its report."""
+def run_tests(part: str, description: str | None, files: Sequence[str], num_processes: int = 0) -> None:
+    """Run pytest on these files, in that many processes beside it, and read its report."""
     setting = open_setting(part, description, add_arguments)
     results, report = setting.results, setting.results.path.with_suffix(".junit.xml")
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", f"--junitxml={report}"]
     command += [str(FOLDER / name) for name in files]
+    command += ["-n", str(num_processes), "--dist", "loadfile"]
     if setting.extra.select:
         command += ["-k", setting.extra.select]
     report.unlink(missing_ok=True)
@@ -54,9 +55,8 @@ def run_tests(part: str, description: str | None, files: Sequence[str]) -> None:
 
 def main() -> None:
     """All files but those of engines."""
-    run_tests(
-        "gpu_tests", __doc__, sorted(path.name for path in FOLDER.glob("test_*.py") if path.name not in WITH_ENGINE)
-    )
+    files = sorted(path.name for path in FOLDER.glob("test_*.py") if path.name not in WITH_ENGINE)
+    run_tests("gpu_tests", __doc__, files, num_processes=len(files))
 
 
 if __name__ == "__main__":

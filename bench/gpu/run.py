@@ -62,7 +62,7 @@ LOOP = (*BOTH, "nemo", "reasoning_gym")
 # The first thirty minutes on a card, in this order: what decides most comes first, and each part's log says whether the
 # next is worth running.
 FIRST = (
-    Part("1", "smoke", 120, BOTH),
+    Part("1", "smoke", 180, BOTH),
     Part("2", "ceilings", 60),
     Part("3", "attention", 240, TRAINER),
     Part("4", "throughput", 180, TRAINER, "first_step", ("--rows", "bf16")),
@@ -74,7 +74,7 @@ FIRST = (
 
 # All that is measured. The first eight fit into thirty minutes of a card.
 PARTS = (
-    Part("0", "smoke", 120, BOTH),
+    Part("0", "smoke", 180, BOTH),
     Part("0", "ceilings", 60),
     Part("b", "parity", 240, TRAINER),
     Part("c", "throughput", 300, TRAINER),

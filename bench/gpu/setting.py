@@ -47,9 +47,7 @@ class Setting:
 
     @property
     def ceilings(self) -> Ceilings:
-        """Raises SystemExit where they were not measured: floors need them."""
-        if not self.ceilings_file.exists():
-            raise SystemExit(f"{self.ceilings_file} is missing: run the part 'ceilings' first")
+        """As the part `ceilings`, or `open_setting`, has measured them."""
         return Ceilings(**json.loads(self.ceilings_file.read_text()))
 
     def save_ceilings(self, ceilings: Ceilings) -> None:
@@ -58,10 +56,13 @@ class Setting:
 
 
 def open_setting(
-    part: str, description: str | None, add: Callable[[argparse.ArgumentParser], Any] | None = None
+    part: str,
+    description: str | None,
+    add: Callable[[argparse.ArgumentParser], Any] | None = None,
+    with_floors: bool = False,
 ) -> Setting:
-    """Read a part's command line; `add` gives it arguments of its own. Raises SystemExit without a GPU unless
-    `--tiny`."""
+    """Read a part's command line; `add` gives it arguments of its own. A part with floors measures what they are
+    counted with, where no other part has. Raises SystemExit without a GPU unless `--tiny`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("runs/gpu"), help="folder of the JSON files, one a part")
     parser.add_argument(
@@ -79,7 +80,12 @@ def open_setting(
     results = Results(options.results / f"{name}.json", part, options.tiny)
     results.detail("versions", versions())
     ceilings = options.results / ("ceilings_tiny.rates" if options.tiny else "ceilings.rates")
-    return Setting(results, options.tiny, work / "models", work / name, ceilings, options)
+    setting = Setting(results, options.tiny, work / "models", work / name, ceilings, options)
+    if with_floors and not ceilings.exists():
+        from bench.gpu.ceilings import measure  # which imports this module
+
+        setting.save_ceilings(measure(setting))
+    return setting
 
 
 def versions() -> dict[str, str]:

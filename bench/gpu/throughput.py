@@ -202,7 +202,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main() -> None:
     """bf16 first, then the layouts, which hold a target, then FP8."""
-    setting = open_setting("throughput", __doc__, add_arguments)
+    setting = open_setting("throughput", __doc__, add_arguments, with_floors=True)
     sizes = TINY_SIZES if setting.is_tiny else SIZES
     if setting.extra.micro_batch:
         sizes = replace(sizes, micro_batch=setting.extra.micro_batch)

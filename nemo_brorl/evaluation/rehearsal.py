@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nemo_brorl.algorithm.theory.rollout_size import expected_keep_rate
-from nemo_brorl.config.derived import data_parallel_size, stage_sizes
+from nemo_brorl.config.derived import data_parallel_size, micro_batch_tokens, num_gpus, stage_sizes
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, inert
 from nemo_brorl.core.object_store import fetch
@@ -242,14 +242,22 @@ def step_line(config: BroRLConfig, rehearsed: Rehearsed, policy: Policy | None) 
 
 
 def learning_s(config: BroRLConfig, groups: Sequence[ScoredGroup], policy: Policy, mean_tokens: float) -> float:
-    """Seconds of an update, from the time that the policy takes to score a few responses: each replica scores all."""
+    """Seconds of an update, from the time that the policy takes to score a few responses: each replica scores all. A
+    GPU, which they leave idle, gets them again and again, up to a micro-batch."""
     prompts, responses = [], []
     for group in groups[:NUM_SCORED]:
         prompts.append(list(group.prompt.token_ids))
         responses.append(response_ids(group, 0))
+    num_tokens = sum(map(len, prompts)) + sum(map(len, responses))
+    if num_gpus(config):
+        num_times = max(1, micro_batch_tokens(config) // num_tokens)
+        prompts *= num_times
+        responses *= num_times
+        num_tokens *= num_times
+        policy.log_probs(prompts, responses, with_fp8=False)  # compiles what is new in a row of this length
     start = time.monotonic()
     policy.log_probs(prompts, responses, with_fp8=False)
-    per_token = (time.monotonic() - start) / (sum(map(len, prompts)) + sum(map(len, responses)))
+    per_token = (time.monotonic() - start) / num_tokens
     num, num_prompts = stage_sizes(config)[0]
     mini_batches = config.algorithm.num_mini_batches
     passes = FORWARD_PASSES + (mini_batches - 1) / mini_batches

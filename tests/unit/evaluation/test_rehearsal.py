@@ -14,6 +14,7 @@ import pytest
 from nemo_brorl.algorithm.theory.rollout_size import expected_keep_rate
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, inert
+from nemo_brorl.evaluation import rehearsal
 from nemo_brorl.evaluation.rehearsal import Rehearsed, quoted, rehearse, tell, why
 from nemo_brorl.types import ScoredGroup
 from tests.support.fakes import FakeGenerator, ListSink, make_group, make_prompt
@@ -84,6 +85,44 @@ def test_the_time_of_a_step_follows_from_the_pace(capsys: pytest.CaptureFixture[
     tell(config, Rehearsed([group_of([0.0, 1.0])], 2, num_tokens=8, seconds=2.0), decode, Console())
     # 8 x 4 rollouts of 2 tokens at 4 tokens a second
     assert "a step: 8 × 4 rollouts of 2 tokens; sampling about 16 s at this pace" in capsys.readouterr().out
+
+
+class TimedPolicy:
+    """Scores a call in 2 s, whatever is in it."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self.clock = clock
+        self.num_tokens: list[int] = []  # of each call
+
+    def log_probs(self, prompts: Sequence[Any], responses: Sequence[Any], with_fp8: bool) -> None:
+        self.clock[0] += 2.0
+        self.num_tokens.append(sum(map(len, prompts)) + sum(map(len, responses)))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "calls", "seconds"),
+    [
+        # 3 passes, 3/4 of one for log-probs of old weights, one for the reference; 8 x 4 rollouts of 2 tokens
+        (0, [5], 4.75 * 64 * 2.0 / 5),
+        (1, [1000, 1000], 4.75 * 64 * 2.0 / 1000),
+    ],
+)
+def test_learning_is_timed_on_a_full_micro_batch_of_a_gpu(
+    gpus: int, calls: list[int], seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = BroRLConfig()
+    config.rollouts.num_per_prompt, config.rollouts.prompts_per_step = 8, 4
+    config.algorithm.num_mini_batches = 4
+    config.policy.tokens_per_micro_batch = 1004
+    config.trainer.gpus_per_node = gpus
+    clock = [0.0]
+    monkeypatch.setattr(rehearsal.time, "monotonic", lambda: clock[0])
+    policy = TimedPolicy(clock)
+    group = group_of([0.0, 1.0])
+    assert len(group.prompt.token_ids) == 3
+    found = rehearsal.learning_s(config, [group], policy, mean_tokens=2.0)
+    assert policy.num_tokens == calls
+    assert found == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["\x1b[2J\x1b]0;owned\x07", "a\rb", "\u202etxt", "\x9b31m", "\udc80", "\u2028"])
