@@ -1,4 +1,5 @@
-"""Shared memory, registers and spills of FlexAttention's kernels on a Hopper GPU; no card is needed.
+"""Shared memory, registers, spills and instructions of FlexAttention's kernels, and of those that rotate heads, on a
+Hopper GPU; no card is needed.
 
 python -m bench.gpu.kernel_code [--all]
 
@@ -26,7 +27,8 @@ def line(part: str, name: str, kernels: Sequence[dict[str, Any]]) -> str:
     shared = max(kernel["shared"] for kernel in kernels) / 1024
     registers = max(kernel["registers"] for kernel in kernels)
     spilled = max(kernel["spilled"] for kernel in kernels)
-    return f"| {part} | {name} | {shared:.1f} | {registers} | {spilled} |"
+    instructions = max(kernel["instructions"] for kernel in kernels)
+    return f"| {part} | {name} | {shared:.1f} | {registers} | {spilled} | {instructions} |"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         kernels = fake_cuda.report("tests.support.kernel_code", Path(folder))
-    print("| | kernel | shared memory of a block, KiB | registers of a thread | bytes spilled |\n|---|---|---|---|---|")
+    print("| | kernel | shared memory of a block, KiB | registers of a thread | bytes spilled | instructions |")
+    print("|---|---|---|---|---|---|")
     for part in dict.fromkeys(kernel["part"] for kernel in kernels):
         others = []
         for kernel in kernels:

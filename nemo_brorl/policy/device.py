@@ -1,6 +1,7 @@
 """The hardware of a rank: the one file that decides between NCCL on GPUs and Gloo on CPU cores.
 
 `compiled` is torch.compile as the policy uses it: for any number of tokens, as a whole, and never quietly uncompiled.
+`fix_sizes` names the sizes that are not numbers of tokens.
 What torch has compiled for too many kinds of input it runs as it stands, which for attention writes down every pair of
 tokens. With `fullgraph` that is an error, as is a part of a function that cannot be compiled; torch's switch for the
 whole process would also end runs in which one of Megatron's small functions does better uncompiled.
@@ -118,6 +119,14 @@ def compiled(function: Any, **constants: Any) -> Any:
     call.__name__ = function.__name__
     call.__code__ = call.__code__.replace(co_name=function.__name__)
     return torch.compile(call, dynamic=True, fullgraph=True)
+
+
+def fix_sizes(tensor: Tensor, *dims: int) -> Tensor:
+    """The tensor, of whose sizes in these dimensions a compiled function is made for each: sizes of the model, where
+    those of rows vary. Kernels then divide by constants, not by 64-bit numbers, and read 16 bytes at once."""
+    for dim in dims:
+        torch._dynamo.mark_static(tensor, dim)
+    return tensor
 
 
 def forget_compiled() -> None:

@@ -1,6 +1,6 @@
-"""Code of FlexAttention's kernels, made for a Hopper card without one: what torch's compiler writes in Triton for the
-policy, compiled by Triton and by the ptxas in its wheel. `python -m tests.support.kernel_code LIBRARY` prints what
-every kernel takes of a multiprocessor.
+"""Code of FlexAttention's kernels and of the rotation of heads, made for a Hopper card without one: what torch's
+compiler writes in Triton for the policy, compiled by Triton and by the ptxas in its wheel.
+`python -m tests.support.kernel_code LIBRARY` prints what every kernel takes of a multiprocessor.
 
 It cannot show that a kernel computes what it should or how fast, that a driver loads it, nor what torch would choose
 among several configurations: all of them are compiled. Kernels of log-probs and of the merge of flash calls are left
@@ -15,6 +15,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -59,6 +60,7 @@ class Kernel:
     shared: int  # bytes of a block
     registers: int  # of a thread
     spilled: int  # bytes that a thread stores because it has no register for them
+    instructions: int  # of its code, where every thread works on the same number of elements
 
 
 sources: dict[str, str] = {}  # by kernel, since the last part
@@ -184,7 +186,20 @@ def _compiled(part: str, name: str, source: str) -> Iterator[Kernel]:
             binary = triton.compile(code, target=GPUTarget("cuda", 90, 32), options=options)
         assert binary.asm["cubin"], name
         registers, spilled = usage(log.getvalue())
-        yield Kernel(part, name, configuration.num_warps, binary.metadata.shared, registers, spilled)
+        instructions = num_instructions(binary.asm["cubin"])
+        yield Kernel(part, name, configuration.num_warps, binary.metadata.shared, registers, spilled, instructions)
+
+
+def num_instructions(cubin: bytes) -> int:
+    """Instructions of a kernel's code, by the disassembler in Triton's wheel."""
+    import triton
+
+    disassembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([disassembler, "-c", file.name], capture_output=True, text=True, check=True)
+    return len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/", done.stdout, re.MULTILINE))
 
 
 def usage(log: str) -> tuple[int, int]:
@@ -213,6 +228,7 @@ def main() -> None:
     for name, shape in SHAPES.items():
         parts.HEADS, parts.KV_HEADS, parts.HEAD_SIZE = shape
         found += kernels_of(f"FlexAttention, {name}", partial(parts.attend, with_gradient=True))
+        found += kernels_of(f"rotation, {name}", parts.rotate_heads)
     print(json.dumps([asdict(kernel) for kernel in found]))
 
 

@@ -38,7 +38,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.core.model_shape import ModelShape, Rope
 from nemo_brorl.policy.cpu.kernels import attend_on_cpu
-from nemo_brorl.policy.device import compiled
+from nemo_brorl.policy.device import compiled, fix_sizes
 from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.attention_flash import attend_with_flash
 from nemo_brorl.policy.rows.packed_rows import Block, Context, Packing, Sight, Span
@@ -137,7 +137,8 @@ def _rotated(
     direction: float,
 ) -> Tensor:
     if heads.is_cuda:
-        return compiled(rotated_at_once, direction=direction)(heads, table, positions)
+        rotate_at_once = compiled(rotated_at_once, direction=direction)
+        return rotate_at_once(fix_sizes(heads, 1, 2), fix_sizes(table, 1), positions)
     turns = table.index_select(0, positions)
     cosine, sine = turns[:, None].chunk(2, -1)
     first, second = heads.chunk(2, -1)
@@ -157,12 +158,14 @@ def rotated_at_once(
     direction: float,
 ) -> Tensor:
     """What `_rotated` returns, without steps in place: torch makes one kernel of it, which reads and writes every head
-    once."""
+    once. Both halves are one expression: of two put together it would compute each for every number."""
     turns = table.index_select(0, positions)
-    cosine, sine = turns[:, None].chunk(2, -1)
-    signed_sine = sine * direction
-    first, second = heads.chunk(2, -1)
-    return torch.cat([first * cosine - second * signed_sine, second * cosine + first * signed_sine], dim=-1)
+    cosine, sine = turns[:, None, None].chunk(2, -1)
+    halves = heads.unflatten(-1, (2, -1))
+    sign = torch.arange(2, device=heads.device)[:, None] * 2 - 1  # −1 and 1
+    signed_sine = sine * (sign * direction).to(sine.dtype)
+    rotated = halves * cosine + halves.flip(-2) * signed_sine
+    return rotated.flatten(-2)
 
 
 def attend_by_blocks(

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import attention
 
-from nemo_brorl.policy.device import compiled
+from nemo_brorl.policy.device import compiled, fix_sizes
 from nemo_brorl.policy.rows.packed_rows import Block, Context, Packing, Span
 
 
@@ -352,9 +352,26 @@ def _merge(
 ) -> None:
     """Add the attention of some queries over more keys, in place."""
     sizes = [_length(rows) for rows in runs]
-    merge = compiled(merged) if output.is_cuda else merged
     for rows, more, more_sums in zip(runs, part.split(sizes), part_sums.split(sizes, dim=1), strict=True):
-        output[rows], log_sums[:, rows] = merge(output[rows], log_sums[:, rows], more, more_sums)
+        output[rows], log_sums[:, rows] = _merged(output[rows], log_sums[:, rows], more, more_sums)
+
+
+def _merged(
+    output: Tensor,
+    log_sums: Tensor,
+    part: Tensor,
+    part_sums: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """`merged`, on a GPU as one kernel."""
+    if not output.is_cuda:
+        return merged(output, log_sums, part, part_sums)
+    merge = compiled(merged)
+    return merge(
+        fix_sizes(output, 1, 2),
+        fix_sizes(log_sums, 0),
+        fix_sizes(part, 1, 2),
+        fix_sizes(part_sums, 0),
+    )
 
 
 def merged(

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nemo_brorl.policy.device import compiled
+from nemo_brorl.policy.device import compiled, fix_sizes
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class _TokenScores(torch.autograd.Function):
     ) -> Tensor:
         sums = hidden.new_empty(5, len(targets), dtype=torch.float32)
         for rows in _slices(len(targets), chunk):
-            chunk_sums = _sums(hidden[rows], weight, targets[rows], vocab, temperature)
+            chunk_sums = _sums(hidden[rows], weight, targets[rows], vocab, temperature, chunk)
             sums[:, rows] = chunk_sums
         if vocab.group is not None:
             sums = _over_ranks(sums, vocab.group)
@@ -173,7 +173,7 @@ class _TokenScores(torch.autograd.Function):
             chunk_state = [kept[rows, None] for kept in per_token]
             gradient = _ChunkGradient(targets[rows], chunk_grad, chunk_state)
             total = torch.zeros_like(hidden[rows], dtype=torch.float32)
-            for columns in _tiles(len(total), vocab, hidden.device):
+            for columns in _tiles(len(total), chunk, vocab, hidden.device):
                 products = product(hidden[rows], weight[columns].T)
                 first = vocab.first + columns.start
                 share = gradient.of_products(products, temperature, first, hidden.dtype)
@@ -215,7 +215,7 @@ class _ChunkGradient(NamedTuple):
             return share.to(dtype)
         column = (self.targets - first)[:, None]
         gradient = compiled(tile_gradient, temperature=temperature, dtype=dtype)
-        return gradient(products, column, tuple(self.grad), tuple(self.per_token))
+        return gradient(fix_sizes(products, 1), column, tuple(self.grad), tuple(self.per_token))
 
     def of_logits(self, logits: Tensor, first: int) -> Tensor:
         """[c, w] for logits [c, w] of the tokens from `first` on, which are overwritten.
@@ -244,9 +244,16 @@ def _slices(num: int, size: int) -> Iterator[slice]:
         yield slice(start, min(start + size, num))
 
 
-def _tiles(num_tokens: int, vocab: VocabSlice, device: torch.device) -> Iterator[slice]:
-    """Columns of the tiles for a chunk; padding is in none of them."""
-    num_columns = _TILE_LOGITS[device.type] // num_tokens
+def _tiles(
+    num_tokens: int,
+    chunk: int,
+    vocab: VocabSlice,
+    device: torch.device,
+) -> Iterator[slice]:
+    """Columns of the tiles for `num_tokens` of at most `chunk`; padding is in none of them. On a GPU they are as many
+    for the last tokens of a row as for a whole chunk: kernels are made for two numbers of columns."""
+    num_rows = num_tokens if device.type == "cpu" else chunk
+    num_columns = _TILE_LOGITS[device.type] // num_rows
     num_columns = max(64, num_columns)
     return _slices(vocab.num_valid, num_columns)
 
@@ -272,6 +279,7 @@ def _sums(
     targets: Tensor,
     vocab: VocabSlice,
     temperature: float,
+    chunk: int,
 ) -> Tensor:
     """Of one chunk and this rank's logits z, [5, c]: the largest m; Σ e, Σ (z − m) e, Σ e² with e = exp(z − m); the
     target's z or 0."""
@@ -279,13 +287,13 @@ def _sums(
     target = hidden.new_zeros(num, dtype=torch.float32)
     largest = torch.full_like(target, _LOWEST)  # of no logits at all: any finite number keeps the sums at zero
     sums = target.new_zeros(3, num)
-    for columns in _tiles(num, vocab, hidden.device):
+    for columns in _tiles(num, chunk, vocab, hidden.device):
         products = product(hidden, weight[columns].T)
         first = vocab.first + columns.start
         if products.is_cuda:
             fused = compiled(add_tile, temperature=temperature)
             column = (targets - first)[:, None]
-            largest, sums, target = fused(products, column, largest, sums, target)
+            largest, sums, target = fused(fix_sizes(products, 1), column, largest, sums, target)
         else:
             logits = _logits(products, temperature)
             is_here, column = _find(targets, first, logits.size(1))

