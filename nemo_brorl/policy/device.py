@@ -1,10 +1,10 @@
 """The hardware of a rank: the one file that decides between NCCL on GPUs and Gloo on CPU cores.
 
 `compiled` is torch.compile as the policy uses it: for any number of tokens, as a whole, and never quietly uncompiled.
-`fix_sizes` names the sizes that are not numbers of tokens.
 What torch has compiled for too many kinds of input it runs as it stands, which for attention writes down every pair of
 tokens. With `fullgraph` that is an error, as is a part of a function that cannot be compiled; torch's switch for the
-whole process would also end runs in which one of Megatron's small functions does better uncompiled.
+whole process would also end runs in which one of Megatron's small functions does better uncompiled. `fix_sizes` says
+which sizes are no numbers of tokens.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def compiled(function: Any, **constants: Any) -> Any:
 
 
 def fix_sizes(tensor: Tensor, *dims: int) -> Tensor:
-    """The tensor, of whose sizes in these dimensions a compiled function is made for each: sizes of the model, where
-    those of rows vary. Kernels then divide by constants, not by 64-bit numbers, and read 16 bytes at once."""
+    """The tensor, marked: its sizes in these dimensions are the model's, and a function is compiled for each of them.
+    Kernels then divide by constants, not by 64-bit numbers, and read 16 bytes at once."""
     for dim in dims:
         torch._dynamo.mark_static(tensor, dim)
     return tensor
