@@ -15,8 +15,10 @@ import time
 from pathlib import Path
 from random import Random
 
+from nemo_brorl.config.schema import BroRLConfig, DataConfig
 from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
 from nemo_brorl.tasks.environments.protocol import Action, Environment, EpisodeOutcome, EpisodeStep, Step, Task
+from nemo_brorl.tasks.names import allow, names_of
 
 TROUBLED = "bench.episodes:Troubled"
 MIB = 2**20
@@ -86,6 +88,7 @@ def main() -> int:
     parser.add_argument("--step-timeout", type=float, default=1.0)
     options = parser.parse_args()
     tasks = plans(options)
+    allow(names_of(BroRLConfig(data=DataConfig(environment=TROUBLED))))
     host = EpisodeHost(HostLimits(step_s=options.step_timeout))
     start = time.monotonic()
     last = play(host, tasks, options.turns)

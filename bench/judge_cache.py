@@ -13,7 +13,8 @@ import argparse
 from collections.abc import Iterator
 from random import Random
 
-from nemo_brorl.config.schema import ServicesConfig
+from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, ServicesConfig
+from nemo_brorl.tasks.names import allow, names_of
 from nemo_brorl.tasks.scoring.remote_scores import Asked, RemoteScores
 from nemo_brorl.training.warm_up.demonstrations import Habits, work_out
 from tests.support.scoring_service import completion, serving
@@ -41,11 +42,13 @@ def num_asked(sees: str, arguments: argparse.Namespace) -> int:
     """Requests for all groups, where the judge sees this part of a response."""
     random = Random(0)
     with serving(completion("Score: 1")) as judge:
+        config = BroRLConfig()
+        config.rewards.services.endpoints.append(EndpointConfig("judge", judge.url, "judge", sees=sees))
+        allow(names_of(config))
         scorer = RemoteScores(ServicesConfig())
         for question in questions(arguments.prompts, arguments.terms, random):
             prompt = ({"role": "user", "content": question},)
-            payload = {"url": judge.url, "model": "judge", "sees": sees}
-            asked = Asked("judge", payload, prompt)
+            asked = Asked("judge", {}, prompt)
             texts = responses(question, arguments.size, random)
             for start in range(0, len(texts), CHUNK):
                 scorer.judge(asked, texts[start : start + CHUNK])

@@ -28,8 +28,9 @@ import numpy as np
 import ray
 
 from bench import math_speed
-from nemo_brorl.config.schema import RewardsConfig
+from nemo_brorl.config.schema import BroRLConfig, DataConfig, RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
+from nemo_brorl.tasks.names import allow, names_of
 from nemo_brorl.tasks.scoring.pool import VerifierPool
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.payload import Deadlines
@@ -144,6 +145,7 @@ def measure_pool(folder: Path, workers: int, options: argparse.Namespace, is_dif
 
 def measure_hanging(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """1 % of the responses hang the verifier: how many samples and how much time that costs."""
+    allow(names_of(BroRLConfig(data=DataConfig(verifier=HANGING))))
     tokenizer = load_tokenizer(folder)
     pool = VerifierPool(RewardsConfig(num_workers=2, timeout_s=options.timeout), folder, ["math", HANGING])
     pool.wait_ready()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from nemo_brorl.tasks.names import VARIABLE
 from tests.support.forked_workers import use_forked_workers
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -48,3 +51,26 @@ def records_reach_caplog() -> None:
     logger.setLevel(logging.NOTSET)
     for handler in logging.getLogger().handlers:
         handler.setLevel(logging.NOTSET)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def names_of_a_module_end_with_it() -> Iterator[None]:
+    """Take back the names that fixtures of a module have let questions use."""
+    with _names_kept():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def names_of_a_test_end_with_it() -> Iterator[None]:
+    """Take back the names that a test has let questions use."""
+    with _names_kept():
+        yield
+
+
+@contextmanager
+def _names_kept() -> Iterator[None]:
+    before = os.environ.get(VARIABLE)
+    yield
+    os.environ.pop(VARIABLE, None)
+    if before is not None:
+        os.environ[VARIABLE] = before

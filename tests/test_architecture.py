@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.support.source_tree import (
     modules,
     name,
     package_files,
+    tree,
 )
 
 # Entries of nemo_brorl/, lower shelves first. A module imports from its own folder and from lower shelves.
@@ -50,6 +52,14 @@ TORCH_FREE = (
     "algorithm/reference_reset.py",
     "training/trainer.py",
 )
+# Modules that import code by its name. The settings give these names; `tasks/names.py` has those that data may choose.
+IMPORTS_BY_NAME = {
+    "nemo_brorl.tasks.environments.agent",
+    "nemo_brorl.tasks.environments.registry",
+    "nemo_brorl.tasks.scoring.fork_server",
+    "nemo_brorl.tasks.verifiers.registry",
+}
+REGISTRIES = ("nemo_brorl.tasks.environments.registry", "nemo_brorl.tasks.verifiers.registry")
 LAUNCHER_MAY_IMPORT = (
     "nemo_brorl.config.",
     "nemo_brorl.cluster.fit.",
@@ -161,3 +171,24 @@ def test_modules_are_importable_by_one_name_only() -> None:
     for path in modules().values():
         wrong += [f"{name(path)}:{line}" for line, imported in imports(path) if imported.split(".")[0] == "launcher"]
     assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_registries_go_from_a_name_to_a_verifier_or_an_environment() -> None:
+    """Their `find` refuses what no setting names, and nobody else calls it."""
+    wrong = []
+    for module, path in modules().items():
+        calls = {ast.unparse(node.func) for node in ast.walk(tree(path)) if isinstance(node, ast.Call)}
+        imported = {dotted for _, dotted in imports(path)}
+        is_imported = any(f"{registry}.find" in imported for registry in REGISTRIES)
+        if module not in REGISTRIES and (is_imported or "registry.find" in calls):
+            wrong.append(module)
+    assert wrong == []
+
+
+def test_few_modules_import_code_by_its_name() -> None:
+    users = set()
+    for module, path in modules().items():
+        imported = {dotted for _, dotted in imports(path)}
+        if "nemo_brorl.core.components.import_function" in imported:
+            users.add(module)
+    assert users == IMPORTS_BY_NAME

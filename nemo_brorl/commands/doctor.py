@@ -39,6 +39,7 @@ from nemo_brorl.config.load import CommandLine, load_config, parse_command_line
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import BroRLError, ConfigError
+from nemo_brorl.tasks.verifiers.registry import configure
 
 REFUSED = 2
 MAX_PORT = 65535
@@ -132,6 +133,7 @@ def examine(
     """Verdict of this node, or of the job that it is in. Raises ConfigError."""
     ports = read_ports(options.ports)
     config = load_config(*line)
+    configure(config)
     folder = Path(config.exp_manager.explicit_log_dir).absolute() / FOLDER
     reports = options.report
     if reports is None and options.job:

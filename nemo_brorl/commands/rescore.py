@@ -1,28 +1,33 @@
 """`brorl rescore RUN [--verifier NAME] [--option KEY=VALUE ...]` scores stored responses again: who changed, how often,
-examples."""
+examples.
+
+A run folder may be a stranger's. Its prompts may name verifiers of this package that run on this machine. Other
+verifiers, services and what a sandbox lets through stand on the command line: `rewards.verifiers=[{name: a.b:c}]`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
-from nemo_brorl.config.load import load_run_config
-from nemo_brorl.config.schema import BroRLConfig, OwnVerifierConfig
+from nemo_brorl.config.load import load_config, load_run_config
+from nemo_brorl.config.schema import BroRLConfig, OwnVerifierConfig, as_yaml
 from nemo_brorl.core.components import is_import_path
 from nemo_brorl.core.console import Console, setup_logging
-from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.ports import Verifier
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
-from nemo_brorl.tasks.verifiers.registry import check_payload, configure, find, names_in
-from nemo_brorl.training.store.reader import chosen_steps, responses_of, sampled_groups
+from nemo_brorl.tasks.verifiers.registry import check_params, check_payload, configure, names_in
+from nemo_brorl.training.store.reader import chosen_steps, responses_of, sampled_groups, sampled_prompts
 from nemo_brorl.types import SUCCESS_REWARD, Float32, Prompt, RolloutChunk, ScoredGroup
 
 Key = tuple[str, int]  # uid, first index of a chunk
@@ -45,7 +50,7 @@ class Rescored:
 
 def asked_again(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]) -> Prompt:
     """The prompt for another verifier (None: its own), with these options over those of its payload. Raises DataError
-    when the verifier cannot score it, ConfigError for an unknown name."""
+    when the verifier cannot score it, ConfigError for an unknown name or one that the command line does not give."""
     changed = replace(
         prompt,
         verifier=verifier or prompt.verifier,
@@ -56,7 +61,10 @@ def asked_again(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]
             f"prompt {prompt.uid} was answered by an environment, which cannot be asked again: write --verifier of "
             "one that reads the whole text"
         )
-    check_payload(changed.verifier, changed.payload)
+    try:
+        check_payload(changed.verifier, changed.payload)
+    except NotAllowedError as error:
+        raise NotAllowedError(f"prompt {prompt.uid}: {error}, or --verifier for another one") from error
     return changed
 
 
@@ -157,21 +165,29 @@ def main(argv: Sequence[str]) -> int:
         help="an option of the verifier, over those of the prompts; a parameter of a function of your own",
     )
     parser.add_argument("--examples", type=int, default=5, help="changed responses that are shown")
-    options = parser.parse_args(argv)
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings of verifiers, services and sandbox: rewards.…"
+    )
+    options = parser.parse_intermixed_args(argv)
     setup_logging()
-    given = parse_options(parser, options.option)
-    config = load_run_config(options.run)
-    payload: Mapping[str, Any] = given
+    payload: Mapping[str, Any] = parse_options(parser, options.option)
+    trusted = load_config(overrides=options.overrides)
+    trusted.data.verifier = options.verifier
     if options.verifier is not None and is_import_path(options.verifier):
-        config = with_params(config, options.verifier, given)
+        trusted.rewards.verifiers.append(OwnVerifierConfig(options.verifier, dict(payload)))
         payload = {}
+    configure(trusted)
+    check_params()
+    config = with_sandbox_of(trusted, load_run_config(options.run, options.overrides), options.overrides)
     steps = chosen_steps(options.run, options.steps)
     console = Console()
-    _, first = next(sampled_groups(options.run, steps))
-    changed = asked_again(first.prompt, options.verifier, payload)  # a mistake is found before anything starts
+    verifiers: set[str] = set()
+    for prompt in sampled_prompts(options.run, steps):  # a mistake is found before anything starts
+        changed = asked_again(prompt, options.verifier, payload)
+        verifiers.update(names_in(changed.verifier, changed.payload))
     from nemo_brorl.commands.wiring import verifier_alone  # Ray: only for what can be scored
 
-    with verifier_alone(config, names_in(changed.verifier, changed.payload)) as (pool, tokenizer):
+    with verifier_alone(config, sorted(verifiers)) as (pool, tokenizer):
         groups = [scored for _, scored in sampled_groups(options.run, steps)]
         rescored = rescore(groups, pool, options.verifier, payload)
         show(rescored, console)
@@ -190,14 +206,24 @@ def parse_options(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict
     return parsed
 
 
-def with_params(config: BroRLConfig, name: str, params: Mapping[str, Any]) -> BroRLConfig:
-    """The settings with a user's own verifier. Raises ConfigError when it cannot be imported or refuses its
-    parameters."""
-    own = OwnVerifierConfig(name, dict(params))
-    configure([own])
-    find(name)
-    rewards = replace(config.rewards, verifiers=[own])
-    return replace(config, rewards=rewards)
+def with_sandbox_of(trusted: BroRLConfig, recorded: BroRLConfig, overrides: Sequence[str]) -> BroRLConfig:
+    """Return the settings of a run with the sandbox of the command line.
+
+    Raises ConfigError where the run had another one and the command line does not say which is wanted.
+    """
+    written = {override.partition("=")[0] for override in overrides}
+    was, now = asdict(recorded.rewards.code), asdict(trusted.rewards.code)
+    differing = []
+    for name in was:
+        setting = f"rewards.code.{name}"
+        if was[name] != now[name] and setting not in written:
+            differing.append(f"{setting}={as_yaml(was[name])}")
+    if differing:
+        raise ConfigError(
+            f"the run was scored with {', '.join(differing)}. What programs may use is not taken from a run folder: "
+            f"write {' '.join(map(shlex.quote, differing))} behind the command if you trust it, or other values"
+        )
+    return replace(recorded, rewards=replace(recorded.rewards, code=trusted.rewards.code))
 
 
 def show(rescored: Sequence[Rescored], console: Console) -> None:

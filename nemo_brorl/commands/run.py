@@ -38,7 +38,11 @@ def run_command(
     line = parse_command_line(argv, command, (description or "").strip(), default_config)
     setup_logging()
     try:
-        return body(load_config(*line), line)
+        config = load_config(*line)
+        from nemo_brorl.tasks.verifiers.registry import configure  # only for settings that hold
+
+        configure(config)
+        return body(config, line)
     except BroRLError as error:
         sys.stderr.write(f"\nerror: {error}\n")
         return error.exit_code

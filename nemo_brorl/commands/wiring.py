@@ -25,6 +25,7 @@ from nemo_brorl.policy.megatron_policy import MegatronPolicy
 from nemo_brorl.ports import MetricSink
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.tasks.environments.turn_tokens import check_environment
+from nemo_brorl.tasks.names import endpoint
 from nemo_brorl.tasks.questions.file_source import FOLDER as INDEX_FOLDER
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream
@@ -34,7 +35,8 @@ from nemo_brorl.tasks.scoring.remote_scores import FOLDER as SERVICE_FOLDER
 from nemo_brorl.tasks.scoring.service_client import reach
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.payload import Payload
-from nemo_brorl.tasks.verifiers.registry import check_payload, configure, find, names_in, remote_parts
+from nemo_brorl.tasks.verifiers.registry import check_params, check_payload, configure, names_in
+from nemo_brorl.tasks.verifiers.services import is_remote
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
 from nemo_brorl.training.store.store import make_store
@@ -70,9 +72,12 @@ class Actors:
 
 
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
-    """Load tokenizer and prompts. Raises ModelError, DataError, ConfigError for a verifier of the user's own, or
-    ResourceError where programs are to be run and there is no sandbox."""
+    """Load tokenizer and prompts, which may use the names of these settings alone. Raises ModelError, DataError,
+    ConfigError for a verifier of the user's own, or ResourceError where programs are to be run and there is no
+    sandbox."""
     device.check(config)
+    configure(config)
+    check_params()
     tokenizer = load_tokenizer(model_folder)
     index_folder = Path(config.exp_manager.explicit_log_dir) / INDEX_FOLDER
     for _, section in config.data.sources():
@@ -81,18 +86,12 @@ def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
     prompts = PromptStream(source, tokenizer, config.data)
     held_out = held_out_prompts(config, tokenizer)
     verifiers: set[str] = set()
-    remote: dict[str, tuple[str, Payload]] = {}
     for name, payload in verifiers_of(config.rewards, held_out):
         verifiers.update(names_in(name, payload))
-        for part, own in remote_parts(name, payload):
-            remote[f"{part} {own.get('url')}"] = (part, own)
     if config.rewards.services.replay is None:
-        for name, payload in remote.values():
-            reach(name, payload)
+        for name in filter(is_remote, sorted(verifiers)):
+            reach(endpoint(name))
     prepare_sandbox(config, verifiers)
-    configure(config.rewards.verifiers)
-    for own_verifier in config.rewards.verifiers:
-        find(own_verifier.name)  # a mistake in its parameters is found here, not by a worker
     return Inputs(model_folder, tokenizer, prompts, held_out, sorted(verifiers))
 
 

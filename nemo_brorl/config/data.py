@@ -75,7 +75,9 @@ class ColumnsConfig:
     prompt: str | None = setting(None, "text, or a list of messages with role and content")
     answer: str | None = setting(None, 'text, a number, or a list of those; "": the verifier reads none')
     task: str | None = setting(None, "name that metrics are grouped by; rows without one take the domain's name")
-    verifier: str | None = setting(None, "verifier that scores the row; rows without one take data.verifier")
+    verifier: str | None = setting(
+        None, "name of the verifier that scores the row, of those that settings name; rows without one: the preset's"
+    )
     payload: dict[str, str] = setting({}, "what else the verifier reads: its name to a path; `path?` may be missing")
 
 
@@ -119,6 +121,14 @@ class SourceConfig:
                 )
         elif self.path is None:
             yield f"{where}.source={self.source} needs {where}.path: write the path of {FILE_WORDS[self.source]}"
+
+    def violations_at(self, where: str) -> Iterator[str]:
+        """Say what is wrong with a source that is set at `where`."""
+        if self.verifier is not None and self.columns.verifier is not None:
+            yield (
+                f"{where}.verifier={self.verifier} and {where}.columns.verifier={self.columns.verifier} both say who "
+                "scores a row: write one of them, and null for the other"
+            )
 
     def missing(self, where: str) -> Iterator[str]:
         """What is unnamed, and files that are not there."""
@@ -181,6 +191,7 @@ class DataConfig(SourceConfig):
         elif self.domains:
             yield f"data.domains is set and data.source={self.source}: write data.source=mixture, or data.domains=[]"
         for where, source in self.sources():
+            yield from source.violations_at(where)
             for name, times in repeated(task.name for task in source.tasks):
                 yield f"{where}.tasks names {name} {times} times: write it once with a larger weight"
             for task in source.tasks:

@@ -30,6 +30,7 @@ class BenchmarkConfig(SourceConfig):
 
     def violations_at(self, where: str) -> Iterator[str]:
         """What is wrong with a benchmark that is set at `where`."""
+        yield from super().violations_at(where)
         if self.held_out_path is not None:
             yield (
                 f"{where}.held_out_path={self.held_out_path} is for training: name the file of the benchmark in "

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from omegaconf import MISSING
 
 from nemo_brorl.config import FUNCTION, section, setting
+from nemo_brorl.config.data import repeated
 from nemo_brorl.core.components import is_import_path
 
 SHARE_OF_TESTS = 0.8  # share of a response's deadline for its tests: what remains is for the rest of the verifier
+SCORE_LINE = r"(?i)score\s*[:=]\s*\**\s*(-?\d+(?:\.\d+)?)"  # in a judge's reply
 
 
 @dataclass
@@ -73,10 +77,73 @@ class OwnVerifierConfig:
 
 
 @dataclass
-class ServicesConfig:
-    """Verifiers behind a network, `http(s)://…` and `judge` (docs/verifiers.md). Numbers of requests are of each of
-    `num_workers`."""
+class EndpointConfig:
+    """A scoring service, or a language model that judges, with how its replies are read (docs/verifiers.md)."""
 
+    name: str = setting(MISSING, "name that data.verifier and others call it by")
+    url: str = setting(MISSING, "address of a service, or base of a judge's OpenAI-compatible API: https://HOST/v1")
+    model: str | None = setting(None, "language model that judges; null: a scoring service")
+    api_key_variable: str | None = setting(None, "environment variable with the key, sent to this address alone")
+    sees: str = setting(
+        "shown",
+        "what is sent of a response; shown: what stands behind the thinking, answer: what the tags or the box hold",
+        choices=("shown", "response", "answer"),
+    )
+    range: list[float] = setting([0.0, 1.0], "lowest and highest score; mapped to 0 and 1")
+    threshold: float | None = setting(None, "score from which on it is 1, else 0; null: as it is", above=0, at_most=1)
+    template: str | None = setting(
+        None, "request to a judge, with {prompt}, {response} and fields of the payload; null: right or wrong"
+    )
+    score_pattern: str = setting(SCORE_LINE, "regular expression with one group, the score; the last match counts")
+    score_key: str | None = setting(None, "field of the last JSON object in a judge's reply, in place of score_pattern")
+    temperature: float = setting(0.0, "temperature of a judge", at_least=0)
+    max_tokens: int = setting(256, "tokens of a judge's reply", at_least=1)
+    request: dict[str, Any] = setting({}, "further fields of a judge's request, for example {top_p: 0.9}")
+
+    @property
+    def is_judge(self) -> bool:
+        """Whether a language model is asked, and no scoring service."""
+        return self.model is not None
+
+    def violations_at(self, where: str) -> Iterator[str]:
+        """Say what is wrong with an endpoint that is set at `where`."""
+        if not self.name or is_address(self.name) or is_import_path(self.name):
+            yield f"{where}.name={self.name!r}: write a plain name, for example judge"
+        wrong = wrong_address(self.url)
+        if wrong is not None:
+            yield f"{where}.url: {wrong}"
+        if len(self.range) != 2 or self.range[0] >= self.range[1]:
+            yield f"{where}.range={self.range}: write the lowest and the highest score, as [0,10]"
+        try:
+            if re.compile(self.score_pattern).groups != 1:
+                yield f"{where}.score_pattern={self.score_pattern}: write a regular expression with one group"
+        except re.error as error:
+            yield f"{where}.score_pattern={self.score_pattern} is no regular expression ({error})"
+
+
+def is_address(name: str) -> bool:
+    """Return whether a verifier's name is the address of a service."""
+    return name.startswith(("http://", "https://"))
+
+
+def wrong_address(url: str) -> str | None:
+    """Say what is wrong with an address; None: nothing."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return f"{url!r} is no address; write http://HOST:PORT/PATH or https://…"
+    if parts.username or parts.password:
+        return (
+            f"the address of {parts.hostname} holds a name or a password; write them into a variable of the "
+            "environment and api_key_variable: NAME"
+        )
+    return None
+
+
+@dataclass
+class ServicesConfig:
+    """Verifiers behind a network (docs/verifiers.md). Numbers of requests are of each of `num_workers`."""
+
+    endpoints: list[EndpointConfig] = setting([], "services and judges by name; data and stored runs name no others")
     concurrency: int = setting(16, "requests at a time", at_least=1, may_change=True)
     requests_per_s: float | None = setting(None, "requests begun per second; null: no limit", above=0, may_change=True)
     batch_size: int = setting(64, "responses of a request; a judge gets one", at_least=1, may_change=True)
@@ -95,6 +162,13 @@ class ServicesConfig:
     cache_size: int = setting(2**18, "answers that a worker remembers (about 200 bytes each)", at_least=1)
     record: bool = setting(True, "keep answers in the run folder: a run that is started again asks no question twice")
     replay: str | None = setting(None, "run folder whose recorded answers are used; nothing is asked then")
+
+    def violations(self) -> Iterator[str]:
+        names = [endpoint.name for endpoint in self.endpoints]
+        for name, times in repeated(names):
+            yield f"rewards.services.endpoints names {name} {times} times: give each endpoint a name of its own"
+        for index, endpoint in enumerate(self.endpoints):
+            yield from endpoint.violations_at(f"rewards.services.endpoints.{index}")
 
 
 @dataclass
@@ -177,7 +251,12 @@ class RewardsConfig:
         "reward of an environment's trajectory: sum of its turns', or last: the last turn's",
         choices=("sum", "last"),
     )
-    verifiers: list[OwnVerifierConfig] = setting([], "verifiers of your own that take parameters (docs/extending.md)")
+    verifiers: list[OwnVerifierConfig] = setting(
+        [], "verifiers of your own that rows may name, or that take parameters (docs/extending.md)"
+    )
+    environment_variables: list[str] = setting(
+        [], "environment variables that verifiers, environments and agents of your own see (docs/verifiers.md)"
+    )
     environments: EnvironmentsConfig = section(EnvironmentsConfig)
     watch: RewardWatchConfig = section(RewardWatchConfig)
     shaping: ShapingConfig = section(ShapingConfig)
@@ -187,6 +266,7 @@ class RewardsConfig:
     stages: list[RewardStageConfig] = setting([], "changes of verifiers' options as training goes on, in order")
 
     def violations(self) -> Iterator[str]:
+        yield from self.services.violations()
         for index, verifier in enumerate(self.verifiers):
             if not is_import_path(verifier.name):
                 yield (

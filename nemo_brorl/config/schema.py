@@ -31,6 +31,7 @@ from nemo_brorl.config.evaluation import BenchmarkConfig, EvaluationConfig
 from nemo_brorl.config.rewards import (
     CodeConfig,
     CosineLengthConfig,
+    EndpointConfig,
     EnvironmentsConfig,
     OwnVerifierConfig,
     RewardsConfig,

@@ -20,6 +20,10 @@ class ConfigError(BroRLError, ValueError):
     """A setting is wrong or two settings do not fit; the message says what to write instead."""
 
 
+class NotAllowedError(ConfigError):
+    """Data, a stored run or a checkpoint names code or an address that no setting names."""
+
+
 class ModelError(BroRLError, ValueError):
     """A model folder is missing, incomplete, or its tokenizer does not fit."""
 

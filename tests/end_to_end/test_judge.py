@@ -7,18 +7,19 @@ decoding it forgets the ten of 7 + 8 and says -1 of the first response, 0 of the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from nemo_brorl.config.schema import RewardsConfig, ServicesConfig
+from nemo_brorl.config.schema import EndpointConfig, RewardsConfig, ServicesConfig
 from nemo_brorl.core.errors import ServiceError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.scoring.service_client import reach
 from nemo_brorl.tasks.scoring.turns import ResponseScores
 from nemo_brorl.tasks.scoring.worker import VerifierWorker
 from nemo_brorl.types import ChunkArrays
+from tests.support.names import allow_also
 from tests.support.source_tree import ROOT
 from tests.support.vllm_server import VllmServer, serving_model
 
@@ -39,41 +40,45 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifierWorker]:
+def endpoint(server: VllmServer) -> EndpointConfig:
+    """The judge, as settings give it."""
+    return EndpointConfig(
+        name="judge",
+        url=server.url,
+        model="judge",
+        template="State the final answer to the following arithmetic problem: {response} =",
+        score_pattern=r"<answer>(-?\d+)</answer>",
+        range=[-2, 2],
+        max_tokens=80,
+    )
+
+
+@pytest.fixture
+def worker(endpoint: EndpointConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[VerifierWorker]:
     """What a run's actor for verifiers is made of. A failure ends the run after two attempts."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    other = replace(endpoint, name="other", model="other")
+    allow_also(endpoints=[endpoint, other])
     settings = ServicesConfig(max_attempts=2, backoff_s=0.001)
-    made = VerifierWorker(str(MODEL), 5.0, ("judge",), 0, RewardsConfig(services=settings))
+    made = VerifierWorker(str(MODEL), 5.0, ("judge", "other"), 0, RewardsConfig(services=settings))
     yield made
     made.close()
 
 
-def payload_of(server: VllmServer, **changes: Any) -> dict[str, Any]:
-    return {
-        "url": server.url,
-        "model": "judge",
-        "template": "State the final answer to the following arithmetic problem: {response} =",
-        "score_pattern": r"<answer>(-?\d+)</answer>",
-        "range": [-2, 2],
-        "max_tokens": 80,
-        **changes,
-    }
-
-
-def judged(worker: VerifierWorker, payload: dict[str, Any], texts: Sequence[str]) -> ResponseScores:
+def judged(worker: VerifierWorker, texts: Sequence[str], judge: str = "judge") -> ResponseScores:
     tokenizer = load_tokenizer(MODEL)
     ids = [tokenizer.encode(text) for text in texts]
     offsets = np.cumsum([0, *map(len, ids)])
     data = ChunkArrays(np.concatenate(ids).astype(np.int32), np.zeros(offsets[-1], np.float32), offsets)
-    return worker.score("judge", payload, data, PROMPT)
+    return worker.score(judge, {}, data, PROMPT)
 
 
 def test_the_engine_is_asked_once_for_each_answer_of_a_large_group_and_its_words_are_the_score(
     server: VllmServer, worker: VerifierWorker
 ) -> None:
     before = {name: server.counted(name) for name in (REQUESTS, READ, WRITTEN)}
-    scores = judged(worker, payload_of(server), [CARRIES, EASY] * 128)
-    again = judged(worker, payload_of(server), [EASY, CARRIES] * 128)
+    scores = judged(worker, [CARRIES, EASY] * 128)
+    again = judged(worker, [EASY, CARRIES] * 128)
     assert scores.rewards.tolist() == [0.25, 0.5] * 128  # -1 and 0 between -2 and 2
     assert again.rewards.tolist() == [0.5, 0.25] * 128
     assert scores.reasons is not None
@@ -92,7 +97,7 @@ def test_an_engine_that_writes_no_score_is_asked_again_then_named_and_has_cost_i
 ) -> None:
     before = {name: server.counted(name) for name in (REQUESTS, READ)}
     worker.rewards.services.on_failure = "fail"
-    scores = judged(worker, payload_of(server), [SILENT] * 4)
+    scores = judged(worker, [SILENT] * 4)
     assert scores.rewards.tolist() == [0, 0, 0, 0]
     assert scores.num_failed == 4
     assert scores.reasons is not None
@@ -102,22 +107,20 @@ def test_an_engine_that_writes_no_score_is_asked_again_then_named_and_has_cost_i
     assert scores.usage["prompt_tokens"] == server.counted(READ) - before[READ] > 0
 
 
-def test_a_model_that_the_engine_does_not_hold_is_refused_at_once_in_its_own_words(
-    server: VllmServer, worker: VerifierWorker
-) -> None:
+def test_a_model_that_the_engine_does_not_hold_is_refused_at_once_in_its_own_words(worker: VerifierWorker) -> None:
     with pytest.raises(ServiceError, match=r"status 404: .*The model `other` does not exist"):
-        judged(worker, payload_of(server, model="other"), [EASY])
+        judged(worker, [EASY], "other")
 
 
 def test_an_engine_that_goes_away_in_mid_run_ends_it_with_the_reason(
-    server: VllmServer, worker: VerifierWorker
+    server: VllmServer, worker: VerifierWorker, endpoint: EndpointConfig
 ) -> None:
-    reach("judge", payload_of(server))
-    assert judged(worker, payload_of(server), [EASY]).rewards.tolist() == [0.5]
+    reach(endpoint)
+    assert judged(worker, [EASY]).rewards.tolist() == [0.5]
     server.kill()
     with pytest.raises(ServiceError) as failure:
-        judged(worker, payload_of(server), [EASY, CARRIES])
+        judged(worker, [EASY, CARRIES])
     said = str(failure.value)
     assert f"no reward is made up for it: {server.url}/chat/completions: ConnectError" in said
     assert "The same command goes on from where this step began" in said
-    assert judged(worker, payload_of(server), [EASY]).rewards.tolist() == [0.5], "what it said before is known"
+    assert judged(worker, [EASY]).rewards.tolist() == [0.5], "what it said before is known"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import ray
 
-from nemo_brorl.config.schema import RewardsConfig, TaskConfig
+from nemo_brorl.config.schema import EndpointConfig, RewardsConfig, TaskConfig
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer
@@ -20,6 +20,7 @@ from nemo_brorl.tasks.scoring.pool import VerifierPool
 from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
 from tests.support.bad_verifiers import MISBEHAVE
+from tests.support.names import allow_also
 from tests.support.scoring_service import scores_by, serving
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=16)
@@ -34,6 +35,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pool(cluster: None, model_folder: Path) -> Iterator[VerifierPool]:
+    allow_also(verifiers=[MISBEHAVE])
     made = VerifierPool(RewardsConfig(num_workers=2, timeout_s=1.0), model_folder, [MISBEHAVE])
     made.wait_ready()
     yield made
@@ -81,8 +83,9 @@ def test_chunks_of_a_prompt_ask_a_service_once_and_what_it_cost_comes_back(
     cluster: None, model_folder: Path, tmp_path: Path
 ) -> None:
     with serving(scores_by(lambda text: float("fine" in text))) as service:
-        prompt = Prompt("train/0", "toy", service.url, (1,), {}, messages=({"role": "user", "content": "well?"},))
-        pool = VerifierPool(RewardsConfig(num_workers=2), model_folder, [service.url], record_folder=tmp_path)
+        allow_also(endpoints=[EndpointConfig("ours", service.url)])
+        prompt = Prompt("train/0", "toy", "ours", (1,), {}, messages=({"role": "user", "content": "well?"},))
+        pool = VerifierPool(RewardsConfig(num_workers=2), model_folder, ["ours"], record_folder=tmp_path)
         pool.wait_ready()
         rows = [["fine", "answer"], ["answer", "fine", "fine"]]
         chunks = [make_chunk(model_folder, prompt, row, index) for index, row in enumerate(rows)]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_brorl.config.data import PRESETS
-from nemo_brorl.config.schema import DataConfig, SftConfig
+from nemo_brorl.config.schema import ColumnsConfig, DataConfig, EndpointConfig, SftConfig
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.questions.sources import make_source
@@ -25,6 +25,7 @@ from nemo_brorl.training.supervised.chat_files import read_examples
 from nemo_brorl.training.supervised.examples import Conversations
 from tests.fuzz.hostile import Damage, Swap, damages, swaps, values
 from tests.fuzz.profile import fuzz, no_hang
+from tests.support.names import allow_also
 from tests.support.run_folders import put_tokenizer
 
 CODE_TESTS = {"inputs": ["1\n"], "outputs": ["2\n"]}
@@ -61,23 +62,23 @@ PAYLOADS: tuple[tuple[str, dict[str, Any]], ...] = (
         "reasoning_gym",
         {"dataset": "gcd", "config": {"max_value": 9}, "question": "q", "answer": "3", "metadata": {"a": 1}},
     ),
-    (
-        "judge",
-        {
-            "url": "http://127.0.0.1:9/v1",
-            "model": "m",
-            "template": "{prompt} {response}",
-            "score_pattern": "(a)",
-            "min": 0,
-            "max": 1,
-        },
-    ),
-    ("http://127.0.0.1:9/score", {"answer": "3"}),
+    ("judge", {"rubric": "r", "answer": "3", "url": "http://127.0.0.1:8/v1", "model": "n", "api_key_variable": "KEY"}),
+    ("ours", {"answer": "3"}),
     (
         "composite",
         {"mode": "sum", "parts": [{"verifier": "exact_match", "weight": 0.5}, {"verifier": "math"}], "answer": "1"},
     ),
 )
+ENDPOINTS = (
+    EndpointConfig("judge", "http://127.0.0.1:9/v1", "m", template="{prompt} {response} {rubric}"),
+    EndpointConfig("ours", "http://127.0.0.1:9/score"),
+)
+ALLOWED = {*VERIFIERS, "judge", "ours"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _endpoints() -> None:
+    allow_also(endpoints=ENDPOINTS)
 
 
 def as_file(folder: Path, rows: list[dict[str, Any]], kind: str) -> Path:
@@ -99,13 +100,14 @@ def as_file(folder: Path, rows: list[dict[str, Any]], kind: str) -> Path:
 
 
 def read_all(path: Path, preset: str, max_bad_rows: int) -> None:
-    """Nothing but DataError and ConfigError may come of it."""
-    config = DataConfig(source="jsonl", path=str(path), preset=preset, max_bad_rows=max_bad_rows)
+    """Nothing but DataError and ConfigError may come of it, and no verifier that the settings do not give."""
+    columns = ColumnsConfig(verifier="verifier" if preset == "plain" else None)
+    config = DataConfig(source="jsonl", path=str(path), preset=preset, columns=columns, max_bad_rows=max_bad_rows)
     for split in ("train", "held_out"):
         with no_hang("reading rows"), contextlib.suppress(DataError, ConfigError):
             source = make_source(config, split, seed=0)
             for index in range(4):
-                source.question(index)
+                assert source.question(index).verifier in ALLOWED
 
 
 @fuzz(0.1)
@@ -146,7 +148,7 @@ def test_any_payload_passes_its_check_or_is_refused(case: tuple[str, Payload], c
 
 @fuzz(0.04)
 @given(
-    st.sampled_from(sorted(VERIFIERS)), st.dictionaries(st.sampled_from(["answer", "parts", "tests", "kwargs"]), values)
+    st.sampled_from(sorted(ALLOWED)), st.dictionaries(st.sampled_from(["answer", "parts", "tests", "kwargs"]), values)
 )
 def test_a_payload_of_anything(name: str, payload: Payload) -> None:
     with no_hang("a check"):

@@ -11,6 +11,7 @@ from typing import Any
 
 MISBEHAVE = "tests.support.bad_verifiers:misbehave"
 SLOW = "tests.support.bad_verifiers:take"
+HALF = "tests.support.bad_verifiers:half"
 
 
 def misbehave(payload: Mapping[str, Any], response: str) -> float:

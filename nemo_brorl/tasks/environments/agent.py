@@ -37,6 +37,7 @@ from nemo_brorl.tasks.environments.protocol import (
     Traits,
 )
 from nemo_brorl.tasks.environments.registry import check_tools
+from nemo_brorl.tasks.names import child_environment
 from nemo_brorl.tasks.verifiers import registry
 
 FIRST_REQUEST_S = 60.0
@@ -165,7 +166,7 @@ class Agent(Environment):
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            env={**os.environ, **own},
+            env=child_environment(**own),
             start_new_session=True,
         )
         try:

@@ -45,9 +45,7 @@ class Judged(Environment):
         if registry.is_remote(verifier, payload):
             raise ConfigError(f"{cls.__name__} does not ask services: choose a data.verifier other than {verifier!r}")
         for template in registry.templates(verifier, payload):
-            scorer = registry.find(template.verifier)
-            scorer.load()
-            scorer.prepare(template.settings)
+            registry.prepare(template)
         is_open = cls.is_open or registry.is_open(verifier, payload)
         isolation = SAME_TASK if registry.is_foreign(verifier, payload) else ANY
         return Traits(is_open, False, isolation)

@@ -1,4 +1,7 @@
-"""Environments by name or import path, their settings and tools checked."""
+"""Environments by name or import path, their settings and tools checked.
+
+Only those that the settings of the run describe are made, with the settings that stand there (`tasks/names.py`).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import Any, get_type_hints
 from nemo_brorl.core.components import import_function, is_import_path, typed_params
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.tasks.environments.protocol import ISOLATIONS, Environment, Task, Traits
+from nemo_brorl.tasks.names import check_environment, check_environment_name
 
 PLACE = "nemo_brorl.tasks.environments"
 ENVIRONMENTS = {
@@ -26,7 +30,9 @@ ENVIRONMENTS = {
 
 
 def find(name: str) -> type[Environment]:
-    """The class of an environment. Raises ConfigError when there is none."""
+    """Return the class of an environment. Raises ConfigError when there is none, NotAllowedError where no setting names
+    it."""
+    check_environment_name(name)
     path = ENVIRONMENTS.get(name, name)
     if not is_import_path(path):
         known = ", ".join(ENVIRONMENTS)
@@ -38,7 +44,11 @@ def find(name: str) -> type[Environment]:
 
 
 def make(name: str, settings: Mapping[str, Any]) -> Environment:
-    """An environment with its settings. Raises ConfigError for a name, a setting or a tool that is none."""
+    """Return an environment with its settings.
+
+    Raises ConfigError for a name, a setting or a tool that is none, NotAllowedError for what the settings do not give.
+    """
+    check_environment(name, settings)
     written = json.dumps(dict(settings), default=str, sort_keys=True)
     kind, typed = _checked(name, written)
     return kind(**copy.deepcopy(typed))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nemo_brorl.config.schema import SourceConfig
-from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.core.errors import BroRLError, DataError, NotAllowedError
 from nemo_brorl.tasks.questions.questions import BadRow, Question
 from nemo_brorl.tasks.verifiers.answer import boxed_answers
 from nemo_brorl.tasks.verifiers.registry import check_payload
@@ -135,7 +135,6 @@ PRESETS: dict[str, tuple[RowFormat, ...]] = {
             "exact_match",
             {"metadata": "metadata?"},
             task_path="task",
-            verifier_path="verifier",
         ),
     ),
     # agentica-org/DeepScaleR-Preview-Dataset: problem, answer, solution
@@ -201,7 +200,10 @@ def question_of(
     task: str,
     options: Mapping[str, Any],
 ) -> Question | BadRow:
-    """The question in a row; `task` for rows that name none, `options` go into every payload."""
+    """Read the question in a row; `task` for rows that name none, `options` go into every payload.
+
+    A verifier that no setting names is a bad row that no number of them excuses.
+    """
     layout = _layout_of(row, formats)
     if isinstance(layout, BadRow):
         return layout
@@ -221,6 +223,8 @@ def question_of(
             payload=payload,
             messages=() if len(messages) == 1 else messages,
         )
+    except NotAllowedError as error:
+        return BadRow(str(error), is_refused=True)
     except (BroRLError, TypeError) as error:  # TypeError: a value that JSON has no form for
         return BadRow(str(error))
 

@@ -221,6 +221,8 @@ def _looked_through(
             numbers.append(number)
             hashes.append(hash_of(question.text))
             continue
+        if question.is_refused:
+            raise DataError(f"{tables.where(number)}: {question.reason}")
         bad.append((number, question.reason))
         if len(bad) >= enough:
             break

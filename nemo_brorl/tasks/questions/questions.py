@@ -48,6 +48,7 @@ class BadRow:
     """A row of a file that cannot be used."""
 
     reason: str
+    is_refused: bool = False  # it names code or an address that no setting names: the run does not start
 
 
 Row = dict[str, Any] | BadRow

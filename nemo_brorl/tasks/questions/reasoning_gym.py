@@ -140,15 +140,15 @@ class ReasoningGymSource:
         level: int | None,
     ) -> Question:
         """The verifier gets the entry and the task's settings: some tasks score by them."""
-        payload = {**self.options, "dataset": name, "config": config}
+        asked = {"dataset": name, "config": config}
         for key in ("question", "answer", "metadata"):
-            payload[key] = entry[key]
-        as_json = json.dumps(payload, default=str)
+            asked[key] = entry[key]
+        as_json = json.dumps(asked, default=str)
         return Question(
             task=name,
             verifier=self.verifier,
             text=entry["question"],
-            payload=json.loads(as_json),
+            payload={**self.options, **json.loads(as_json)},
             level=level,
         )
 

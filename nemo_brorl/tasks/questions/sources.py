@@ -33,6 +33,7 @@ from nemo_brorl.tasks.environments.protocol import (
     value_of,
 )
 from nemo_brorl.tasks.environments.registry import make
+from nemo_brorl.tasks.names import allowed
 from nemo_brorl.tasks.questions.columns import RowFormat, is_wanted, question_of, row_formats
 from nemo_brorl.tasks.questions.file_source import MIN_BYTES, FileSource, QuestionFile, index_path, open_questions
 from nemo_brorl.tasks.questions.file_tables import find_files
@@ -336,7 +337,8 @@ def _opened(section: DomainConfig, path: str, index_folder: Path | None) -> Ques
             stat = file.stat()
             stamp = (str(file), stat.st_size, stat.st_mtime_ns)
             stamps.append(stamp)
-        settings = json.dumps(_settings(section), default=dataclasses.asdict, sort_keys=True)
+        decides = [_settings(section), dataclasses.asdict(allowed())]
+        settings = json.dumps(decides, default=dataclasses.asdict, sort_keys=True)
         opening = _Opening(
             path=path,
             task=section.name or section.source,
@@ -356,7 +358,7 @@ class _Opening:
 
     path: str
     task: str
-    settings: str
+    settings: str  # with the names that rows may use
     stamps: tuple[tuple[str, int, int], ...]  # name, size and time of every file
     section: DomainConfig = field(compare=False)  # its settings are in `settings`
     index_folder: Path | None = field(compare=False)

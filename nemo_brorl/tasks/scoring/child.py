@@ -28,7 +28,7 @@ from typing import NamedTuple
 from nemo_brorl.tasks.sandbox import linux, program_process, seccomp
 from nemo_brorl.tasks.sandbox.confine import readable_paths
 from nemo_brorl.tasks.verifiers.payload import Score, score_and_reason
-from nemo_brorl.tasks.verifiers.registry import find
+from nemo_brorl.tasks.verifiers.registry import score_of
 
 PACKAGE = Path(__file__).parents[2]
 LIBRARY_FOLDERS = ("site-packages", "dist-packages")
@@ -147,7 +147,7 @@ def serve(connection: Connection) -> None:
             verifier, payload, texts = connection.recv()
         except EOFError:
             return
-        score = find(verifier).score
+        score = score_of(verifier)
         for text in texts:
             reply = _safe_score(score, payload, text)
             connection.send_bytes(json.dumps(reply).encode())

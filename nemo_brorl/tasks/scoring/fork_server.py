@@ -31,11 +31,12 @@ from typing import Any
 
 from nemo_brorl.core.components import import_function
 from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
+from nemo_brorl.tasks.names import child_environment
 from nemo_brorl.tasks.sandbox import linux
 from nemo_brorl.tasks.sandbox.cleanup import own_children
 from nemo_brorl.tasks.scoring import child
 from nemo_brorl.tasks.scoring.child import VERIFIER_ERRORS, die_with_parent, live
-from nemo_brorl.tasks.verifiers.registry import Template, find
+from nemo_brorl.tasks.verifiers.registry import Template, prepare
 
 READY = "ready"
 SCORE = "nemo_brorl.tasks.scoring.child:serve"  # what a child does unless it is asked for something else
@@ -48,6 +49,8 @@ class ForkServer:
     the thread that started it."""
 
     def __init__(self) -> None:
+        # A process with threads cannot be forked.
+        self._environment = child_environment(**ONE_THREAD)
         self.loaded: set[Template] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Connection | None = None
@@ -119,9 +122,12 @@ class ForkServer:
         self._control, theirs = Pipe()
         command = [sys.executable, "-m", "nemo_brorl.tasks.scoring.fork_server", str(theirs.fileno())]
         import_path = os.pathsep.join(filter(None, sys.path))
-        environment = {**os.environ, "PYTHONPATH": import_path, **ONE_THREAD}  # a process with threads cannot be forked
         self._process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment
+            command,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**self._environment, "PYTHONPATH": import_path},
         )
         theirs.close()
         try:
@@ -177,9 +183,7 @@ def main(arguments: list[str]) -> None:
 
 def _load(template: Template) -> str | None:
     try:
-        scorer = find(template.verifier)
-        scorer.load()
-        scorer.prepare(template.settings)
+        prepare(template)
     except BroRLError as error:
         return str(error)
     except VERIFIER_ERRORS as error:

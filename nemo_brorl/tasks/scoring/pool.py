@@ -16,6 +16,7 @@ from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.tasks.names import allowed
 from nemo_brorl.tasks.scoring.turns import ResponseScores
 from nemo_brorl.tasks.verifiers.registry import check_name, is_remote
 from nemo_brorl.types import RolloutChunk, ScoredChunk
@@ -95,8 +96,8 @@ class VerifierPool:
     The constructor starts the workers and returns at once; `wait_ready` waits for them. Then `submit` and `poll` in any
     order, or `score`, which does both. `verifiers` are loaded before `wait_ready` returns, others when a prompt first
     asks for them. `with_answers`: chunks come back with their answers. `record_folder`: where answers of services are
-    kept. Raises ConfigError for a name that cannot be
-    one, ModelError when the tokenizer is unusable.
+    kept. Prompts may use the names that this process may (`tasks/names.py`). Raises ConfigError for another one,
+    ModelError when the tokenizer is unusable.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class VerifierPool:
             config,
             with_answers,
             record_folder,
+            allowed(),
         )
         self.workers: list[Any] = []
         for index in range(config.num_workers):

@@ -16,13 +16,15 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nemo_brorl.config.schema import ServicesConfig
+from nemo_brorl.config.schema import EndpointConfig, ServicesConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError, ServiceError
+from nemo_brorl.tasks.names import endpoint
 from nemo_brorl.tasks.scoring.process_pool import Verdicts
 from nemo_brorl.tasks.scoring.service_client import ServiceClient
 from nemo_brorl.tasks.verifiers import services
@@ -157,8 +159,9 @@ class Asked(NamedTuple):
     prompt: Messages
 
     @property
-    def is_judge(self) -> bool:
-        return self.verifier == services.JUDGE
+    def endpoint(self) -> EndpointConfig:
+        """Whom the settings name by this verifier. Raises NotAllowedError."""
+        return endpoint(self.verifier)
 
 
 class Question(NamedTuple):
@@ -245,7 +248,7 @@ class RemoteScores:
                 self._open[key] = future
                 waiting[key] = future
                 new.append(question)
-        size = 1 if asked.is_judge else self.settings.batch_size
+        size = 1 if asked.endpoint.is_judge else self.settings.batch_size
         tasks = []
         for start in range(0, len(new), size):
             batch = new[start : start + size]
@@ -288,25 +291,26 @@ class RemoteScores:
         self.counts["asked"] += len(questions)
         payload = asked.payload
         texts = [question.text for question in questions]
-        headers = services.headers(payload)
-        if asked.is_judge:
+        whom = asked.endpoint
+        headers = services.headers(whom)
+        if whom.is_judge:
             [text] = texts
-            url = services.judge_url(payload, "chat/completions")
-            body = services.judge_request(payload, asked.prompt, text)
-            read = partial(self._read_judge, payload)
+            url = services.judge_url(whom, "chat/completions")
+            body = services.judge_request(whom, payload, asked.prompt, text)
+            read = partial(self._read_judge, whom)
         else:
             num = len(texts)
-            url = asked.verifier
+            url = whom.url
             body = services.service_request(payload, asked.prompt, texts)
-            read = partial(services.read_service_reply, payload, num)
+            read = partial(services.read_service_reply, whom, num)
         return await self._client.post(url, body, headers, read)
 
-    def _read_judge(self, payload: Payload, reply: Any) -> services.Reply:
+    def _read_judge(self, whom: EndpointConfig, reply: Any) -> services.Reply:
         """What a judge says. Its tokens are counted whether there is a score in it or not."""
         tokens = services.tokens_of(reply)
         self.counts["prompt_tokens"] += tokens.read
         self.counts["completion_tokens"] += tokens.written
-        return services.read_judge_reply(payload, reply)
+        return services.read_judge_reply(whom, reply)
 
     def _answer(self, question: Question, verdict: Verdict) -> None:
         """Tell those who wait for it."""
@@ -329,12 +333,13 @@ class RemoteScores:
 
 def _questions(asked: Asked, texts: Sequence[str]) -> list[Question | None]:
     """One for each text; None where there is nothing to ask about."""
-    told = [asked.verifier, asked.payload, list(asked.prompt)]
+    whom = asked.endpoint
+    told = [asdict(whom), asked.payload, list(asked.prompt)]
     beginning = json.dumps(told, sort_keys=True, default=str)
     of_prompt = hashlib.blake2b(beginning.encode(), digest_size=16)
     questions: list[Question | None] = []
     for text in texts:
-        seen = services.seen(asked.payload, text)
+        seen = services.seen(whom, text)
         if seen is None:
             questions.append(None)
             continue

@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 
 import httpx
 
-from nemo_brorl.config.schema import ServicesConfig
+from nemo_brorl.config.schema import EndpointConfig, ServicesConfig
 from nemo_brorl.core.errors import ConfigError, ServiceError
 from nemo_brorl.tasks.scoring.process_pool import LATE
 from nemo_brorl.tasks.verifiers import services
-from nemo_brorl.tasks.verifiers.payload import Payload
 from nemo_brorl.tasks.verifiers.services import ReplyError, shown_url
 
 MAX_REPLY = 16 * 2**20  # bytes
@@ -134,27 +133,27 @@ class ServiceClient:
         await asyncio.sleep(start - now)
 
 
-def reach(verifier: str, payload: Payload) -> None:
+def reach(endpoint: EndpointConfig) -> None:
     """Ask a service for nothing, before anything expensive starts. Raises ConfigError when it is not there or refuses
     the key."""
-    headers = services.headers(payload)
+    headers = services.headers(endpoint)
     try:
-        if verifier == services.JUDGE:
-            url = services.judge_url(payload, "models")
+        if endpoint.is_judge:
+            url = services.judge_url(endpoint, "models")
             answer = httpx.get(url, headers=headers, timeout=REACH_S)
         else:
-            url = verifier
-            body = services.service_request(payload, (), ())
+            url = endpoint.url
+            body = services.service_request({}, (), ())
             answer = httpx.post(url, json=body, headers=headers, timeout=REACH_S)
     except httpx.HTTPError as error:
         raise ConfigError(
-            f"verifier {verifier}: {shown_url(url)} cannot be reached ({type(error).__name__}: {error}); start the "
-            "service, or write its address"
+            f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} cannot be reached ({type(error).__name__}: "
+            f"{error}); start the service, or write its address"
         ) from error
     if answer.status_code in (401, 403):
         raise ConfigError(
-            f"verifier {verifier}: {shown_url(url)} refuses with status {answer.status_code}; write the name of the "
-            "variable that holds its key: verifier_options: {api_key_variable: NAME}"
+            f"endpoint {shown_url(endpoint.name)}: {shown_url(url)} refuses with status {answer.status_code}; write "
+            "the environment variable that holds its key: rewards.services.endpoints=[{api_key_variable: NAME, …}]"
         )
 
 

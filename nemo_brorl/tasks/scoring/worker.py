@@ -20,6 +20,7 @@ from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
 from nemo_brorl.tasks.environments.turn_tokens import TurnTokens
+from nemo_brorl.tasks.names import Names, allow
 from nemo_brorl.tasks.scoring.child import VERIFIER_ERRORS
 from nemo_brorl.tasks.scoring.process_pool import LATE, ProcessPool, Verdicts
 from nemo_brorl.tasks.scoring.remote_scores import Asked, Messages, RemoteScores
@@ -29,7 +30,7 @@ from nemo_brorl.tasks.verifiers import composite, services
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.multiple_choice import right_letter
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT, Answer, Deadlines, Payload, accepted_answers
-from nemo_brorl.tasks.verifiers.registry import answer_reader, configure, is_remote
+from nemo_brorl.tasks.verifiers.registry import answer_reader, is_remote
 from nemo_brorl.types import ChunkArrays, PaidAnswer, Period, RewardEvidence, RolloutChunk
 
 EARNS = 0.5  # a response earns from here on
@@ -120,15 +121,20 @@ class VerifierWorker:
         rewards: RewardsConfig | None = None,
         with_answers: bool = False,
         record_folder: Path | None = None,
+        names: Names | None = None,
         index: int = 0,
     ) -> None:
-        """`verifiers` are loaded by `wait_ready`, others when first needed. `repetition_ngram` tokens make an n-gram;
-        0: repetition is not looked for. `rewards` are the settings of verifiers that have some; None: the defaults.
-        `with_answers`: read them too. `record_folder`: where answers of services are kept, by `index` of the
-        worker; None: nowhere."""
+        """Start a worker.
+
+        `verifiers` are loaded by `wait_ready`, others when first needed. `repetition_ngram` tokens make an n-gram; 0:
+        repetition is not looked for. `rewards` are the settings of verifiers that have some; None: the defaults.
+        `with_answers`: read them too. `record_folder`: where answers of services are kept, by `index` of the worker;
+        None: nowhere. `names` are those that prompts may use; None: those that this process has.
+        """
+        if names is not None:
+            allow(names)
         if rewards is not None:
             code.configure(rewards)
-            configure(rewards.verifiers)
         self.tokenizer = load_tokenizer(model_folder)
         self.verifiers = tuple(verifiers)
         self.repetition_ngram = repetition_ngram

@@ -4,19 +4,23 @@ A file of a verifier has `score(payload, response)`, and may have `check(payload
 payload before anything is sampled, `load()`, which imports its libraries, and `answer(payload, response)`, the
 response's answer in one spelling, for votes. `Scorer` says what else one may declare. Imports of libraries are inside
 functions: a process loads only what its verifiers need, and the driver none of it.
+
+`find` is the only way from a name to a verifier, and no other module calls it. It takes names of this package and those
+that the settings give (`tasks/names.py`).
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
-from nemo_brorl.config.schema import OwnVerifierConfig
+from nemo_brorl.config.rewards import is_address
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.components import import_function, is_import_path, with_params
-from nemo_brorl.core.errors import ConfigError, DataError
+from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
 from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.tasks.names import allow, allowed, names_of, refused_verifier
 from nemo_brorl.tasks.verifiers import answer, composite, multiple_choice, reasoning_gym, response_format, services
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.ifeval import instruction_following
@@ -31,8 +35,6 @@ from nemo_brorl.tasks.verifiers.payload import (
     check_timeout,
     score_and_reason,
 )
-
-PARAMS_VARIABLE = "BRORL_VERIFIER_PARAMS"  # of the environment: parameters of a user's own verifiers, by import path
 
 
 def _nothing_wrong(payload: Payload) -> Iterator[str]:
@@ -75,10 +77,48 @@ class Scorer(NamedTuple):
     prepare: Callable[[str], object] = _nothing_to_prepare  # makes what these settings stand for, after `load`
 
 
+def configure(config: BroRLConfig) -> None:
+    """Let this process, and those that it starts from now on, use the names that the settings of a run give.
+
+    Imports none of them; `check_params` does. Raises ConfigError where a service has the name of a verifier of ours.
+    """
+    names = names_of(config)
+    for name in names.endpoints:
+        if name in VERIFIERS:
+            raise ConfigError(
+                f"rewards.services.endpoints: {name} is the name of a verifier of this package: choose another one"
+            )
+    allow(names)
+
+
+def check_params() -> None:
+    """Import the verifiers outside this package that settings give parameters to. Raises ConfigError where one cannot
+    be imported or does not take its parameters.
+
+    Others are imported by workers alone: what they load may be large.
+    """
+    for name, params in allowed().verifiers.items():
+        if params:
+            find(name)
+
+
+def prepare(template: Template) -> None:
+    """Import a verifier with its libraries and make what its settings stand for. Raises as `find`, and what it raises
+    itself."""
+    scorer = find(template.verifier)
+    scorer.load()
+    scorer.prepare(template.settings)
+
+
+def score_of(name: str) -> Score:
+    """Return the function that scores a response. Raises as `find`."""
+    return find(name).score
+
+
 def judge(name: str, payload: Payload, response: str) -> tuple[float, str]:
     """Score of a response by the verifier of this name, and what it says of it ("": nothing). Raises as `find`, and
     whatever the verifier raises."""
-    return score_and_reason(find(name).score(payload, response))
+    return score_and_reason(score_of(name)(payload, response))
 
 
 def _score_composite(payload: Payload, response: str) -> tuple[float, str]:
@@ -102,8 +142,8 @@ def _answer_composite(payload: Payload, response: str) -> str | None:
     return None
 
 
-# key of Prompt.verifier -> verifier. Any other name is an import path `package.module:function` of a user's own
-# `score`.
+# Prompt.verifier -> verifier. Settings may name others: services by name or address, and import paths of functions of
+# the user's own, which take the place of `score`.
 VERIFIERS: dict[str, Scorer] = {
     "code": Scorer(
         score=code.score,
@@ -131,11 +171,6 @@ VERIFIERS: dict[str, Scorer] = {
         check=instruction_following.check,
         load=instruction_following.load,
     ),
-    services.JUDGE: Scorer(
-        score=_asked_by_the_worker,
-        check=services.check_judge,
-        is_open=True,
-    ),
     "math": Scorer(
         score=math_answer.score,
         check=math_answer.check,
@@ -160,35 +195,41 @@ VERIFIERS: dict[str, Scorer] = {
 
 
 def find(name: str) -> Scorer:
-    """The verifier of this name, imported if it is a user's. Raises ConfigError when there is none."""
+    """Return the verifier of this name, imported if it is the user's own.
+
+    Raises ConfigError where there is none, NotAllowedError where no setting names it.
+    """
     check_name(name)
+    names = allowed()
     if name in VERIFIERS:
         return VERIFIERS[name]
-    if services.is_url(name):
-        return Scorer(_asked_by_the_worker, check=services.check_service, is_open=True)
-    return Scorer(_imported(name), is_open=True)
+    if name in names.endpoints:
+        return Scorer(_asked_by_the_worker, check=partial(services.check, names.endpoints[name]), is_open=True)
+    return Scorer(_imported(name, names.verifiers[name]), is_open=True)
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError unless `name` is a key of VERIFIERS or has the form of an address or of an import path. Imports
-    nothing."""
-    if services.is_url(name):
-        wrong = services.wrong_url(name)
-        if wrong is not None:
-            raise ConfigError(wrong)
-    elif name not in VERIFIERS and not is_import_path(name):
-        raise ConfigError(
-            f"unknown verifier {name!r}; choose {', '.join(sorted(VERIFIERS))}, the address of a service "
-            "(http://…), or your own as package.module:function"
-        )
+    """Raise ConfigError for a word that is no verifier, NotAllowedError for an import path or an address that no
+    setting names. Imports nothing."""
+    names = allowed()
+    if name in VERIFIERS or name in names.endpoints or name in names.verifiers:
+        return
+    if is_import_path(name) or is_address(name):
+        raise refused_verifier(name)
+    raise ConfigError(
+        f"unknown verifier {name!r}; choose {', '.join(sorted(VERIFIERS))}, one of rewards.services.endpoints by its "
+        "name, the address of a service (http://…), or your own as package.module:function"
+    )
 
 
 def check_payload(name: str, payload: Payload) -> None:
-    """Raise DataError when a verifier of ours cannot score with this payload; ConfigError for an unknown name. What a
-    user's own verifier needs is not known: its payloads pass."""
+    """Raise DataError when a verifier of ours cannot score with this payload; as `check_name` for its name and those of
+    its parts. What a user's own verifier needs is not known: its payloads pass."""
     check_name(name)
     try:
         wrong = list(_wrong_payload(name, payload))
+    except NotAllowedError:
+        raise
     except MALFORMED as error:
         wrong = [f"the payload of verifier {services.shown_url(name)} cannot be read: {error}"]
     if wrong:
@@ -229,19 +270,6 @@ def is_remote(name: str, payload: Payload) -> bool:
     return any(map(services.is_remote, names_in(name, payload)))
 
 
-def remote_parts(name: str, payload: Payload) -> list[tuple[str, Payload]]:
-    """The verifiers behind a network among those that score this payload, each with what it is given."""
-    if services.is_remote(name):
-        return [(name, payload)]
-    if name != "composite":
-        return []
-    found: list[tuple[str, Payload]] = []
-    for part in composite.parts_of(payload):
-        if services.is_remote(part.verifier):
-            found.append((part.verifier, part.payload))
-    return found
-
-
 def is_foreign(name: str, payload: Payload) -> bool:
     """Whether a library judges responses to this payload."""
     return any(scorer.is_foreign for scorer in _known_in(name, payload))
@@ -273,25 +301,19 @@ def _template(name: str, payload: Payload) -> Template:
 def _wrong_payload(name: str, payload: Payload) -> Iterator[str]:
     try:
         check_name(name)
+    except NotAllowedError:
+        raise
     except ConfigError as error:
         yield str(error)
         return
     yield from check_timeout(payload)
-    if name in VERIFIERS or services.is_url(name):
+    if name in VERIFIERS or services.is_remote(name):
         for message in find(name).check(payload):
             yield f"verifier {services.shown_url(name)}: {message}"
 
 
-def configure(verifiers: Sequence[OwnVerifierConfig]) -> None:
-    """Use the parameters of these verifiers, a user's own, in this process and those that it starts from now on.
-    Imports none of them; `find` does, and raises ConfigError where one does not take its parameters."""
-    params = {verifier.name: verifier.params for verifier in verifiers}
-    os.environ[PARAMS_VARIABLE] = json.dumps(params)
-
-
-def _imported(path: str) -> Score:
-    """A user's own `score`, with its parameters. Raises ConfigError when it cannot be imported."""
+def _imported(path: str, params: Mapping[str, Any]) -> Score:
+    """Return a user's own `score` with its parameters. Raises ConfigError when it cannot be imported."""
     function = import_function("verifier", path)
-    params = json.loads(os.environ.get(PARAMS_VARIABLE, "{}"))
-    score: Score = with_params(f"rewards.verifiers[{path}].params", path, function, params.get(path, {}))
+    score: Score = with_params(f"rewards.verifiers[{path}].params", path, function, params)
     return score

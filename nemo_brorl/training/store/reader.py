@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -44,16 +45,10 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
     """A stored step, of groups with these fates (None: of all). Tokens are in the object store again, where Ray is up;
     one group at a time is in this process. Raises DataError when the step is not there or cannot be read."""
     files = StoreFiles(run_folder)
-    try:
+    with _reading(files, step):
         groups = pq.read_table(files.groups(step))
         numbers = _numbers(groups)
         stored = tuple(_stored_groups(groups, files.rollouts(step), fates))
-    except FileNotFoundError as error:
-        raise DataError(_not_there(files, step)) from error
-    except DataError:
-        raise
-    except (OSError, pa.ArrowException, AssertionError, *MALFORMED) as error:
-        raise DataError(f"step {step} in {files.folder} cannot be read: {error}") from error
     return StepRecord(
         step=step,
         version=numbers["version"],
@@ -62,6 +57,19 @@ def read_step(run_folder: Path, step: int, fates: Collection[str] | None = None)
         groups=stored,
         num_left_out=numbers.get("left_out", 0),
     )
+
+
+@contextmanager
+def _reading(files: StoreFiles, step: int) -> Iterator[None]:
+    """Turn what goes wrong while a step is read into a DataError."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(_not_there(files, step)) from error
+    except DataError:
+        raise
+    except (OSError, pa.ArrowException, AssertionError, *MALFORMED) as error:
+        raise DataError(f"step {step} in {files.folder} cannot be read: {error}") from error
 
 
 def _numbers(groups: pa.Table) -> dict[str, Any]:
@@ -129,6 +137,16 @@ def sampled_groups(run_folder: Path, steps: Iterable[int]) -> Iterator[tuple[int
                 yield step, stored.scored
 
 
+def sampled_prompts(run_folder: Path, steps: Iterable[int]) -> Iterator[Prompt]:
+    """Yield the prompts of `sampled_groups`, without reading a rollout. Raises as `read_step`."""
+    files = StoreFiles(run_folder)
+    for step in steps:
+        with _reading(files, step):
+            rows = pq.read_table(files.groups(step)).to_pylist()
+            prompts = [_prompt(row) for row in rows if row["origin"] == "sampled"]
+        yield from prompts
+
+
 def responses_of(scored: ScoredGroup) -> list[tuple[Int32, Float32]]:
     """Token ids and log-probs [T] of every rollout of a group, [N]."""
     responses: list[tuple[Int32, Float32]] = []
@@ -168,8 +186,8 @@ def _columns(table: pa.Table) -> Columns:
     return columns
 
 
-def _scored_group(row: Mapping[str, Any], columns: Columns, table: pa.Table) -> ScoredGroup:
-    prompt = Prompt(
+def _prompt(row: Mapping[str, Any]) -> Prompt:
+    return Prompt(
         uid=row["uid"],
         task=row["task"],
         verifier=row["verifier"],
@@ -179,6 +197,10 @@ def _scored_group(row: Mapping[str, Any], columns: Columns, table: pa.Table) -> 
         weight=row["weight"],
         messages=tuple(row["messages"]),
     )
+
+
+def _scored_group(row: Mapping[str, Any], columns: Columns, table: pa.Table) -> ScoredGroup:
+    prompt = _prompt(row)
     sampling = Sampling(row["temperature"], row["top_p"], row["max_tokens"])
     arrays = _arrays(table)
     parts: list[ScoredChunk] = []

@@ -60,6 +60,14 @@ WRONG = [
         "data.tasks.0.stages.0.from_question=0 is out of range",
     ),
     (["data.columns.promt=question"], "Did you mean data.columns.prompt"),
+    (
+        ["data.verifier=math", "data.columns.verifier=scorer"],
+        "data.verifier=math and data.columns.verifier=scorer both say who scores a row: write one of them",
+    ),
+    (
+        [*MIXTURE, f"data.domains=[{PUZZLES}]", "data.domains.0.verifier=math", "data.domains.0.columns.verifier=a"],
+        "data.domains.0.verifier=math and data.domains.0.columns.verifier=a both say who scores a row",
+    ),
 ]
 
 

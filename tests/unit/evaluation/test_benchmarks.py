@@ -14,7 +14,7 @@ from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig, EvaluationCon
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.benchmarks import Benchmark, held_out_prompts, read_benchmarks
-from nemo_brorl.tasks.verifiers.registry import judge
+from nemo_brorl.tasks.verifiers.registry import configure, judge
 from tests.support.tiny_model import make_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -209,6 +209,7 @@ def test_a_benchmark_may_be_played_with_an_environment(tokenizer: ChatTokenizer,
         name="game", source="environment", environment="mastermind", num_prompts=2, max_prompt_tokens=300
     )
     config = BroRLConfig(evaluation=EvaluationConfig(benchmarks=[retried, game]))
+    configure(config)
     sums, games = read_benchmarks(config, tokenizer)
     (prompt,) = sums.prompts
     assert prompt.verifier == "environment"

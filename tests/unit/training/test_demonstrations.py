@@ -21,6 +21,7 @@ from nemo_brorl.training.warm_up.demonstrations import (
     written_call,
 )
 from nemo_brorl.training.warm_up.initial_model import TOOL_TEMPLATE, build_tokenizer
+from tests.support.names import allow_source
 from tests.support.source_tree import ROOT
 
 TASKS = [
@@ -108,6 +109,7 @@ def test_a_pupil_who_is_told_that_he_is_wrong_is_right_then_and_what_he_is_told_
         environment="verify_and_retry",
         environment_settings={"feedback": "No."},
     )
+    allow_source(data)
     told = tokenizer.encode("\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n")
     source = make_source(data, "train", 1)
     careless = Habits(dropped_carry_rate=1.0, slip_rate=0.5)
@@ -133,6 +135,7 @@ CALCULATED = DataConfig(
 
 
 def saved_tokenizer(folder: Path, data: DataConfig) -> ChatTokenizer:
+    allow_source(data)
     texts = tokenizer_texts(make_source(data, "train", 1), 20, None)
     build_tokenizer(texts, 400, TOOL_TEMPLATE).save_pretrained(folder)
     return load_tokenizer(folder)
@@ -157,6 +160,7 @@ def test_a_pupil_who_calls_a_calculator_reads_its_result_and_learns_only_what_he
 
 def test_a_task_without_an_expression_has_nothing_to_ask_a_calculator(tmp_path: Path) -> None:
     data = replace(CALCULATED, tasks=[TaskConfig("gcd")])
+    allow_source(data)
     demonstrations = Demonstrations(
         make_source(data, "train", 1), saved_tokenizer(tmp_path, data), None, 1.0, calls=Calls(1.0, 0.0)
     )

@@ -29,6 +29,7 @@ from nemo_brorl.tasks.environments.turn_tokens import check_environment
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream
 from tests.support.agents import ADD, PLACE
+from tests.support.names import allow_also, allow_source
 from tests.support.source_tree import ROOT
 from tests.unit.tasks.environments.test_turn_tokens import QWEN25, turns
 
@@ -43,9 +44,11 @@ WELL = {"role": "assistant", "content": "well"}
 
 def played(name: str, actions: Sequence[Action], module: str = PLACE, **task: Any) -> tuple[Any, list[Step]]:
     """First observation, and the steps until the agent's end."""
+    settings = {"run": module + name}
+    allow_also(environments=[("agent", settings)])
 
     async def play() -> tuple[Any, list[Step]]:
-        agent = make("agent", {"run": module + name})
+        agent = make("agent", settings)
         assert isinstance(agent, Agent)
         try:
             first = await agent.reset(task, 7)
@@ -215,6 +218,7 @@ def test_the_pages_agent_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_what_is_wrong_with_the_settings_is_one_message(settings: dict[str, Any], message: str) -> None:
+    allow_also(environments=[("agent", settings)])
     with pytest.raises(ConfigError, match=message):
         make("agent", settings)
 
@@ -225,6 +229,7 @@ def prompts(name: str, template: str | None) -> PromptStream:
         source="environment", environment=PLACE + "Tasks", environment_settings={"run": PLACE + name},
         max_prompt_tokens=2000, held_out_fraction=0.0,
     )  # fmt: skip
+    allow_source(own)
     check_environment(own, chosen)
     return PromptStream(make_source(own, "train", 0), chosen, own)
 
@@ -243,6 +248,8 @@ def test_the_first_request_is_the_prompt_with_the_tools_it_names() -> None:
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[EpisodeHost]:
+    runs = ("count", "tell_the_token", "exit_early", "count_in_a_thread")
+    allow_also(environments=[("agent", {"run": PLACE + run}) for run in runs])
     host = EpisodeHost(HostLimits(step_s=60.0))
     yield host
     host.close()

@@ -13,13 +13,27 @@ from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
 from nemo_brorl.tasks.environments.mastermind import Mastermind
 from nemo_brorl.tasks.environments.protocol import Action, EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.environments.registry import make
+from tests.support.names import allow_also
 
 SUM = {"text": "2 + 2 =", "verifier": "exact_match", "payload": {"answer": "4"}}
 RIGHT, WRONG = "<answer>4</answer>", "<answer>5</answer>"
 
 
+PLAYED = (
+    ("verify_and_retry", {}),
+    ("verify_and_retry", {"feedback": "No: {question}", "retry_discount": 0.5}),
+    ("verify_and_retry", {"retry_discount": 0.5}),
+    ("verify_and_retry", {"max_turns": 1}),
+    ("calculator", {}),
+    ("calculator", {"max_turns": 3}),
+    ("python", {}),
+    ("python", {"seconds": 0.5}),
+)
+
+
 @pytest.fixture(scope="module")
 def host() -> Iterator[EpisodeHost]:
+    allow_also(environments=PLAYED)
     host = EpisodeHost(HostLimits(step_s=20.0))
     yield host
     host.close()
@@ -134,11 +148,13 @@ def test_codes_are_drawn_with_their_seed() -> None:
     ],
 )
 def test_a_setting_out_of_range_is_said(name: str, settings: dict[str, Any], message: str) -> None:
+    allow_also(environments=[(name, settings)])
     with pytest.raises(ConfigError, match=message):
         make(name, settings)
 
 
 def test_what_needs_questions_says_so() -> None:
+    allow_also(environments=[("calculator", {})])
     with pytest.raises(ConfigError, match="Calculator draws no tasks of its own"):
         make("calculator", {}).task(0)
     with pytest.raises(ConfigError, match="needs questions that a verifier scores"):

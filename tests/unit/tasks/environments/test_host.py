@@ -16,12 +16,22 @@ from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
 from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep
 from nemo_brorl.tasks.scoring.child import ReplyError
 from tests.support.bad_environments import COUNTER, LATER, OPEN, REMEMBERING
+from tests.support.names import allow_also
 
 pytestmark = pytest.mark.slow
 
 
+MISSING = "no_such_package:Nothing"
+NAMED = [(name, {}) for name in (COUNTER, LATER, OPEN, REMEMBERING, MISSING, "nothing")]
+
+
+@pytest.fixture(autouse=True)
+def _named() -> None:
+    allow_also(environments=[*NAMED, (COUNTER, {"start": "many"})])
+
+
 @pytest.fixture
-def host() -> Iterator[EpisodeHost]:
+def host(_named: None) -> Iterator[EpisodeHost]:
     host = EpisodeHost(HostLimits(step_s=1.0))
     yield host
     host.close()
@@ -149,7 +159,7 @@ def test_what_is_no_environment_is_said(host: EpisodeHost) -> None:
     with pytest.raises(ConfigError, match="unknown environment 'nothing'"):
         host.step([turn("a", "go", environment="nothing")])
     with pytest.raises(ConfigError, match="cannot be imported"):
-        host.step([turn("a", "go", environment="no_such_package:Nothing")])
+        host.step([turn("a", "go", environment=MISSING)])
     (outcome,) = host.step([turn("a", "go")._replace(settings={"start": "many"})])
     assert "start" in outcome.error
 

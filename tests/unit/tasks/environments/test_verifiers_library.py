@@ -13,6 +13,7 @@ import pytest
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.tasks.environments.protocol import Action, Step
 from nemo_brorl.tasks.environments.registry import make
+from tests.support.names import allow_also
 
 HAS_LIBRARY = find_spec("verifiers") is not None
 needs_library = pytest.mark.skipif(not HAS_LIBRARY, reason="needs the library verifiers, below 0.4")
@@ -45,6 +46,7 @@ def load_environment(num_examples=10):
 
 @pytest.mark.skipif(HAS_LIBRARY, reason="the library is there")
 def test_without_the_library_there_is_one_message() -> None:
+    allow_also(environments=[("verifiers", {"environment": "second-try"})])
     with pytest.raises(ConfigError, match=r"pip install 'verifiers<0\.4'"):
         make("verifiers", {"environment": "second-try"})
 
@@ -55,6 +57,7 @@ def test_its_rollout_is_an_episode_and_its_rubric_the_reward(tmp_path: Path, mon
     monkeypatch.syspath_prepend(tmp_path)
     handler = signal.getsignal(signal.SIGTERM)
     settings = {"environment": "second-try", "arguments": {"num_examples": 7}}
+    allow_also(environments=[("verifiers", settings)])
 
     async def play(*texts: str) -> tuple[Any, list[Step]]:
         episode = make("verifiers", settings)
@@ -74,5 +77,6 @@ def test_its_rollout_is_an_episode_and_its_rubric_the_reward(tmp_path: Path, mon
 
 @needs_library
 def test_an_environment_that_is_not_installed_is_one_message() -> None:
+    allow_also(environments=[("verifiers", {"environment": "no-such-env"})])
     with pytest.raises(ConfigError, match="no-such-env cannot be loaded"):
         make("verifiers", {"environment": "no-such-env"})

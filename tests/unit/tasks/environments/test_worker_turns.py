@@ -10,17 +10,21 @@ import pytest
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.scoring.worker import VerifierWorker
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
+from tests.support.names import allow_also
 from tests.support.source_tree import ROOT
 
 MODEL = ROOT / "models" / "sums"
 TOKENIZER = load_tokenizer(MODEL)
 TASK = {"text": "2 + 2 =", "verifier": "exact_match", "payload": {"answer": "4"}}
-PAYLOAD = {"environment": "verify_and_retry", "settings": {"feedback": "No."}, "task": TASK}
+SETTINGS = {"feedback": "No."}
+WRONG_SETTINGS = {"feedback": 5, "max_turns": "x"}
+PAYLOAD = {"environment": "verify_and_retry", "settings": SETTINGS, "task": TASK}
 MESSAGES = ({"role": "user", "content": "2 + 2 ="},)
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[VerifierWorker]:
+    allow_also(environments=[("verify_and_retry", SETTINGS), ("verify_and_retry", WRONG_SETTINGS)])
     worker = VerifierWorker(str(MODEL), 5.0, [], 0)
     worker.wait_ready()
     yield worker
@@ -61,7 +65,7 @@ def test_the_right_one_ends_and_the_wrong_one_is_told_and_goes_on(worker: Verifi
 
 def test_an_environment_that_fails_ends_its_trajectories_with_the_reason(worker: VerifierWorker) -> None:
     chunk, data = chunk_of(["<answer>5</answer>"])
-    broken = {**PAYLOAD, "settings": {"feedback": 5, "max_turns": "x"}}
+    broken = {**PAYLOAD, "settings": WRONG_SETTINGS}
     prompt = Prompt("train/1", "sums", "environment", chunk.request.prompt.token_ids, broken, messages=MESSAGES)
     request = RolloutRequest(prompt, 0, 1, 7, chunk.request.sampling)
     failing = RolloutChunk(request, chunk.indices, chunk.lengths, chunk.is_stopped, 0, 0, 0, None)

@@ -14,6 +14,7 @@ from nemo_brorl.tasks.questions.columns import ABSENT, PRESETS, RowFormat, quest
 from nemo_brorl.tasks.questions.questions import BadRow, Question
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.verifiers.registry import judge
+from tests.support.names import allow_also, allow_source
 from tests.unit.tasks.questions.files import write_jsonl, write_parquet
 
 PLAIN = (RowFormat("prompt", "answer", "exact_match"),)
@@ -94,6 +95,7 @@ def test_columns_say_where_fields_are() -> None:
     columns = ColumnsConfig(
         "messages.0.content", "extra_info.gold", "source", "scorer", {"level": "extra_info.level", "hint": "hint?"}
     )
+    allow_also(verifiers=["mine.sums:score"])
     row = {"messages": [ASK], "extra_info": {"gold": 4, "level": 3}, "source": "sums", "scorer": "mine.sums:score"}
     found = question(row, SourceConfig(columns=columns))
     assert (found.text, found.task, found.verifier) == ("2+2?", "sums", "mine.sums:score")
@@ -102,6 +104,7 @@ def test_columns_say_where_fields_are() -> None:
 
 def test_a_verifier_that_reads_no_answer_needs_no_column_for_it() -> None:
     config = SourceConfig(columns=ColumnsConfig(answer="", payload={"rule": "rule"}), verifier="mine.rules:score")
+    allow_source(config)
     assert question({"prompt": "Write.", "rule": "short"}, config).payload == {"question": "Write.", "rule": "short"}
 
 

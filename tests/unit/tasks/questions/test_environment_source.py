@@ -17,6 +17,7 @@ from nemo_brorl.tasks.environments.turn_tokens import check_environment
 from nemo_brorl.tasks.questions.sources import make_source
 from nemo_brorl.tasks.questions.stream import PromptStream
 from tests.support.bad_environments import COUNTER, LATER
+from tests.support.names import allow_also
 from tests.support.source_tree import ROOT
 
 OURS = load_tokenizer(ROOT / "models" / "sums")
@@ -30,7 +31,11 @@ SUMS = [TaskConfig("chain_sum")]
 
 
 def config(**settings: Any) -> DataConfig:
-    return DataConfig(**{"tasks": SUMS, "verifier": "exact_match", "max_prompt_tokens": 2000, **settings})
+    """Settings of a source, whose environment may be used."""
+    made = DataConfig(**{"tasks": SUMS, "verifier": "exact_match", "max_prompt_tokens": 2000, **settings})
+    if made.environment is not None:
+        allow_also(environments=[(made.environment, made.environment_settings)])
+    return made
 
 
 def test_a_question_of_any_source_becomes_the_task_of_an_episode() -> None:
@@ -119,6 +124,7 @@ def test_the_doctor_makes_the_environment_and_looks_at_the_models_template() -> 
     tasks = [{"name": "chain_sum"}]
 
     def of(**fields: Any) -> dict[str, Any]:
+        allow_also(environments=[(fields["environment"], {})])
         return input_files.look_at_source({"source": fields, "model": model})
 
     good = of(tasks=tasks, environment="verify_and_retry")

@@ -12,6 +12,7 @@ from nemo_brorl.config.schema import ColumnsConfig, DataConfig, DomainConfig, Ta
 from nemo_brorl.core.errors import ConfigError, DataError
 from nemo_brorl.tasks.questions.reasoning_gym import NOT_IN_ALL_TASKS, expanded
 from nemo_brorl.tasks.questions.sources import ReasoningGymSource, check_tasks, is_held_out, make_source
+from tests.support.names import allow_also
 from tests.unit.tasks.questions.files import plain_rows, write_jsonl, write_parquet, write_saved_dataset
 
 SMALL_SUMS = TaskConfig(name="chain_sum", config={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1})
@@ -61,6 +62,7 @@ def test_the_payload_is_json_and_carries_what_the_verifier_needs() -> None:
     assert payload["question"] == question.text and payload["answer"].isdigit()
     assert question.verifier == "reasoning_gym"
     own = DataConfig(tasks=[GCD], verifier="mine.puzzles:score", verifier_options={"scale": 3})
+    allow_also(verifiers=["mine.puzzles:score"])
     question = make_source(own, "train", 1).question(0)
     assert (question.verifier, question.payload["scale"]) == ("mine.puzzles:score", 3)
 
@@ -152,16 +154,23 @@ def test_the_same_rows_are_read_from_every_format(tmp_path: Path) -> None:
     assert found[0][0][1]["metadata"]["tags"] == ["a", "b"]
 
 
-def test_rows_fill_in_task_verifier_and_options(tmp_path: Path) -> None:
+def test_rows_fill_in_task_and_options(tmp_path: Path) -> None:
     path = write_jsonl(
         tmp_path / "a.jsonl", [{"prompt": "2+2?", "answer": 4, "task": "sums", "metadata": {"level": 1}}]
     )
     question = make_source(jsonl(path, held_out_fraction=0.0, verifier_options={"scale": 1}), "train", 1).question(0)
     assert (question.task, question.verifier) == ("sums", "exact_match")
     assert question.payload == {"question": "2+2?", "answer": 4, "metadata": {"level": 1}, "scale": 1}
-    path = write_jsonl(tmp_path / "b.jsonl", [{"prompt": "2+2?", "answer": "4", "verifier": "mine.sums:score"}])
+
+
+def test_a_row_names_its_verifier_only_where_the_settings_name_a_column_for_it(tmp_path: Path) -> None:
+    rows = [{"prompt": "2+2?", "answer": "4", "verifier": "mine.sums:score"}]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
     question = make_source(jsonl(path, held_out_fraction=0.0), "train", 1).question(0)
-    assert (question.task, question.verifier) == ("jsonl", "mine.sums:score")
+    assert (question.task, question.verifier) == ("jsonl", "exact_match")
+    allow_also(verifiers=["mine.sums:score"])
+    asked = jsonl(path, held_out_fraction=0.0, columns=ColumnsConfig(verifier="verifier"))
+    assert make_source(asked, "train", 1).question(0).verifier == "mine.sums:score"
 
 
 def test_something_is_always_held_out(tmp_path: Path) -> None:
@@ -204,10 +213,6 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         ('{"prompt": " ", "answer": "1"}\n', "line 1: 'prompt' is .*non-empty text"),
         ('{"prompt": "a", "answer": "1", "task": 3}\n', "line 1: 'task' is 3; write a non-empty text"),
         (
-            '{"prompt": "a", "answer": "1", "verifier": "exact"}\n',
-            "line 1: unknown verifier 'exact'; choose .*exact_match",
-        ),
-        (
             '{"prompt": "a", "answer": "1"}\n{"prompt": "a", "answer": "2"}\n',
             "line 2: the same question as .*rows.jsonl, line 1",
         ),
@@ -222,6 +227,12 @@ def test_bad_rows_are_named_by_file_and_line(tmp_path: Path, content: str, messa
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=f"rows.jsonl.*{message}"):
         make_source(jsonl(path), "train", seed=1)
+
+
+def test_a_row_that_asks_for_no_verifier_is_named_by_file_and_line(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "a", "answer": "1", "verifier": "exact"}])
+    with pytest.raises(DataError, match="rows.jsonl, line 1: unknown verifier 'exact'; choose .*exact_match"):
+        make_source(jsonl(path, columns=ColumnsConfig(verifier="verifier")), "train", seed=1)
 
 
 def test_bad_rows_are_left_out_up_to_the_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

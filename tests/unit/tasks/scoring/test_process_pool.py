@@ -15,19 +15,25 @@ from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.tasks.scoring.process_pool import BATCH, MAX_ASIDE, ProcessPool
 from nemo_brorl.tasks.verifiers.payload import Deadlines, check_timeout
 from tests.support.bad_verifiers import MISBEHAVE, SLOW
+from tests.support.names import allow_also
 
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(autouse=True)
+def _named() -> None:
+    allow_also(verifiers=[MISBEHAVE, SLOW])
+
+
 @pytest.fixture
-def patient() -> Iterator[ProcessPool]:
+def patient(_named: None) -> Iterator[ProcessPool]:
     pool = ProcessPool(Deadlines(600.0))
     yield pool
     pool.close()
 
 
 @pytest.fixture
-def strict() -> Iterator[ProcessPool]:
+def strict(_named: None) -> Iterator[ProcessPool]:
     pool = ProcessPool(Deadlines(0.5))
     yield pool
     pool.close()

@@ -15,6 +15,7 @@ from nemo_brorl.tasks.scoring.worker import VerifierWorker
 from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import ChunkArrays
 from tests.support.bad_verifiers import MISBEHAVE
+from tests.support.names import allow_also
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def worker(model_folder: Path) -> Iterator[VerifierWorker]:
+    allow_also(verifiers=[MISBEHAVE])
     made = VerifierWorker(str(model_folder), timeout_s=0.5, verifiers=[MISBEHAVE], repetition_ngram=0)
     yield made
     made.close()
@@ -69,13 +71,31 @@ def test_equal_responses_are_scored_once(worker: VerifierWorker, model_folder: P
         ("no.such.module:score", "cannot be imported .ModuleNotFoundError"),
         ("tests.support.bad_verifiers:absent", "cannot be imported .AttributeError"),
         ("tests.support.bad_verifiers:MISBEHAVE", "is a str and not a function"),
-        ("maths", "unknown verifier 'maths'; choose "),
     ],
 )
 def test_a_verifier_that_cannot_be_imported_is_an_error_at_the_start(
     model_folder: Path, verifier: str, message: str
 ) -> None:
-    worker = VerifierWorker(str(model_folder), timeout_s=1.0, verifiers=[verifier], repetition_ngram=0)
+    allow_also(verifiers=[verifier])
     with pytest.raises(ConfigError, match=message):
+        _load(model_folder, verifier)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "message"),
+    [
+        ("maths", "unknown verifier 'maths'; choose "),
+        (MISBEHAVE, "none that the settings name.* write rewards.verifiers="),
+    ],
+)
+def test_a_name_that_no_setting_gives_is_an_error_at_the_start(model_folder: Path, verifier: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _load(model_folder, verifier)
+
+
+def _load(model_folder: Path, verifier: str) -> None:
+    worker = VerifierWorker(str(model_folder), timeout_s=1.0, verifiers=[verifier], repetition_ngram=0)
+    try:
         worker.wait_ready()
-    worker.close()
+    finally:
+        worker.close()

@@ -88,7 +88,6 @@ def test_programs_and_instructions_have_no_answer_to_vote_for() -> None:
         "code",
         "instruction_following",
         "format",
-        "judge",
     }
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from nemo_brorl.core.errors import ConfigError, DataError
-from nemo_brorl.tasks.verifiers.registry import VERIFIERS, check_name, check_payload, find, judge, names_in
+from nemo_brorl.tasks.verifiers.registry import VERIFIERS, check_name, check_payload, judge, names_in, score_of
+from tests.support.bad_verifiers import HALF, MISBEHAVE
+from tests.support.names import allow_also
 
 PARTS = [
     {"verifier": "format", "weight": 1, "options": {"structure": "answer"}},
@@ -30,14 +32,16 @@ def test_the_modes_put_scores_together() -> None:
 
 
 def test_weights_are_exponents_of_a_product() -> None:
-    half = {"verifier": "tests.support.bad_verifiers:half", "weight": 2}
+    allow_also(verifiers=[HALF])
+    half = {"verifier": HALF, "weight": 2}
     assert scores("product", [half, PARTS[1]]) == [0.25, 0.0, 0.0]
     assert scores("all", [half]) == [0.0, 0.0, 0.0]
     assert scores("sum", [half, {"verifier": "exact_match", "weight": 2}]) == [0.75, 0.25, 0.25]
 
 
 def test_a_gate_that_is_closed_spares_the_rest() -> None:
-    gate, fails = {"verifier": "exact_match"}, {"verifier": "tests.support.bad_verifiers:misbehave"}
+    allow_also(verifiers=[MISBEHAVE])
+    gate, fails = {"verifier": "exact_match"}, {"verifier": MISBEHAVE}
     payload = {"answer": "42", "mode": "product", "parts": [gate, fails]}
     assert judge("composite", payload, "raise") == (0.0, "exact_match 0")
     with pytest.raises(LookupError):
@@ -84,8 +88,9 @@ def test_a_payload_that_cannot_be_scored_is_refused(payload: dict[str, Any], mes
 
 
 def test_a_users_own_verifier_is_named_by_its_import_path() -> None:
-    check_payload("tests.support.bad_verifiers:half", {"whatever": 1})
-    assert find("tests.support.bad_verifiers:half").score({}, "x") == 0.5
+    allow_also(verifiers=[HALF])
+    check_payload(HALF, {"whatever": 1})
+    assert score_of(HALF)({}, "x") == 0.5
     for name in ("maths", "math:", ":score", "my module:score", "math.score", ""):
         with pytest.raises(ConfigError, match="unknown verifier"):
             check_name(name)

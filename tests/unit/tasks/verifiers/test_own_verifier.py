@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.schema import RewardsConfig
+from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.verifiers.payload import Deadlines
-from nemo_brorl.tasks.verifiers.registry import PARAMS_VARIABLE, configure, find
+from nemo_brorl.tasks.verifiers.registry import check_params, configure, score_of
 
 MODULE = """
 from dataclasses import dataclass
@@ -38,30 +38,34 @@ def far(payload, response):
 def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "my_verifiers.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv(PARAMS_VARIABLE, "{}")
     yield
     sys.modules.pop("my_verifiers", None)
 
 
-def rewards(params: str) -> RewardsConfig:
-    return load_config("brorl_cpu", [f"rewards.verifiers=[{{name: 'my_verifiers:near', params: {params}}}]"]).rewards
+def with_parameters(params: str) -> BroRLConfig:
+    return load_config("brorl_cpu", [f"rewards.verifiers=[{{name: 'my_verifiers:near', params: {params}}}]"])
+
+
+def with_verifier(name: str) -> BroRLConfig:
+    return load_config("brorl_cpu", [f"data.verifier={name}"])
 
 
 def test_its_parameters_are_those_of_the_settings() -> None:
-    configure(rewards("{tolerance: 1}").verifiers)
-    score = find("my_verifiers:near").score
+    configure(with_parameters("{tolerance: 1}"))
+    score = score_of("my_verifiers:near")
     assert [score({"value": 5}, response) for response in ("5", "6", "6.5")] == [1.0, 1.0, 0.0]
 
 
 def test_without_settings_they_have_their_defaults() -> None:
-    score = find("my_verifiers:near").score
+    configure(with_verifier("my_verifiers:near"))
+    score = score_of("my_verifiers:near")
     assert [score({"value": 5}, response) for response in ("5.25", "5.5")] == [1.0, 0.0]
 
 
 def test_the_processes_that_score_have_them_too() -> None:
-    settings = rewards("{tolerance: 1}")
-    configure(settings.verifiers)
-    pool = ProcessPool(Deadlines.of(settings))
+    config = with_parameters("{tolerance: 1}")
+    configure(config)
+    pool = ProcessPool(Deadlines.of(config.rewards))
     try:
         assert pool.score("my_verifiers:near", {"value": 5}, ["6", "7"]) == [1.0, 0.0]
     finally:
@@ -69,7 +73,9 @@ def test_the_processes_that_score_have_them_too() -> None:
 
 
 def test_it_may_say_why_and_its_words_reach_who_asked() -> None:
-    pool = ProcessPool(Deadlines.of(rewards("{tolerance: 1}")))
+    config = with_verifier("my_verifiers:far")
+    configure(config)
+    pool = ProcessPool(Deadlines.of(config.rewards))
     try:
         verdicts = pool.judge("my_verifiers:far", {"value": 5}, ["5.5", "\ud800", "7"])
     finally:
@@ -85,9 +91,9 @@ def test_it_may_say_why_and_its_words_reach_who_asked() -> None:
     [("{tolerence: 1}", "tolerence.*takes tolerance: float = 0.25"), ("{tolerance: wide}", "'wide'")],
 )
 def test_a_mistake_is_found_when_the_run_starts(params: str, message: str) -> None:
-    configure(rewards(params).verifiers)
+    configure(with_parameters(params))
     with pytest.raises(ConfigError, match=message):
-        find("my_verifiers:near")
+        check_params()
 
 
 def test_parameters_of_a_built_in_verifier_are_refused_and_not_ignored() -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from nemo_brorl.core.errors import ConfigError, DataError
-from nemo_brorl.tasks.verifiers.registry import check_name, check_payload, is_open, is_remote, remote_parts
+from nemo_brorl.config.load import load_config
+from nemo_brorl.config.schema import EndpointConfig
+from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
+from nemo_brorl.tasks.verifiers.registry import check_name, check_payload, configure, is_open, is_remote, names_in
 from nemo_brorl.tasks.verifiers.services import (
     ReplyError,
     judge_request,
@@ -16,9 +18,16 @@ from nemo_brorl.tasks.verifiers.services import (
     seen,
     service_request,
 )
+from tests.support.names import allow_also
 from tests.support.scoring_service import completion
 
-JUDGE = {"url": "http://host/v1", "model": "m"}
+
+def a_judge(**options: Any) -> EndpointConfig:
+    return EndpointConfig(**{"name": "judge", "url": "http://host/v1", "model": "m", **options})
+
+
+def a_service(**options: Any) -> EndpointConfig:
+    return EndpointConfig(**{"name": "ours", "url": "https://host/score", **options})
 
 
 @pytest.mark.parametrize(
@@ -33,7 +42,7 @@ JUDGE = {"url": "http://host/v1", "model": "m"}
     ],
 )
 def test_a_service_sees_a_part_of_the_response(sees: str, response: str, text: str | None) -> None:
-    assert seen({"sees": sees}, response) == text
+    assert seen(a_service(sees=sees), response) == text
 
 
 @pytest.mark.parametrize(
@@ -49,13 +58,13 @@ def test_a_service_sees_a_part_of_the_response(sees: str, response: str, text: s
     ],
 )
 def test_a_judges_score_is_read(options: dict[str, Any], text: str, score: float) -> None:
-    assert read_judge_reply({**JUDGE, **options}, completion(text)).scores == [score]
+    assert read_judge_reply(a_judge(**options), completion(text)).scores == [score]
 
 
 @pytest.mark.parametrize("text", ["I cannot say", "Score: 12", "Score: nan", ""])
 def test_a_judge_without_a_score_in_range_has_not_answered(text: str) -> None:
     with pytest.raises(ReplyError):
-        read_judge_reply(JUDGE, completion(text))
+        read_judge_reply(a_judge(), completion(text))
 
 
 @pytest.mark.parametrize(
@@ -73,55 +82,69 @@ def test_a_judge_without_a_score_in_range_has_not_answered(text: str) -> None:
 )
 def test_a_reply_that_is_not_two_scores_is_none(reply: Any) -> None:
     with pytest.raises(ReplyError):
-        read_service_reply({}, 2, reply)
+        read_service_reply(a_service(), 2, reply)
 
 
 def test_a_template_takes_fields_of_the_payload_and_a_response_cannot_name_any() -> None:
-    payload = {
-        **JUDGE,
-        "template": "{rubric} | {prompt} | {response} | {other}",
-        "rubric": ["a"],
-        "request": {"top_p": 1},
-    }
-    body = judge_request(payload, ({"role": "user", "content": "q"},), "{rubric}")
+    judge = a_judge(template="{rubric} | {prompt} | {response} | {other}", request={"top_p": 1})
+    body = judge_request(judge, {"rubric": ["a"]}, ({"role": "user", "content": "q"},), "{rubric}")
     assert body["messages"][0]["content"] == '["a"] | q | {rubric} | {other}'
     assert body["temperature"] == 0
     assert body["top_p"] == 1
 
 
-def test_options_of_ours_are_not_sent() -> None:
-    body = service_request({"answer": 4, "sees": "answer", "api_key_variable": "KEY"}, (), ["4"])
-    assert body == {"version": 1, "items": [{"prompt": [], "payload": {"answer": 4}, "response": "4"}]}
+def test_a_payload_fills_a_template_and_changes_nothing_else_of_a_request() -> None:
+    changes = {"model": "other", "template": "{api_key_variable}", "request": {"top_p": 1}, "max_tokens": 10**6}
+    payload = {**changes, "api_key_variable": "KEY", "answer": "4"}
+    body = judge_request(a_judge(), payload, (), "4")
+    assert body == judge_request(a_judge(), {"answer": "4"}, (), "4")
+
+
+def test_a_service_gets_the_whole_payload_and_no_setting_of_its_own() -> None:
+    body = service_request({"answer": 4, "level": 2}, (), ["4"])
+    assert body == {"version": 1, "items": [{"prompt": [], "payload": {"answer": 4, "level": 2}, "response": "4"}]}
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("template", "is_complete"),
     [
-        ({"url": None}, "write verifier_options: {url: https://HOST/v1, model: NAME}"),
-        ({"url": "host:80"}, "is no address"),
-        ({"url": "https://me:secret@host/v1"}, "the address of host holds a name or a password"),
-        ({"template": "{rubric}"}, "asks for {rubric}, which the payload lacks"),
-        ({"score_pattern": r"\d"}, "with one group"),
-        ({"request": "top_p=0.9"}, "'request' is 'top_p=0.9'; write further fields"),
-        ({"range": [1, 0]}, "write the lowest and the highest score"),
-        ({"threshold": 2}, "'threshold' is 2"),
-        ({"sees": "all"}, "choose shown, response, answer"),
+        (None, True),
+        ("{prompt} {response} {answer}", True),
+        ("{rubric}", False),
     ],
 )
-def test_a_wrong_option_of_a_judge_is_named_before_anything_is_sampled(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message) as error:
-        check_payload("judge", {**JUDGE, **options})
-    assert "secret" not in str(error.value)
+def test_what_a_template_asks_for_and_a_payload_lacks_is_named_before_anything_is_sampled(
+    template: str | None, is_complete: bool
+) -> None:
+    allow_also(endpoints=[a_judge(template=template)])
+    if is_complete:
+        check_payload("judge", {"answer": "4"})
+        return
+    with pytest.raises(DataError, match="verifier judge: .* asks for {rubric}, which the payload lacks"):
+        check_payload("judge", {"answer": "4"})
 
 
-def test_services_are_known_by_their_address_also_in_a_composition() -> None:
-    check_name("https://host/score")
-    with pytest.raises(ConfigError, match="is no address"):
-        check_name("https://")
-    parts = [{"verifier": "math"}, {"verifier": "https://host/score", "options": {"range": [0, 2]}}]
+def test_services_are_known_by_their_name_also_in_a_composition() -> None:
+    allow_also(endpoints=[a_service()])
+    check_name("ours")
+    parts = [{"verifier": "math"}, {"verifier": "ours", "options": {"level": 2}}]
     payload = {"parts": parts, "answer": "4"}
     check_payload("composite", payload)
     assert is_remote("composite", payload)
     assert is_open("composite", payload)
     assert not is_remote("math", {})
-    assert remote_parts("composite", payload) == [("https://host/score", {"answer": "4", "range": [0, 2]})]
+    assert names_in("composite", payload) == ["math", "ours"]
+
+
+def test_an_address_that_settings_name_as_a_verifier_is_a_service() -> None:
+    configure(load_config("brorl_cpu", ["data.verifier='https://host/score'"]))
+    check_name("https://host/score")
+    assert is_remote("https://host/score", {})
+    with pytest.raises(NotAllowedError, match="none that the settings name"):
+        check_name("https://host/other")
+
+
+def test_an_endpoint_cannot_take_the_name_of_a_verifier_of_ours() -> None:
+    config = load_config("brorl_cpu", ["rewards.services.endpoints=[{name: math, url: 'http://host'}]"])
+    with pytest.raises(ConfigError, match="math is the name of a verifier of this package: choose another one"):
+        configure(config)

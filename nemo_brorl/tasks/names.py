@@ -1,0 +1,194 @@
+"""Verifiers, services and environments that this process may use: those that the settings name, and no others.
+
+Data rows, stored runs and checkpoints are data. They may choose among these names and add none, since a name may be an
+import path, which is code, or an address, to which responses and a key are sent. Verifiers that come with the package
+and run on this machine are always allowed: `verifiers/registry.py` lists them.
+
+`allow` is called once at the start, from the settings. Child processes find the names in their environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from nemo_brorl.config.rewards import is_address
+from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, RewardsConfig, SourceConfig
+from nemo_brorl.core.components import is_import_path
+from nemo_brorl.core.errors import NotAllowedError
+
+VARIABLE = "BRORL_NAMES"  # environment variable with the names as JSON
+# What a child with other people's code sees of this process's environment, beside what settings name. None of these
+# holds a secret.
+CHILD_VARIABLES = frozenset(
+    (
+        "BRORL_CODE_SETTINGS",
+        "BRORL_LOG_LEVEL",
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "LC_CTYPE",
+        "LD_LIBRARY_PATH",
+        "MKL_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "OPENBLAS_CORETYPE",
+        "OPENBLAS_L2_SIZE",
+        "OPENBLAS_NUM_THREADS",
+        "PATH",
+        "PYTHONHASHSEED",
+        "PYTHONPATH",
+        "PYTHONSAFEPATH",
+        "TMPDIR",
+        "TZ",
+        "VIRTUAL_ENV",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names that settings give, beside those of the package."""
+
+    verifiers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # import path -> parameters
+    endpoints: Mapping[str, EndpointConfig] = field(default_factory=dict)  # name or address -> whom to ask, and how
+    environments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name -> fingerprints of its settings
+    variables: tuple[str, ...] = ()  # environment variables that children with other people's code see
+
+
+def names_of(config: BroRLConfig) -> Names:
+    """Collect the names that the settings of a run give."""
+    sources: list[SourceConfig] = [config.data, *config.data.domains, *config.evaluation.benchmarks]
+    environments: dict[str, set[str]] = {}
+    for source in sources:
+        if source.environment is not None:
+            known = environments.setdefault(source.environment, set())
+            known.add(_fingerprint(source.environment_settings))
+    return Names(
+        verifiers=_own_verifiers(sources, config.rewards),
+        endpoints=_endpoints(sources, config.rewards),
+        environments={name: tuple(sorted(known)) for name, known in environments.items()},
+        variables=tuple(config.rewards.environment_variables),
+    )
+
+
+def allow(names: Names) -> None:
+    """Let this process, and those that it starts from now on, use these names and no others."""
+    os.environ[VARIABLE] = json.dumps(asdict(names))
+
+
+def child_environment(**added: str) -> dict[str, str]:
+    """Build the environment of a child process that runs other people's code: no variable that nobody has named.
+
+    It has the variables that Python and its libraries need, those that `rewards.environment_variables` names, and those
+    that are `added`. The child learns the names of endpoints and neither their addresses nor their keys.
+    """
+    names = allowed()
+    endpoints = {name: EndpointConfig(name=name, url="") for name in names.endpoints}
+    kept = {name: value for name, value in os.environ.items() if name in CHILD_VARIABLES or name in names.variables}
+    kept[VARIABLE] = json.dumps(asdict(replace(names, endpoints=endpoints)))
+    return {**kept, **added}
+
+
+def allowed() -> Names:
+    """Return the names that this process may use."""
+    return _read(os.environ.get(VARIABLE, "{}"))
+
+
+def endpoint(name: str) -> EndpointConfig:
+    """Return whom to ask for a verifier behind a network. Raises NotAllowedError for one that no setting names."""
+    found = allowed().endpoints.get(name)
+    if found is None:
+        raise refused_verifier(name)
+    return found
+
+
+def check_environment_name(name: str) -> None:
+    """Raise NotAllowedError unless settings name this environment."""
+    if name not in allowed().environments:
+        raise NotAllowedError(
+            f"environment {name!r} is none that the settings name: data, stored runs and checkpoints cannot add one. "
+            f"If you trust it, write data.environment={name}"
+        )
+
+
+def check_environment(name: str, settings: Mapping[str, Any]) -> None:
+    """Raise NotAllowedError unless settings name this environment with exactly these settings."""
+    check_environment_name(name)
+    if _fingerprint(settings) not in allowed().environments[name]:
+        shown = repr(dict(settings))
+        raise NotAllowedError(
+            f"environment {name} is asked for with {shown:.300}, which no setting gives it: data, stored runs and "
+            "checkpoints cannot change them. If you trust it, write that into data.environment_settings"
+        )
+
+
+def refused_verifier(name: str) -> NotAllowedError:
+    """Say that no setting names a verifier, and which setting would."""
+    remedy = f"rewards.verifiers=[{{name: '{name}'}}]"
+    if is_address(name):
+        shown = name.partition("?")[0]
+        remedy = f"rewards.services.endpoints=[{{name: NAME, url: '{shown}'}}] and the verifier NAME"
+    return NotAllowedError(
+        f"verifier {name!r:.200} is none that the settings name: data, stored runs and checkpoints cannot add one. If "
+        f"you trust it, write {remedy:.300}"
+    )
+
+
+def _fingerprint(settings: Mapping[str, Any]) -> str:
+    """Return a text that only equal settings of an environment share, and that shows none of them."""
+    written = json.dumps(dict(settings), default=str, sort_keys=True)
+    return hashlib.sha256(written.encode()).hexdigest()
+
+
+def _own_verifiers(sources: Iterable[SourceConfig], rewards: RewardsConfig) -> dict[str, dict[str, Any]]:
+    own: dict[str, dict[str, Any]] = {}
+    for name in _named_verifiers(sources, rewards):
+        if is_import_path(name):
+            own[name] = {}
+    for verifier in rewards.verifiers:
+        own[verifier.name] = dict(verifier.params)
+    return own
+
+
+def _endpoints(sources: Iterable[SourceConfig], rewards: RewardsConfig) -> dict[str, EndpointConfig]:
+    endpoints = {}
+    for name in _named_verifiers(sources, rewards):
+        if is_address(name):
+            endpoints[name] = EndpointConfig(name=name, url=name)
+    for given in rewards.services.endpoints:
+        endpoints[given.name] = given
+    return endpoints
+
+
+def _named_verifiers(sources: Iterable[SourceConfig], rewards: RewardsConfig) -> Iterator[str]:
+    """Yield every verifier that settings name outside the lists of verifiers and endpoints."""
+    for source in sources:
+        if source.verifier is not None:
+            yield source.verifier
+        yield from _parts(source.verifier_options)
+    if rewards.second_opinion.verifier is not None:
+        yield rewards.second_opinion.verifier
+    yield from _parts(rewards.second_opinion.options)
+    for stage in rewards.stages:
+        yield from _parts(stage.options)
+
+
+def _parts(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the verifiers of the parts of a composite one."""
+    parts = options.get("parts")
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, Mapping) and isinstance(part.get("verifier"), str):
+            yield part["verifier"]
+
+
+@lru_cache(maxsize=4)
+def _read(text: str) -> Names:
+    written = json.loads(text)
+    endpoints = {name: EndpointConfig(**given) for name, given in written.get("endpoints", {}).items()}
+    environments = {name: tuple(known) for name, known in written.get("environments", {}).items()}
+    return Names(written.get("verifiers", {}), endpoints, environments, tuple(written.get("variables", ())))
