@@ -68,6 +68,7 @@ LAUNCHER_MAY_IMPORT = (
     "nemo_brorl.core.console.",
     "nemo_brorl.core.metric_registry.",
     "nemo_brorl.core.model_shape.",
+    "nemo_brorl.core.private_folder.",
 )
 
 

@@ -1,0 +1,113 @@
+"""Folders on a node's own disk that nobody else may enter: for Ray's sockets and logs, compiled kernels, and homes of
+children. Their names can be guessed, and /tmp is everybody's: one that somebody else made first is refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.errors import ResourceError
+
+log = get_logger(__name__)
+
+TMP = Path("/tmp")
+OTHERS = 0o077
+SOCKET_BYTES = 107  # that Linux takes as the path of a socket
+# What follows the private folder at most in the path of a socket of Ray's: its own folder there (`ray`, or the number
+# of a job), then what Ray appends, with the highest number that Linux gives a process.
+RAY_FOLDER_BYTES = len("/1234567890")
+RAY_SOCKET_BYTES = len("/session_2026-11-23_01-00-00_123456_4194304/sockets/plasma_store")
+# Settings that say where compilers keep compiled code, and what each one's folder is called.
+KERNEL_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "VLLM_CACHE_ROOT": "vllm"}
+# The one whose default lies in /tmp under a name that can be guessed; the others' lie in the home folder.
+INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def make_private(folder: Path, setting: str) -> Path:
+    """Make a folder that only this user may enter, or look whether the one that is there is such a folder. `setting`
+    names another place, and stands in the message. Returns the folder. Raises ResourceError."""
+    try:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700, parents=True)
+        wrong = _what_is_wrong(folder)
+    except OSError as error:
+        raise ResourceError(
+            f"{folder} cannot be made: {error.strerror}: set {setting} to a folder of your own"
+        ) from error
+    if wrong:
+        raise ResourceError(
+            f"{folder} {wrong}, so what is in it cannot be trusted: remove it, or set {setting} to a folder of your own"
+        )
+    return folder
+
+
+def _what_is_wrong(folder: Path) -> str:
+    """Why others could put something into a folder, or a folder into its place; empty where they cannot."""
+    status = folder.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return "is a symbolic link"
+    if not stat.S_ISDIR(status.st_mode):
+        return "is no folder"
+    if status.st_uid != os.getuid():
+        return f"belongs to user {status.st_uid}"
+    if status.st_mode & OTHERS:
+        return f"may be entered by others (mode {stat.S_IMODE(status.st_mode):04o}, not 0700)"
+    above = folder.parent.stat().st_mode
+    if above & stat.S_IWOTH and not above & stat.S_ISVTX:
+        return f"lies in {folder.parent}, where everybody may put another one in its place"
+    return ""
+
+
+def scratch_root() -> Path:
+    """Place for private folders: $TMPDIR where it is a folder that can be used and its path leaves room for Ray's
+    sockets, else /tmp, and the log says why."""
+    named = os.environ.get("TMPDIR", "")
+    return _root_of(named) if named else TMP
+
+
+@cache
+def _root_of(named: str) -> Path:
+    """The root that a value of TMPDIR stands for; said once for each process."""
+    room = SOCKET_BYTES - RAY_SOCKET_BYTES - RAY_FOLDER_BYTES - len(f"/{_own_name()}")
+    root = Path(named)
+    if not root.is_absolute() or not os.access(root, os.W_OK | os.X_OK) or not root.is_dir():
+        why = "is no folder that can be written to here"
+    elif len(os.fsencode(root)) > room:
+        why = f"is longer than the {room} bytes that paths of Ray's sockets leave for it"
+    else:
+        return root
+    log.warning("TMPDIR=%s %s: private folders are made in %s", named, why, TMP)
+    return TMP
+
+
+def private_folder() -> Path:
+    """This user's folder in the scratch root, for all that follows. Raises ResourceError where somebody else has made
+    it."""
+    return make_private(scratch_root() / _own_name(), "TMPDIR")
+
+
+def scratch_home() -> Path:
+    """Home folder for children that run other people's code: what they write there nobody else can enter, and nothing
+    of the user's own home is in it. Raises ResourceError."""
+    return make_private(private_folder() / "home", "TMPDIR")
+
+
+def kernel_caches(names: Iterable[str] = tuple(KERNEL_CACHES)) -> dict[str, str]:
+    """Environment that keeps compiled kernels in a private folder, which is made: $BRORL_CACHE, or `cache` in this
+    user's. Those of `names` that the environment has already are its own affair. Raises ResourceError."""
+    missing = [name for name in names if name not in os.environ]
+    if not missing:
+        return {}
+    named = os.environ.get("BRORL_CACHE")
+    folder = Path(named).absolute() if named else private_folder() / "cache"
+    make_private(folder, "BRORL_CACHE")
+    return {name: str(folder / KERNEL_CACHES[name]) for name in missing}
+
+
+def _own_name() -> str:
+    return f"brorl-{os.getuid()}"
