@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import sys
 import time
 from collections.abc import Collection, Iterator
@@ -36,6 +35,7 @@ from nemo_brorl.cluster.ray_watch import (
 from nemo_brorl.config.schema import TrainerConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import LOST, RayLostError, ResourceError
+from nemo_brorl.core.private_folder import INDUCTOR, kernel_caches, private_folder
 
 log = get_logger(__name__)
 
@@ -64,9 +64,10 @@ class RayCluster:
 
     With RAY_ADDRESS set (a Slurm job sets it) it connects, checks that the cluster has the GPUs the config asks for,
     and leaves it running. Otherwise Ray's processes are ours. Who wants to talk to them needs this process's token, and
-    their sockets lie in a folder that other users cannot enter (RAY_TMPDIR names another one). A watch ends the run
-    when an essential process is lost: Ray itself would say nothing for a minute or more; a reaper ends Ray's processes
-    when this one is killed. BRORL_ACTOR_LOGS=1 shows the actors' own output.
+    their sockets lie in a folder that other users cannot enter (RAY_TMPDIR names another one), as does what Inductor
+    compiles (TORCHINDUCTOR_CACHE_DIR), whose own folder in /tmp others could make first. A watch ends the run when an
+    essential process is lost: Ray itself would say nothing for a minute or more; a reaper ends Ray's processes when
+    this one is killed. BRORL_ACTOR_LOGS=1 shows the actors' own output.
     """
 
     def __init__(self, config: TrainerConfig) -> None:
@@ -81,6 +82,7 @@ class RayCluster:
             # Ray would keep one in a file of the home folder. It reads ours once: all clusters of a process share it.
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         if self._is_ours:
+            os.environ.update(kernel_caches([INDUCTOR]))  # actors inherit it
             self._reaper = Reaper()
         before = set(psutil.Process().children(recursive=True))
         try:
@@ -230,21 +232,6 @@ class RayCluster:
         sys.stderr.flush()
         end_processes(with_descendants(self._processes), 0.0)
         os._exit(LOST)
-
-
-def private_folder() -> Path:
-    """Folder for Ray's sockets and logs that nobody else may enter; its path is short, as those of sockets must be.
-    Raises ResourceError where somebody else has made it."""
-    folder = Path("/tmp") / f"brorl-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    is_private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
-    if not is_private or status.st_uid != os.getuid():
-        raise ResourceError(
-            f"{folder} belongs to another user, or others may enter it: remove it, or set RAY_TMPDIR to a folder of "
-            "your own with a short path"
-        )
-    return folder
 
 
 def remove_old_sessions(folder: Path, kept: int = KEPT) -> list[Path]:

@@ -1,12 +1,15 @@
-"""Ray as we start it serves nobody else, neither who has no token nor another user of the machine, and its processes
-have one heap each."""
+"""Ray as we start it serves nobody else, neither who has no token nor another user of the machine; its folder and that
+of compiled kernels lie in TMPDIR; its processes have one heap each."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -23,8 +26,8 @@ with RayCluster(trainer):
 with RayCluster(trainer):  # the second one of a process
     context = ray.get_runtime_context()
     raylet = next(child for child in psutil.Process().children(recursive=True) if child.name() == "raylet")
-    heaps = raylet.environ()["MALLOC_ARENA_MAX"]
-    print(context.gcs_address, ray._private.worker._global_node.get_session_dir_path(), heaps, flush=True)
+    heaps, kernels = (raylet.environ()[name] for name in ("MALLOC_ARENA_MAX", "TORCHINDUCTOR_CACHE_DIR"))
+    print(context.gcs_address, ray._private.worker._global_node.get_session_dir_path(), heaps, kernels, flush=True)
     sys.stdin.readline()
 """
 
@@ -50,23 +53,32 @@ except PermissionError:
 """
 
 
+STARTS = ("RAY_", "MALLOC_", "TORCHINDUCTOR_", "BRORL_CACHE")
+
+
 class Run(NamedTuple):
     """A cluster that another process has started."""
 
     address: str
     folder: str  # of its session
     heaps: str  # that its processes may have
+    kernels: str  # folder of those that Inductor compiles
+    root: Path  # its TMPDIR, which everybody may write to
 
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
+    root = Path(tempfile.mkdtemp(prefix="b", dir="/tmp"))  # short, as the names of sockets must be
+    root.chmod(0o1777)
+    environment = without_ray() | {"TMPDIR": str(root)}
     process = subprocess.Popen(
-        [sys.executable, "-c", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=without_ray()
+        [sys.executable, "-c", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdout is not None
-    address, folder, heaps = process.stdout.readline().split()
-    yield Run(address, folder, heaps)
+    address, folder, heaps, kernels = process.stdout.readline().split()
+    yield Run(address, folder, heaps, kernels, root)
     process.communicate("go on\n", timeout=60)
+    shutil.rmtree(root)
     assert process.returncode == 0
 
 
@@ -78,10 +90,17 @@ def test_who_has_no_token_cannot_run_anything(run: Run) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_another_user_cannot_enter_the_folder_of_sockets_and_logs(run: Run) -> None:
-    command = [sys.executable, "-c", STRANGER, run.folder]
-    seen = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert seen.stdout == "shut out\n", seen.stderr[-2000:]
+def test_another_user_can_enter_neither_the_folder_of_sockets_and_logs_nor_that_of_kernels(run: Run) -> None:
+    for folder in (run.folder, run.kernels):
+        command = [sys.executable, "-c", STRANGER, folder]
+        seen = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert seen.stdout == "shut out\n", seen.stderr[-2000:]
+
+
+def test_folders_of_sockets_and_of_kernels_lie_in_tmpdir(run: Run) -> None:
+    private = run.root / f"brorl-{os.getuid()}"
+    assert Path(run.folder).parent == private / "ray"
+    assert Path(run.kernels) == private / "cache" / "inductor"
 
 
 def test_on_cpu_the_processes_that_ray_starts_have_one_heap(run: Run) -> None:
@@ -89,5 +108,5 @@ def test_on_cpu_the_processes_that_ray_starts_have_one_heap(run: Run) -> None:
 
 
 def without_ray() -> dict[str, str]:
-    """This process's environment but for what it says of Ray and of heaps."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MALLOC_"))}
+    """This process's environment but for what it says of Ray, heaps and kernels."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(STARTS)}
