@@ -27,9 +27,17 @@ EXAMPLES = """examples:
   brorl attach /shared/runs/first --logs node7       what Ray wrote on a node
 """
 
-# What is read of a node's Ray session: its daemons, then those workers that wrote last.
-NODE_LOGS = """cd "$0/session_latest/logs" 2>/dev/null || {
-  echo "no Ray runs on $(hostname) for this job: $0 is not there" >&2
+# What is read of a node's Ray session: its daemons, then those workers that wrote last. The session lies below
+# the job's TMPDIR, which this step does not have: Ray's own command line says where (launcher/job/ray_node.py).
+NODE_LOGS = """folder=""
+for process in /proc/[0-9]*; do
+  [[ -O $process ]] || continue
+  while IFS= read -r -d '' word; do
+    [[ $word == --temp-dir=/*/"$0" ]] && folder=${word#*=}
+  done 2>/dev/null < "$process/cmdline"
+done
+cd "$folder/session_latest/logs" 2>/dev/null || {
+  echo "no Ray of job $0 runs on $(hostname)" >&2
   exit 1
 }
 newest=$(ls -t worker-*.err worker-*.out 2>/dev/null | head -n 4)
@@ -142,7 +150,7 @@ def show_node_logs(
         "bash",
         "-c",
         NODE_LOGS,
-        f"/tmp/brorl_{job.id}_{name}",
+        job.id,
         str(lines),
     ]
     return subprocess.run(command, check=False).returncode

@@ -33,8 +33,8 @@ export NVTE_DEBUG="${NVTE_DEBUG:-0}"           # 1 with NVTE_DEBUG_LEVEL=2 tells
 # --- vLLM and compilers
 export VLLM_NO_USAGE_STATS=1     # as for Ray
 # Compiled kernels are cached on the node's own disk: 64 processes that write one folder of a shared home spoil each other's files.
-scratch_cache="${BRORL_CACHE:-/tmp/brorl_cache_$(id -u)}"
-export TRITON_CACHE_DIR="$scratch_cache/triton" TORCHINDUCTOR_CACHE_DIR="$scratch_cache/inductor" VLLM_CACHE_ROOT="$scratch_cache/vllm"
+# launcher/job/ray_node.py says where, once it has seen on its node that nobody else can have put code there (BRORL_CACHE).
+unset TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR VLLM_CACHE_ROOT
 export TOKENIZERS_PARALLELISM=false # tokenizers fork into threads in every worker, and warn about it
 
 # --- Slurm

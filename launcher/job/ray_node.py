@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from nemo_brorl.core.errors import USER_ERROR
+from nemo_brorl.core.errors import USER_ERROR, ResourceError
+from nemo_brorl.core.private_folder import kernel_caches, private_folder
 from nemo_brorl.launcher.job.ray_ports import (
     NUM_PORTS,
     RayPorts,
@@ -58,15 +59,23 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--logs", type=Path, default=Path())
     options = parser.parse_args(argv)
     try:
+        folder = session_folder()
+        os.environ.update(kernel_caches())  # Ray and its actors inherit it
         address = choose_address(options.interface, options.join, options.peer)
         ports = RayPorts(options.ports)
         check_ports(ports, is_head=options.join is None)
-    except OSError as error:
+    except (OSError, ResourceError) as error:
         return refuse(str(error))
     if options.join is None:
         tell(f"up head {address}")
-    with RayNode(node_name(), options.logs) as node:
-        return node.run(ray_command(options, address, ports, node.folder), options.join)
+    with RayNode(node_name(), options.logs, folder) as node:
+        return node.run(ray_command(options, address, ports, folder), options.join)
+
+
+def session_folder() -> Path:
+    """Name Ray's folder on this node, in one that nobody else can enter. `brorl attach` knows it by its last part, the
+    job's number. Raises ResourceError."""
+    return private_folder() / os.environ.get("SLURM_JOB_ID", str(os.getpid()))
 
 
 def choose_address(interface: str, head: str | None, peer: str) -> str:
@@ -108,12 +117,10 @@ def ray_command(
 class RayNode:
     """Ray's processes of one node and their scratch folder. A context: nothing of either is left afterwards."""
 
-    def __init__(self, name: str, logs: Path) -> None:
+    def __init__(self, name: str, logs: Path, folder: Path) -> None:
         self.name = name
         self.logs = logs
-        self.folder = Path(
-            f"/tmp/brorl_{os.environ.get('SLURM_JOB_ID', os.getpid())}_{name}"
-        )  # short: sockets have long names in it
+        self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
         self.is_asked_to_end = False
 

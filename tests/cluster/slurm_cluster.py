@@ -146,7 +146,9 @@ class SlurmCluster:
         nodes = [f"node{number}" for number in range(self.num_nodes)]
         up = [node for node in nodes if psutil.pid_exists(self.first_process(node))]
         left = [f"{node}: {process}" for node in up for process in self.processes(node)]
-        return left + [str(path) for node in up for path in (self.folder / "nodes" / node / "tmp").glob("brorl_[0-9]*")]
+        return left + [
+            str(path) for node in up for path in (self.folder / "nodes" / node / "tmp").glob("brorl-*/[0-9]*")
+        ]
 
     def idle_nodes(self) -> list[str]:
         """That the next job will get, the first ones first."""

@@ -15,6 +15,8 @@ from nemo_brorl.launcher.attach import grow, last_lines
 from nemo_brorl.launcher.frozen import Folders, code_root, note_job
 from tests.support.fake_slurm import FakeSlurm
 
+SLEEP = "import time; time.sleep(600)"
+
 
 @pytest.fixture
 def run(tmp_path: Path, slurm: FakeSlurm) -> Path:
@@ -122,7 +124,34 @@ def test_logs_of_a_node_are_those_that_were_kept_and_those_that_are_there(
     said = capfd.readouterr().out
     assert f"==> {kept}/ray_node3.log\nray began\nfrom the node" in said
     assert "another node" not in said
-    assert {"--overlap", "--nodelist=node3", "/tmp/brorl_101_node3", "7"} <= set(slurm.srun)
+    assert {"--overlap", "--nodelist=node3"} <= set(slurm.srun)
+    assert slurm.srun[-2:] == ["101", "7"]
+
+
+def test_on_a_node_the_logs_are_where_rays_command_line_says(tmp_path: Path) -> None:
+    """Whatever TMPDIR is there: the job's own is not known."""
+    logs = tmp_path / "its tmp" / "brorl-7" / "4711" / "session_latest" / "logs"
+    logs.mkdir(parents=True)
+    for name in ("raylet.out", "raylet.err", "worker-1.out"):
+        (logs / name).write_text(f"{name} said this\n")
+    folders = [logs.parents[1], tmp_path / "14711"]
+    stand_ins = [subprocess.Popen([sys.executable, "-c", SLEEP, f"--temp-dir={folder}"]) for folder in folders]
+    try:
+        asked = [show_logs("4711"), show_logs("4712")]
+    finally:
+        for process in stand_ins:
+            process.kill()
+            process.wait()
+    assert [done.returncode for done in asked] == [0, 1]
+    assert [f"{name} said this" in asked[0].stdout for name in ("raylet.out", "raylet.err", "worker-1.out")] == [
+        True
+    ] * 3
+    assert "no Ray of job 4712 runs on" in asked[1].stderr
+
+
+def show_logs(job: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "-c", attach.NODE_LOGS, job, "5"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_last_lines_are_found_across_blocks(tmp_path: Path) -> None:
