@@ -85,6 +85,7 @@ def examine_node(
         checks.append(machine.check_compiler())
     checks.append(machine.check_memory(config, shape))
     checks += machine.check_disks(config, shape)
+    checks.append(machine.check_private())
     checks += machine.check_limits(config)
     if ports:
         checks.append(machine.check_ports(ports))

@@ -26,7 +26,9 @@ from nemo_brorl.cluster.fit.memory import GIB, available_gib, needed_gib
 from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
 from nemo_brorl.config.derived import gpu_share, num_engines, num_gpus, num_policy_ranks, stage_samples
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.model_shape import ModelShape, num_parameters
+from nemo_brorl.core.private_folder import kernel_caches, private_folder, scratch_home, scratch_root
 
 PYTHONS = ((3, 11), (3, 12))
 CHECKPOINT_BYTES = 18  # for each parameter: weights, fp32 master weights, two moments, the reference
@@ -93,9 +95,9 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
     kept = size * (checkpoints + 2 * EXPORT_BYTES) / GIB
     advice = "move exp_manager.explicit_log_dir, or lower trainer.keep_checkpoints"
     yield check_room("disk, run", run_folder, kept + 1.0, advice)
-    named = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR")
-    scratch = Path(named or "/tmp")
-    advice = "empty it, or set RAY_TMPDIR to a local disk with room"
+    root = within(HANG_S, scratch_root, os.environ.get("TMPDIR"))
+    scratch = Path(os.environ.get("RAY_TMPDIR") or root)
+    advice = "empty it, or set TMPDIR to a local disk with room, by a short path"
     yield check_room("disk, tmp", scratch, TMP_GIB, advice, is_for_ray=True)
     longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
     tokens = max(stage_samples(config)) * longest * TOKEN_BYTES
@@ -108,6 +110,26 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
         "the disk"
     )
     yield check_room("disk, shm", Path("/dev/shm"), shm, advice, least_gib=SHM_GIB)
+
+
+def check_private() -> Check:
+    """Check that nobody else can have put anything into the folders of sockets, compiled kernels and verifiers' homes;
+    they are made."""
+    found = within(HANG_S, _private_folders, None)
+    if found is None:
+        return Check("private", FAIL, f"no answer for {HANG_S:.0f} s", "set TMPDIR and BRORL_CACHE to local disks")
+    if isinstance(found, ResourceError):
+        reason, _, advice = str(found).rpartition(": ")
+        return Check("private", FAIL, reason, advice)
+    return Check("private", OK, ", ".join(str(folder) for folder in found))
+
+
+def _private_folders() -> list[Path] | ResourceError:
+    try:
+        caches = {Path(folder).parent for folder in kernel_caches().values()}
+        return sorted({private_folder(), scratch_home(), *caches})
+    except ResourceError as error:
+        return error
 
 
 def check_room(

@@ -260,6 +260,27 @@ def test_a_disk_with_less_than_the_settings_need_refuses(tmp_path: Path) -> None
     assert machine.check_room("shm", tmp_path, 1e9, "a larger one", least_gib=0.0).status == WARN
 
 
+def test_a_folder_of_kernels_that_others_could_have_filled_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    monkeypatch.setenv("BRORL_CACHE", str(tmp_path / "cache"))
+    check = machine.check_private()
+    assert check.status == OK, check
+    assert str(tmp_path / "cache") in check.found
+    (tmp_path / "cache").chmod(0o777)
+    check = machine.check_private()
+    assert (check.status, check.advice) == (FAIL, "remove it, or set BRORL_CACHE to a folder of your own")
+    assert check.found.startswith(f"{tmp_path / 'cache'} may be entered by others (mode 0777")
+
+
+def test_room_for_ray_is_looked_for_where_its_folder_will_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", "/not/on/this/node")
+    [check] = [check for check in machine.check_disks(BroRLConfig(), None) if check.name == "disk, tmp"]
+    assert check.found.startswith("/tmp: ")
+
+
 def test_a_job_with_too_few_nodes_refuses_and_spare_ones_warn() -> None:
     config = BroRLConfig(trainer=TrainerConfig(num_nodes=8))
     assert [[check.status for check in machine.check_nodes(config, num)] for num in (7, 8, 9)] == [[FAIL], [], [WARN]]
