@@ -14,6 +14,7 @@ from nemo_brorl.core.errors import ConfigError, ResourceError
 from nemo_brorl.launcher import slurm
 from nemo_brorl.launcher.command_line import command_parser
 from nemo_brorl.launcher.find_run import Target, find_target, newest_log, read_run
+from nemo_brorl.launcher.job.ray_node import session_name
 from nemo_brorl.launcher.status import is_going_on
 
 POLL_S = 0.5  # a log on a shared file system tells nobody that it has grown
@@ -37,7 +38,7 @@ for process in /proc/[0-9]*; do
   done 2>/dev/null < "$process/cmdline"
 done
 cd "$folder/session_latest/logs" 2>/dev/null || {
-  echo "no Ray of job $0 runs on $(hostname)" >&2
+  echo "no Ray of this job runs on $(hostname)" >&2
   exit 1
 }
 newest=$(ls -t worker-*.err worker-*.out 2>/dev/null | head -n 4)
@@ -150,7 +151,7 @@ def show_node_logs(
         "bash",
         "-c",
         NODE_LOGS,
-        job.id,
+        session_name(job.id, name),
         str(lines),
     ]
     return subprocess.run(command, check=False).returncode

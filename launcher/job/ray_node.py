@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import hashlib
 import os
 import resource
 import shutil
@@ -73,9 +74,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def session_folder() -> Path:
-    """Name Ray's folder on this node, in one that nobody else can enter. `brorl attach` knows it by its last part, the
-    job's number. Raises ResourceError."""
-    return private_folder() / os.environ.get("SLURM_JOB_ID", str(os.getpid()))
+    """Name Ray's folder on this node, in one that nobody else can enter. Raises ResourceError."""
+    return private_folder() / session_name(os.environ.get("SLURM_JOB_ID", str(os.getpid())), node_name())
+
+
+def session_name(job: str, node: str) -> str:
+    """Name the folder of a job's Ray on a node: another one on each, where they share a disk, and of ten characters,
+    because sockets have long names in it."""
+    return hashlib.sha256(f"{job} {node}".encode()).hexdigest()[:10]
 
 
 def choose_address(interface: str, head: str | None, peer: str) -> str:

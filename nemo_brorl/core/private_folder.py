@@ -18,10 +18,13 @@ log = get_logger(__name__)
 TMP = Path("/tmp")
 OTHERS = 0o077
 SOCKET_BYTES = 107  # that Linux takes as the path of a socket
-# What follows the private folder at most in the path of a socket of Ray's: its own folder there (`ray`, or the number
-# of a job), then what Ray appends, with the highest number that Linux gives a process.
-RAY_FOLDER_BYTES = len("/1234567890")
+# What follows the private folder at most in the path of a socket of Ray's: its own folder there (`ray`, or that of a
+# job's node), then what Ray appends, with the highest number that Linux gives a process.
+RAY_FOLDER_BYTES = len("/0123456789")
 RAY_SOCKET_BYTES = len("/session_2026-11-23_01-00-00_123456_4194304/sockets/plasma_store")
+MOUNTS = Path("/proc/self/mounts")
+# File systems of many machines: slow for logs and kernels, and processes of all nodes would write to one folder.
+SHARED = ("afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "panfs", "pvfs2", "smb3", "wekafs")
 # Settings that say where compilers keep compiled code, and what each one's folder is called.
 KERNEL_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "VLLM_CACHE_ROOT": "vllm"}
 # The one whose default lies in /tmp under a name that can be guessed; the others' lie in the home folder.
@@ -64,8 +67,8 @@ def _what_is_wrong(folder: Path) -> str:
 
 
 def scratch_root() -> Path:
-    """Place for private folders: $TMPDIR where it is a folder that can be used and its path leaves room for Ray's
-    sockets, else /tmp, and the log says why."""
+    """Place for private folders: $TMPDIR where it is a folder on a disk of this machine and its path leaves room for
+    Ray's sockets, else /tmp, and the log says why."""
     named = os.environ.get("TMPDIR", "")
     return _root_of(named) if named else TMP
 
@@ -77,12 +80,26 @@ def _root_of(named: str) -> Path:
     root = Path(named)
     if not root.is_absolute() or not os.access(root, os.W_OK | os.X_OK) or not root.is_dir():
         why = "is no folder that can be written to here"
+    elif (kind := file_system(root, MOUNTS.read_text(errors="replace"))) in SHARED:
+        why = f"is on {kind}, not on a disk of this machine"
     elif len(os.fsencode(root)) > room:
         why = f"is longer than the {room} bytes that paths of Ray's sockets leave for it"
     else:
         return root
     log.warning("TMPDIR=%s %s: private folders are made in %s", named, why, TMP)
     return TMP
+
+
+def file_system(folder: Path, mounts: str) -> str:
+    """Type of the file system that a folder is on, by the lines of /proc/self/mounts; empty where none is known."""
+    real = folder.resolve()
+    nearest, kind = Path(), ""
+    for line in mounts.splitlines():
+        _, place, found, *_ = line.split(" ")
+        mount = Path(place.replace("\\040", " "))
+        if real.is_relative_to(mount) and len(mount.parts) >= len(nearest.parts):
+            nearest, kind = mount, found
+    return kind
 
 
 def private_folder() -> Path:

@@ -147,7 +147,7 @@ class SlurmCluster:
         up = [node for node in nodes if psutil.pid_exists(self.first_process(node))]
         left = [f"{node}: {process}" for node in up for process in self.processes(node)]
         return left + [
-            str(path) for node in up for path in (self.folder / "nodes" / node / "tmp").glob("brorl-*/[0-9]*")
+            str(path) for node in up for path in (self.folder / "nodes" / node / "tmp").glob("brorl-*/*/session_*")
         ]
 
     def idle_nodes(self) -> list[str]:

@@ -17,6 +17,7 @@ from ray._private.utils import validate_socket_filepath
 from nemo_brorl.core import private_folder as module
 from nemo_brorl.core.errors import ResourceError
 from nemo_brorl.core.private_folder import (
+    file_system,
     kernel_caches,
     make_private,
     private_folder,
@@ -138,9 +139,32 @@ def test_a_tmpdir_that_is_not_on_this_node_is_left_and_the_log_says_so(
     assert f"TMPDIR={value} is no folder that can be written to here" in caplog.text
 
 
+def test_a_tmpdir_that_other_machines_share_is_left_and_the_log_says_so(
+    short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logging.getLogger("nemo_brorl"), "propagate", True)
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nserver:/scratch {short} nfs4 rw 0 0\n")
+    monkeypatch.setattr(module, "MOUNTS", mounts)
+    assert scratch_root() == Path("/tmp")
+    assert f"TMPDIR={short} is on nfs4, not on a disk of this machine: private folders are made in /tmp" in caplog.text
+
+
+def test_a_folder_is_on_the_nearest_file_system_above_it() -> None:
+    lines = (
+        "/dev/sda1 / ext4 rw 0 0",
+        "x /shared nfs rw 0 0",
+        "tmpfs /shared/my\\040own tmpfs rw 0 0",
+        "y / overlay rw 0 0",
+    )
+    found = [file_system(Path(path), "\n".join(lines)) for path in ("/shared/me", "/shared/my own/a", "/shared2", "/")]
+    assert found == ["nfs", "tmpfs", "overlay", "overlay"]
+    assert file_system(Path("/shared"), "") == ""
+
+
 def test_the_longest_tmpdir_that_is_taken_is_the_longest_that_ray_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the longest name of a session, of a job and of a process."""
-    below = f"brorl-{os.getuid()}/1234567890/session_2026-11-23_01-00-00_123456_4194304/sockets/plasma_store"
+    """With the longest names of Ray's folder and of a session."""
+    below = f"brorl-{os.getuid()}/0123456789/session_2026-11-23_01-00-00_123456_4194304/sockets/plasma_store"
     base = Path(tempfile.mkdtemp(prefix="b", dir="/tmp"))
     taken = []
     for length in range(1, 30):

@@ -13,6 +13,7 @@ from nemo_brorl.core.errors import ConfigError, ResourceError
 from nemo_brorl.launcher import attach
 from nemo_brorl.launcher.attach import grow, last_lines
 from nemo_brorl.launcher.frozen import Folders, code_root, note_job
+from nemo_brorl.launcher.job.ray_node import session_name
 from tests.support.fake_slurm import FakeSlurm
 
 SLEEP = "import time; time.sleep(600)"
@@ -125,19 +126,19 @@ def test_logs_of_a_node_are_those_that_were_kept_and_those_that_are_there(
     assert f"==> {kept}/ray_node3.log\nray began\nfrom the node" in said
     assert "another node" not in said
     assert {"--overlap", "--nodelist=node3"} <= set(slurm.srun)
-    assert slurm.srun[-2:] == ["101", "7"]
+    assert slurm.srun[-2:] == [session_name("101", "node3"), "7"]
 
 
 def test_on_a_node_the_logs_are_where_rays_command_line_says(tmp_path: Path) -> None:
     """Whatever TMPDIR is there: the job's own is not known."""
-    logs = tmp_path / "its tmp" / "brorl-7" / "4711" / "session_latest" / "logs"
+    logs = tmp_path / "its tmp" / "brorl-7" / session_name("4711", "node3") / "session_latest" / "logs"
     logs.mkdir(parents=True)
     for name in ("raylet.out", "raylet.err", "worker-1.out"):
         (logs / name).write_text(f"{name} said this\n")
-    folders = [logs.parents[1], tmp_path / "14711"]
+    folders = [logs.parents[1], tmp_path / session_name("4711", "node4")]
     stand_ins = [subprocess.Popen([sys.executable, "-c", SLEEP, f"--temp-dir={folder}"]) for folder in folders]
     try:
-        asked = [show_logs("4711"), show_logs("4712")]
+        asked = [show_logs("4711", "node3"), show_logs("4711", "node5")]
     finally:
         for process in stand_ins:
             process.kill()
@@ -146,11 +147,11 @@ def test_on_a_node_the_logs_are_where_rays_command_line_says(tmp_path: Path) -> 
     assert [f"{name} said this" in asked[0].stdout for name in ("raylet.out", "raylet.err", "worker-1.out")] == [
         True
     ] * 3
-    assert "no Ray of job 4712 runs on" in asked[1].stderr
+    assert "no Ray of this job runs on" in asked[1].stderr
 
 
-def show_logs(job: str) -> subprocess.CompletedProcess[str]:
-    command = ["bash", "-c", attach.NODE_LOGS, job, "5"]
+def show_logs(job: str, node: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "-c", attach.NODE_LOGS, session_name(job, node), "5"]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
