@@ -17,13 +17,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from nemo_brorl.core.errors import CheckpointError, ConfigError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.metric_registry import step_seconds
+from nemo_brorl.core.recorded_yaml import RecordError, read_record, setting_of
 from nemo_brorl.launcher import slurm
 from nemo_brorl.launcher.frozen import Folders, code_root, read_jobs
 
@@ -166,8 +163,8 @@ def max_steps(folder: Path) -> int | None:
                 return int(number)
     for path in (folder / "launch" / "config.yaml", folder / "config.yaml"):
         try:
-            value = OmegaConf.select(OmegaConf.load(path), "trainer.max_steps")
-        except (OSError, YAMLError, OmegaConfBaseException, *MALFORMED):
+            value = setting_of(read_record(path), "trainer.max_steps")
+        except RecordError:
             continue
         if isinstance(value, int):
             return value

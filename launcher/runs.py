@@ -12,13 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.metric_registry import step_seconds
+from nemo_brorl.core.recorded_yaml import RecordError, read_record, setting_of
 from nemo_brorl.launcher.command_line import command_parser
 from nemo_brorl.launcher.find_run import PACE_STEPS, HeartbeatFile, Row, last_rows, read_run
 from nemo_brorl.launcher.status import OLD_S, age
@@ -104,9 +101,10 @@ def summary(
     """A run as far as its files tell. Never raises for what they hold."""
     try:
         return _summary(folder, now)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, YAMLError, OmegaConfBaseException) as error:
-        reason = str(error).splitlines() or [""]
-        return RunSummary(str(folder), f"unreadable ({type(error).__name__}: {reason[0][:80]})")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+        reason = error.reason if isinstance(error, RecordError) else str(error)
+        first_line = (reason.splitlines() or [""])[0]
+        return RunSummary(str(folder), f"unreadable ({type(error).__name__}: {first_line[:80]})")
 
 
 def _summary(
@@ -158,9 +156,9 @@ def _devices(folder: Path) -> tuple[int | None, int | None]:
     path = folder / "config.yaml"
     if not path.exists():
         return None, None
-    settings = OmegaConf.load(path)
-    nodes = OmegaConf.select(settings, "trainer.num_nodes")
-    gpus = OmegaConf.select(settings, "trainer.gpus_per_node")
+    record = read_record(path)
+    nodes = setting_of(record, "trainer.num_nodes")
+    gpus = setting_of(record, "trainer.gpus_per_node")
     if nodes is None or gpus is None:
         return None, None
     return int(nodes), int(nodes) * int(gpus)

@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemo_brorl.config import declaration, setting
 from nemo_brorl.config.load import shipped_folder
+from nemo_brorl.core.environment_values import literal
 from nemo_brorl.core.errors import ConfigError
 
 SITE_VARIABLE = "BRORL_SITE"  # names the site where --site does not
@@ -110,7 +111,8 @@ def load_site(name: str | None, given: Mapping[str, Any]) -> Site:
         known = ", ".join(field.name for field in dataclasses.fields(Site))
         raise ConfigError(f"{origin}: there is no site setting {', '.join(sorted(unknown))}; there are {known}")
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(Site), _plain(settings), _plain(given))
+        # Without interpolations: `${HOME}` in a shell line is the shell's.
+        merged = OmegaConf.merge(OmegaConf.structured(Site), literal(settings), literal(given))
         site = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{origin}: {error.full_key}={error.value!r}: {str(error).splitlines()[0]}") from error
@@ -145,19 +147,6 @@ def _read(name: str) -> dict[str, Any]:
             f"{type(settings).__name__}"
         )
     return settings or {}
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Without OmegaConf's interpolations: `${HOME}` in a shell line is the shell's."""
-    return {name: _escaped(value) for name, value in settings.items()}
-
-
-def _escaped(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.replace("${", r"\${")
-    if isinstance(value, list):
-        return [_escaped(item) for item in value]
-    return {key: _escaped(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 TIME = re.compile(r"(\d+-)?\d{1,3}:[0-5]\d:[0-5]\d|\d+-\d{1,2}(:[0-5]\d)?")

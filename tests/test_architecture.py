@@ -69,6 +69,8 @@ LAUNCHER_MAY_IMPORT = (
     "nemo_brorl.core.metric_registry.",
     "nemo_brorl.core.model_shape.",
     "nemo_brorl.core.private_folder.",
+    "nemo_brorl.core.recorded_yaml.",
+    "nemo_brorl.core.environment_values.",
 )
 
 

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from nemo_brorl.config.same_run import RECORD, leaves
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.core.recorded_yaml import RecordError, read_record
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -100,13 +99,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Value of every setting by dotted name. Raises DataError."""
+    """Value of every setting by dotted name, interpolations as text. Raises DataError."""
     path = folder / RECORD
     try:
-        return dict(leaves(OmegaConf.to_container(OmegaConf.load(path), resolve=True), ""))
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise DataError(f"{path} cannot be read ({reason}): write a run folder") from error
+        record = read_record(path)
+    except RecordError as error:
+        raise DataError(f"{path} cannot be read ({error.reason}): write a run folder") from error
+    return dict(leaves(record)) if record else {}
 
 
 def read_rows(folder: Path) -> Rows:

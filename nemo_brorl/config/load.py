@@ -30,14 +30,18 @@ from omegaconf.errors import (
     ValidationError,
 )
 
+from nemo_brorl.config.environment import asks, marked
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig, groups, help_text, settings
+from nemo_brorl.core.environment_values import as_written, literal
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.core.recorded_yaml import RecordError, read_record
 
 DEFAULT_CONFIG = "brorl_cpu"
 SCHEMA_NAME = "brorl_schema"  # what a YAML's `defaults` list calls the schema
+RUN_NAME = "brorl_settings_of_a_run"  # what Hydra calls those of a run folder
 
 TYPE_WORDS = {
     "int": "a whole number",
@@ -104,11 +108,28 @@ def load_config(
 
 
 def load_run_config(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
-    """The settings that a run was begun with, and overrides over them. Raises ConfigError."""
-    name = RECORD.removesuffix(".yaml")
-    if not (run_folder / RECORD).is_file():
+    """The settings that a run was begun with, and overrides over them. Raises ConfigError.
+
+    The folder may be a stranger's: its interpolations are texts, and it builds on no other file. The overrides are the
+    user's, and may name variables and settings.
+    """
+    path = run_folder / RECORD
+    if not path.is_file():
         raise ConfigError(f"{run_folder} is no run folder, it has no {RECORD}: write one that `brorl train` made")
-    return load_config(name, overrides, run_folder)
+    folder = shipped_folder()
+    written = [_checked_override(override, folder) for override in overrides]
+    try:
+        node = OmegaConf.merge(_schema(), literal(read_record(path)))
+        ConfigStore.instance().store(name=RUN_NAME, node=node)
+        with initialize_config_dir(config_dir=str(folder), version_base=None, job_name="brorl"):
+            composed = compose(RUN_NAME, overrides=written)
+    except RecordError as error:
+        raise ConfigError(str(error)) from error
+    except (HydraException, OmegaConfBaseException, OSError, *MALFORMED, yaml.YAMLError) as error:
+        raise ConfigError(explain(error, path)) from error
+    config = to_config(composed)
+    check_rules(config)
+    return config
 
 
 class HydraArguments(NamedTuple):
@@ -139,19 +160,24 @@ def _schema() -> DictConfig:
 
 
 def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
-    """The typed object of composed settings, whatever their YAML built on, interpolations resolved. Raises ConfigError
-    where one is unknown, of a wrong type, or required and missing."""
+    """The typed object of composed settings, whatever their YAML built on, interpolations resolved; texts that came
+    from the environment are `FromEnvironment`. Raises ConfigError where one is unknown, of a wrong type, or required
+    and missing."""
+    num_asked = asks()
     try:
-        config = OmegaConf.to_object(OmegaConf.merge(_schema(), composed))
+        merged = OmegaConf.merge(_schema(), composed)
+        config = OmegaConf.to_object(merged)
+        assert isinstance(config, BroRLConfig), f"composed to {type(config)}"
+        if asks() > num_asked:
+            config = marked(config, merged)
     except OmegaConfBaseException as error:
         raise ConfigError(explain(error, None)) from error
-    assert isinstance(config, BroRLConfig), f"composed to {type(config)}"
     return config
 
 
 def to_yaml(config: BroRLConfig) -> str:
-    """All settings as YAML, for `config.yaml` of the run folder."""
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    """All settings as YAML, for `config.yaml` of the run folder; what came from the environment as it was written."""
+    return OmegaConf.to_yaml(OmegaConf.structured(as_written(config)))
 
 
 def shipped_folder() -> Path:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from nemo_brorl.config.schema import BroRLConfig, settings
 from nemo_brorl.core.errors import CheckpointError
-from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.core.recorded_yaml import RecordError, read_record
 
 RECORD = "config.yaml"  # in the run folder
 
@@ -69,14 +67,15 @@ def with_sizes_of_run(config: BroRLConfig) -> BroRLConfig:
 
 
 def recorded_settings(record: Path) -> dict[str, Any]:
-    """Settings that a run was begun with, by dotted name. Raises CheckpointError for a damaged file."""
+    """Settings that a run was begun with, by dotted name, interpolations as text. Raises CheckpointError for a damaged
+    file."""
     try:
-        container = OmegaConf.to_container(OmegaConf.load(record), resolve=True)
-        if isinstance(container, dict) and container:
+        container = read_record(record)
+        if container:
             return dict(leaves(container))
         reason = "it holds no settings"
-    except (OSError, YAMLError, OmegaConfBaseException, *MALFORMED) as error:
-        reason = (str(error).splitlines() or [""])[0]
+    except RecordError as error:
+        reason = error.reason
     raise CheckpointError(
         f"{record} is damaged ({reason}): delete that one file to go on by the settings that are given now, which must "
         "be those that the run was begun with, or choose another exp_manager.explicit_log_dir"

@@ -17,8 +17,7 @@ from tests.fuzz.hostile import Damage, damages, responses, values
 from tests.fuzz.profile import fuzz, no_hang
 
 NAMES = sorted(declared())
-SMALL = """defaults: [brorl_schema, _self_]
-trainer: {max_steps: 3, seed: 1}
+SMALL = """trainer: {max_steps: 3, seed: 1}
 policy: {model: nowhere, optim: {lr: 1e-3, betas: [0.9, 0.98]}}
 data: {tasks: [{name: gcd, config: {max_value: 60}}], answer_instruction: "a, b"}
 rollouts: {num_per_prompt: 8, prompts_per_step: 2}
@@ -87,6 +86,5 @@ def test_any_value_in_a_yaml_loads_or_is_refused_with_one_message(name: str, val
     for word in reversed(name.replace("[]", "").split(".")):
         tree = {word: tree}
     with tempfile.TemporaryDirectory() as folder:
-        text = yaml.safe_dump({"defaults": ["brorl_schema", "_self_"], **tree})
-        (Path(folder) / "config.yaml").write_text(text)
+        (Path(folder) / "config.yaml").write_text(yaml.safe_dump(tree))
         load([], Path(folder))

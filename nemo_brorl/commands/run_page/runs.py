@@ -10,10 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
 from nemo_brorl.config.same_run import RECORD, leaves
 from nemo_brorl.config.schema import as_yaml
 from nemo_brorl.config.schema import settings as declared_settings
@@ -21,6 +17,7 @@ from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.metric_registry import find_metric
 from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.core.recorded_yaml import RecordError, read_record
 
 METRICS = "metrics.jsonl"
 SILENT_S = 60.0  # a heartbeat older than this belongs to a run that is no more
@@ -229,13 +226,12 @@ def state_of(folder: Path) -> Part:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """Settings of a run by dotted name; none where its record cannot be read."""
+    """Settings of a run by dotted name, interpolations as text; none where its record cannot be read."""
     try:
-        loaded = OmegaConf.load(folder / RECORD)
-        container = OmegaConf.to_container(loaded, resolve=True)
-    except (OSError, YAMLError, OmegaConfBaseException, *MALFORMED):
+        record = read_record(folder / RECORD)
+    except RecordError:
         return {}
-    return dict(leaves(container, "")) if isinstance(container, dict) else {}
+    return dict(leaves(record)) if record else {}
 
 
 def settings_table(runs: Sequence[Run]) -> Part:

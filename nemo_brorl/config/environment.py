@@ -1,0 +1,88 @@
+"""Marks on settings that came from the environment: which of them, directly or through others, asked `${oc.env:KEY}`.
+
+OmegaConf asks a function for the value of a variable; here it is one that counts. Where composed settings asked for
+none, nothing is looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.resolvers import oc
+
+from nemo_brorl.core.environment_values import FromEnvironment, remember, texts_of
+from nemo_brorl.core.errors import ConfigError
+
+Section = TypeVar("Section")
+
+_num_asks = 0
+
+
+def _ask(*arguments: str) -> str | None:
+    """Answer `${oc.env:KEY}` and `${oc.env:KEY,DEFAULT}`, and count it."""
+    global _num_asks
+    _num_asks += 1
+    return oc.env(*arguments)
+
+
+OmegaConf.register_new_resolver("oc.env", _ask, replace=True)
+
+
+def asks() -> int:
+    """Count how often the environment has been asked so far."""
+    return _num_asks
+
+
+def marked(config: Section, node: Any) -> Section:
+    """Copy typed settings with every text that came from the environment as `FromEnvironment`, and remember those.
+
+    `node`: the settings that `config` is the object of. Raises ConfigError where one text would stand for two values.
+    """
+    changed: Section = _marked(config, node, "")
+    texts = texts_of(changed)
+    _check_one_value(texts)
+    remember(texts)
+    return changed
+
+
+def _marked(value: Any, node: Any, written: str) -> Any:
+    """Mark a setting or section; `written`: how it stood where it came from the environment, else ""."""
+    if isinstance(value, str):
+        return FromEnvironment(value, written) if written else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **_marked_parts(fields, node, written))
+    if isinstance(value, dict):
+        return _marked_parts(value, node, written)
+    if isinstance(value, list):
+        return list(_marked_parts(dict(enumerate(value)), node, written).values())
+    return value
+
+
+def _marked_parts(parts: Mapping[Any, Any], node: DictConfig | ListConfig, written: str) -> dict[Any, Any]:
+    """Mark the parts of a section, mapping or list, by key or place."""
+    unresolved: Any = OmegaConf.to_container(node, resolve=False)
+    found: dict[Any, Any] = {}
+    for key, value in parts.items():
+        num_asked = asks()
+        part = node[key]  # resolved here
+        # A part of what came from the environment as a whole has no text of its own.
+        own = f"{written}.{key}" if written else ""
+        if asks() > num_asked:
+            own = str(unresolved[key])
+        found[key] = _marked(value, part, own)
+    return found
+
+
+def _check_one_value(texts: Iterable[FromEnvironment]) -> None:
+    """Raise ConfigError where texts are written alike and differ, as `${.name}` of two sections may."""
+    known: dict[str, FromEnvironment] = {}
+    for text in texts:
+        if known.setdefault(text.written, text) != text:
+            raise ConfigError(
+                f"{text.written} stands for different values in two places, one of the environment: write the "
+                "setting's whole name, ${section.name}"
+            )

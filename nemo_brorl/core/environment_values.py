@@ -1,0 +1,98 @@
+"""Texts of settings that came from the environment, by `${oc.env:KEY}`: used as what they are, written as they stood.
+
+key = FromEnvironment("k-123", "${oc.env:KEY}")
+key == "k-123"                            # whoever uses it sees the value
+repr({"key": key})                        # {'key': '${oc.env:KEY}'}
+as_written({"key": key})                  # what goes into a file
+restored({"key": "${oc.env:KEY}"})        # what a file of our own meant
+plain({"key": key}), literal({...})       # for a library that knows str alone; for OmegaConf
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+_INTERPOLATION = re.compile(r"(\\*)\$\{")
+
+# Values of this process's own settings by how they are written. A file can bring back what is in here, and no more.
+_own: dict[str, FromEnvironment] = {}
+
+
+class FromEnvironment(str):
+    """A text that holds what an environment variable held, and shows how it was `written` instead."""
+
+    written: str  # unresolved, as in YAML or on the command line: ${oc.env:RUNS}/first
+
+    def __new__(cls, value: str, written: str) -> FromEnvironment:
+        """Make it of the value and its unresolved text."""
+        made = super().__new__(cls, value)
+        made.written = written
+        return made
+
+    def __repr__(self) -> str:
+        """Show the unresolved text, so that messages and logs with whole mappings give nothing away."""
+        return repr(self.written)
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        """Give copies and pickles both texts."""
+        return str(self), self.written
+
+
+def as_written(value: Any) -> Any:
+    """Copy dataclasses, mappings and sequences with every text from the environment as it was written."""
+    return _changed(value, lambda text: text.written if isinstance(text, FromEnvironment) else text)
+
+
+def plain(value: Any) -> Any:
+    """Copy dataclasses, mappings and sequences with every text from the environment as an ordinary one."""
+    return _changed(value, str)
+
+
+def literal(value: Any) -> Any:
+    """Copy dataclasses, mappings and sequences so that OmegaConf reads their texts as they are, `${` and all."""
+    return _changed(value, lambda text: _INTERPOLATION.sub(r"\1\1\\${", text))
+
+
+def restored(value: Any) -> Any:
+    """Copy what a file of our own holds with every text that this process's settings have from the environment.
+
+    A text that is not exactly one of theirs as written stays as it is: a stranger's file can name no variable.
+    """
+    return _changed(value, lambda text: _own.get(text, text))
+
+
+def remember(values: Iterable[FromEnvironment]) -> None:
+    """Let `restored` know values of this process's settings."""
+    for value in values:
+        _own[value.written] = value
+
+
+def texts_of(value: Any) -> list[FromEnvironment]:
+    """All texts from the environment in dataclasses, mappings and sequences."""
+    found: list[FromEnvironment] = []
+
+    def note(text: str) -> str:
+        if isinstance(text, FromEnvironment):
+            found.append(text)
+        return text
+
+    _changed(value, note)
+    return found
+
+
+def _changed(value: Any, change: Callable[[str], str]) -> Any:
+    """A copy with other texts; mapping keys stay, and so does what is of another kind."""
+    if isinstance(value, str):
+        return change(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **_changed(parts, change))
+    if isinstance(value, Mapping):
+        return {key: _changed(part, change) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts_in_order = [_changed(part, change) for part in value]
+        return tuple(parts_in_order) if isinstance(value, tuple) else parts_in_order
+    return value

@@ -1,0 +1,131 @@
+"""Reader of the YAML in run folders, which may come from a stranger: plain data within bounds, or one message.
+
+    read_record(RUN / "config.yaml")["trainer"]["max_steps"]
+
+Bounds hold on the parser's events, before anything is built: a file has at most MAX_BYTES, MAX_NODES and MAX_DEPTH.
+Aliases, anchors and tags are refused, as nothing that this package writes has any. An interpolation, `${oc.env:KEY}`,
+is a text like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.files import MALFORMED
+
+MAX_BYTES = 1 << 20
+MAX_NODES = 100_000
+MAX_DEPTH = 32
+
+# Numbers as OmegaConf writes and reads them: 1e-6 is one, and times and dates are texts.
+_INT = re.compile(r"[-+]?(?:0b[01_]+|0[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)$")
+_FLOAT = re.compile(
+    r"(?:[-+]?[0-9]+(?:_[0-9]+)*(?:\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[eE][-+]?[0-9]+)"
+    r"|\.[0-9]+(?:_[0-9]+)*(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+_REPLACED = ("int", "float", "timestamp")
+
+
+class RecordError(DataError):
+    """A file of a run folder is no plain YAML within the bounds."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} cannot be read: {reason}")
+        self.reason = reason
+
+
+def _strict(base: Any) -> Any:
+    """Make a safe loader of PyYAML's read numbers as OmegaConf does, and refuse a name that stands twice."""
+
+    class StrictLoader(base):
+        """Load a record."""
+
+        yaml_implicit_resolvers = _other_resolvers(base)
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+            """Make a mapping as the base class does. Raises ConstructorError where a name stands twice."""
+            names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if len(set(names)) < len(names):
+                raise yaml.constructor.ConstructorError(None, None, "a name stands twice", node.start_mark)
+            found: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
+            return found
+
+    StrictLoader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+    StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+    return StrictLoader
+
+
+def _other_resolvers(base: Any) -> dict[str, list[Any]]:
+    """List what a loader makes of plain texts by their first letter, without the kinds that are read otherwise."""
+    tags = [f"tag:yaml.org,2002:{kind}" for kind in _REPLACED]
+    kept: dict[str, list[Any]] = {}
+    for letter, resolvers in base.yaml_implicit_resolvers.items():
+        kept[letter] = [pair for pair in resolvers if pair[0] not in tags]
+    return kept
+
+
+PythonLoader = _strict(yaml.SafeLoader)
+Loader = _strict(yaml.CSafeLoader) if yaml.__with_libyaml__ else PythonLoader
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read the mapping that a YAML file of a run folder holds; an empty file holds an empty one. Raises RecordError."""
+    try:
+        if path.exists() and not path.is_file():
+            raise RecordError(path, "it is no file")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise RecordError(path, f"it has more than {MAX_BYTES:,} bytes")
+        text = content.decode("utf-8")
+        reason = _excess(text)
+        record = None if reason else yaml.load(text, Loader)
+    except RecordError:
+        raise
+    except (OSError, yaml.YAMLError, *MALFORMED) as error:
+        raise RecordError(path, _in_one_line(error)) from error
+    if reason:
+        raise RecordError(path, reason)
+    if not isinstance(record, dict | None):
+        raise RecordError(path, f"it holds a {type(record).__name__} where a mapping is expected")
+    return record or {}
+
+
+def _excess(text: str) -> str:
+    """Say what a text has that no record has; "" where it may be built."""
+    num_nodes = 0
+    depth = 0
+    for event in yaml.parse(text, Loader):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            return "it has an alias or an anchor: write out what they stand for"
+        if getattr(event, "tag", None) is not None:
+            return f"it has the tag {event.tag}: plain values have none"
+        num_nodes += isinstance(event, yaml.NodeEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            return f"it is more than {MAX_DEPTH} levels deep"
+        if num_nodes > MAX_NODES:
+            return f"it has more than {MAX_NODES:,} values"
+    return ""
+
+
+def _in_one_line(error: Exception) -> str:
+    """Put the lines of what an exception says together."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def setting_of(record: Mapping[str, Any], name: str) -> Any:
+    """Look a setting up by its dotted name; None where there is none."""
+    found: Any = record
+    for key in name.split("."):
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(key)
+    return found
