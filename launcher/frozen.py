@@ -1,7 +1,7 @@
 """Frozen settings and code of a job, put into its run folder: what a requeued job trains with, whatever becomes of the
 checkout.
 
-    RUN/launch/config.yaml          all settings, resolved, paths absolute
+    RUN/launch/config.yaml          all settings, paths absolute; what came from the environment by its variable
                code/                the code as it was, uncommitted changes and new files included
                revision.txt         commit, and which files differed from it
                uncommitted.patch    that difference, where there is one
@@ -39,6 +39,7 @@ from omegaconf.errors import OmegaConfBaseException
 import nemo_brorl
 from nemo_brorl.config.load import shipped_folder, to_config, to_yaml
 from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.environment_values import FromEnvironment
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
 
@@ -283,7 +284,15 @@ def absolute_paths(config: BroRLConfig, folder: Path) -> BroRLConfig:
 
 
 def _absolute(path: Location, folder: Path) -> Location:
-    return path if path is None else os.path.normpath(folder / Path(path).expanduser())
+    """Count a path from `folder`; one from the environment stays written by its variable."""
+    if path is None:
+        return path
+    # Of `~` in a variable nothing but what it stands for can be written.
+    if not isinstance(path, FromEnvironment) or path.startswith("~"):
+        return os.path.normpath(folder / Path(path).expanduser())
+    if Path(path).is_absolute():
+        return path
+    return FromEnvironment(f"{folder}/{path}", f"{folder}/{path.written}")
 
 
 def read_jobs(path: Path) -> list[dict[str, Any]]:

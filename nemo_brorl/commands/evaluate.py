@@ -121,6 +121,8 @@ def with_model_of_checkpoint(config: BroRLConfig) -> BroRLConfig:
         model = recorded_settings(run_of(given) / RECORD)["policy.model"]
     except (CheckpointError, KeyError):
         return config  # a checkpoint that was moved away from its run: policy.model says it
+    if "${" in str(model):
+        return config  # a variable that may hold something else here: likewise
     return replace(config, policy=replace(config.policy, model=model))
 
 

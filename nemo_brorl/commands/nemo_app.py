@@ -28,6 +28,7 @@ from nemo_brorl.config.load import CommandLine, hydra_arguments, to_config
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger, setup_logging
+from nemo_brorl.core.environment_values import literal, plain
 from nemo_brorl.core.errors import BroRLError
 from nemo_brorl.core.files import naming
 from nemo_brorl.core.metric_sinks import ClearMLSink, LoggerSink, ModuleSink
@@ -82,14 +83,14 @@ def open_experiment(config: BroRLConfig) -> Experiment:
     )
     folder = run_folder / NEMO_FOLDER
     with naming(folder):
-        exp_manager(trainer, OmegaConf.create(exp_manager_settings(config, folder)))
+        exp_manager(trainer, OmegaConf.create(literal(exp_manager_settings(config, folder))))
     quieten()
     return Experiment(run_folder, list(trainer.loggers))
 
 
 def open_sinks(config: BroRLConfig, experiment: Experiment) -> list[MetricSink]:
     """Where metrics go beside the run folder: the loggers of exp_manager, and those that it cannot make."""
-    chosen = config.exp_manager
+    chosen = plain(config.exp_manager)
     sinks: list[MetricSink] = []
     for logger in experiment.loggers:
         if isinstance(logger, ClearMLLogger):

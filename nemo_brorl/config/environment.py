@@ -19,13 +19,18 @@ from nemo_brorl.core.errors import ConfigError
 Section = TypeVar("Section")
 
 _num_asks = 0
+_answers: dict[str, FromEnvironment] = {}
 
 
 def _ask(*arguments: str) -> str | None:
-    """Answer `${oc.env:KEY}` and `${oc.env:KEY,DEFAULT}`, and count it."""
+    """Answer `${oc.env:KEY}` and `${oc.env:KEY,DEFAULT}`, and note that it was asked."""
     global _num_asks
     _num_asks += 1
-    return oc.env(*arguments)
+    found = oc.env(*arguments)
+    if found is not None:
+        written = f"${{oc.env:{','.join(map(str, arguments))}}}"
+        _answers[written] = FromEnvironment(found, written)
+    return found
 
 
 OmegaConf.register_new_resolver("oc.env", _ask, replace=True)
@@ -34,6 +39,11 @@ OmegaConf.register_new_resolver("oc.env", _ask, replace=True)
 def asks() -> int:
     """Count how often the environment has been asked so far."""
     return _num_asks
+
+
+def answers() -> list[FromEnvironment]:
+    """List what the environment has answered so far."""
+    return list(_answers.values())
 
 
 def marked(config: Section, node: Any) -> Section:

@@ -30,11 +30,11 @@ from omegaconf.errors import (
     ValidationError,
 )
 
-from nemo_brorl.config.environment import asks, marked
+from nemo_brorl.config.environment import answers, asks, marked
 from nemo_brorl.config.rules import check_rules
 from nemo_brorl.config.same_run import RECORD
 from nemo_brorl.config.schema import BroRLConfig, groups, help_text, settings
-from nemo_brorl.core.environment_values import as_written, literal
+from nemo_brorl.core.environment_values import as_written, hidden, literal
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.recorded_yaml import RecordError, read_record
@@ -171,7 +171,7 @@ def to_config(composed: DictConfig | ListConfig) -> BroRLConfig:
         if asks() > num_asked:
             config = marked(config, merged)
     except OmegaConfBaseException as error:
-        raise ConfigError(explain(error, None)) from error
+        raise ConfigError(hidden(explain(error, None), answers())) from None
     return config
 
 

@@ -34,6 +34,7 @@ from nemo_brorl.config.derived import (
     stage_sizes,
 )
 from nemo_brorl.config.schema import BroRLConfig, as_yaml, settings
+from nemo_brorl.core.environment_values import hidden
 from nemo_brorl.core.errors import ConfigError
 
 CONDITION = re.compile(r"([\w.]+)(!=|=|>|<)(.+)")
@@ -195,8 +196,8 @@ class Condition:
 
 def check_rules(config: BroRLConfig) -> None:
     """Raise one ConfigError with every violated rule. Single values come first: rules divide by what they guard."""
-    _raise_all(wrong_values(config))
-    _raise_all(violations(config))
+    _raise_all(wrong_values(config), config)
+    _raise_all(violations(config), config)
 
 
 def violations(config: BroRLConfig) -> Iterator[str]:
@@ -212,11 +213,12 @@ def violations(config: BroRLConfig) -> Iterator[str]:
 
 def check_demonstrations(config: BroRLConfig) -> None:
     """A demonstration that calls a calculator must be answered by one."""
-    _raise_all(unmet(config, SFT_NEEDS))
+    _raise_all(unmet(config, SFT_NEEDS), config)
 
 
-def _raise_all(messages: Iterable[str]) -> None:
-    found = list(messages)
+def _raise_all(messages: Iterable[str], config: BroRLConfig) -> None:
+    """Raise one ConfigError with all messages; what came from the environment stands there as it was written."""
+    found = [hidden(message, config) for message in messages]
     if len(found) == 1:
         raise ConfigError(found[0])
     if found:

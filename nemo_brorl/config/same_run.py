@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nemo_brorl.config.schema import BroRLConfig, settings
+from nemo_brorl.core.environment_values import as_written, plain
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.recorded_yaml import RecordError, read_record
 
@@ -31,13 +32,14 @@ def check_same_run(config: BroRLConfig) -> bool:
             "or exp_manager.resume_if_exists=true to continue the run in it"
         )
     old = recorded_settings(record)
-    given = OmegaConf.to_container(OmegaConf.structured(config), resolve=True)
-    new = dict(leaves(given))
+    new = _unresolved(as_written(config))
+    # Earlier versions wrote down what the environment held.
+    held = _unresolved(plain(config))
     may_change = tuple(name for name, setting in settings().items() if setting.may_change)
     changed = []
     for name in sorted(old.keys() | new.keys()):
         was, now = old.get(name), new.get(name)
-        if was != now and not name.startswith(may_change):
+        if was not in (now, held.get(name)) and not name.startswith(may_change):
             changed.append(f"{name} was {was!r}, now {now!r}")
     if changed:
         raise CheckpointError(
@@ -46,6 +48,11 @@ def check_same_run(config: BroRLConfig) -> bool:
             f"never had says that {record} is damaged: delete that one file"
         )
     return True
+
+
+def _unresolved(config: BroRLConfig) -> dict[str, Any]:
+    """List settings by dotted name as a record has them, interpolations as text."""
+    return dict(leaves(OmegaConf.to_container(OmegaConf.structured(config), resolve=False)))
 
 
 def with_sizes_of_run(config: BroRLConfig) -> BroRLConfig:

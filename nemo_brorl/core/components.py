@@ -24,6 +24,7 @@ from typing import Any, TypeVar, get_type_hints
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nemo_brorl.core.environment_values import hidden, literal
 from nemo_brorl.core.errors import ConfigError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -92,11 +93,11 @@ def typed_params(
     try:
         typed = OmegaConf.structured(declared)
         OmegaConf.set_readonly(typed, False)  # a frozen dataclass is read-only
-        return OmegaConf.to_object(OmegaConf.merge(typed, dict(given)))
+        return OmegaConf.to_object(OmegaConf.merge(typed, literal(dict(given))))
     except (OmegaConfBaseException, ValueError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
+        reason = hidden(str(error).partition("\n")[0], given)
         takes = _signature(declared) or "no settings"
-        raise ConfigError(f"{setting}={dict(given)}: {reason}; {name} takes {takes}") from error
+        raise ConfigError(f"{setting}={dict(given)}: {reason}; {name} takes {takes}") from None
 
 
 def params_type(name: str, function: Callable[..., Any]) -> type | None:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+LEAST = 4  # characters of a value that a message is searched for: what is shorter is no secret
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
 
 # Values of this process's own settings by how they are written. A file can bring back what is in here, and no more.
@@ -53,7 +54,7 @@ def plain(value: Any) -> Any:
 
 def literal(value: Any) -> Any:
     """Copy dataclasses, mappings and sequences so that OmegaConf reads their texts as they are, `${` and all."""
-    return _changed(value, lambda text: _INTERPOLATION.sub(r"\1\1\\${", text))
+    return _changed(value, lambda text: _INTERPOLATION.sub(r"\1\1\\${", str(text)))
 
 
 def restored(value: Any) -> Any:
@@ -62,6 +63,14 @@ def restored(value: Any) -> Any:
     A text that is not exactly one of theirs as written stays as it is: a stranger's file can name no variable.
     """
     return _changed(value, lambda text: _own.get(text, text))
+
+
+def hidden(message: str, value: Any) -> str:
+    """Show texts from the environment that stand in a message, and are in `value`, as they were written."""
+    for text in texts_of(value):
+        if len(text) >= LEAST:
+            message = message.replace(str(text), text.written)
+    return message
 
 
 def remember(values: Iterable[FromEnvironment]) -> None:

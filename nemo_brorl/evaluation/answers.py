@@ -29,6 +29,7 @@ import numpy as np
 
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
 from nemo_brorl.core.clock import StopRequest
+from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import CheckpointError, ModelError
 from nemo_brorl.core.files import append_whole, naming
 from nemo_brorl.core.object_store import fetch
@@ -130,8 +131,8 @@ def weights_digest(folder: Path) -> str:
 
 
 def identity_of(config: BroRLConfig, weights: str, benchmark: Benchmark) -> dict[str, Any]:
-    """All that decides the answers to a benchmark, JSON-able."""
-    return {
+    """All that decides the answers to a benchmark, JSON-able; texts from the environment as they were written."""
+    identity = {
         "benchmark": benchmark.name,
         "weights": weights,
         "seed": config.trainer.seed,
@@ -141,6 +142,7 @@ def identity_of(config: BroRLConfig, weights: str, benchmark: Benchmark) -> dict
         "tokens": benchmark.tokens,
         "scoring": _scoring(config.rewards, benchmark),
     }
+    return dict(as_written(identity))
 
 
 def _scoring(rewards: RewardsConfig, benchmark: Benchmark) -> dict[str, Any]:

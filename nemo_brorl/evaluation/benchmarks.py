@@ -13,6 +13,7 @@ from typing import Any
 
 from nemo_brorl.config.derived import HELD_OUT, benchmark_limits
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
+from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.tasks.environments.turn_tokens import QuestionCheck, check_environment
@@ -64,7 +65,7 @@ class Benchmark:
         asked = []
         for prompt in self.prompts:
             names = [prompt.uid, prompt.task, prompt.domain, prompt.verifier]
-            asked.append([*names, dict(prompt.payload)])
+            asked.append(as_written([*names, prompt.payload]))
         return _digest(asked)
 
     @cached_property

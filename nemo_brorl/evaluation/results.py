@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.config.schema import EvaluationConfig
+from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.files import write_whole
 from nemo_brorl.evaluation.answers import AnswerFile, PromptAnswers, short_id
 from nemo_brorl.evaluation.benchmarks import Benchmark
@@ -139,7 +140,7 @@ def write(
 ) -> None:
     """Write both files into the evaluation's own folder, and as the latest into `output`. Each is there whole or not at
     all."""
-    text = json.dumps(record, indent=1) + "\n"
+    text = json.dumps(as_written(record), indent=1) + "\n"
     for place in (folder, output):
         place.mkdir(parents=True, exist_ok=True)
         write_whole(place / "evaluation.json", text, is_synced=True)

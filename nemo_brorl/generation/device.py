@@ -32,6 +32,7 @@ from nemo_brorl.config.derived import (
 )
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.environment_values import plain
 from nemo_brorl.core.errors import ConfigError
 
 logger = get_logger(__name__)
@@ -201,7 +202,7 @@ def engine_settings(
         if generation.precision == "bf16":
             # Products of the output layer come in fp32, as the policy's: in bf16 a logit of 16 is rounded to an eighth.
             arguments["hf_overrides"] = {"head_dtype": "float32"}
-    further = dict(generation.engine_args)
+    further = plain(generation.engine_args)
     overrides = {**arguments.get("hf_overrides", {}), **further.pop("hf_overrides", {})}
     if overrides:
         arguments["hf_overrides"] = overrides

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from nemo_brorl.config.schema import DynamicSamplingConfig, RewardStageConfig, RolloutsConfig
+from nemo_brorl.core.environment_values import as_written, restored
 from nemo_brorl.generation.placement.lengths import LengthHistory
 from nemo_brorl.ports import PromptSource
 from nemo_brorl.rollouts.dynamic_sampling import DynamicSampling, judge
@@ -230,7 +231,7 @@ class CarryOver:
         )
         carry_over = {
             "keep_rate": self.dynamic_sampling.keep_rate,
-            "restarted": [asdict(prompt) for prompt in self.restarted],
+            "restarted": [as_written(asdict(prompt)) for prompt in self.restarted],
             "lengths": self.lengths.state_dict(),
             "beliefs": self.beliefs.state_dict(),
             "spent": self.spent.state_dict(),
@@ -280,8 +281,8 @@ def _copy(group: OpenGroup) -> OpenGroup:
 
 
 def _prompt(record: Mapping[str, Any]) -> Prompt:
-    """A prompt from JSON, where a tuple has become a list."""
-    fields = dict(record)
+    """A prompt from JSON, where a tuple has become a list and a value of the environment its name."""
+    fields = restored(dict(record))
     fields["token_ids"] = tuple(record["token_ids"])
     fields["messages"] = tuple(record["messages"])
     return Prompt(**fields)

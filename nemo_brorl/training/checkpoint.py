@@ -40,6 +40,7 @@ import numpy as np
 
 from nemo_brorl import types
 from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.environment_values import as_written, restored
 from nemo_brorl.core.errors import CheckpointError, ResourceError
 from nemo_brorl.core.files import (
     MALFORMED,
@@ -142,7 +143,9 @@ def load_carriers(path: Path, *kinds: type) -> list[Any]:
 
 
 def _record(value: Any, arrays: dict[str, Any]) -> Any:
-    """A value as JSON; its arrays are added to `arrays`."""
+    """A value as JSON, texts from the environment as they were written; its arrays are added to `arrays`."""
+    if isinstance(value, str):
+        return as_written(value)
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, np.ndarray):
@@ -174,6 +177,8 @@ def _value(
     arrays: Any,
 ) -> Any:
     """The value that `_record` wrote."""
+    if isinstance(record, str):
+        return restored(record)
     if isinstance(record, _PLAIN):
         return record
     if "array" in record:

@@ -1,4 +1,4 @@
-"""Run folder, with the resolved configuration and code revision it belongs to, the refusal to mix two runs in it, its
+"""Run folder, with the configuration and code revision it belongs to, the refusal to mix two runs in it, its
 lock, and samples of each step to read.
 
 One driver at a time has the folder: `driver.lock` in the run folder says whose it is. Its driver holds a record lock
@@ -26,8 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
+from nemo_brorl.config.load import to_yaml
 from nemo_brorl.config.same_run import RECORD, check_same_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
@@ -60,7 +59,7 @@ def claim_run_folder(config: BroRLConfig) -> Path:
         with naming(folder / RECORD):
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / "revision.txt", code_revision() + "\n")
-            write_whole(folder / RECORD, OmegaConf.to_yaml(OmegaConf.structured(config)))
+            write_whole(folder / RECORD, to_yaml(config))
     if config.trainer.private_run_folder:
         folder.chmod(PRIVATE)
     return folder

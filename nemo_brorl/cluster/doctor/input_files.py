@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, answer, ask, within
 from nemo_brorl.cluster.fit.memory import GIB, local_model, misfits
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig, SourceConfig
+from nemo_brorl.core.environment_values import literal
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
 from nemo_brorl.tasks.questions.columns import is_wanted, question_of, row_formats
@@ -155,7 +156,7 @@ def check_data(config: BroRLConfig) -> Iterator[Check]:
     """Each source of prompts: its files, and whether their first rows can be read as questions."""
     for where, source in config.data.sources():
         name = f"data, {getattr(source, 'name', '')}" if where != "data" else "data"
-        settings = OmegaConf.to_container(OmegaConf.structured(plain_source(source)))
+        settings = OmegaConf.to_container(OmegaConf.structured(literal(plain_source(source))))
         asked = {"source": settings, "model": config.policy.model}
         found = ask("input_files", "source", asked, SOURCE_DEADLINE_S)
         if found.data is None:
@@ -263,9 +264,9 @@ def check_constants(config: BroRLConfig) -> Iterator[Check]:
         return
     sources = []
     for _, source in config.data.sources():
-        settings = OmegaConf.structured(plain_source(source))
+        settings = OmegaConf.structured(literal(plain_source(source)))
         sources.append(OmegaConf.to_container(settings))
-    rewards = OmegaConf.to_container(OmegaConf.structured(config.rewards))
+    rewards = OmegaConf.to_container(OmegaConf.structured(literal(config.rewards)))
     found = ask("input_files", "paid", {"sources": sources, "rewards": rewards}, CONSTANTS_DEADLINE_S)
     if found.data is None:
         yield Check(CONSTANTS, WARN, f"not tried: {found.reason}")

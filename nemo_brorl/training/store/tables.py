@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.types import ChunkArrays, Period, ScoredGroup, StepRecord, StoredGroup
 
 FORMAT = 1  # of the files
@@ -121,7 +122,7 @@ def _group_row(step: int, stored: StoredGroup) -> dict[str, Any]:
         "version": group.version,
         "newest_version": group.newest_version,
         "verifier": prompt.verifier,
-        "payload": json.dumps(dict(prompt.payload), ensure_ascii=False),
+        "payload": json.dumps(as_written(prompt.payload), ensure_ascii=False),
         "messages": [dict(message) for message in prompt.messages],
         "prompt_ids": list(prompt.token_ids),
         "waves": waves,

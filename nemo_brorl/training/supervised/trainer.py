@@ -13,6 +13,7 @@ from typing import Any
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import StopRequest, Stopwatch, is_due
 from nemo_brorl.core.console import Console
+from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import CheckpointError, TrainingError
 from nemo_brorl.ports import MetricSink, Policy
 from nemo_brorl.rollouts.carry_over import CarriedGroups
@@ -179,7 +180,7 @@ class SftTrainer:
         return True
 
     def _learnt_from(self) -> dict[str, Any]:
-        settings = dataclasses.asdict(self.config.sft)
+        settings = dataclasses.asdict(as_written(self.config.sft))
         return {"data": self.lessons.fingerprint, "num_steps": self.lessons.num_steps, **settings}
 
     def _check_same_lessons(self, before: Mapping[str, Any]) -> None:
