@@ -1,5 +1,5 @@
-"""`brorl replay RUN --step K [--through J] [--set KEY=VALUE ...]` learns again from stored rollouts, without engines:
-the same update bit for bit, or what other settings would have made of it."""
+"""`brorl replay RUN --step K [--through J] [--trust NAME ...] [--set KEY=VALUE ...]` learns again from stored rollouts,
+without engines: the same update bit for bit, or what other settings would have made of it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from nemo_brorl.algorithm.packing import plan_step
 from nemo_brorl.algorithm.train_batch import check_functions, make_train_batch
 from nemo_brorl.cluster.fit.memory import check_memory, check_model_rules
 from nemo_brorl.config.load import load_run_config
+from nemo_brorl.config.recorded import check_trusted, typed_texts
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, setup_logging
 from nemo_brorl.core.errors import DataError
@@ -180,6 +181,7 @@ class Asked:
     last: int
     export: Path | None
     overrides: tuple[str, ...]
+    trusted: tuple[str, ...] = ()  # import paths of the run's settings that may be called
 
 
 def main(argv: Sequence[str]) -> int:
@@ -201,23 +203,34 @@ def parse(argv: Sequence[str]) -> Asked:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="another setting; also without --set"
     )
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a function that the run's settings name, package.module:function, which may be imported and called",
+    )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_intermixed_args(argv)
     last = options.through or options.step
     if not 1 <= options.step <= last:
         parser.error(f"--step {options.step} --through {last}: write a step from 1, and one that is not before it")
-    return Asked(options.run, options.step, last, options.export, (*options.set, *options.overrides))
+    overrides = (*options.set, *options.overrides)
+    return Asked(options.run, options.step, last, options.export, overrides, tuple(options.trust))
 
 
 def replay(asked: Asked, console: Console) -> int:
     """Learn the steps again and show what came of each. Raises ConfigError, DataError, CheckpointError."""
-    recorded = load_run_config(asked.run_folder)
-    config = load_run_config(asked.run_folder, asked.overrides)
+    recorded, config = settings_of(asked)
+    trusted = {*asked.trusted, *typed_texts(asked.overrides)}
+    check_trusted(config, trusted)
+    start = find_start(asked.run_folder, asked.first, asked.last)
+    if start.step + 1 < asked.first:  # steps in between are learnt as the run did
+        check_trusted(recorded, trusted)
     check_model_rules(config)
     check_functions(config)
     if asked.export is not None:
         empty(asked.export, "--export")
-    start = find_start(asked.run_folder, asked.first, asked.last)
     check_memory(config)
     console.line(_introduction(asked, start))
     begin = time.monotonic()
@@ -225,6 +238,18 @@ def replay(asked: Asked, console: Console) -> int:
     num_different = show(asked, reports, console)
     console.line(f"{time.monotonic() - begin:.0f} s in all")
     return DIFFERS if num_different and not asked.overrides else 0
+
+
+def settings_of(asked: Asked) -> tuple[BroRLConfig, BroRLConfig]:
+    """The run's own settings, and those that are asked for; whatever they say, files are written into the run folder.
+    Raises ConfigError."""
+    found: list[BroRLConfig] = []
+    for overrides in ((), asked.overrides):
+        config = load_run_config(asked.run_folder, overrides)
+        exp_manager = replace(config.exp_manager, explicit_log_dir=str(asked.run_folder.absolute()))
+        found.append(replace(config, exp_manager=exp_manager))
+    recorded, config = found
+    return recorded, config
 
 
 def learn(

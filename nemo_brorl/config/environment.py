@@ -28,7 +28,8 @@ def _ask(*arguments: str) -> str | None:
     _num_asks += 1
     found = oc.env(*arguments)
     if found is not None:
-        written = f"${{oc.env:{','.join(map(str, arguments))}}}"
+        asked = ",".join(map(str, arguments))
+        written = f"${{oc.env:{asked}}}"
         _answers[written] = FromEnvironment(found, written)
     return found
 
@@ -58,21 +59,34 @@ def marked(config: Section, node: Any) -> Section:
     return changed
 
 
-def _marked(value: Any, node: Any, written: str) -> Any:
+def _marked(
+    value: Any,
+    node: Any,
+    written: str,
+) -> Any:
     """Mark a setting or section; `written`: how it stood where it came from the environment, else ""."""
     if isinstance(value, str):
         return FromEnvironment(value, written) if written else value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **_marked_parts(fields, node, written))
+        fields: dict[str, Any] = {}
+        for field in dataclasses.fields(value):
+            fields[field.name] = getattr(value, field.name)
+        changed = _marked_parts(fields, node, written)
+        return dataclasses.replace(value, **changed)
     if isinstance(value, dict):
         return _marked_parts(value, node, written)
     if isinstance(value, list):
-        return list(_marked_parts(dict(enumerate(value)), node, written).values())
+        places = dict(enumerate(value))
+        in_order = _marked_parts(places, node, written)
+        return list(in_order.values())
     return value
 
 
-def _marked_parts(parts: Mapping[Any, Any], node: DictConfig | ListConfig, written: str) -> dict[Any, Any]:
+def _marked_parts(
+    parts: Mapping[Any, Any],
+    node: DictConfig | ListConfig,
+    written: str,
+) -> dict[Any, Any]:
     """Mark the parts of a section, mapping or list, by key or place."""
     unresolved: Any = OmegaConf.to_container(node, resolve=False)
     found: dict[Any, Any] = {}
@@ -91,7 +105,8 @@ def _check_one_value(texts: Iterable[FromEnvironment]) -> None:
     """Raise ConfigError where texts are written alike and differ, as `${.name}` of two sections may."""
     known: dict[str, FromEnvironment] = {}
     for text in texts:
-        if known.setdefault(text.written, text) != text:
+        first = known.setdefault(text.written, text)
+        if text != first:
             raise ConfigError(
                 f"{text.written} stands for different values in two places, one of the environment: write the "
                 "setting's whole name, ${section.name}"

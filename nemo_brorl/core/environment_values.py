@@ -44,7 +44,13 @@ class FromEnvironment(str):
 
 def as_written(value: Any) -> Any:
     """Copy dataclasses, mappings and sequences with every text from the environment as it was written."""
-    return _changed(value, lambda text: text.written if isinstance(text, FromEnvironment) else text)
+
+    def written(text: str) -> str:
+        if isinstance(text, FromEnvironment):
+            return text.written
+        return text
+
+    return _changed(value, written)
 
 
 def plain(value: Any) -> Any:
@@ -54,7 +60,12 @@ def plain(value: Any) -> Any:
 
 def literal(value: Any) -> Any:
     """Copy dataclasses, mappings and sequences so that OmegaConf reads their texts as they are, `${` and all."""
-    return _changed(value, lambda text: _INTERPOLATION.sub(r"\1\1\\${", str(text)))
+
+    def escaped(text: str) -> str:
+        ordinary = str(text)
+        return _INTERPOLATION.sub(r"\1\1\\${", ordinary)
+
+    return _changed(value, escaped)
 
 
 def restored(value: Any) -> Any:
@@ -65,7 +76,10 @@ def restored(value: Any) -> Any:
     return _changed(value, lambda text: _own.get(text, text))
 
 
-def hidden(message: str, value: Any) -> str:
+def hidden(
+    message: str,
+    value: Any,
+) -> str:
     """Show texts from the environment that stand in a message, and are in `value`, as they were written."""
     for text in texts_of(value):
         if len(text) >= LEAST:
@@ -92,16 +106,23 @@ def texts_of(value: Any) -> list[FromEnvironment]:
     return found
 
 
-def _changed(value: Any, change: Callable[[str], str]) -> Any:
+def _changed(
+    value: Any,
+    change: Callable[[str], str],
+) -> Any:
     """A copy with other texts; mapping keys stay, and so does what is of another kind."""
     if isinstance(value, str):
         return change(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return dataclasses.replace(value, **_changed(parts, change))
+        parts: dict[str, Any] = {}
+        for field in dataclasses.fields(value):
+            part = getattr(value, field.name)
+            parts[field.name] = _changed(part, change)
+        return dataclasses.replace(value, **parts)
     if isinstance(value, Mapping):
         return {key: _changed(part, change) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        parts_in_order = [_changed(part, change) for part in value]
-        return tuple(parts_in_order) if isinstance(value, tuple) else parts_in_order
+    if isinstance(value, list):
+        return [_changed(part, change) for part in value]
+    if isinstance(value, tuple):
+        return tuple(_changed(list(value), change))
     return value

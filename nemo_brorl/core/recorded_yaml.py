@@ -50,9 +50,13 @@ def _strict(base: Any) -> Any:
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
             """Make a mapping as the base class does. Raises ConstructorError where a name stands twice."""
-            names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            if len(set(names)) < len(names):
-                raise yaml.constructor.ConstructorError(None, None, "a name stands twice", node.start_mark)
+            names: set[str] = set()
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    continue
+                if key.value in names:
+                    raise yaml.constructor.ConstructorError(None, None, "a name stands twice", key.start_mark)
+                names.add(key.value)
             found: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
             return found
 
@@ -102,10 +106,12 @@ def _excess(text: str) -> str:
     num_nodes = 0
     depth = 0
     for event in yaml.parse(text, Loader):
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+        anchor = getattr(event, "anchor", None)
+        tag = getattr(event, "tag", None)
+        if isinstance(event, yaml.AliasEvent) or anchor is not None:
             return "it has an alias or an anchor: write out what they stand for"
-        if getattr(event, "tag", None) is not None:
-            return f"it has the tag {event.tag}: plain values have none"
+        if tag is not None:
+            return f"it has the tag {tag}: plain values have none"
         num_nodes += isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
@@ -118,10 +124,16 @@ def _excess(text: str) -> str:
 
 def _in_one_line(error: Exception) -> str:
     """Put the lines of what an exception says together."""
-    return " ".join(str(error).split()) or type(error).__name__
+    words = str(error).split()
+    if not words:
+        return type(error).__name__
+    return " ".join(words)
 
 
-def setting_of(record: Mapping[str, Any], name: str) -> Any:
+def setting_of(
+    record: Mapping[str, Any],
+    name: str,
+) -> Any:
     """Look a setting up by its dotted name; None where there is none."""
     found: Any = record
     for key in name.split("."):

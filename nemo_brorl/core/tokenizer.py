@@ -187,7 +187,11 @@ def _convert_backend(folder: Path) -> tokenizers.Tokenizer:
         )
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder).backend_tokenizer
+    try:
+        # Else transformers asks on the terminal whether code of the folder may run.
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
+    except ValueError as error:
+        raise ModelError(f"the tokenizer in {str(folder)!r} cannot be read: {error}") from error
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:

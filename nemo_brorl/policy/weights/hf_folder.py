@@ -119,7 +119,7 @@ def hf_log_probs(
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
     longest = 0
     for prompt, response in zip(prompt_ids, response_ids, strict=True):
         longest = max(longest, len(prompt) + len(response))

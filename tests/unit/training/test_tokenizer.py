@@ -91,6 +91,17 @@ def test_a_broken_tokenizer_file_is_named(tmp_path: Path) -> None:
             load_tokenizer(tmp_path)
 
 
+def test_code_that_a_model_folder_brings_is_refused_and_not_asked_about(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "its_own"}')
+    settings = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w')\nclass Own: pass\n")
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_tokenizer(tmp_path)
+    assert not (tmp_path / "marker").exists()
+
+
 def test_a_template_that_knows_no_system_role_says_what_to_set(tmp_path: Path) -> None:
     saved(tmp_path)
     refusing = (
