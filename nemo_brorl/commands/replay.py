@@ -221,7 +221,7 @@ def parse(argv: Sequence[str]) -> Asked:
 
 def replay(asked: Asked, console: Console) -> int:
     """Learn the steps again and show what came of each. Raises ConfigError, DataError, CheckpointError."""
-    recorded, config = settings_of(asked)
+    recorded, config = both_settings(asked)
     trusted = {*asked.trusted, *typed_texts(asked.overrides)}
     check_trusted(config, trusted)
     start = find_start(asked.run_folder, asked.first, asked.last)
@@ -240,7 +240,7 @@ def replay(asked: Asked, console: Console) -> int:
     return DIFFERS if num_different and not asked.overrides else 0
 
 
-def settings_of(asked: Asked) -> tuple[BroRLConfig, BroRLConfig]:
+def both_settings(asked: Asked) -> tuple[BroRLConfig, BroRLConfig]:
     """The run's own settings, and those that are asked for; whatever they say, files are written into the run folder.
     Raises ConfigError."""
     found: list[BroRLConfig] = []
