@@ -50,6 +50,10 @@ CHILD_VARIABLES = frozenset(
 )
 
 
+# What this process was given, by its text in the environment: JSON does not keep the marks of `FromEnvironment`.
+_given: dict[str, Names] = {}
+
+
 @dataclass(frozen=True)
 class Names:
     """Names that settings give, beside those of the package."""
@@ -78,7 +82,10 @@ def names_of(config: BroRLConfig) -> Names:
 
 def allow(names: Names) -> None:
     """Let this process, and those that it starts from now on, use these names and no others."""
-    os.environ[VARIABLE] = json.dumps(asdict(names))
+    text = json.dumps(asdict(names))
+    _given.clear()
+    _given[text] = names
+    os.environ[VARIABLE] = text
 
 
 def child_environment(**added: str) -> dict[str, str]:
@@ -96,7 +103,8 @@ def child_environment(**added: str) -> dict[str, str]:
 
 def allowed() -> Names:
     """Return the names that this process may use."""
-    return _read(os.environ.get(VARIABLE, "{}"))
+    text = os.environ.get(VARIABLE, "{}")
+    return _given.get(text) or _read(text)
 
 
 def endpoint(name: str) -> EndpointConfig:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -20,6 +22,7 @@ from safetensors.torch import load_file
 from nemo_brorl.core.metric_registry import undeclared
 from tests.support.commands import Command, run
 from tests.support.source_tree import ROOT
+from tests.unit.commands.run_page.test_page import parts_of
 
 pytestmark = pytest.mark.end_to_end
 
@@ -50,6 +53,8 @@ ONE_RANK = "policy.data_parallel_size=1"
 KEEPING_LESS = (
     *ONE_OF_EACH, "store.enabled=false", "timeline.enabled=false", "trainer.max_steps=50", "trainer.keep_checkpoints=4",
 )  # fmt: skip
+SECRET = secrets.token_hex(16)  # drawn: the run keeps a copy of source that is not committed
+WITH_SECRET = "+data.verifier_options.note=${oc.env:PROBE_SECRET}"  # a setting that goes into every payload
 VOLATILE = (
     "time/", "sync/seconds", "sync/gib_per_s",
     "generation/samples_per_s", "generation/tokens_per_s", "generation/prefix_cache",
@@ -79,10 +84,12 @@ def num_steps(folder: Path) -> int:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """An uninterrupted run of four steps on two engines, and what it printed."""
+    """An uninterrupted run of four steps on two engines, whose settings hold a secret, and what it printed."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     run(*line("sft", folder, *ONE_OF_EACH, ONE_RANK))
-    return folder, run(*line("train", folder)).output
+    command = Command(*line("train", folder, WITH_SECRET), variables={"PROBE_SECRET": SECRET})
+    assert command.wait() == 0, command.output[-2000:] + command.errors[-4000:]
+    return folder, command.output + command.errors
 
 
 def test_a_run_leaves_metrics_checkpoints_and_a_hugging_face_folder(whole: tuple[Path, str]) -> None:
@@ -99,6 +106,29 @@ def test_a_run_leaves_metrics_checkpoints_and_a_hugging_face_folder(whole: tuple
     assert (folder / "config.yaml").exists() and (folder / "revision.txt").exists()
     for words in ("parity: HF-Megatron", "step 4/4", "held-out pass@1", "time by stage", "keep rate"):
         assert words in output
+
+
+def content(path: Path) -> str:
+    """What a file says, compressed parts included."""
+    if path.suffix == ".parquet":
+        return str(pq.read_table(path).to_pylist())
+    text = path.read_bytes().decode("latin-1")
+    return text + str(parts_of(text)) if path.suffix == ".html" else text
+
+
+def test_a_secret_of_the_environment_is_in_no_file_of_a_run_nor_on_its_page_nor_in_its_log(
+    whole: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder, printed = whole
+    page = tmp_path / "page.html"
+    run("report", str(folder), "--output", str(page))
+    files = [page, *(path for path in folder.rglob("*") if path.is_file())]
+    written = "${oc.env:PROBE_SECRET}"
+    saying = {path.name for path in files if written in content(path)}
+    assert {"config.yaml", "page.html"} <= saying
+    assert any(name.endswith(".parquet") for name in saying)
+    assert [path for path in files if SECRET in content(path)] == []
+    assert SECRET not in printed
 
 
 def test_the_samplers_and_the_trainers_log_probs_agree_in_every_step(whole: tuple[Path, str]) -> None:

@@ -31,7 +31,8 @@ from typing import Any
 
 from nemo_brorl.core.components import import_function
 from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
-from nemo_brorl.tasks.names import child_environment
+from nemo_brorl.core.private_folder import scratch_home
+from nemo_brorl.tasks.names import allowed, child_environment
 from nemo_brorl.tasks.sandbox import linux
 from nemo_brorl.tasks.sandbox.cleanup import own_children
 from nemo_brorl.tasks.scoring import child
@@ -51,6 +52,8 @@ class ForkServer:
     def __init__(self) -> None:
         # A process with threads cannot be forked.
         self._environment = child_environment(**ONE_THREAD)
+        if "HOME" not in allowed().variables:
+            self._environment["HOME"] = str(scratch_home())
         self.loaded: set[Template] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: Connection | None = None

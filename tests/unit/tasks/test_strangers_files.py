@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from nemo_brorl.commands import replay
 from nemo_brorl.commands.rescore import asked_again
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, OwnVerifierConfig, ServicesConfig
@@ -34,6 +35,7 @@ from nemo_brorl.types import Prompt
 from tests.support.names import allow_also
 from tests.support.scoring_service import scores_by, serving
 from tests.support.source_tree import ROOT
+from tests.unit.commands.test_trusted_functions import foreign_run
 
 pytestmark = pytest.mark.slow
 
@@ -145,6 +147,11 @@ def a_checkpoint(stranger: Stranger) -> None:
     score(NAME, {"question": "q"})
 
 
+def a_replay(stranger: Stranger) -> None:
+    run = foreign_run(stranger.folder, "algorithm.loss", NAME)
+    replay.main([str(run), "--step", "1"])
+
+
 def environment_step(stranger: Stranger, name: str, settings: dict[str, Any], task: dict[str, Any]) -> None:
     host = EpisodeHost()
     try:
@@ -184,6 +191,7 @@ WAYS = (
     a_benchmark,
     a_store,
     a_checkpoint,
+    a_replay,
     an_environment_that_retries,
     an_environment_of_a_checkpoint,
     an_agents_command_of_a_checkpoint,
