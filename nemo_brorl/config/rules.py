@@ -33,6 +33,7 @@ from nemo_brorl.config.derived import (
     parity_bound,
     stage_sizes,
 )
+from nemo_brorl.config.named_verifiers import services_are_set_as_endpoints
 from nemo_brorl.config.schema import BroRLConfig, as_yaml, settings
 from nemo_brorl.core.environment_values import hidden
 from nemo_brorl.core.errors import ConfigError
@@ -445,6 +446,7 @@ RULES: tuple[Callable[[BroRLConfig], Iterator[str]], ...] = (
     groups_are_large_enough,
     first_wave_fits,
     questions_are_there,
+    services_are_set_as_endpoints,
     lengths_fit,
     policy_fills_its_devices,
     engines_fill_their_devices,

@@ -12,16 +12,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from nemo_brorl.config.named_verifiers import all_sources, named_verifiers
 from nemo_brorl.config.rewards import is_address
-from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, RewardsConfig, SourceConfig
+from nemo_brorl.config.schema import BroRLConfig, EndpointConfig
 from nemo_brorl.core.components import is_import_path
 from nemo_brorl.core.errors import NotAllowedError
 
+MAX_SHOWN = 200  # characters of what data says, in a message
 VARIABLE = "BRORL_NAMES"  # environment variable with the names as JSON
 # What a child with other people's code sees of this process's environment, beside what settings name. None of these
 # holds a secret.
@@ -66,15 +68,14 @@ class Names:
 
 def names_of(config: BroRLConfig) -> Names:
     """Collect the names that the settings of a run give."""
-    sources: list[SourceConfig] = [config.data, *config.data.domains, *config.evaluation.benchmarks]
     environments: dict[str, set[str]] = {}
-    for source in sources:
+    for _, source in all_sources(config):
         if source.environment is not None:
             known = environments.setdefault(source.environment, set())
             known.add(_fingerprint(source.environment_settings))
     return Names(
-        verifiers=_own_verifiers(sources, config.rewards),
-        endpoints=_endpoints(sources, config.rewards),
+        verifiers=_own_verifiers(config),
+        endpoints=_endpoints(config),
         environments={name: tuple(sorted(known)) for name, known in environments.items()},
         variables=tuple(config.rewards.environment_variables),
     )
@@ -128,22 +129,23 @@ def check_environment(name: str, settings: Mapping[str, Any]) -> None:
     """Raise NotAllowedError unless settings name this environment with exactly these settings."""
     check_environment_name(name)
     if _fingerprint(settings) not in allowed().environments[name]:
-        shown = repr(dict(settings))
+        shown = repr(dict(settings))[:MAX_SHOWN]
         raise NotAllowedError(
-            f"environment {name} is asked for with {shown:.300}, which no setting gives it: data, stored runs and "
+            f"environment {name} is asked for with {shown}, which no setting gives it: data, stored runs and "
             "checkpoints cannot change them. If you trust it, write that into data.environment_settings"
         )
 
 
 def refused_verifier(name: str) -> NotAllowedError:
     """Say that no setting names a verifier, and which setting would."""
-    remedy = f"rewards.verifiers=[{{name: '{name}'}}]"
+    # The query of an address may hold a secret.
+    shown = name.partition("?")[0][:MAX_SHOWN]
+    remedy = f"rewards.verifiers=[{{name: {shown!r}}}]"
     if is_address(name):
-        shown = name.partition("?")[0]
-        remedy = f"rewards.services.endpoints=[{{name: NAME, url: '{shown}'}}] and the verifier NAME"
+        remedy = f"rewards.services.endpoints=[{{name: NAME, url: {shown!r}}}] and the verifier NAME"
     return NotAllowedError(
-        f"verifier {name!r:.200} is none that the settings name: data, stored runs and checkpoints cannot add one. If "
-        f"you trust it, write {remedy:.300}"
+        f"verifier {shown!r} is none that the settings name: data, stored runs and checkpoints cannot add one. If you "
+        f"trust it, write {remedy}"
     )
 
 
@@ -153,45 +155,24 @@ def _fingerprint(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(written.encode()).hexdigest()
 
 
-def _own_verifiers(sources: Iterable[SourceConfig], rewards: RewardsConfig) -> dict[str, dict[str, Any]]:
+def _own_verifiers(config: BroRLConfig) -> dict[str, dict[str, Any]]:
     own: dict[str, dict[str, Any]] = {}
-    for name in _named_verifiers(sources, rewards):
-        if is_import_path(name):
-            own[name] = {}
-    for verifier in rewards.verifiers:
+    for named in named_verifiers(config):
+        if is_import_path(named.name):
+            own[named.name] = {}
+    for verifier in config.rewards.verifiers:
         own[verifier.name] = dict(verifier.params)
     return own
 
 
-def _endpoints(sources: Iterable[SourceConfig], rewards: RewardsConfig) -> dict[str, EndpointConfig]:
+def _endpoints(config: BroRLConfig) -> dict[str, EndpointConfig]:
     endpoints = {}
-    for name in _named_verifiers(sources, rewards):
-        if is_address(name):
-            endpoints[name] = EndpointConfig(name=name, url=name)
-    for given in rewards.services.endpoints:
+    for named in named_verifiers(config):
+        if is_address(named.name):
+            endpoints[named.name] = EndpointConfig(name=named.name, url=named.name)
+    for given in config.rewards.services.endpoints:
         endpoints[given.name] = given
     return endpoints
-
-
-def _named_verifiers(sources: Iterable[SourceConfig], rewards: RewardsConfig) -> Iterator[str]:
-    """Yield every verifier that settings name outside the lists of verifiers and endpoints."""
-    for source in sources:
-        if source.verifier is not None:
-            yield source.verifier
-        yield from _parts(source.verifier_options)
-    if rewards.second_opinion.verifier is not None:
-        yield rewards.second_opinion.verifier
-    yield from _parts(rewards.second_opinion.options)
-    for stage in rewards.stages:
-        yield from _parts(stage.options)
-
-
-def _parts(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the verifiers of the parts of a composite one."""
-    parts = options.get("parts")
-    for part in parts if isinstance(parts, list) else ():
-        if isinstance(part, Mapping) and isinstance(part.get("verifier"), str):
-            yield part["verifier"]
 
 
 @lru_cache(maxsize=4)

@@ -246,6 +246,8 @@ def _look_at(path: str, files: list[Path], source: SourceConfig) -> str:
             reasons.append(row.reason)
         elif is_wanted(row, source.only):
             question = question_of(row, formats, "", source.verifier_options)
+            if isinstance(question, BadRow) and question.is_refused:
+                raise DataError(f"{files[0]}: {question.reason}")
             if isinstance(question, BadRow):
                 reasons.append(question.reason)
             else:

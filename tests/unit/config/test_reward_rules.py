@@ -7,6 +7,10 @@ import pytest
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.errors import ConfigError
 
+ENDPOINTS = "rewards.services.endpoints=[{name: judge, url: 'https://host/v1', model: m}]"
+OPINION = ("rewards.second_opinion.verifier=http://a",)
+PART = "{verifier: 'https://host', options: {range: [0, 10]}}"
+
 
 @pytest.mark.parametrize(
     ("overrides", "words"),
@@ -62,3 +66,20 @@ def test_endpoints_are_services_and_judges_by_name() -> None:
     judge, ours = load_config("brorl_cpu", [f"rewards.services.endpoints=[{fields}]"]).rewards.services.endpoints
     assert (judge.is_judge, judge.range, judge.sees) == (True, [1.0, 5.0], "shown")
     assert (ours.is_judge, ours.range, ours.api_key_variable) == (False, [0.0, 1.0], None)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["data.verifier=https://host", "+data.verifier_options.threshold=0.5"], "data.verifier_options.threshold is"),
+        (["data.verifier=judge", "data.verifier_options={model: m}", ENDPOINTS], "verifier_options.model is a sett"),
+        (["data.verifier=composite", f"data.verifier_options={{parts: [{PART}]}}"], "options.parts.0.options.range is"),
+        ([*OPINION, "+rewards.second_opinion.options.sees=answer"], "second_opinion.options.sees is a"),
+        (["data.verifier=https://me:secret@host"], "the address of host holds a name or a password"),
+    ],
+)
+def test_options_of_a_service_are_refused_where_they_had_an_effect_before(overrides: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("brorl_cpu", overrides)
+    assert words in str(caught.value)
+    assert "secret" not in str(caught.value)

@@ -11,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemo_brorl.config.load import load_config
+from nemo_brorl.config.schema import TaskConfig
 from nemo_brorl.core.environment_values import FromEnvironment
 from nemo_brorl.rollouts.ledger import OpenGroup
+from nemo_brorl.tasks.questions.reasoning_gym import ReasoningGymSource
 from nemo_brorl.training.checkpoint import load_carriers, save_carriers
 from nemo_brorl.training.run_folder import claim_run_folder
 from nemo_brorl.training.store.files import StoreFiles
@@ -118,3 +120,8 @@ def test_the_store_has_payloads_as_they_were_written(tmp_path: Path, key: FromEn
     trainer.fit()
     for row in pq.read_table(StoreFiles(tmp_path).groups(1)).to_pylist():
         assert json.loads(row["payload"])["key"] == TEXT
+
+
+def test_options_of_generated_questions_keep_how_they_were_written(key: FromEnvironment) -> None:
+    source = ReasoningGymSource([TaskConfig(name="gcd")], 0.1, "train", seed=1, options={"key": key})
+    assert repr(source.question(0).payload["key"]) == repr(TEXT)
