@@ -36,6 +36,7 @@ from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.benchmarks import held_out_prompts
+from nemo_brorl.tasks.verifiers.registry import configure
 from nemo_brorl.types import Prompt
 
 ANSWER = re.compile(r".*<answer>(.*?)</answer>", re.DOTALL)
@@ -175,6 +176,7 @@ def main() -> int:
     options = arguments()
     right, settings = ours(options.evaluation)
     config = load_config(options.config_name, [f"evaluation.num_prompts={len(right)}", *options.overrides])
+    configure(config)
     by_uid = {prompt.uid: prompt for prompt in held_out_prompts(config, load_tokenizer(options.model))}
     lacking = sorted(right.keys() - by_uid.keys())
     if lacking:
