@@ -31,11 +31,14 @@ CHILD_VARIABLES = frozenset(
     (
         "BRORL_CODE_SETTINGS",
         "BRORL_LOG_LEVEL",
+        VARIABLE,
+        "CUDA_VISIBLE_DEVICES",
         "HOME",
         "LANG",
         "LC_ALL",
         "LC_CTYPE",
         "LD_LIBRARY_PATH",
+        "MALLOC_ARENA_MAX",
         "MKL_NUM_THREADS",
         "OMP_NUM_THREADS",
         "OPENBLAS_CORETYPE",
@@ -52,7 +55,7 @@ CHILD_VARIABLES = frozenset(
 )
 
 
-# What this process was given, by its text in the environment: JSON does not keep the marks of `FromEnvironment`.
+# What this process was given, by its text in the environment, which has less.
 _given: dict[str, Names] = {}
 
 
@@ -82,23 +85,31 @@ def names_of(config: BroRLConfig) -> Names:
 
 
 def allow(names: Names) -> None:
-    """Let this process, and those that it starts from now on, use these names and no others."""
-    text = json.dumps(asdict(names))
-    _given.clear()
+    """Let this process, and those that it starts from now on, use these names and no others.
+
+    Processes that it starts learn that there is an endpoint of a name, and neither its address nor its key.
+    """
+    endpoints = {name: EndpointConfig(name=name, url="") for name in names.endpoints}
+    text = json.dumps(asdict(replace(names, endpoints=endpoints)))
     _given[text] = names
     os.environ[VARIABLE] = text
+
+
+def forget_all_but_environments() -> None:
+    """Clear the environment of this process, and leave it no name but those of environments."""
+    names = Names(environments=allowed().environments)
+    os.environ.clear()
+    allow(names)
 
 
 def child_environment(**added: str) -> dict[str, str]:
     """Build the environment of a child process that runs other people's code: no variable that nobody has named.
 
     It has the variables that Python and its libraries need, those that `rewards.environment_variables` names, and those
-    that are `added`. The child learns the names of endpoints and neither their addresses nor their keys.
+    that are `added`.
     """
-    names = allowed()
-    endpoints = {name: EndpointConfig(name=name, url="") for name in names.endpoints}
-    kept = {name: value for name, value in os.environ.items() if name in CHILD_VARIABLES or name in names.variables}
-    kept[VARIABLE] = json.dumps(asdict(replace(names, endpoints=endpoints)))
+    seen = CHILD_VARIABLES.union(allowed().variables)
+    kept = {name: value for name, value in os.environ.items() if name in seen}
     return {**kept, **added}
 
 

@@ -36,6 +36,7 @@ def allow_also(
             verifiers={**before.verifiers, **added.verifiers},
             endpoints={**before.endpoints, **added.endpoints},
             environments=fingerprints,
+            variables=(*before.variables, *added.variables),
         )
     )
 

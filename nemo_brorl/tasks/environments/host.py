@@ -37,6 +37,7 @@ from nemo_brorl.tasks.environments.protocol import (
     failed,
 )
 from nemo_brorl.tasks.environments.tool_calls import ANY_FORMAT
+from nemo_brorl.tasks.names import check_environment
 from nemo_brorl.tasks.scoring.child import ReplyError
 from nemo_brorl.tasks.scoring.child_process import Inbox
 from nemo_brorl.tasks.scoring.fork_server import ForkServer
@@ -187,6 +188,7 @@ class EpisodeHost:
 
     def _kind(self, step: EpisodeStep) -> Kind:
         name = step.environment
+        check_environment(name, step.settings)
         needs = (name, *_templates(step))
         if needs not in self._traits:
             asked = (name, dict(step.task))

@@ -25,6 +25,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
+from nemo_brorl.tasks.names import forget_all_but_environments
 from nemo_brorl.tasks.sandbox import linux, program_process, seccomp
 from nemo_brorl.tasks.sandbox.confine import readable_paths
 from nemo_brorl.tasks.verifiers.payload import Score, score_and_reason
@@ -62,7 +63,7 @@ def measure_walls() -> Walls:
 
 def enter_walls(walls: Walls) -> None:
     """Put this process behind them, for good. Its environment, which may hold keys, is emptied."""
-    os.environ.clear()
+    forget_all_but_environments()
     os.chdir("/")
     for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
         resource.setrlimit(limit, (0, 0))

@@ -84,10 +84,8 @@ def configure(config: BroRLConfig) -> None:
     """
     names = names_of(config)
     for name in names.endpoints:
-        if name in VERIFIERS:
-            raise ConfigError(
-                f"rewards.services.endpoints: {name} is the name of a verifier of this package: choose another one"
-            )
+        if name in VERIFIERS or name == ENVIRONMENT:
+            raise ConfigError(f"rewards.services.endpoints: {name} has a meaning of its own: choose another name")
     allow(names)
 
 

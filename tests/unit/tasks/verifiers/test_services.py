@@ -146,5 +146,5 @@ def test_an_address_that_settings_name_as_a_verifier_is_a_service() -> None:
 
 def test_an_endpoint_cannot_take_the_name_of_a_verifier_of_ours() -> None:
     config = load_config("brorl_cpu", ["rewards.services.endpoints=[{name: math, url: 'http://host'}]"])
-    with pytest.raises(ConfigError, match="math is the name of a verifier of this package: choose another one"):
+    with pytest.raises(ConfigError, match="math has a meaning of its own: choose another name"):
         configure(config)
