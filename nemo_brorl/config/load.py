@@ -41,7 +41,7 @@ from nemo_brorl.core.recorded_yaml import RecordError, read_record
 
 DEFAULT_CONFIG = "brorl_cpu"
 SCHEMA_NAME = "brorl_schema"  # what a YAML's `defaults` list calls the schema
-RUN_NAME = "brorl_settings_of_a_run"  # what Hydra calls those of a run folder
+RUN_NAME = "brorl_settings_of_a_run"  # Hydra's name for the settings of a run folder
 
 TYPE_WORDS = {
     "int": "a whole number",

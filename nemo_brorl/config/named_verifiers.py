@@ -38,7 +38,9 @@ def named_verifiers(config: BroRLConfig) -> Iterator[NamedVerifier]:
     opinion = config.rewards.second_opinion
     yield from _with_parts("rewards.second_opinion.options", opinion.verifier, opinion.options)
     for index, stage in enumerate(config.rewards.stages):
-        yield from _with_parts(f"rewards.stages.{index}.options", None, stage.options)
+        for _, source in config.data.sources():
+            if stage.concerns(getattr(source, "name", "")):
+                yield from _with_parts(f"rewards.stages.{index}.options", source.verifier, stage.options)
 
 
 def _with_parts(where: str, name: str | None, options: Mapping[str, Any]) -> Iterator[NamedVerifier]:

@@ -16,7 +16,8 @@ from nemo_brorl.config.data import repeated
 from nemo_brorl.core.components import is_import_path
 
 SHARE_OF_TESTS = 0.8  # share of a response's deadline for its tests: what remains is for the rest of the verifier
-SCORE_LINE = r"(?i)score\s*[:=]\s*\**\s*(-?\d+(?:\.\d+)?)"  # in a judge's reply
+# The score in a judge's reply, as in `Score: 0.5`.
+SCORE_LINE = r"(?i)score\s*[:=]\s*\**\s*(-?\d+(?:\.\d+)?)"
 
 
 @dataclass
@@ -102,7 +103,7 @@ class EndpointConfig:
 
     @property
     def is_judge(self) -> bool:
-        """Whether a language model is asked, and no scoring service."""
+        """True for a language model, False for a scoring service."""
         return self.model is not None
 
     def violations_at(self, where: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ log = get_logger(__name__)
 
 TMP = Path("/tmp")
 OTHERS = 0o077
-SOCKET_BYTES = 107  # that Linux takes as the path of a socket
+SOCKET_BYTES = 107  # longest path of a socket that Linux takes
 # What follows the private folder at most in the path of a socket of Ray's: its own folder there (`ray`, or that of a
 # job's node), then what Ray appends, with the highest number that Linux gives a process.
 RAY_FOLDER_BYTES = len("/0123456789")
@@ -50,7 +50,7 @@ def make_private(folder: Path, setting: str) -> Path:
 
 
 def _what_is_wrong(folder: Path) -> str:
-    """Why others could put something into a folder, or a folder into its place; empty where they cannot."""
+    """Say why another user could write to a folder or replace it; empty where none can."""
     status = folder.lstat()
     if stat.S_ISLNK(status.st_mode):
         return "is a symbolic link"

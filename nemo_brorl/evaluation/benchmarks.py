@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -17,6 +17,7 @@ from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.tasks.environments.turn_tokens import QuestionCheck, check_environment
+from nemo_brorl.tasks.names import endpoint
 from nemo_brorl.tasks.questions.file_source import open_questions
 from nemo_brorl.tasks.questions.questions import Question
 from nemo_brorl.tasks.questions.reasoning_gym import VERIFIER, ReasoningGymSource
@@ -24,6 +25,7 @@ from nemo_brorl.tasks.questions.sources import DRAWN, EnvironmentSource, make_so
 from nemo_brorl.tasks.questions.stream import PromptStream, ask
 from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.tasks.verifiers.registry import check_payload, names_in
+from nemo_brorl.tasks.verifiers.services import is_remote
 from nemo_brorl.types import Prompt, Sampling
 
 EVALUATION_SEED = 0  # of the questions: the same for every run seed, so that seeds and models are compared on one set
@@ -64,8 +66,10 @@ class Benchmark:
         """Digest of what is asked and how it is scored; another tokenizer or chat template changes nothing."""
         asked = []
         for prompt in self.prompts:
-            names = [prompt.uid, prompt.task, prompt.domain, prompt.verifier]
-            asked.append(as_written([*names, prompt.payload]))
+            row: list[Any] = [prompt.uid, prompt.task, prompt.domain, prompt.verifier, prompt.payload]
+            for verifier in filter(is_remote, names_in(prompt.verifier, prompt.payload)):
+                row.append(asdict(endpoint(verifier)))
+            asked.append(as_written(row))
         return _digest(asked)
 
     @cached_property

@@ -358,7 +358,7 @@ class _Opening:
 
     path: str
     task: str
-    settings: str  # with the names that rows may use
+    settings: str  # settings of the source, and the names that its rows may use
     stamps: tuple[tuple[str, int, int], ...]  # name, size and time of every file
     section: DomainConfig = field(compare=False)  # its settings are in `settings`
     index_folder: Path | None = field(compare=False)

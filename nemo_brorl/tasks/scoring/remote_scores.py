@@ -160,7 +160,7 @@ class Asked(NamedTuple):
 
     @property
     def endpoint(self) -> EndpointConfig:
-        """Whom the settings name by this verifier. Raises NotAllowedError."""
+        """Endpoint that the settings give the verifier's name. Raises NotAllowedError where they give none."""
         return endpoint(self.verifier)
 
 
@@ -306,7 +306,7 @@ class RemoteScores:
         return await self._client.post(url, body, headers, read)
 
     def _read_judge(self, whom: EndpointConfig, reply: Any) -> services.Reply:
-        """What a judge says. Its tokens are counted whether there is a score in it or not."""
+        """Read a judge's reply. Its tokens are counted whether there is a score in it or not."""
         tokens = services.tokens_of(reply)
         self.counts["prompt_tokens"] += tokens.read
         self.counts["completion_tokens"] += tokens.written

@@ -75,6 +75,10 @@ def test_endpoints_are_services_and_judges_by_name() -> None:
         (["data.verifier=judge", "data.verifier_options={model: m}", ENDPOINTS], "verifier_options.model is a sett"),
         (["data.verifier=composite", f"data.verifier_options={{parts: [{PART}]}}"], "options.parts.0.options.range is"),
         ([*OPINION, "+rewards.second_opinion.options.sees=answer"], "second_opinion.options.sees is a"),
+        (
+            ["data.verifier=https://host", "rewards.stages=[{from_step: 1, options: {threshold: 1}}]"],
+            "stages.0.options.thr",
+        ),
         (["data.verifier=https://me:secret@host"], "the address of host holds a name or a password"),
     ],
 )

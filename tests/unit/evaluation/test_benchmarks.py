@@ -220,3 +220,17 @@ def test_a_benchmark_may_be_played_with_an_environment(tokenizer: ChatTokenizer,
     assert list(endless.violations_at("here")) == [
         "here.source=environment has no end: write here.num_prompts, for example 100"
     ]
+
+
+def test_another_judge_makes_another_evaluation(tokenizer: ChatTokenizer, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "b.jsonl", [{"prompt": "1 + 1?", "answer": "2"}])
+    asked = []
+    for threshold in ("0.5", "0.75"):
+        judge = f"{{name: judge, url: 'https://host/v1', model: m, threshold: {threshold}}}"
+        endpoints = f"rewards.services.endpoints=[{judge}]"
+        benchmark = f"evaluation.benchmarks=[{{name: b, path: {path}, verifier: judge}}]"
+        config = load_config("brorl_cpu", [benchmark, endpoints])
+        configure(config)
+        (found,) = read_benchmarks(config, tokenizer)
+        asked.append(found.questions)
+    assert asked[0] != asked[1]
