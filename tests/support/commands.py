@@ -23,7 +23,10 @@ FOLDER_PREFIX = "brorl_command_"  # of a folder with what a command has printed
 
 
 class Command:
-    """`brorl ARGUMENTS`, running; with variables of its own it starts in a fresh interpreter."""
+    """`brorl ARGUMENTS`, running, with these variables in its environment.
+
+    It starts in a fresh interpreter where one of them names a library that is loaded before a program.
+    """
 
     def __init__(self, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX)  # removed with this object
@@ -100,9 +103,10 @@ def _enter(
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name, number in (("output", 1), ("errors", 2)):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_APPEND), number)
-    if variables:
+    os.environ.update(variables or {})
+    if variables and "LD_PRELOAD" in variables:
         program = [sys.executable, "-m", "nemo_brorl", *arguments]
-        os.execve(sys.executable, program, {**os.environ, **variables})
+        os.execve(sys.executable, program, os.environ)
     forked_workers.enter_command(workers)
     sys.argv = ["brorl", *arguments]
     sys.exit(main())
