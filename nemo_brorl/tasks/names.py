@@ -131,8 +131,8 @@ def check_environment_name(name: str) -> None:
     """Raise NotAllowedError unless settings name this environment."""
     if name not in allowed().environments:
         raise NotAllowedError(
-            f"environment {name!r} is none that the settings name: data, stored runs and checkpoints cannot add one. "
-            f"If you trust it, write data.environment={name}"
+            f"environment {name!r} is not in the settings: data, stored runs and checkpoints cannot add one. If you "
+            f"trust it, write data.environment={name}"
         )
 
 
@@ -142,8 +142,8 @@ def check_environment(name: str, settings: Mapping[str, Any]) -> None:
     if _fingerprint(settings) not in allowed().environments[name]:
         shown = repr(dict(settings))[:MAX_SHOWN]
         raise NotAllowedError(
-            f"environment {name} is asked for with {shown}, which no setting gives it: data, stored runs and "
-            "checkpoints cannot change them. If you trust it, write that into data.environment_settings"
+            f"environment {name} has the settings {shown} in its data, and others in the run's: data, stored runs and "
+            "checkpoints cannot change them. If you trust these, write them into data.environment_settings"
         )
 
 
@@ -155,8 +155,8 @@ def refused_verifier(name: str) -> NotAllowedError:
     if is_address(name):
         remedy = f"rewards.services.endpoints=[{{name: NAME, url: {shown!r}}}] and the verifier NAME"
     return NotAllowedError(
-        f"verifier {shown!r} is none that the settings name: data, stored runs and checkpoints cannot add one. If you "
-        f"trust it, write {remedy}"
+        f"verifier {shown!r} is not in the settings: data, stored runs and checkpoints cannot add one. If you trust "
+        f"it, write {remedy}"
     )
 
 

@@ -75,7 +75,7 @@ def strangers_run(folder: Path, step: int = 2, **changes: Any) -> Path:
 def test_a_stored_prompt_of_any_step_names_neither_code_nor_an_address(verifier: str, tmp_path: Path) -> None:
     """Before Ray starts, and with what to write."""
     run = strangers_run(tmp_path, verifier=verifier)
-    with pytest.raises(NotAllowedError, match=r"prompt train/\d+: verifier .* is none that .* name.*rewards\."):
+    with pytest.raises(NotAllowedError, match=r"prompt train/\d+: verifier .* is not in the settings.*rewards\."):
         main([str(run)])
 
 
