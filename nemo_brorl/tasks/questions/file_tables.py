@@ -65,7 +65,7 @@ class JsonlTable:
         rows = []
         for first, end in self.spans[start:stop].tolist():
             line = self._bytes[first:end]
-            rows.append(_parsed(line))
+            rows.append(parsed_row(line))
         return rows
 
     def where(self, index: int) -> str:
@@ -119,7 +119,8 @@ def _array_spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int
         raise DataError(f"{path} is a JSON array without an end: the file was cut off, or a bracket is missing")
 
 
-def _parsed(line: bytes) -> Row:
+def parsed_row(line: bytes) -> Row:
+    """Read a line of JSON as a row; a bad one says why it is none."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or brackets without end
@@ -237,7 +238,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         return dict(json.loads(text))
-    except (json.JSONDecodeError, TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}") from error
 
 

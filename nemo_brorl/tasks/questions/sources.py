@@ -36,7 +36,7 @@ from nemo_brorl.tasks.environments.registry import make
 from nemo_brorl.tasks.names import allowed
 from nemo_brorl.tasks.questions.columns import RowFormat, is_wanted, question_of, row_formats
 from nemo_brorl.tasks.questions.file_source import MIN_BYTES, FileSource, QuestionFile, index_path, open_questions
-from nemo_brorl.tasks.questions.file_tables import find_files
+from nemo_brorl.tasks.questions.file_tables import find_files, parsed_row
 from nemo_brorl.tasks.questions.questions import (
     SPLITS,
     BadRow,
@@ -402,7 +402,7 @@ def first_rows(file: Path, formats: tuple[RowFormat, ...]) -> list[Row]:
         return [tables.row(index) for index in range(num_rows)]
     with file.open("rb") as lines:
         not_empty = filter(bytes.strip, lines)
-        return [_row(line) for line in islice(not_empty, FIRST_ROWS)]
+        return [parsed_row(line) for line in islice(not_empty, FIRST_ROWS)]
 
 
 def some_questions(
@@ -449,11 +449,3 @@ def _of_files(source: SourceConfig) -> list[Question]:
         if not isinstance(question, BadRow):
             found.append(question)
     return found
-
-
-def _row(line: bytes) -> Row:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        return BadRow(f"no JSON ({error})")
-    return row if isinstance(row, dict) else BadRow(f"a {type(row).__name__}, not an object")

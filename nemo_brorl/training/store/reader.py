@@ -97,7 +97,7 @@ def num_left_out(run_folder: Path, step: int) -> int:
     path = StoreFiles(run_folder).groups(step)
     try:
         numbers = json.loads(pq.read_schema(path).metadata[METADATA])
-    except (OSError, KeyError, TypeError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, *MALFORMED) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     return int(numbers.get("left_out", 0))
 

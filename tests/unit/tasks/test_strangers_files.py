@@ -17,7 +17,7 @@ import pytest
 from nemo_brorl.commands import replay
 from nemo_brorl.commands.rescore import asked_again
 from nemo_brorl.config.load import load_config
-from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, OwnVerifierConfig, ServicesConfig
+from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, OwnVerifierConfig, ServicesConfig, SourceConfig
 from nemo_brorl.core.errors import BroRLError, ConfigError, DataError, NotAllowedError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.evaluation.benchmarks import read_benchmarks
@@ -25,8 +25,9 @@ from nemo_brorl.tasks.environments.agent import Agent
 from nemo_brorl.tasks.environments.host import EpisodeHost
 from nemo_brorl.tasks.environments.protocol import EpisodeStep
 from nemo_brorl.tasks.names import allowed
-from nemo_brorl.tasks.questions.questions import Question
-from nemo_brorl.tasks.questions.sources import make_source
+from nemo_brorl.tasks.questions.columns import row_formats
+from nemo_brorl.tasks.questions.questions import BadRow, Question
+from nemo_brorl.tasks.questions.sources import first_rows, make_source
 from nemo_brorl.tasks.scoring.process_pool import ProcessPool
 from nemo_brorl.tasks.scoring.remote_scores import Asked, RemoteScores
 from nemo_brorl.tasks.verifiers.payload import Deadlines
@@ -230,6 +231,13 @@ def test_a_row_chooses_among_the_verifiers_of_this_package(stranger: Stranger) -
 def test_a_row_is_no_verifiers_choice_beside_the_settings_own(stranger: Stranger) -> None:
     with pytest.raises(ConfigError, match="both say who scores a row: write one of them"):
         stranger.settings("data.verifier=math", "data.columns.verifier=verifier")
+
+
+def test_brackets_without_end_are_a_bad_row_for_whoever_looks_at_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "deep.jsonl"
+    path.write_text("[" * 200_000 + "\n")
+    (row,) = first_rows(path, row_formats(SourceConfig()))
+    assert isinstance(row, BadRow)
 
 
 # ---- addresses and keys
