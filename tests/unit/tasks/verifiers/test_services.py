@@ -140,7 +140,7 @@ def test_an_address_that_settings_name_as_a_verifier_is_a_service() -> None:
     configure(load_config("brorl_cpu", ["data.verifier='https://host/score'"]))
     check_name("https://host/score")
     assert is_remote("https://host/score", {})
-    with pytest.raises(NotAllowedError, match="none that the settings name"):
+    with pytest.raises(NotAllowedError, match="is not in the settings"):
         check_name("https://host/other")
 
 
