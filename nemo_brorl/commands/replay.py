@@ -241,8 +241,10 @@ def replay(asked: Asked, console: Console) -> int:
 
 
 def both_settings(asked: Asked) -> tuple[BroRLConfig, BroRLConfig]:
-    """The run's own settings, and those that are asked for; whatever they say, files are written into the run folder.
-    Raises ConfigError."""
+    """Return the recorded settings, and the same with the overrides.
+
+    Both write their files into the run folder that was given, whatever the record says. Raises ConfigError.
+    """
     found: list[BroRLConfig] = []
     for overrides in ((), asked.overrides):
         config = load_run_config(asked.run_folder, overrides)

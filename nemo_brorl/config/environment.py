@@ -48,9 +48,10 @@ def answers() -> list[FromEnvironment]:
 
 
 def marked(config: Section, node: Any) -> Section:
-    """Copy typed settings with every text that came from the environment as `FromEnvironment`, and remember those.
+    """Copy typed settings, with every text that came from an environment variable as a `FromEnvironment`.
 
-    `node`: the settings that `config` is the object of. Raises ConfigError where one text would stand for two values.
+    `node` is the OmegaConf node that `config` was made from. The texts are remembered for `restored`. Raises
+    ConfigError where one unresolved text has two values.
     """
     changed: Section = _marked(config, node, "")
     texts = texts_of(changed)
@@ -64,7 +65,7 @@ def _marked(
     node: Any,
     written: str,
 ) -> Any:
-    """Mark a setting or section; `written`: how it stood where it came from the environment, else ""."""
+    """Mark a setting or a section. `written` is its unresolved text; "" where it is not from the environment."""
     if isinstance(value, str):
         return FromEnvironment(value, written) if written else value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -57,7 +57,7 @@ def _with_parts(where: str, name: str | None, options: Mapping[str, Any]) -> Ite
 
 
 def services_are_set_as_endpoints(config: BroRLConfig) -> Iterator[str]:
-    """Yield what is wrong with addresses that stand for verifiers, and options that belong to an endpoint."""
+    """Yield a message for every wrong address, and for every option that must be set at the endpoint."""
     endpoints = {endpoint.name for endpoint in config.rewards.services.endpoints}
     for where, name, options in named_verifiers(config):
         if is_address(name):

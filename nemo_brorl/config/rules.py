@@ -218,7 +218,7 @@ def check_demonstrations(config: BroRLConfig) -> None:
 
 
 def _raise_all(messages: Iterable[str], config: BroRLConfig) -> None:
-    """Raise one ConfigError with all messages; what came from the environment stands there as it was written."""
+    """Raise one ConfigError with all messages, which show environment variables by name, never their values."""
     found = [hidden(message, config) for message in messages]
     if len(found) == 1:
         raise ConfigError(found[0])

@@ -69,9 +69,9 @@ def literal(value: Any) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Copy what a file of our own holds with every text that this process's settings have from the environment.
+    """Copy what was read from a file, with the values that this process's settings took from the environment.
 
-    A text that is not exactly one of theirs as written stays as it is: a stranger's file can name no variable.
+    Only a text that equals an unresolved text of these settings is replaced: a stranger's file cannot name a variable.
     """
     return _changed(value, lambda text: _own.get(text, text))
 
@@ -80,7 +80,7 @@ def hidden(
     message: str,
     value: Any,
 ) -> str:
-    """Show texts from the environment that stand in a message, and are in `value`, as they were written."""
+    """Replace values of environment variables in a message by their unresolved text; `value` holds the marked texts."""
     for text in texts_of(value):
         if len(text) >= LEAST:
             message = message.replace(str(text), text.written)

@@ -32,8 +32,10 @@ INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def make_private(folder: Path, setting: str) -> Path:
-    """Make a folder that only this user may enter, or look whether the one that is there is such a folder. `setting`
-    names another place, and stands in the message. Returns the folder. Raises ResourceError."""
+    """Make a folder that only this user can enter, or check the one that exists, and return it.
+
+    `setting` is what a user sets to choose another place. Raises ResourceError where another user could write to it.
+    """
     try:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700, parents=True)
@@ -67,15 +69,18 @@ def _what_is_wrong(folder: Path) -> str:
 
 
 def scratch_root() -> Path:
-    """Place for private folders: $TMPDIR where it is a folder on a disk of this machine and its path leaves room for
-    Ray's sockets, else /tmp, and the log says why."""
+    """Return the parent of private folders: $TMPDIR, or /tmp.
+
+    $TMPDIR is used where it is a folder on a disk of this machine with a path short enough for Ray's sockets. Otherwise
+    the log says why it is not.
+    """
     named = os.environ.get("TMPDIR", "")
     return _root_of(named) if named else TMP
 
 
 @cache
 def _root_of(named: str) -> Path:
-    """The root that a value of TMPDIR stands for; said once for each process."""
+    """Choose the parent folder for a value of TMPDIR; the warning is logged once a process."""
     room = SOCKET_BYTES - RAY_SOCKET_BYTES - RAY_FOLDER_BYTES - len(f"/{_own_name()}")
     root = Path(named)
     if not root.is_absolute() or not os.access(root, os.W_OK | os.X_OK) or not root.is_dir():
@@ -103,20 +108,24 @@ def file_system(folder: Path, mounts: str) -> str:
 
 
 def private_folder() -> Path:
-    """This user's folder in the scratch root, for all that follows. Raises ResourceError where somebody else has made
-    it."""
+    """Return this user's private folder. Raises ResourceError where another user made it."""
     return make_private(scratch_root() / _own_name(), "TMPDIR")
 
 
 def scratch_home() -> Path:
-    """Home folder for children that run other people's code: what they write there nobody else can enter, and nothing
-    of the user's own home is in it. Raises ResourceError."""
+    """Return a home folder for children that run other people's code, without the user's files.
+
+    Other users cannot enter it. Raises ResourceError.
+    """
     return make_private(private_folder() / "home", "TMPDIR")
 
 
 def kernel_caches(names: Iterable[str] = tuple(KERNEL_CACHES)) -> dict[str, str]:
-    """Environment that keeps compiled kernels in a private folder, which is made: $BRORL_CACHE, or `cache` in this
-    user's. Those of `names` that the environment has already are its own affair. Raises ResourceError."""
+    """Return environment variables that keep compiled kernels in a private folder: $BRORL_CACHE, or `cache` below
+    `private_folder`.
+
+    Variables of `names` that are set already are left out, and their folders are not checked. Raises ResourceError.
+    """
     missing = [name for name in names if name not in os.environ]
     if not missing:
         return {}

@@ -103,10 +103,9 @@ def forget_all_but_environments() -> None:
 
 
 def child_environment(**added: str) -> dict[str, str]:
-    """Build the environment of a child process that runs other people's code: no variable that nobody has named.
+    """Build the environment variables of a child process that runs other people's code.
 
-    It has the variables that Python and its libraries need, those that `rewards.environment_variables` names, and those
-    that are `added`.
+    It holds what Python and its libraries need, the variables in `rewards.environment_variables`, and those `added`.
     """
     seen = CHILD_VARIABLES.union(allowed().variables)
     kept = {name: value for name, value in os.environ.items() if name in seen}
@@ -120,7 +119,7 @@ def allowed() -> Names:
 
 
 def endpoint(name: str) -> EndpointConfig:
-    """Return whom to ask for a verifier behind a network. Raises NotAllowedError for one that no setting names."""
+    """Return the endpoint with this name or address. Raises NotAllowedError where no setting names it."""
     found = allowed().endpoints.get(name)
     if found is None:
         raise refused_verifier(name)

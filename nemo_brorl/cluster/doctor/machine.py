@@ -113,8 +113,10 @@ def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check
 
 
 def check_private() -> Check:
-    """Check that nobody else can have put anything into the folders of sockets, compiled kernels and verifiers' homes;
-    they are made."""
+    """Check that no other user can write to the folders for sockets, compiled kernels and home folders of children.
+
+    Makes the folders where they are missing.
+    """
     found = within(HANG_S, _private_folders, None)
     if found is None:
         return Check("private", FAIL, f"no answer for {HANG_S:.0f} s", "set TMPDIR and BRORL_CACHE to local disks")

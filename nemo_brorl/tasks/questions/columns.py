@@ -202,7 +202,7 @@ def question_of(
 ) -> Question | BadRow:
     """Read the question in a row; `task` for rows that name none, `options` go into every payload.
 
-    A verifier that no setting names is a bad row that no number of them excuses.
+    A row whose verifier no setting names is refused: the run does not start, whatever `max_bad_rows` allows.
     """
     layout = _layout_of(row, formats)
     if isinstance(layout, BadRow):
