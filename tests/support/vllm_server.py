@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+
+from tests.support.ports import reserved_port
 
 START_S = 540.0  # on a machine that does much else
 # One thread, no C++ compile, no plugins: as engines of a run are started (`generation/device.py`).
@@ -70,24 +71,26 @@ class VllmServer:
 @contextmanager
 def serving_model(model: Path, log: Path) -> Iterator[VllmServer]:
     """`model` served under the name `judge`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with reserved_port() as port:
+        process = _start(model, log, port)
+        server = VllmServer(f"http://127.0.0.1:{port}/v1", process)
+        try:
+            server.wait_ready(log)
+            yield server
+        finally:
+            server.kill()
+
+
+def _start(model: Path, log: Path, port: int) -> subprocess.Popen[bytes]:
     command = [
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
         "--served-model-name", "judge", "--host", "127.0.0.1", "--port", str(port), *SMALL,
     ]  # fmt: skip
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             env={**os.environ, **ENVIRONMENT, "TMPDIR": str(log.parent)},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    server = VllmServer(f"http://127.0.0.1:{port}/v1", process)
-    try:
-        server.wait_ready(log)
-        yield server
-    finally:
-        server.kill()

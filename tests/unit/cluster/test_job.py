@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,24 +25,20 @@ from nemo_brorl.cluster.doctor.job import (
 from nemo_brorl.cluster.doctor.rendezvous import NodeRank, expand, in_job
 from nemo_brorl.cluster.doctor.report import FAIL, OK, WARN, Check, NodeReport
 from nemo_brorl.core.errors import ConfigError
+from tests.support.ports import reserved_port
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def run_nodes(
     ranks: Sequence[int], size: int, folders: Sequence[Path], looks: dict[int, Check] | None = None
 ) -> dict[int, Verdict]:
     """The verdicts of fake nodes, one thread each; `folders` is where each one's run folder is."""
-    nodes, port, verdicts = tuple(f"node{rank}" for rank in range(size)), free_port(), dict[int, Verdict]()
+    nodes, verdicts = tuple(f"node{rank}" for rank in range(size)), dict[int, Verdict]()
 
-    def be(rank: int) -> None:
+    def be(rank: int, port: int) -> None:
         check = (looks or {}).get(rank, Check("disk", OK, "enough"))
         wanted = Wanted(
             folders[rank] / "doctor", folders[rank] / "reports", num_gpus=0, rendezvous_s=2.0, all_reduce_s=0
@@ -51,12 +46,13 @@ def run_nodes(
         this = NodeRank(rank, nodes, "127.0.0.1", port)
         verdicts[rank] = examine_job(this, wanted, lambda: NodeReport(nodes[rank], [check], {"torch": "2.13.0"}))
 
-    threads = [threading.Thread(target=be, args=(rank,), daemon=True) for rank in ranks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive(), "a node still waits"
+    with reserved_port() as port:
+        threads = [threading.Thread(target=be, args=(rank, port), daemon=True) for rank in ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive(), "a node still waits"
     return verdicts
 
 
@@ -165,8 +161,13 @@ def test_two_tasks_on_one_node_are_refused() -> None:
         in_job({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "node0"})
 
 
-def test_two_processes_meet_reduce_and_leave_their_reports(tmp_path: Path) -> None:
-    port = free_port()
+@pytest.fixture
+def port() -> Iterator[int]:
+    with reserved_port(num_after=1) as held:  # the rendezvous, then the all-reduce
+        yield held
+
+
+def test_two_processes_meet_reduce_and_leave_their_reports(tmp_path: Path, port: int) -> None:
     arguments = [
         sys.executable,
         "-m",
