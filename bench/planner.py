@@ -35,6 +35,7 @@ from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed, measure_cpu, probe_s
 from nemo_brorl.launcher.planner.model_cost import find_shape
 from nemo_brorl.launcher.planner.plan import Lengths, Plan, make_plan
 from nemo_brorl.launcher.planner.workload import cut_of, micro_batches, workload_of
+from nemo_brorl.tasks.verifiers.registry import configure
 
 CALIBRATION = "brorl_cpu"
 NUM_PROMPTS = 256  # whose lengths are measured
@@ -145,6 +146,7 @@ def prompt_tokens(config: BroRLConfig) -> float:
     """Mean length of the config's prompts under its model's tokenizer."""
     folder = Path(config.policy.model)
     sized = replace(config, evaluation=replace(config.evaluation, num_prompts=NUM_PROMPTS))
+    configure(sized)
     return mean(len(prompt.token_ids) for prompt in read_inputs(sized, folder).held_out)
 
 

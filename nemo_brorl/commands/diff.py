@@ -14,12 +14,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from nemo_brorl.config.same_run import RECORD, leaves
+from nemo_brorl.config.same_run import RECORD, leaves, record_leaves
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.metric_sinks import read_metrics
-from nemo_brorl.core.recorded_yaml import RecordError, read_record
+from nemo_brorl.core.recorded_yaml import RecordError
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -102,10 +102,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
     """Value of every setting by dotted name, interpolations as text. Raises DataError."""
     path = folder / RECORD
     try:
-        record = read_record(path)
+        return record_leaves(path)
     except RecordError as error:
         raise DataError(f"{path} cannot be read ({error.reason}): write a run folder") from error
-    return dict(leaves(record)) if record else {}
 
 
 def read_rows(folder: Path) -> Rows:

@@ -221,11 +221,13 @@ def parse(argv: Sequence[str]) -> Asked:
 
 def replay(asked: Asked, console: Console) -> int:
     """Learn the steps again and show what came of each. Raises ConfigError, DataError, CheckpointError."""
-    recorded, config = both_settings(asked)
+    recorded = settings_of(asked.run_folder)
+    config = settings_of(asked.run_folder, asked.overrides)
     trusted = {*asked.trusted, *typed_texts(asked.overrides)}
     check_trusted(config, trusted)
     start = find_start(asked.run_folder, asked.first, asked.last)
-    if start.step + 1 < asked.first:  # steps in between are learnt as the run did
+    # Steps between the checkpoint and the first one asked for are learnt with the run's own settings.
+    if start.step + 1 < asked.first:
         check_trusted(recorded, trusted)
     check_model_rules(config)
     check_functions(config)
@@ -240,18 +242,14 @@ def replay(asked: Asked, console: Console) -> int:
     return DIFFERS if num_different and not asked.overrides else 0
 
 
-def both_settings(asked: Asked) -> tuple[BroRLConfig, BroRLConfig]:
-    """Return the recorded settings, and the same with the overrides.
+def settings_of(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
+    """Return a run's settings with overrides over them; files go into `run_folder`, whatever the record says.
 
-    Both write their files into the run folder that was given, whatever the record says. Raises ConfigError.
+    Raises ConfigError.
     """
-    found: list[BroRLConfig] = []
-    for overrides in ((), asked.overrides):
-        config = load_run_config(asked.run_folder, overrides)
-        exp_manager = replace(config.exp_manager, explicit_log_dir=str(asked.run_folder.absolute()))
-        found.append(replace(config, exp_manager=exp_manager))
-    recorded, config = found
-    return recorded, config
+    config = load_run_config(run_folder, overrides)
+    exp_manager = replace(config.exp_manager, explicit_log_dir=str(run_folder.absolute()))
+    return replace(config, exp_manager=exp_manager)
 
 
 def learn(

@@ -35,7 +35,7 @@ from nemo_brorl.tasks.scoring.remote_scores import FOLDER as SERVICE_FOLDER
 from nemo_brorl.tasks.scoring.service_client import reach
 from nemo_brorl.tasks.verifiers.code import code
 from nemo_brorl.tasks.verifiers.payload import Payload
-from nemo_brorl.tasks.verifiers.registry import check_params, check_payload, configure, names_in
+from nemo_brorl.tasks.verifiers.registry import check_params, check_payload, names_in
 from nemo_brorl.tasks.verifiers.services import is_remote
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
@@ -72,11 +72,10 @@ class Actors:
 
 
 def read_inputs(config: BroRLConfig, model_folder: Path) -> Inputs:
-    """Load tokenizer and prompts, which may use the names of these settings alone. Raises ModelError, DataError,
-    ConfigError for a verifier of the user's own, or ResourceError where programs are to be run and there is no
-    sandbox."""
+    """Load tokenizer and prompts, which may use the names that this process was given (`registry.configure`). Raises
+    ModelError, DataError, ConfigError for a verifier of the user's own, or ResourceError where programs are to be run
+    and there is no sandbox."""
     device.check(config)
-    configure(config)
     check_params()
     tokenizer = load_tokenizer(model_folder)
     index_folder = Path(config.exp_manager.explicit_log_dir) / INDEX_FOLDER

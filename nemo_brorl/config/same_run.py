@@ -77,9 +77,9 @@ def recorded_settings(record: Path) -> dict[str, Any]:
     """Settings that a run was begun with, by dotted name, interpolations as text. Raises CheckpointError for a damaged
     file."""
     try:
-        container = read_record(record)
-        if container:
-            return dict(leaves(container))
+        found = record_leaves(record)
+        if found:
+            return found
         reason = "it holds no settings"
     except RecordError as error:
         reason = error.reason
@@ -87,6 +87,13 @@ def recorded_settings(record: Path) -> dict[str, Any]:
         f"{record} is damaged ({reason}): delete that one file to go on by the settings that are given now, which must "
         "be those that the run was begun with, or choose another exp_manager.explicit_log_dir"
     )
+
+
+def record_leaves(record: Path) -> dict[str, Any]:
+    """Read the settings in a record by dotted name, interpolations as text; none in an empty file. Raises
+    RecordError."""
+    read = read_record(record)
+    return dict(leaves(read)) if read else {}
 
 
 def leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:

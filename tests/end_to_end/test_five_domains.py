@@ -19,6 +19,7 @@ from nemo_brorl.core.console import Console
 from nemo_brorl.core.tokenizer import ChatTokenizer
 from nemo_brorl.rollouts.metrics import reward_metrics
 from nemo_brorl.rollouts.sampler import Sampler
+from nemo_brorl.tasks.verifiers.registry import configure
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
 from tests.support.ray_cluster import end_ray
 from tests.support.tiny_model import make_tiny_model
@@ -99,6 +100,7 @@ def test_every_domain_of_the_recipe_is_sampled_verified_and_measured(tmp_path: P
         f"exp_manager.explicit_log_dir={tmp_path / 'run'}",
     ]
     config = load_config("brorl_five_domains", overrides)
+    configure(config)
     inputs = read_inputs(config, model)
     prompts = inputs.prompts.take(20)
     domains = {domain.name for domain in config.data.domains}

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.config.same_run import RECORD, leaves
+from nemo_brorl.config.same_run import RECORD, record_leaves
 from nemo_brorl.config.schema import as_yaml
 from nemo_brorl.config.schema import settings as declared_settings
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.metric_registry import find_metric
 from nemo_brorl.core.metric_sinks import read_metrics
-from nemo_brorl.core.recorded_yaml import RecordError, read_record
+from nemo_brorl.core.recorded_yaml import RecordError
 
 METRICS = "metrics.jsonl"
 SILENT_S = 60.0  # a heartbeat older than this belongs to a run that is no more
@@ -228,10 +228,9 @@ def state_of(folder: Path) -> Part:
 def settings_of(folder: Path) -> dict[str, Any]:
     """Settings of a run by dotted name, interpolations as text; none where its record cannot be read."""
     try:
-        record = read_record(folder / RECORD)
+        return record_leaves(folder / RECORD)
     except RecordError:
         return {}
-    return dict(leaves(record)) if record else {}
 
 
 def settings_table(runs: Sequence[Run]) -> Part:

@@ -142,5 +142,5 @@ def test_typed_texts_are_whole_values_at_any_depth() -> None:
 
 def test_a_replay_writes_into_the_folder_that_was_given_wherever_its_settings_point(tmp_path: Path) -> None:
     run = foreign_run(tmp_path, "exp_manager.explicit_log_dir", str(tmp_path / "elsewhere"))
-    recorded, config = replay.both_settings(replay.parse([str(run), "--step", "1", "algorithm.loss=cispo"]))
+    recorded, config = replay.settings_of(run), replay.settings_of(run, ["algorithm.loss=cispo"])
     assert recorded.exp_manager.explicit_log_dir == config.exp_manager.explicit_log_dir == str(run)
