@@ -74,13 +74,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def session_folder() -> Path:
-    """Name Ray's folder on this node, in one that nobody else can enter. Raises ResourceError."""
+    """Return the path of Ray's folder on this node, inside the user's private folder. Raises ResourceError."""
     return private_folder() / session_name(os.environ.get("SLURM_JOB_ID", str(os.getpid())), node_name())
 
 
 def session_name(job: str, node: str) -> str:
-    """Name the folder of a job's Ray on a node: another one on each, where they share a disk, and of ten characters,
-    because sockets have long names in it."""
+    """Name the folder of a job's Ray on a node.
+
+    The name differs from node to node, because nodes may share a disk. It has ten characters, because the paths of the
+    sockets in the folder have a limit.
+    """
     return hashlib.sha256(f"{job} {node}".encode()).hexdigest()[:10]
 
 

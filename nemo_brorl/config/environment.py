@@ -1,7 +1,8 @@
-"""Marks on settings that came from the environment: which of them, directly or through others, asked `${oc.env:KEY}`.
+"""Marks the settings whose value comes from an environment variable, by `${oc.env:KEY}` in them or in a setting that
+they refer to.
 
-OmegaConf asks a function for the value of a variable; here it is one that counts. Where composed settings asked for
-none, nothing is looked at.
+OmegaConf calls a function for the value of a variable. The function here counts its calls: a setting is marked where
+resolving it called the function. Where no setting did, the settings are not looked through.
 """
 
 from __future__ import annotations

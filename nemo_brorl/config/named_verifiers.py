@@ -1,4 +1,4 @@
-"""Verifiers that settings name, wherever they do, each with the options that stand beside its name."""
+"""Lists every verifier that the settings name, with the options given beside its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trust in a run folder's settings: import paths that they name are code of whoever wrote the folder."""
+"""Checks whether the user trusts the import paths in a run folder's settings: they are code of whoever wrote it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of settings that came from the environment, by `${oc.env:KEY}`: used as what they are, written as they stood.
+"""Strings that hold the value of an environment variable, and are written to files as `${oc.env:KEY}`.
 
 key = FromEnvironment("k-123", "${oc.env:KEY}")
 key == "k-123"                            # whoever uses it sees the value

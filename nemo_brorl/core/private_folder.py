@@ -1,5 +1,8 @@
-"""Folders on a node's own disk that nobody else may enter: for Ray's sockets and logs, compiled kernels, and homes of
-children. Their names can be guessed, and /tmp is everybody's: one that somebody else made first is refused."""
+"""Makes folders on a node's own disk that no other user can enter, for Ray's sockets and logs, compiled kernels, and
+home folders of child processes.
+
+Their names can be guessed and every user can write to /tmp, so a folder that another user made first is refused.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ MOUNTS = Path("/proc/self/mounts")
 SHARED = ("afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "panfs", "pvfs2", "smb3", "wekafs")
 # Settings that say where compilers keep compiled code, and what each one's folder is called.
 KERNEL_CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "VLLM_CACHE_ROOT": "vllm"}
-# The one whose default lies in /tmp under a name that can be guessed; the others' lie in the home folder.
+# By default, Inductor compiles into a folder of /tmp whose name can be guessed, and the others into the home folder.
 INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
 
 

@@ -61,7 +61,7 @@ _given: dict[str, Names] = {}
 
 @dataclass(frozen=True)
 class Names:
-    """Names that settings give, beside those of the package."""
+    """Verifiers, endpoints and environments that settings name, beyond those that come with the package."""
 
     verifiers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # import path -> parameters
     endpoints: Mapping[str, EndpointConfig] = field(default_factory=dict)  # name or address -> whom to ask, and how

@@ -1,6 +1,7 @@
-"""Environments by name or import path, their settings and tools checked.
+"""Finds environments by name or import path, and checks their settings and tools.
 
-Only those that the settings of the run describe are made, with the settings that stand there (`tasks/names.py`).
+Only an environment that the settings of the run name is made, and only with the settings given there
+(`tasks/names.py`).
 """
 
 from __future__ import annotations

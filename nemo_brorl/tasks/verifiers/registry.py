@@ -101,8 +101,10 @@ def check_params() -> None:
 
 
 def prepare(template: Template) -> None:
-    """Import a verifier with its libraries and make what its settings stand for. Raises as `find`, and what it raises
-    itself."""
+    """Import a verifier with its libraries and build what its settings describe, such as a task's dataset.
+
+    Raises as `find`, and whatever the verifier raises.
+    """
     scorer = find(template.verifier)
     scorer.load()
     scorer.prepare(template.settings)

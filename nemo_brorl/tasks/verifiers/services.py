@@ -1,9 +1,9 @@
-"""Verifiers on the other side of a network: scoring services, and language models behind an OpenAI-compatible endpoint
-that judge. Here is what they are asked and how a reply is read; `scoring/remote_scores.py` asks them, from the worker:
-the processes that run other verifiers reach no network.
+"""Writes requests to verifiers behind a network, and reads their replies: scoring services, and language models behind
+an OpenAI-compatible endpoint that judge. `scoring/remote_scores.py` sends the requests, from the worker: the processes
+that run other verifiers reach no network.
 
-Who is asked, with which key and with which words, stands in the settings (`rewards.services.endpoints`). Payloads come
-from data and stored runs: they fill the fields of a template and say nothing else.
+The address, the key and the template of a request are settings (`rewards.services.endpoints`). A payload comes from
+data or a stored run: it fills the fields of the template and decides nothing else.
 
 A service gets `POST {"version": 1, "items": [{"prompt": [{"role", "content"}, …], "payload": {…}, "response": text}]}`
 and replies `{"scores": [number, …], "reasons": [text, …]}`, one for each item in order; `reasons` may be missing.
@@ -65,7 +65,7 @@ def shown_url(url: str) -> str:
 
 
 def check(endpoint: EndpointConfig, payload: Payload) -> Iterator[str]:
-    """Yield what a judge's template asks for and the payload lacks."""
+    """Yield a message for each field of a judge's template that is not in the payload."""
     if not endpoint.is_judge:
         return
     for name in FIELD.findall(_template(endpoint, payload)):
@@ -74,7 +74,9 @@ def check(endpoint: EndpointConfig, payload: Payload) -> Iterator[str]:
 
 
 def seen(endpoint: EndpointConfig, response: str) -> str | None:
-    """Return the part of a response that is scored; None where there is nothing, which scores 0 unasked.
+    """Return the part of a response that is scored.
+
+    None: there is no such part. The response then scores 0, and no request is sent.
 
     `sees: shown` (the default) is what stands behind the thinking, `response` all of it, `answer` what is in the last
     `<answer>` tags, else in `\\boxed{}`: then all responses with one answer are one question.
