@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -154,25 +154,16 @@ class RayCluster:
         return lost
 
     def _connect(self, before: Collection[psutil.Process]) -> None:
-        """Connect to the cluster, or start one. On a busy machine Ray's own limit may pass, or a process of it be lost:
-        then once more, when what the try has left is ended, a control store that Ray forgets. `before`: processes that
-        are not Ray's. Raises RayLostError after the last try."""
-        for attempt in range(1, START_TRIES + 1):
-            try:
-                with self._watched(before), self._marking(), self._one_heap():
-                    ray.init(**self._options())
-            except Exception as error:  # Ray raises bare ones
-                if not self._is_ours or not any(text in str(error) for text in LOST_AT_START):
-                    raise
-                ray.shutdown()
-                end_processes(with_descendants(children_but(before)), 0.0)
-                if attempt == START_TRIES:
-                    raise RayLostError(
-                        f"Ray did not start within its 30 s, {START_TRIES} times: is the machine overloaded?"
-                    ) from error
-                log.warning("Ray did not start within its 30 s, or a process of it was lost: another try")
-            else:
-                return
+        """Connect to the cluster, or start one. `before`: processes that are not Ray's. Raises as `start_ray`."""
+
+        def start() -> None:
+            with self._watched(before), self._marking(), self._one_heap():
+                ray.init(**self._options())
+
+        if self._is_ours:
+            start_ray(start, before)
+        else:
+            start()
 
     def _watched(self, before: Collection[psutil.Process]) -> AbstractContextManager[None]:
         """A start that loses a process, or does not end, ends this process."""
@@ -232,6 +223,30 @@ class RayCluster:
         sys.stderr.flush()
         end_processes(with_descendants(self._processes), 0.0)
         os._exit(LOST)
+
+
+def start_ray(start: Callable[[], object], before: Collection[psutil.Process]) -> None:
+    """Start Ray by calling `start`, up to START_TRIES times.
+
+    On a busy machine a time limit within Ray may pass, or a process of Ray be lost. What such a try has left, a control
+    store that Ray forgets, is ended before the next one. `before`: processes that are not Ray's. Raises RayLostError
+    after the last try, and at once whatever else `start` raises.
+    """
+    for attempt in range(1, START_TRIES + 1):
+        try:
+            start()
+        except Exception as error:  # Ray raises bare ones
+            if not any(text in str(error) for text in LOST_AT_START):
+                raise
+            ray.shutdown()
+            end_processes(with_descendants(children_but(before)), 0.0)
+            if attempt == START_TRIES:
+                raise RayLostError(
+                    f"Ray did not start within its 30 s, {START_TRIES} times: is the machine overloaded?"
+                ) from error
+            log.warning("Ray did not start within its 30 s, or a process of it was lost: another try")
+        else:
+            return
 
 
 def remove_old_sessions(folder: Path, kept: int = KEPT) -> list[Path]:

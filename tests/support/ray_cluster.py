@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import psutil
 import ray
 
+from nemo_brorl.cluster.ray_cluster import start_ray
 from tests.support.forked_workers import use_forked_workers
 
 _settings: dict[str, Any] = {}
@@ -17,7 +19,8 @@ def use_ray(**settings: Any) -> None:
         return
     end_ray()
     use_forked_workers()
-    ray.init(include_dashboard=False, logging_level="ERROR", **settings)
+    before = psutil.Process().children(recursive=True)
+    start_ray(lambda: ray.init(include_dashboard=False, logging_level="ERROR", **settings), before)
     _settings.update(settings)
 
 
