@@ -33,6 +33,7 @@ from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.files import naming, write_whole
 from nemo_brorl.core.object_store import fetch
+from nemo_brorl.training.machine_record import note_machine
 from nemo_brorl.types import TrainBatch
 
 PRIVATE = 0o700
@@ -60,6 +61,7 @@ def claim_run_folder(config: BroRLConfig) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / "revision.txt", code_revision() + "\n")
             write_whole(folder / RECORD, to_yaml(config))
+    note_machine(folder)
     if config.trainer.private_run_folder:
         folder.chmod(PRIVATE)
     return folder

@@ -103,7 +103,8 @@ def test_a_run_leaves_metrics_checkpoints_and_a_hugging_face_folder(whole: tuple
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step_2", "step_4"]
     assert (folder / "hf" / "model.safetensors").exists()
     assert list((folder / "nemo").rglob("events.out.tfevents*"))
-    assert (folder / "config.yaml").exists() and (folder / "revision.txt").exists()
+    for name in ("config.yaml", "revision.txt", "machine.jsonl"):
+        assert (folder / name).exists()
     for words in ("parity: HF-Megatron", "step 4/4", "held-out pass@1", "time by stage", "keep rate"):
         assert words in output
 

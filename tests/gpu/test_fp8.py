@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nemo_brorl.config.schema import PolicyConfig
-from tests.support.model_factory import make_config, make_model, make_plan
+from tests.support.model_factory import make_config, make_model, make_plan, scale_matrices
 
 pytestmark = pytest.mark.gpu
 
@@ -45,13 +44,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "num_key_value_heads": 2,
         "vocab_size": 256,
     }
-    folder = make_model(tmp_path_factory.mktemp("model"), **sizes)
-    path = folder / "model.safetensors"
-    weights = {
-        name: tensor if "norm" in name else 0.2 * tensor for name, tensor in load_file(path).items()
-    }  # of usual size
-    save_file(weights, path, metadata={"format": "pt"})
-    return folder
+    return scale_matrices(make_model(tmp_path_factory.mktemp("model"), **sizes), 0.2)
 
 
 @pytest.mark.parametrize("policy", [*RECIPES.values(), *CHANGES.values()], ids=[*RECIPES, *CHANGES])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.types import ChunkArrays, MicroBatch, PlannedGroup, Segment, UpdatePlan
@@ -52,6 +53,14 @@ def make_model(folder: Path, architecture: str = "qwen2", seed: int = 0, **sizes
             noise = torch.randn_like(param)
             param.copy_(1 + 0.2 * noise if "norm" in name else 0.2 * noise)
     model.save_pretrained(folder)
+    return folder
+
+
+def scale_matrices(folder: Path, factor: float) -> Path:
+    """The model with matrices and biases multiplied: by 0.2 they have about the size of trained ones."""
+    path = folder / "model.safetensors"
+    weights = {name: tensor if "norm" in name else factor * tensor for name, tensor in load_file(path).items()}
+    save_file(weights, path, metadata={"format": "pt"})
     return folder
 
 

@@ -6,9 +6,7 @@ from __future__ import annotations
 import os
 import pickle
 import tempfile
-import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,8 @@ import torch.distributed as dist
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.device import open_device
 from nemo_brorl.policy.layout import layout_of
-from nemo_brorl.types import Float32, UpdatePlan
 from tests.support import fork_server
+from tests.support.scenario import Outcome, Scenario
 
 fork_server.preload(__name__, is_first=True)  # what others name may import megatron
 _DEVICE = open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
@@ -30,31 +28,6 @@ from nemo_brorl.policy.learner import Learner  # noqa: E402
 _outcomes: dict[bytes, list[Outcome]] = {}  # by pickled scenario
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """What every rank does, in this order; None: leave out."""
-
-    config: BroRLConfig
-    model_folder: Path
-    load_from: Path | None = None
-    plans: tuple[UpdatePlan, ...] = ()
-    save_to: Path | None = None
-    export_to: Path | None = None
-    score: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]] | None = None  # prompts, responses
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came out on one rank."""
-
-    metrics: list[dict[str, float]] = field(
-        default_factory=list
-    )  # per plan; empty dicts except on the last pipeline stage
-    num_skipped: int = 0
-    checksum: int = 0  # of the exported weights
-    log_probs: list[Float32] | None = None
-
-
 def new_learner(config: BroRLConfig, model_folder: Path) -> Learner:
     """This rank's learner; its process groups are open."""
     return Learner(config, layout_of(config), model_folder, _DEVICE)
@@ -62,21 +35,7 @@ def new_learner(config: BroRLConfig, model_folder: Path) -> Learner:
 
 def play(scenario: Scenario) -> Outcome:
     """One rank's part of a scenario."""
-    learner = new_learner(scenario.config, scenario.model_folder)
-    if scenario.load_from:
-        learner.load(scenario.load_from)
-    reports = [learner.update(plan) for plan in scenario.plans]
-    if scenario.save_to:
-        learner.save(scenario.save_to)
-    if scenario.export_to:
-        learner.export(scenario.export_to)
-    log_probs = learner.log_probs(*scenario.score) if scenario.score else None
-    checksum = 0
-    for bucket in learner.weight_buckets():
-        checksum = zlib.crc32(bucket.data, checksum)
-    return Outcome(
-        [report.metrics for report in reports], sum(report.num_skipped for report in reports), checksum, log_probs
-    )
+    return scenario.play(new_learner(scenario.config, scenario.model_folder))
 
 
 def run_scenario(scenario: Scenario) -> list[Outcome]:

