@@ -46,12 +46,15 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 _REQUIRED = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 
 # What the user has not set. VLLM_PLUGINS="" keeps every other package's vLLM entry points from being imported at start.
-# flashinfer's sampler would be compiled with nvcc at its first use: the requirements hold its sources alone.
+# flashinfer's sampler would be compiled with nvcc at its first use: the requirements hold its sources alone. Triton
+# multiplies fp32 in TF32 unless told otherwise, and vLLM's attention in fp32 is Triton's: ten bits move log-probs by
+# hundredths of a nat.
 _DEFAULTS = {
     "VLLM_PLUGINS": "",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "TRITON_F32_DEFAULT": "ieee",
     "TOKENIZERS_PARALLELISM": "false",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TORCH_LOGS": "-all",

@@ -36,6 +36,7 @@ def test_what_the_user_has_set_in_the_environment_stays(monkeypatch: pytest.Monk
     assert os.environ["VLLM_LOGGING_LEVEL"] == "DEBUG"
     assert os.environ["TORCH_LOGS"] == "-all"
     assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+    assert os.environ["TRITON_F32_DEFAULT"] == "ieee", "fp32 attention would be in TF32"
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0", "the engine core must be in the actor's process"
 
 
