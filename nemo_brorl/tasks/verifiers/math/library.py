@@ -4,8 +4,9 @@ from them: huge powers, deep brackets, answers of which they read a part only.
 math-verify's own time limits are switched off: they are alarm signals, which reach only a main thread and cannot stop
 code in C. The deadline of the process that this runs in stops everything.
 
-Answers that would fill the memory if they were written out are known before anything is computed. Such an answer is
-right only when it is the reference letter for letter.
+Answers that would fill the memory if they were written out are known before anything is computed, and so are those that
+divide by zero: of `0/(1-1)` sympy makes 0 or nothing, by an order of factors that is another in each process. Such an
+answer is right only when it is the reference letter for letter.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ MAX_DEPTH = 10  # of brackets; the grammar takes time exponential in it
 MAX_OPERATIONS = 60  # of an expression that is multiplied out
 MAX_POWER = 8  # in such an expression
 MIN_VALUE = 1e-60  # a value below it may be zero, computed to a hundred digits
+NEAR_ZERO = 1e-10  # above what fifteen digits make of 0
+POINT = (0.61, 0.17)  # the first symbol's value, and how far the next one's is from it
+OTHER_POINT = (-7.3, -1.9)  # `|x| - x` is 0 at one of them, `x - x` at both
 VALUELESS = (ArithmeticError, AttributeError, TypeError, ValueError, RuntimeError)  # sympy has no number for it
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
 _SEPARATED_NUMBER = re.compile(r"-?[1-9]\d{0,2}(?:[ ,]\d{3})+(?:\.\d+)?|-?\d+,\d+")  # 1 000.5, and 0,5: a number or two
@@ -67,20 +71,88 @@ def is_readable(text: str) -> bool:
 def _are_equal(one: Any, other: Any) -> bool:
     from math_verify import verify
 
-    if _has_no_value(one) or _has_no_value(other) or _differ_at_a_point(one, other):
+    if _differ_at_a_point(one, other):
         return False
-    if _is_same_polynomial(one, other):
-        return True
+    try:
+        if _is_same_polynomial(one, other):
+            return True
+    except VALUELESS:
+        return False
     return bool(verify(one, other, timeout_seconds=None, allow_set_relation_comp=True))
 
 
 def _has_no_value(item: Any) -> bool:
-    """Whether an expression divides by zero, or is too large to be written out."""
-    from sympy import Basic, nan, zoo
+    """Tell whether an expression divides by zero or is too large to be written out; in a matrix, set, tuple or relation
+    it is enough that one of its parts does."""
+    from sympy import Basic, MatrixBase, nan, zoo
 
+    # A matrix that can be changed does not show its parts.
+    if isinstance(item, MatrixBase):
+        item = item.as_immutable()
     if not isinstance(item, Basic):
         return False
-    return item.has(nan, zoo) or is_huge_expression(item)
+    if item.has(nan, zoo) or is_huge_expression(item):
+        return True
+    return _computes_with_infinity(item) or _has_pole(item)
+
+
+def _computes_with_infinity(item: Any) -> bool:
+    """Look for infinity in a sum, product, power or function: `|(1-1)\\infty|` would equal any number.
+
+    It may be an answer, an end of an interval, or a bound of an integral.
+    """
+    from sympy import Add, Function, Mul, Pow, oo
+
+    parts = item.atoms(Add, Mul, Pow, Function)
+    return any(oo in part.args or -oo in part.args for part in parts)
+
+
+def _has_pole(item: Any) -> bool:
+    """Look, in an expression that is not computed yet, for a part that divides by zero whatever its symbols are, or has
+    no finite value, as log(0)."""
+    from sympy import Function, Pow, Product, Sum
+
+    parts = item.atoms(Pow, Function, Sum, Product)
+    return any(_is_pole(part, POINT) and _is_pole(part, OTHER_POINT) for part in parts)
+
+
+def _is_pole(part: Any, point: tuple[float, float]) -> bool:
+    """Tell whether a part has no finite value where its symbols have the values of a point."""
+    from sympy import Pow, nan, oo, sympify, zoo
+
+    values = _values_at(point, part.free_symbols)
+    try:
+        if not isinstance(part, Pow):
+            return sympify(part.evalf(15, subs=values)).has(oo, -oo, nan, zoo)
+        exponent = complex(part.exp.evalf(15, subs=values))
+        return exponent.real < 0 and _is_zero(part.base, values)
+    except ZeroDivisionError:
+        return True
+    except VALUELESS:
+        return False
+
+
+def _is_zero(expression: Any, values: dict[Any, float]) -> bool:
+    """Tell whether an expression is 0 where its symbols have these values: it is small, and shrinks as more digits are
+    computed. Any other number, such as exp(-300), stays what it is."""
+    from sympy import sympify
+
+    rough = abs(sympify(expression.evalf(15, subs=values)))
+    if rough > NEAR_ZERO:
+        return False
+    fine = abs(sympify(expression.evalf(60, subs=values, maxn=300)))
+    return bool(fine <= NEAR_ZERO * rough)
+
+
+def _values_at(point: tuple[float, float], symbols: set[Any]) -> dict[Any, float]:
+    """Give each symbol a value, in an order that is the same in all processes even where two symbols have one name."""
+    from sympy import srepr
+
+    first, step = point
+    values = {}
+    for index, symbol in enumerate(sorted(symbols, key=srepr)):
+        values[symbol] = first + step * index
+    return values
 
 
 def _is_same_polynomial(one: Any, other: Any) -> bool:
@@ -106,10 +178,7 @@ def _differ_at_a_point(one: Any, other: Any) -> bool:
     for item in (one, other):
         if not isinstance(item, Expr) or isinstance(item, Symbol) or item.has(UnevaluatedExpr):
             return False
-    symbols = sorted(one.free_symbols | other.free_symbols, key=str)
-    values = {}
-    for index, symbol in enumerate(symbols):
-        values[symbol] = 0.61 + 0.17 * index
+    values = _values_at(POINT, one.free_symbols | other.free_symbols)
     try:
         first = complex(one.evalf(15, subs=values))
         second = complex(other.evalf(15, subs=values))
@@ -124,7 +193,7 @@ def _differ_at_a_point(one: Any, other: Any) -> bool:
 
 @lru_cache(maxsize=16384)
 def _parsed(answer: str) -> list[Any]:
-    """What math-verify makes of an answer."""
+    """Have math-verify read an answer; readings that have no value are left out, as they equal nothing."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
     from math_verify.parser import NormalizationConfig
 
@@ -140,7 +209,7 @@ def _parsed(answer: str) -> list[Any]:
     found = []
     for reading in readings:
         found.extend(parse(reading, targets, parsing_timeout=None))
-    return [item for item in found if not _is_part(item, answer)]
+    return [item for item in found if not _is_part(item, answer) and not _has_no_value(item)]
 
 
 def _is_part(item: Any, answer: str) -> bool:

@@ -65,6 +65,11 @@ def test_a_huge_number_is_not_written_out(given: str) -> None:
     assert not is_equal("x+1", given)
 
 
+@pytest.mark.parametrize("entry", ["(10^9)!", "2^{(10^9)}"])
+def test_a_huge_number_in_a_matrix_is_not_written_out(entry: str) -> None:
+    assert not is_equal("\\begin{pmatrix}1\\\\2\\end{pmatrix}", f"\\begin{{pmatrix}}{entry}\\\\2\\end{{pmatrix}}")
+
+
 @pytest.mark.parametrize("group", ["(45,78]", "(2,3)", "[x+1,2x)"])
 def test_an_interval_or_a_tuple_is_told_from_an_expression_without_it(group: str) -> None:
     interval = read(group)
