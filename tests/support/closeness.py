@@ -28,6 +28,10 @@ METRIC_BOUND = 4e-6
 # Of the learning rate, 1e-3 here. A weight of 1 is stored in steps of 2^-23, which is 1.2e-4 of that.
 STEP_BOUND = 1e-3
 
+# Nats, between two ways through a model of float32 whose logits go up to 6. Each may be some 4e-6 from float64 in every
+# logit, and a log-prob has the error of two.
+LOG_PROB_BOUND = 5e-5
+
 # Of the largest gradient, fifty times the bound above: there no rounding turns a step.
 CLEAR_GRADIENT = 1e-3
 
@@ -45,6 +49,12 @@ def gradients_of(learner: Any) -> Tensors:
 def _named(learner: Any) -> list[tuple[str, Any]]:
     (model,) = learner.state.models
     return list(model.named_parameters())
+
+
+def share_of_largest(found: Tensor, expected: Tensor, at_least: float = 1e-30) -> float:
+    """Return the largest difference of an entry, as a share of the largest expected one, or of `at_least`."""
+    difference = float((found - expected).abs().max())
+    return difference / max(float(expected.abs().max()), at_least)
 
 
 def largest(tensors: Tensors) -> float:
