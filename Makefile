@@ -5,6 +5,7 @@
 # make test          unit and end-to-end tests and 300 attacks, two files at a time, then those on a GPU where there is one; the 20 slowest are listed
 # make check         linters and the quick unit tests: what a change needs before it is committed
 # make test-cluster  jobs on a Slurm cluster of 8 nodes that is started here; skipped, visibly, without Slurm and root
+# make test-numbers  tests that compare floating-point results, as other processors would compute them; ARGS="--setting avx2" is one of them
 # make attacks       10,000 attacks on the verifiers, drawn by seed: some hours; ARGS="--count 1000 --seed 7" tries others
 # make fuzz          10,000 hostile settings, data rows, payloads, answers and files of a run folder; ARGS="--examples 1000 --seed 7" tries others
 # make campaign      20 faults over a small real run, drawn by seed: kills, full disks, damaged files, a clock that jumps …; ARGS="--faults 5 --seed 7" tries others
@@ -43,7 +44,7 @@ PYTEST := OMP_NUM_THREADS=1 BRORL_TESTS_FORK=$(FORK) $(PYTHON) -m pytest
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 STYLE := tests/test_architecture.py tests/test_style.py
 
-.PHONY: help env train real-model base test check test-cluster attacks fuzz campaign checkers lint bench docs site clean
+.PHONY: help env train real-model base test check test-cluster test-numbers attacks fuzz campaign checkers lint bench docs site clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p; /^# \(CONFIG\|WORKERS\)/s/^# //p' Makefile
@@ -80,6 +81,9 @@ check: checkers
 
 test-cluster: env
 	$(PYTEST) tests/cluster $(ARGS)
+
+test-numbers: env
+	PYTHONPATH=. $(PYTHON) scripts/test_numbers.py $(ARGS)
 
 attacks: env
 	OMP_NUM_THREADS=1 $(PYTHON) -m tests.attacks $(ARGS)

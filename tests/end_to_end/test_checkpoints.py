@@ -14,7 +14,7 @@ from tests.support.checkpoint_ranks import die_while_writing, lose_one_ranks_fil
 from tests.support.model_factory import make_config, make_model, make_plan
 from tests.support.policy_ranks import Outcome, Scenario, run_ranks, run_scenario
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.numbers]
 
 PIECES = 4  # micro-batches of a mini-batch, over all data-parallel ranks
 TP2 = {"tensor_model_parallel_size": 2}

@@ -15,7 +15,7 @@ from tests.support.fp8_ranks import histories, score_twice
 from tests.support.model_factory import make_config, make_model, make_plan
 from tests.support.policy_ranks import Outcome, Scenario, outcomes_of, run_ranks, run_scenario
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.numbers]
 
 TENSORWISE = {"fp8": "hybrid"}
 BLOCKWISE = {"fp8": "e4m3", "fp8_recipe": "blockwise"}
@@ -28,10 +28,13 @@ PIECES = 4  # micro-batches of a mini-batch, over all data-parallel ranks
 SCORED = ([[3, 1, 4], [1, 5]], [[9, 2, 6, 5], [3, 5, 8]])
 
 
-def scenario(folder: Path, policy: dict, first: int = 0, num: int = 2, **parts: object) -> Scenario:
+def scenario(
+    folder: Path, policy: dict, first: int = 0, num: int = 2, mini_batches: int = 2, **parts: object
+) -> Scenario:
     config = make_config(**policy)
     data = layout_of(config).data
-    plans = tuple(make_plan(data, micro_batches=PIECES // data, seed=seed) for seed in range(first, first + num))
+    seeds = range(first, first + num)
+    plans = tuple(make_plan(data, mini_batches, micro_batches=PIECES // data, seed=seed) for seed in seeds)
     return Scenario(config, folder, plans=plans, **parts)
 
 
@@ -42,34 +45,37 @@ def reported(case: Scenario) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "layout", "tolerance"),
-    [
-        (DELAYED, PP2, 1e-5),
-        (DELAYED, FULL, 0),
-        (BLOCKWISE, FULL, 0),
-        (TENSORWISE, {**FULL, **PP2}, 1e-5),
-        (TENSORWISE, DP2, 1e-4),
-        # a sum in another order may fall to the other side of a rounding
-        (DELAYED, TP2_SP, 0.1),
-    ],
-    ids=[
-        "delayed PP2",
-        "delayed recompute",
-        "blockwise recompute",
-        "tensorwise recompute PP2",
-        "tensorwise DP2",
-        "delayed TP2 SP",
-    ],
+    ("recipe", "layout"),
+    [(DELAYED, PP2), (DELAYED, FULL), (BLOCKWISE, FULL), (TENSORWISE, {**FULL, **PP2})],
+    ids=["delayed PP2", "delayed recompute", "blockwise recompute", "tensorwise recompute PP2"],
 )
-def test_a_layout_trains_as_one_rank_does(recipe: dict, layout: dict, tolerance: float, model_folder: Path) -> None:
+def test_a_layout_that_adds_up_in_the_same_order_trains_as_one_rank_does(
+    recipe: dict, layout: dict, model_folder: Path
+) -> None:
+    tolerance = 1e-5 if "pipeline_model_parallel_size" in layout else 0
     expected = reported(scenario(model_folder, recipe)).metrics
     found = reported(scenario(model_folder, {**recipe, **layout})).metrics
-    names = ["policy/loss", "policy/grad_norm", "policy/kl_to_reference"]
-    if layout != DP2:  # every replica measures a row of its own
-        names.append("policy/fp8_mismatch")
     for own, other in zip(found, expected, strict=True):
-        for name in names:
+        for name in ("policy/loss", "policy/grad_norm", "policy/kl_to_reference", "policy/fp8_mismatch"):
             assert own[name] == pytest.approx(other[name], rel=tolerance, abs=0), name
+
+
+# Relative. Replicas quantise what one rank does, and add up gradients after it. Tensor-parallel ranks add up what is
+# quantised next: some number falls to the other side of a rounding, which is an eighth of it in e5m2.
+@pytest.mark.parametrize(("recipe", "layout", "tolerance"), [(TENSORWISE, DP2, 1e-5), (DELAYED, TP2_SP, 0.05)])
+def test_a_layout_that_adds_up_in_another_order_has_the_gradient_of_one_rank(
+    recipe: dict, layout: dict, tolerance: float, model_folder: Path
+) -> None:
+    """Goes up to the first step of Adam, after which other numbers are rounded to the other side."""
+    first_step = {"num": 1, "mini_batches": 1}
+    (expected,) = reported(scenario(model_folder, recipe, **first_step)).metrics
+    (found,) = reported(scenario(model_folder, {**recipe, **layout}, **first_step)).metrics
+    names = ["policy/loss", "policy/grad_norm"]
+    # Every replica measures a row of its own.
+    if layout != DP2:
+        names.append("policy/fp8_mismatch")
+    for name in names:
+        assert found[name] == pytest.approx(expected[name], rel=tolerance, abs=0), name
 
 
 @pytest.mark.parametrize("recipe", [TENSORWISE, BLOCKWISE, DELAYED], ids=["tensorwise", "blockwise", "delayed"])

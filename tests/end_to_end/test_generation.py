@@ -26,6 +26,8 @@ from tests.support.engine_pool import (
 )
 from tests.support.tiny_model import EOS_ID, make_tiny_model
 
+pytestmark = pytest.mark.numbers
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:

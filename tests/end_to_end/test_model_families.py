@@ -17,7 +17,7 @@ from tests.support.family_ranks import FamilyCase, score_families, update_on_pad
 from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
 from tests.support.policy_ranks import Scenario, run_ranks, run_scenario
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.numbers]
 
 TOLERANCE = 2e-4  # nats
 NUM_TOKENS = 12

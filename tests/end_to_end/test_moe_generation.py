@@ -23,7 +23,7 @@ from tests.support.model_factory import make_config, make_model, make_plan, micr
 from tests.support.policy_ranks import Scenario, run_scenario
 from tests.support.tiny_model import EOS_ID, make_tokenizer
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.numbers]
 
 EP2 = {"data_parallel_size": 2, "expert_model_parallel_size": 2}
 SIZES = {

@@ -11,7 +11,7 @@ from tests.support.model_factory import make_config, make_model, make_plan
 from tests.support.overlap_ranks import play_in_buckets
 from tests.support.policy_ranks import Outcome, Scenario, run_ranks
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.numbers]
 
 NUM_UPDATES = 2
 BOTH = {"overlap_grad_reduce": True, "overlap_param_gather": True}

@@ -15,10 +15,11 @@ from nemo_brorl.core.errors import ModelError, TrainingError
 from nemo_brorl.policy import megatron_policy
 from nemo_brorl.policy.layout import layout_of
 from nemo_brorl.policy.megatron_policy import MegatronPolicy
+from tests.support.closeness import LOG_PROB_BOUND
 from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
 from tests.support.policy_ranks import Outcome, Scenario, outcomes_of, run_scenario
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.numbers]
 
 NUM_UPDATES = 3
 PIECES = 4  # micro-batches of a mini-batch, over all data-parallel ranks
@@ -121,7 +122,7 @@ def test_an_export_of_any_layout_scores_the_same_in_transformers(
     theirs = hf_log_probs(tmp_path / "hf", prompts, responses, 1.0)
     assert mine is not None
     for own, expected in zip(mine, theirs, strict=True):
-        np.testing.assert_allclose(own, expected, atol=1e-5)
+        np.testing.assert_allclose(own, expected, atol=LOG_PROB_BOUND)
 
 
 @pytest.mark.parametrize("layout", [DP2, PP2], ids=["DP2", "PP2"])

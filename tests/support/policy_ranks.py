@@ -20,7 +20,8 @@ from tests.support import fork_server
 from tests.support.scenario import Outcome, Scenario
 
 fork_server.preload(__name__, is_first=True)  # what others name may import megatron
-_DEVICE = open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
+# Before the first import of megatron.
+_DEVICE = open_device(on_gpu=False, num_threads=int(os.environ["OMP_NUM_THREADS"]))
 
 from nemo_brorl.policy import process_groups  # noqa: E402
 from nemo_brorl.policy.learner import Learner  # noqa: E402

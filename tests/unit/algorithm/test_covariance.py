@@ -17,6 +17,8 @@ from nemo_brorl.config.rules import unmet
 from nemo_brorl.config.schema import AlgorithmConfig, BroRLConfig, CovarianceConfig, ImportanceCorrectionConfig
 from tests.support.token_batches import tokens
 
+pytestmark = pytest.mark.numbers
+
 # means −3 and 0, so the covariances are 2 · 1, 0 · −1, 1 · 1, −3 · −1
 LOG_PROBS = [-1.0, -3.0, -2.0, -6.0]
 ADVANTAGES = [1.0, -1.0, 1.0, -1.0]

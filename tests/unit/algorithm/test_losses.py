@@ -25,6 +25,8 @@ from nemo_brorl.algorithm.losses import (
 from nemo_brorl.config.schema import AlgorithmConfig, ImportanceCorrectionConfig, KLConfig
 from tests.support.token_batches import tokens
 
+pytestmark = pytest.mark.numbers
+
 OFF = ImportanceCorrectionConfig(enabled=False)
 
 
@@ -251,7 +253,8 @@ def test_cispos_gradient_is_that_of_log_probs_under_frozen_weights() -> None:
 @pytest.mark.parametrize(("estimator", "expected"), [("k1", -0.5), ("k2", 0.125), ("k3", math.exp(0.5) - 1.5)])
 def test_kl_estimators_at_a_log_ratio_of_one_half(estimator: str, expected: float) -> None:
     zero, half = torch.zeros(1), torch.full((1,), 0.5)
-    assert kl_per_token(zero, half, estimator, 10.0).item() == pytest.approx(expected, rel=1e-6)
+    # e^0.5 is stored in units of 2^-23, of which a processor's exponential may be one off, and the difference another.
+    assert kl_per_token(zero, half, estimator, 10.0).item() == pytest.approx(expected, abs=2**-22)
 
 
 def test_the_log_ratio_is_clamped() -> None:

@@ -12,6 +12,8 @@ from nemo_brorl.algorithm.losses import Loss, cispo, gmpo, gspo, importance_weig
 from nemo_brorl.config.schema import AlgorithmConfig, ImportanceCorrectionConfig
 from tests.support.token_batches import tokens
 
+pytestmark = pytest.mark.numbers
+
 OFF = ImportanceCorrectionConfig(enabled=False)
 
 

@@ -19,7 +19,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import ConfigError, TrainingError
 from tests.support.fakes import make_group
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.numbers]
 
 MODULE = """
 from dataclasses import dataclass

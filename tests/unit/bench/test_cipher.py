@@ -15,7 +15,7 @@ from bench.figures.plateau import rates_of
 from nemo_brorl.config.schema import DataConfig, PoolConfig
 from nemo_brorl.tasks.questions.sources import make_source
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.numbers]
 
 END = 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import torch.distributed as dist
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.device import Device, open_device
 
-_DEVICE = open_device(on_gpu=False, num_threads=1)  # before test modules import what imports megatron
+# Before test modules import what imports megatron.
+_DEVICE = open_device(on_gpu=False, num_threads=int(os.environ["OMP_NUM_THREADS"]))
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,12 @@ from torch.utils.checkpoint import checkpoint
 
 from nemo_brorl.policy.numerics.fp8_emulation import ChunkEmulation
 from nemo_brorl.policy.numerics.fp8_recipes import E4M3, E5M2, TILE, Fp8Format, Phase, make_recipe, per_tile
+from tests.support.closeness import share_of_largest
 from tests.support.fp8_ranks import emulated_linear
 from tests.support.model_factory import make_config
 from tests.support.policy_ranks import run_ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.numbers]
 
 T, IN, OUT = 48, 160, 144  # no multiples of a tile
 
@@ -79,10 +80,12 @@ def test_forward_and_both_gradients_are_those_of_quantised_operands(precision: s
     expected = reference(x.float(), w.float(), g.float(), *roundings)
     config = make_config(fp8=fp8, fp8_recipe=recipe, precision=precision)
     (found,) = run_ranks(config, emulated_linear, config, "column", x, w, g)
-    tolerance = 1e-6 if precision == "fp32" else 2**-8  # of the largest; bf16 rounds each result once
+    # Of the largest. Sums of products in fp32, in another order, are off by some units of 2^-23. In bf16 each result is
+    # rounded once, by up to half a unit, which is 2^-8: that is reached, and nothing goes beyond it.
+    tolerance = 4e-6 if precision == "fp32" else 2**-8
     for own, other in zip(found, expected, strict=True):
         assert own.dtype == x.dtype
-        assert (own.float() - other).abs().max() <= tolerance * other.abs().max()
+        assert share_of_largest(own.float(), other) <= tolerance
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True], ids=["TP2", "TP2 with sequence parallelism"])
@@ -104,7 +107,7 @@ def test_tensor_parallel_ranks_together_are_one_rank_except_for_scales_of_slices
             y_cut, x_cut = (1, None) if kind == "column" else (None, 1)
         for index, cut in enumerate((y_cut, x_cut, w_cut)):
             joined = ranks[0][index] if cut is None else torch.cat([rank[index] for rank in ranks], dim=cut)
-            assert (joined - whole[index]).abs().max() <= tolerance * whole[index].abs().max()
+            assert share_of_largest(joined, whole[index]) <= tolerance
 
 
 def test_a_delayed_step_uses_old_scales_and_a_recomputed_forward_those_of_the_first() -> None:

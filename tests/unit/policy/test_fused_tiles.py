@@ -7,6 +7,8 @@ import torch
 
 from nemo_brorl.policy.model.log_probs import TokenScores, _add_tile, _ChunkGradient, add_tile, tile_gradient
 
+pytestmark = pytest.mark.numbers
+
 TOKENS, COLUMNS = 7, 20
 
 

@@ -12,8 +12,11 @@ from nemo_brorl.policy.model.log_probs import TokenScores, take_rows, token_scor
 from tests.support.model_factory import make_config
 from tests.support.policy_ranks import run_ranks, score_a_vocab_slice
 
+pytestmark = pytest.mark.numbers
+
 VOCAB, ROWS, TOKENS, WIDTH, TEMPERATURE = 133, 136, 10, 6, 0.7  # three rows of padding
-CLOSE = {"atol": 2e-6, "rtol": 1e-5}
+# Log-probs go to 18, where a unit of float32 is 2e-6, and gradients are sums of terms of that size that cancel.
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
 Results = tuple[Tensor, Tensor, Tensor]  # scores [3, n], gradient of hidden, gradient of weight
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -14,7 +15,10 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.pipeline import train_rows
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
+from tests.support.closeness import GRADIENT_BOUND, gradient_difference
 from tests.support.model_factory import make_config
+
+pytestmark = pytest.mark.numbers
 
 PROMPT = [5, 6, 7]
 TRAJECTORIES = ([11, 12, 90, 91, 13], [14, 92, 15, 16, 93], [17])  # 90 and above: said by the environment
@@ -61,10 +65,12 @@ def test_loss_and_gradients_are_those_of_transformers_with_the_observations_mask
     np.testing.assert_allclose(float(values[0]["loss"]), float(total.detach()), rtol=1e-5)
     expected = dict(model.named_parameters())
     found = dict(learner.state.models[0].named_parameters())
+    mine, gradients = {}, {}
     for ours, theirs in PLACES.items():
-        gradient = expected[theirs].grad / 7  # the mean over sampled tokens
-        mine = found[ours].main_grad[: len(gradient)]
-        assert (mine - gradient).abs().max() <= 1e-5 * gradient.abs().max(), ours
+        # The mean over sampled tokens.
+        gradients[ours] = expected[theirs].grad / 7
+        mine[ours] = found[ours].main_grad[: len(gradients[ours])]
+    assert gradient_difference(gradients, mine) < GRADIENT_BOUND
 
 
 def test_what_was_observed_last_has_no_gradient(

@@ -12,7 +12,7 @@ import torch
 from nemo_brorl.config.schema import BroRLConfig
 from tests.support.model_factory import make_config, make_model, make_plan
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.numbers]
 
 NewLearner = Callable[[Path, BroRLConfig], Any]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from nemo_brorl.policy.numerics.fp8_recipes import (
@@ -15,6 +16,8 @@ from nemo_brorl.policy.numerics.fp8_recipes import (
     round_to,
     scale_for,
 )
+
+pytestmark = pytest.mark.numbers
 
 INF, NAN = float("inf"), float("nan")
 

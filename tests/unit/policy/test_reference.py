@@ -14,6 +14,8 @@ from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.policy.state.rank_state import ReferenceWeights
 from tests.support.model_factory import make_config, make_plan
 
+pytestmark = pytest.mark.numbers
+
 NewLearner = Callable[[Path, BroRLConfig], Any]
 
 

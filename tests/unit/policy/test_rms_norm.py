@@ -8,6 +8,8 @@ import torch.nn.functional as F
 
 from nemo_brorl.policy.device import open_device
 
+pytestmark = pytest.mark.numbers
+
 open_device(on_gpu=False, num_threads=1)  # before the first import of megatron
 
 from nemo_brorl.policy.cpu.kernels import rms_norm  # noqa: E402

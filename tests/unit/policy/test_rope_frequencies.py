@@ -14,6 +14,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.policy.model.attention import inverse_frequencies
 
+pytestmark = pytest.mark.numbers
+
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"factor": 3.0},
     "llama3": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},

@@ -14,6 +14,8 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.model.attention import _rotated, rotate, rotated_at_once, rotation_table
 from tests.support.model_factory import make_config
 
+pytestmark = pytest.mark.numbers
+
 
 def test_a_quarter_turn_swaps_the_halves_of_a_head() -> None:
     heads = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])

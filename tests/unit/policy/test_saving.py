@@ -17,7 +17,7 @@ from nemo_brorl.core.files import SUMS
 from nemo_brorl.policy.state.saving import FileSystemWriterAsync
 from tests.support.model_factory import make_config, make_model, make_plan
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.numbers]
 
 NewLearner = Callable[[Path, BroRLConfig], Any]
 

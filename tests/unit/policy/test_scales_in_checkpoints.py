@@ -18,6 +18,8 @@ from torch import Tensor
 
 from nemo_brorl.policy.state.saving import ScaleReader, check_scales
 
+pytestmark = pytest.mark.numbers
+
 
 class Attack:
     """Makes a folder when it is unpickled."""

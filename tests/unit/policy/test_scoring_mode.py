@@ -15,6 +15,8 @@ from torch import Tensor
 from nemo_brorl.config.schema import BroRLConfig
 from tests.support.model_factory import make_config, make_model, make_plan
 
+pytestmark = pytest.mark.numbers
+
 NewLearner = Callable[[Path, BroRLConfig], Any]
 NUM_LAYERS = 4
 

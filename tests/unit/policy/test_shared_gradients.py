@@ -7,13 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.pipeline import train_rows
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
+from tests.support.closeness import GRADIENT_BOUND, share_of_largest
 from tests.support.model_factory import VOCAB_SIZE, make_config
+
+pytestmark = pytest.mark.numbers
+
+# Relative. A loss is a sum of hundreds of terms of either sign, which are rounded as terms and cancel: 4e-6 is seen.
+LOSS_BOUND = 4e-5
 
 
 def minus_log_prob(index: int, row: Row, scores: TokenScores) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -73,9 +80,9 @@ def test_the_gradients_of_a_tree_of_trajectories_are_those_of_plain_packing(
     assert tree.num_loss_tokens == plain.num_loss_tokens
     loss, gradients = gradients_of(learner, tree, with_entropy)
     plain_loss, expected = gradients_of(learner, plain, with_entropy)
-    assert abs(loss - plain_loss) <= 1e-5 * abs(plain_loss)
+    assert loss == pytest.approx(plain_loss, rel=LOSS_BOUND)
     for name, gradient in expected.items():
-        assert (gradients[name] - gradient).abs().max() <= 1e-5 * gradient.abs().max(), name
+        assert share_of_largest(gradients[name], gradient) <= GRADIENT_BOUND, name
 
 
 def test_loss_and_every_gradient_are_those_of_plain_packing(
@@ -103,6 +110,6 @@ def test_loss_and_every_gradient_are_those_of_plain_packing(
         losses.append(loss)
         gradients.append(of_parameters)
     assert learner.state.row(shared, 1.0).token_ids.size(1) < learner.state.row(plain, 1.0).token_ids.size(1) / 2
-    assert abs(losses[0] - losses[1]) <= 1e-5 * abs(losses[1])
+    assert losses[0] == pytest.approx(losses[1], rel=LOSS_BOUND)
     for name, expected in gradients[1].items():
-        assert (gradients[0][name] - expected).abs().max() <= 1e-5 * expected.abs().max(), name
+        assert share_of_largest(gradients[0][name], expected) <= GRADIENT_BOUND, name

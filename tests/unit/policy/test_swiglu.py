@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from nemo_brorl.policy.cpu import megatron
 from nemo_brorl.policy.cpu.megatron import SwiGLU
 
+pytestmark = pytest.mark.numbers
+
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("num_rows", [0, 1, 7])
