@@ -4,9 +4,9 @@ from them: huge powers, deep brackets, answers of which they read a part only.
 math-verify's own time limits are switched off: they are alarm signals, which reach only a main thread and cannot stop
 code in C. The deadline of the process that this runs in stops everything.
 
-Answers that would fill the memory if they were written out are known before anything is computed, and so are those that
-divide by zero: of `0/(1-1)` sympy makes 0 or nothing, by an order of factors that is another in each process. Such an
-answer is right only when it is the reference letter for letter.
+Answers that would fill the memory if they were written out are known before anything is computed, and so are those
+without a value: of `0/(1-1)` sympy makes 0 or nothing, by an order of factors that is another in each process, and of
+`|(1-1)\\infty|` any number. Such an answer is right only when it is the reference letter for letter.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ MAX_OPERATIONS = 60  # of an expression that is multiplied out
 MAX_POWER = 8  # in such an expression
 MIN_VALUE = 1e-60  # a value below it may be zero, computed to a hundred digits
 NEAR_ZERO = 1e-10  # above what fifteen digits make of 0
-POINT = (0.61, 0.17)  # the first symbol's value, and how far the next one's is from it
-OTHER_POINT = (-7.3, -1.9)  # `|x| - x` is 0 at one of them, `x - x` at both
+# The first symbol's value, and how far the next one's is from it. `x - x` is 0 at all of them, `|x| - x` or the whole
+# part of x at some.
+POINTS = ((0.61, 0.17), (-7.3, -1.9), (97.3, 11.9))
 VALUELESS = (ArithmeticError, AttributeError, TypeError, ValueError, RuntimeError)  # sympy has no number for it
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
 _SEPARATED_NUMBER = re.compile(r"-?[1-9]\d{0,2}(?:[ ,]\d{3})+(?:\.\d+)?|-?\d+,\d+")  # 1 000.5, and 0,5: a number or two
@@ -82,8 +83,8 @@ def _are_equal(one: Any, other: Any) -> bool:
 
 
 def _has_no_value(item: Any) -> bool:
-    """Tell whether an expression divides by zero or is too large to be written out; in a matrix, set, tuple or relation
-    it is enough that one of its parts does."""
+    """Tell whether an expression divides by zero, computes with infinity or is too large to be written out; one part of
+    a matrix, set, tuple or relation is enough."""
     from sympy import Basic, MatrixBase, nan, zoo
 
     # A matrix that can be changed does not show its parts.
@@ -97,10 +98,8 @@ def _has_no_value(item: Any) -> bool:
 
 
 def _computes_with_infinity(item: Any) -> bool:
-    """Look for infinity in a sum, product, power or function: `|(1-1)\\infty|` would equal any number.
-
-    It may be an answer, an end of an interval, or a bound of an integral.
-    """
+    """Look for infinity in a sum, product, power or function. It may be an answer itself, an end of an interval, or a
+    bound of an integral."""
     from sympy import Add, Function, Mul, Pow, oo
 
     parts = item.atoms(Add, Mul, Pow, Function)
@@ -108,12 +107,16 @@ def _computes_with_infinity(item: Any) -> bool:
 
 
 def _has_pole(item: Any) -> bool:
-    """Look, in an expression that is not computed yet, for a part that divides by zero whatever its symbols are, or has
-    no finite value, as log(0)."""
+    """Look, in an expression that is not computed yet, for a part that divides by zero or is not finite, as log(0),
+    whatever its symbols are."""
     from sympy import Function, Pow, Product, Sum
 
     parts = item.atoms(Pow, Function, Sum, Product)
-    return any(_is_pole(part, POINT) and _is_pole(part, OTHER_POINT) for part in parts)
+    return any(map(_is_always_pole, parts))
+
+
+def _is_always_pole(part: Any) -> bool:
+    return all(_is_pole(part, point) for point in POINTS)
 
 
 def _is_pole(part: Any, point: tuple[float, float]) -> bool:
@@ -178,7 +181,7 @@ def _differ_at_a_point(one: Any, other: Any) -> bool:
     for item in (one, other):
         if not isinstance(item, Expr) or isinstance(item, Symbol) or item.has(UnevaluatedExpr):
             return False
-    values = _values_at(POINT, one.free_symbols | other.free_symbols)
+    values = _values_at(POINTS[0], one.free_symbols | other.free_symbols)
     try:
         first = complex(one.evalf(15, subs=values))
         second = complex(other.evalf(15, subs=values))

@@ -1,4 +1,4 @@
-"""Division by zero, which sympy makes 0 of or nothing as its factors are ordered, earns nothing in any process."""
+"""Division by zero and the like, of which sympy makes 0, nothing or any number, earn nothing in any process."""
 
 from __future__ import annotations
 
@@ -49,8 +49,30 @@ WITHOUT_VALUE = [
     "|\\frac{0}{1-1}|",
     "\\frac{0}{1-1}\\%",
     "\\frac{0}{1-1}\\text{ cm}",
+    "0\\ln(0)",
+    "\\frac{1}{\\ln 0}",
+    "\\log_1 5",
+    "(1-1)\\cot(0)",
+    "\\cot(0)\\cdot 0",
+    "0\\infty",
+    "\\infty-\\infty",
+    "\\frac{\\infty}{\\infty}",
 ]
 VALUES = ["0", "0.0", "1", "2", "x", "x+1", "\\infty", "undefined", "\\frac{7}{1-1}"]
+# To math-verify alone each of these equals some numbers or all of them.
+EQUAL_TO_MUCH = [
+    "|(1-1)\\infty|",
+    "|\\infty(2-2)|+5",
+    "|(1-1)\\log(1-1)|",
+    "e^{|(1-1)\\ln(0)|}",
+    "\\sqrt{0\\cdot\\log(1-1)}",
+    "\\sqrt{\\frac{\\ln(1-1)}{\\ln(1-1)}}",
+    "\\sqrt{0\\cdot\\prod_{n=0}^{2}\\frac{1}{n}}",
+    "\\sqrt{\\frac{0}{\\sum_{n=1}^{2}(n-n)}}",
+    "|5+|\\log(0)\\cdot(2-2)||",
+    "|5+|\\prod_{n=0}^{2}\\frac{1}{n}||",
+]
+NUMBERS = ["0", "1", "5", "42", "-5", "0.5", "\\frac{7}{3}", "-\\frac{7}{13}", "\\sqrt{2}", "\\pi", "1000000"]
 # With 0 in the place of {0}, the response would be right.
 AMONG_OTHERS = [
     ("(0,2)", "({0},2)"),
@@ -68,7 +90,7 @@ AMONG_OTHERS = [
     ("y=x", "y=x+{0}"),
 ]
 NAUGHT = ["\\frac{0}{1-1}", "4 0/0", "\\frac{1}{\\frac{1}{1-1}}"]
-# Denominators that are small, or 0 for some values of x only.
+# What is small, or has no value for some values of x only.
 WITH_VALUE = [
     ("10^{70}", "\\frac{1}{10^{-70}}"),
     ("e^{300}", "\\frac{1}{e^{-300}}"),
@@ -78,6 +100,8 @@ WITH_VALUE = [
     ("\\frac{2x}{2\\lfloor x\\rfloor}", "\\frac{x}{\\lfloor x\\rfloor}"),
     ("(x+1)^{-1}", "\\frac{x-1}{x^2-1}"),
     ("\\begin{pmatrix}\\frac{1}{x-y}\\\\2\\end{pmatrix}", "\\begin{pmatrix}\\frac{x+y}{x^2-y^2}\\\\2\\end{pmatrix}"),
+    ("\\frac{2(\\lfloor n/2\\rfloor-1)!}{2}", "(\\lfloor n/2\\rfloor-1)!"),
+    ("\\ln(x)+\\ln 2", "\\ln(2x)"),
     ("0", "\\frac{0}{5-4}"),
     ("0", "\\frac{1-1}{5}"),
     ("0", "0^2"),
@@ -110,6 +134,18 @@ def test_a_division_by_zero_equals_no_value(given: str) -> None:
     assert score({"answer": "0"}, f"The answer is ${given}$.") == 0.0
 
 
+@pytest.mark.parametrize("given", EQUAL_TO_MUCH)
+def test_no_answer_equals_every_number(given: str) -> None:
+    assert {number: score({"answer": number}, boxed(given)) for number in NUMBERS} == dict.fromkeys(NUMBERS, 0.0)
+    assert score({"answer": "(42,2)"}, boxed(f"({given},2)")) == 0.0
+
+
+@pytest.mark.parametrize("given", ["\\infty", "+\\infty"])
+def test_infinity_is_an_answer(given: str) -> None:
+    verdicts = [score({"answer": reference}, boxed(given)) for reference in ("\\infty", "-\\infty", "1")]
+    assert verdicts == [1.0, 0.0, 0.0]
+
+
 @pytest.mark.parametrize(("reference", "form"), AMONG_OTHERS)
 def test_a_division_by_zero_among_other_parts_makes_the_whole_wrong(reference: str, form: str) -> None:
     assert score({"answer": reference}, boxed(form.format("0"))) == 1.0
@@ -124,15 +160,13 @@ def test_a_division_by_zero_is_right_only_letter_for_letter() -> None:
 
 
 @pytest.mark.parametrize(("reference", "given"), WITH_VALUE)
-def test_a_division_by_something_small_or_by_what_is_zero_at_points_has_a_value(reference: str, given: str) -> None:
+def test_what_is_divided_by_a_small_number_or_by_what_is_zero_at_points_has_a_value(reference: str, given: str) -> None:
     assert score({"answer": reference}, boxed(given)) == 1.0
 
 
 def all_cases() -> list[Case]:
     found: list[Case] = [("0", "4 0/0"), ("0", "-4 0/0")]
-    for given in WITHOUT_VALUE:
-        found.append(("0", boxed(given)))
-        found.append((given, boxed("0")))
+    found.extend(("0", boxed(given)) for given in WITHOUT_VALUE)
     for reference, form in AMONG_OTHERS:
         found.append((reference, boxed(form.format("4 0/0"))))
     for case in (*cases(SAMPLE, is_right=True), *cases(SAMPLE, is_right=False)):
