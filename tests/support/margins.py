@@ -42,10 +42,13 @@ def note(observed: float, bound: float, kind: str) -> None:
     """Note a comparison inside a test, unless both were equal."""
     if not (observed > 0 and bound > 0 and math.isfinite(observed)):
         return
-    place = f"{kind} {_caller()}"
+    _keep_nearest(_caller(), observed, bound, kind)
+
+
+def _keep_nearest(place: str, observed: float, bound: float, what: str) -> None:
     before = _nearest.get(place, (0.0, 1.0, ""))
     if observed / bound > before[0] / before[1]:
-        _nearest[place] = (observed, bound, kind)
+        _nearest[place] = (observed, bound, what)
 
 
 def _caller() -> str:
@@ -105,8 +108,8 @@ def _noted_equal(equal: Callable[..., bool]) -> Callable[..., bool]:
 
 def pytest_assertion_pass(item: pytest.Item, lineno: int, orig: str, expl: str) -> None:
     found = LESS.match(expl.split("\n")[0])
-    if found and float(found[2]) <= LARGEST_BOUND:
-        _nearest[f"< {lineno} {len(_nearest)}"] = (abs(float(found[1])), float(found[2]), orig.split("\n")[0])
+    if found and 0 < float(found[2]) <= LARGEST_BOUND:
+        _keep_nearest(f"{item.path.name}:{lineno}", abs(float(found[1])), float(found[2]), orig.split("\n")[0])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
