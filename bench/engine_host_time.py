@@ -1,7 +1,7 @@
-"""Time of an engine's step by how many sequences it decodes: milliseconds, and the line (constant, slope) through them.
+"""Measures an engine's step by how many sequences it decodes: milliseconds, and the line (constant, slope) of them.
 
-    python -m bench.engine_host_time [--model FOLDER | --shape 0.5B] [--sequences 64 128 256 512 1024] [--context 70]
-        [--scheduler package.module.Class] [--tiny]
+    python -m bench.engine_host_time [--device cuda] [--model FOLDER | --shape 0.5B] [--sequences 64 128 256 512 1024]
+        [--context 70] [--scheduler package.module.Class]
 
 One engine in this process, as a run's engine actor has it: core and workers inside, CUDA graphs, seeds, sampled
 log-probs. Every sequence decodes for as long as the rest, so that each step has them all; prompts are computed before
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -73,8 +72,8 @@ def step_seconds(llm: Any, num: int, options: argparse.Namespace, first_seed: in
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        own = number if options.own_prompts else 0
-        prompt = [5 + own, *(place * 31 % 100 + 5 for place in range(1, options.context))]
+        own = divmod(number if options.own_prompts else 0, 100)
+        prompt = [5 + own[0], 5 + own[1], *(place * 31 % 100 + 5 for place in range(2, options.context))]
         engine.add_request(f"{first_seed}-{number}", {"prompt_token_ids": prompt}, params)
     while len(scheduler.waiting) or any(request.num_output_tokens == 0 for request in scheduler.running):
         engine.step()
@@ -103,24 +102,21 @@ def main() -> None:
     """Measure, print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a Hugging Face folder; without it --shape")
-    parser.add_argument("--shape", choices=SHAPES, default="0.5B")
-    parser.add_argument("--sequences", type=int, nargs="+", default=[64, 128, 256, 512, 1024])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--sequences", type=int, nargs="+", default=[64, 128, 256, 512])
     parser.add_argument("--context", type=int, default=70, help="tokens of a prompt")
     parser.add_argument("--own-prompts", action="store_true", help="each sequence has its own")
     parser.add_argument("--steps", type=int, default=60, help="timed ones")
     parser.add_argument("--repeats", type=int, default=3, help="the first one warms up")
     parser.add_argument("--share", type=float, default=0.85, help="of a GPU's memory")
     parser.add_argument("--scheduler", help="dotted name of a class, vllm's scheduler_cls")
-    parser.add_argument("--tiny", action="store_true", help="on the CPU, the small shape, few sequences")
     options = parser.parse_args()
-    if options.tiny:
-        options.shape, options.sequences, options.steps = "tiny", [2, 4], 4
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     with tempfile.TemporaryDirectory() as made:
         folder = options.model or Path(made)
         if options.model is None:
             (folder / "config.json").write_text(json.dumps(dict(SHAPES[options.shape])))
-        llm = open_engine(options, folder, on_gpu=not options.tiny)
+        llm = open_engine(options, folder, on_gpu=options.device == "cuda")
         points = []
         seed = 0
         print(f"{options.model or options.shape}, {options.context} tokens of context, {options.scheduler or 'vLLM'}")

@@ -1,4 +1,4 @@
-"""Record of the machines that a run was on: processor, instruction sets, GPUs, and versions of libraries.
+"""Records the machines that a run was on: processor, instruction sets, GPUs, and versions of libraries.
 
 Sums are taken in an order that these decide, and so the last digits. `machine.jsonl` in the run folder has a line for
 the start of the run, and one for each time that it went on elsewhere; each describes the machine of the driver.
@@ -61,7 +61,7 @@ def note_machine(run_folder: Path) -> None:
 
 def this_machine() -> dict[str, str]:
     """Description of this machine by name; what it does not have is left out."""
-    described = _first_described(_CPUINFO)
+    described = first_described(_CPUINFO)
     found = {
         "processor": described.get("model name") or platform.processor() or platform.machine(),
         "python": platform.python_version(),
@@ -70,7 +70,7 @@ def this_machine() -> dict[str, str]:
     found["instruction sets"] = " ".join(name for name in INSTRUCTION_SETS if name in flags)
     models = []
     for folder in sorted(_GPUS.glob("*")):
-        models.append(_first_described(folder / "information").get("model", "unknown"))
+        models.append(first_described(folder / "information").get("model", "unknown"))
     found["gpus"] = ", ".join(models)
     for name in CHOICES:
         found[name] = os.environ.get(name, "")
@@ -82,7 +82,7 @@ def this_machine() -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def _first_described(path: Path) -> dict[str, str]:
+def first_described(path: Path) -> dict[str, str]:
     """Values of the first processor that a file of /proc describes, by name in small letters; nothing where there is
     no such file."""
     try:

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nemo_brorl.training.machine_record import first_described
+
 SOURCE = Path(__file__).with_name("intel_kernels.c")
 TWO_THREADS = {"OMP_NUM_THREADS": "2"}
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
@@ -68,10 +70,7 @@ class Processor:
 
 def this_processor() -> Processor:
     """Read what Linux says of the first processor."""
-    found: dict[str, str] = {}
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        found.setdefault(name.strip(), value.strip())
+    found = first_described(Path("/proc/cpuinfo"))
     return Processor(found.get("vendor_id", ""), frozenset(found.get("flags", "").split()))
 
 
