@@ -5,7 +5,7 @@ python -m bench.peak_memory [--check] [--only RECIPE] [--kinds] [--layers N]
 Every tensor that is alive is counted, on one rank of each layout, through the real model, loss, backward pass,
 optimizer and pipeline schedule; `tests/support/fake_rank.py` says what that cannot show. A stage is traced with two
 and with three layers, and others are added as the third is, which is exact
-(`tests/unit/launcher/test_peak_memory.py`); with --layers, models that have N layers in a stage are compared as they
+(`launcher/tests/test_peak_memory.py`); with --layers, models that have N layers in a stage are compared as they
 are. Under --check it ends with 1 where a total, or what is there beside weights, gradients and optimizer, differs by
 more than 15 %. Needs g++; some minutes.
 """
@@ -21,8 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from brorl_launcher.planner.memory_plan import activation_bytes, backward_bytes, policy_bytes
+
 from nemo_brorl.cluster.fit.memory import GIB
-from nemo_brorl.launcher.planner.memory_plan import activation_bytes, backward_bytes, policy_bytes
 from tests.support import fake_cuda
 from tests.support.traced_update import STATE, Case
 

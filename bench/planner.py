@@ -24,17 +24,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 
+from brorl_launcher.planner.cpu_plan import SHARES, CpuShares, cpu_hardware, cpu_step_time
+from brorl_launcher.planner.cpu_probe import CpuSpeed, measure_cpu, probe_size
+from brorl_launcher.planner.model_cost import find_shape
+from brorl_launcher.planner.plan import Lengths, Plan, make_plan
+from brorl_launcher.planner.workload import cut_of, micro_batches, workload_of
+
 from bench.run_watch import Watched, read_rows, watch
 from nemo_brorl.commands.sft import prepare_initial_model
 from nemo_brorl.commands.wiring import read_inputs
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
-from nemo_brorl.launcher.planner.cpu_plan import SHARES, CpuShares, cpu_hardware, cpu_step_time
-from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed, measure_cpu, probe_size
-from nemo_brorl.launcher.planner.model_cost import find_shape
-from nemo_brorl.launcher.planner.plan import Lengths, Plan, make_plan
-from nemo_brorl.launcher.planner.workload import cut_of, micro_batches, workload_of
 from nemo_brorl.tasks.verifiers.registry import configure
 
 CALIBRATION = "brorl_cpu"

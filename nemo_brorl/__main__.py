@@ -10,8 +10,8 @@ from nemo_brorl.core.errors import USER_ERROR, BroRLError
 
 INTERRUPTED = 130
 
-# command: (module with `main(argv) -> exit code`, what it does). Modules are imported by name, the launcher's too: the
-# package does not import the launcher.
+# command: (module with `main(argv) -> exit code`, what it does). Modules are imported by name: this
+# package imports none of the others.
 COMMANDS = {
     "train": ("nemo_brorl.commands.train", "a whole BroRL run"),
     "try": ("nemo_brorl.commands.try_out", "what a model says to a few questions of a run, what it earns and why"),
@@ -26,18 +26,18 @@ COMMANDS = {
     "replay": ("nemo_brorl.commands.replay", "learn again from stored rollouts, with other settings or none"),
     "rescore": ("nemo_brorl.commands.rescore", "score stored responses again, by another verifier"),
     "export-sft": ("nemo_brorl.commands.export_sft", "the best stored responses as chat JSONL"),
-    "plan": ("nemo_brorl.launcher.planner.command", "does a run fit, how long does a step take, what would be better"),
-    "doctor": ("nemo_brorl.commands.doctor", "is everything there that a run needs?"),
+    "plan": ("brorl_launcher.planner.command", "does a run fit, how long does a step take, what would be better"),
+    "doctor": ("brorl_launcher.doctor.command", "is everything there that a run needs?"),
     "render": (
-        "nemo_brorl.launcher.render",
+        "brorl_launcher.render",
         "write a job for Slurm: the script, and the settings and the code it runs with",
     ),
-    "submit": ("nemo_brorl.launcher.submit", "render a job and hand it to Slurm, alone or as a chain"),
-    "status": ("nemo_brorl.launcher.status", "what a run is doing, how far it is, and how long it will take"),
-    "attach": ("nemo_brorl.launcher.attach", "follow a run's log, or open a shell on one of its nodes"),
+    "submit": ("brorl_launcher.submit", "render a job and hand it to Slurm, alone or as a chain"),
+    "status": ("brorl_launcher.status", "what a run is doing, how far it is, and how long it will take"),
+    "attach": ("brorl_launcher.attach", "follow a run's log, or open a shell on one of its nodes"),
     "simulate": ("nemo_brorl.commands.simulate", "BroRL's simulator (Figure 3), tables and figures"),
     "advise": ("nemo_brorl.commands.advise", "what another N, or fill of batches, would make of a run"),
-    "runs": ("nemo_brorl.launcher.runs", "run folders: state, step, pass@1, throughput, cost"),
+    "runs": ("brorl_launcher.runs", "run folders: state, step, pass@1, throughput, cost"),
     "diff": ("nemo_brorl.commands.diff", "two runs: settings that differ, metrics side by side"),
     "sweep": ("nemo_brorl.commands.sweep", "a grid of runs from one file, and what came out of it"),
     "plateau": ("nemo_brorl.commands.plateau", "where the plateau detector would have broadened a run"),

@@ -21,7 +21,6 @@ FOLDERS = (
     "evaluation",
     "training",
     "commands",
-    "launcher",
 )
 HEAD = """# Module map
 

@@ -1,4 +1,4 @@
-"""Plans of the recipes as launcher/planner/README.md has them: tables between its markers, and one recipe's whole
+"""Plans of the recipes as the planner's README has them: tables between its markers, and one recipe's whole
 output in docs/figures/. A test compares them with today's planner.
 
 python scripts/planner_page.py
@@ -11,15 +11,16 @@ import io
 import re
 from pathlib import Path
 
+from brorl_launcher.planner.command import headline
+from brorl_launcher.planner.command import main as plan_command
+from brorl_launcher.planner.plan import Plan, make_plan
+from brorl_launcher.planner.proposals import propose
+from brorl_launcher.planner.workload import ASSUMED, gpu_hardware
+
 from nemo_brorl.config.load import load_config
-from nemo_brorl.launcher.planner.command import headline
-from nemo_brorl.launcher.planner.command import main as plan_command
-from nemo_brorl.launcher.planner.plan import Plan, make_plan
-from nemo_brorl.launcher.planner.proposals import propose
-from nemo_brorl.launcher.planner.workload import ASSUMED, gpu_hardware
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "launcher" / "planner" / "README.md"
+PAGE = ROOT / "launcher" / "brorl_launcher" / "planner" / "README.md"
 WHOLE = "brorl_64gpu"
 WHOLE_PLAN = ROOT / "docs" / "figures" / f"plan_{WHOLE}.txt"
 RECIPES = (WHOLE, "brorl_7b", "brorl_32b", "brorl_qwen3_30b_a3b")

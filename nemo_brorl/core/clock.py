@@ -36,7 +36,7 @@ class Stopwatch:
 
 
 def grace_s(environment: Mapping[str, str]) -> float | None:
-    """Seconds that a job (launcher/job/job.sh) leaves a run from SIGUSR1 on; None outside of one."""
+    """Seconds that a job (`job.sh` of the launcher) leaves a run from SIGUSR1 on; None outside of one."""
     text = environment.get("BRORL_GRACE_S")
     return float(text) if text else None
 

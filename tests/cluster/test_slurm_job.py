@@ -165,7 +165,9 @@ def test_the_scripts_are_clean() -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
     scripts = sorted(
-        str(path) for folder in ("slurm", "launcher/job", "tests/cluster") for path in (ROOT / folder).glob("*.sh")
+        str(path)
+        for folder in ("slurm", "launcher/brorl_launcher/job", "tests/cluster")
+        for path in (ROOT / folder).glob("*.sh")
     )
     done = subprocess.run(["shellcheck", "-x", *scripts], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

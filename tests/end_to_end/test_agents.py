@@ -22,7 +22,7 @@ from nemo_brorl.training.step_timeline import read_spans, timeline_steps
 from nemo_brorl.training.store.reader import sampled_groups
 from nemo_brorl.types import ChunkArrays
 from tests.support.commands import run
-from tests.support.source_tree import ROOT
+from tests.support.source_tree import CODE_PATH, ROOT
 
 pytestmark = pytest.mark.end_to_end
 
@@ -58,7 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = base / "run"
     subprocess.run(
         [sys.executable, "-m", "nemo_brorl", "train", *SMALL, f"exp_manager.explicit_log_dir={folder}"],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}:{base}"},
+        env={**os.environ, "PYTHONPATH": f"{CODE_PATH}:{ROOT / 'examples'}:{base}"},
         timeout=1200,
         check=True,
     )

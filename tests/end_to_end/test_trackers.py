@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.source_tree import ROOT
+from tests.support.source_tree import CODE_PATH, ROOT
 
 TRACKERS = ("mlflow", "dllogger", "clearml", "neptune", "swanlab", "trackio")
 PROGRAM = """
@@ -35,7 +35,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         settings.append(f"exp_manager.{tracker}_logger_kwargs.project=brorl")
     settings.append("exp_manager.neptune_logger_kwargs.name=first")
     written = folder / "calls.jsonl"
-    paths = [str(ROOT), str(ROOT / "tests" / "support" / "fake_trackers")]
+    paths = [CODE_PATH, str(ROOT / "tests" / "support" / "fake_trackers")]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 from nemo_brorl.core.metric_registry import undeclared
 from tests.support.commands import Command, run
-from tests.support.source_tree import ROOT
+from tests.support.source_tree import CODE_PATH, ROOT
 from tests.unit.commands.run_page.test_page import parts_of
 
 pytestmark = pytest.mark.end_to_end
@@ -287,7 +287,7 @@ def test_the_loop_to_fork_trains_with_functions_from_outside_the_package(
     _, *arguments = line("train", whole[0], *ONE_OF_EACH, ONE_RANK, *own, "trainer.max_steps=2")
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "rl_loop.py"), *arguments],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
+        env={**os.environ, "PYTHONPATH": f"{CODE_PATH}:{tmp_path}"},
         capture_output=True,
         text=True,
         timeout=300,

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from brorl_launcher.planner.plan import Plan
+
 from nemo_brorl.config.derived import policy_gives_memory_back
-from nemo_brorl.launcher.planner.plan import Plan
 from nemo_brorl.types import StreamedBucket, TensorInfo
 from tests.support.fakes import FakeGenerator, FakePolicy
 

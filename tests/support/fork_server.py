@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext, ForkServerProcess
-from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.support.source_tree import CODE_PATH
+
 _modules: list[str] = []
 
 
@@ -37,7 +37,7 @@ def start(function: Callable[..., None], *arguments: Any) -> ForkServerProcess:
 def _repository_on_path() -> Iterator[None]:
     """The server inherits the environment of the moment it starts in, and not `sys.path`."""
     old_path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(REPOSITORY)
+    os.environ["PYTHONPATH"] = CODE_PATH
     try:
         yield
     finally:

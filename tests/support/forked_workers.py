@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from tests.support.source_tree import PACKAGE, ROOT, tree
+from tests.support.source_tree import CODE_PATH, PACKAGE, tree
 
 KINDS = ("engines", "ranks")
 SWITCH = "BRORL_TESTS_FORK"  # variable
@@ -78,7 +78,7 @@ def enter_command(folder: str | None) -> None:
 
 def _start_server(kind: str, folder: Path) -> subprocess.Popen[bytes]:
     """A process that ends with this one: its standard input does."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, "PYTHONPATH": CODE_PATH, "HF_HUB_OFFLINE": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if kind == "ranks":
         environment["MALLOC_ARENA_MAX"] = "1"  # as `policy/layout.py` starts them

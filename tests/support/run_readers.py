@@ -6,6 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from brorl_launcher import runs, status
+from brorl_launcher.find_run import Target, read_run
+
 from nemo_brorl.commands import diff
 from nemo_brorl.commands.replay import Replay, recorded_row
 from nemo_brorl.commands.run_page import runs as page
@@ -14,8 +17,6 @@ from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.same_run import check_same_run, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.metric_sinks import EventLog, JsonlSink
-from nemo_brorl.launcher import runs, status
-from nemo_brorl.launcher.find_run import Target, read_run
 from nemo_brorl.training.step_timeline import TraceFiles, read_spans
 from nemo_brorl.training.store.reader import read_step
 from tests.support.run_folders import put_run, put_timeline

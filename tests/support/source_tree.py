@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -11,8 +12,12 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "nemo_brorl"
-LAUNCHER = ROOT / "launcher"  # nemo_brorl/launcher is a link to it
+LAUNCHER = ROOT / "launcher" / "brorl_launcher"
+PACKAGES = (PACKAGE, LAUNCHER)
+# PYTHONPATH of a process that is to find this checkout's packages, installed or not.
+CODE_PATH = os.pathsep.join(str(package.parent) for package in PACKAGES)
 
+FOLDERS = ("nemo_brorl", "launcher", "tests", "bench", "scripts")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -27,7 +32,7 @@ def load_script(name: str) -> ModuleType:
 
 
 def package_files() -> list[Path]:
-    """The files of `nemo_brorl` without the launcher."""
+    """The files of `nemo_brorl`."""
     return sorted(PACKAGE.rglob("*.py"))
 
 
@@ -36,7 +41,7 @@ def launcher_files() -> list[Path]:
 
 
 def python_files() -> list[Path]:
-    folders = [PACKAGE, LAUNCHER, ROOT / "tests", ROOT / "bench", ROOT / "scripts"]
+    folders = [ROOT / name for name in FOLDERS]
     return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
@@ -65,16 +70,12 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 
 @cache
 def modules() -> dict[str, Path]:
-    """Dotted name of every module of the package, those of the launcher as `nemo_brorl.launcher.…`."""
+    """Dotted name of every module of our packages."""
     found = {}
-    for base, prefix, files in (
-        (PACKAGE, "nemo_brorl", package_files()),
-        (LAUNCHER, "nemo_brorl.launcher", launcher_files()),
-    ):
-        for path in files:
-            parts = path.relative_to(base).with_suffix("").parts
-            dotted = ".".join((prefix, *parts))
-            found[dotted.removesuffix(".__init__")] = path
+    for package in PACKAGES:
+        for path in sorted(package.rglob("*.py")):
+            parts = path.relative_to(package.parent).with_suffix("").parts
+            found[".".join(parts).removesuffix(".__init__")] = path
     return found
 
 

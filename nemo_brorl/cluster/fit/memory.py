@@ -251,8 +251,8 @@ SAVED_BYTES = 12  # of a parameter's optimizer state, of all replicas, in the pr
 
 @dataclass(frozen=True)
 class CpuMemory:
-    """What the processes of a run on CPU hold when they are fullest, in GiB, by use. launcher/planner/README.md
-    has the formulas."""
+    """What the processes of a run on CPU hold when they are fullest, in GiB, by use. The planner's README has the
+    formulas."""
 
     rank: Mapping[str, float]  # of one policy rank: the first, which also writes the optimizer's state
     engine: Mapping[str, float]  # of one engine

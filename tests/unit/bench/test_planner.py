@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from brorl_launcher.planner.cpu_plan import SHARES, cpu_hardware
+from brorl_launcher.planner.cpu_probe import CpuSpeed
+from brorl_launcher.planner.plan import Lengths, make_plan
 
 from bench.planner import Compared, calibrated, measured, misses, with_shares
 from bench.run_watch import Watched, watch
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.model_shape import ModelShape, Rope
-from nemo_brorl.launcher.planner.cpu_plan import SHARES, cpu_hardware
-from nemo_brorl.launcher.planner.cpu_probe import CpuSpeed
-from nemo_brorl.launcher.planner.plan import Lengths, make_plan
 
 SHAPE = ModelShape(4, 256, 4, 2, 64, 512, 512, 512, 1e-6, Rope(1e4), has_qkv_bias=True, is_tied=True)
 SPEED = CpuSpeed(2e-5, 5e-5, 3e-6, 1e-5, 1e11, 3e10, 4e-8)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from brorl_launcher import runs
+from brorl_launcher.find_run import max_steps
 
 from nemo_brorl.commands import diff
 from nemo_brorl.commands.run_page import runs as page
@@ -15,8 +17,6 @@ from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.same_run import check_same_run, recorded_settings, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import CheckpointError, ConfigError, DataError
-from nemo_brorl.launcher import runs
-from nemo_brorl.launcher.find_run import max_steps
 
 SECRET = "value-of-the-variable"
 HOSTILE = {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brorl_launcher.frozen import absolute_paths, check_yaml
 
 from nemo_brorl.algorithm.train_batch import check_functions
 from nemo_brorl.config.load import load_config, parse_command_line, to_yaml
@@ -16,7 +17,6 @@ from nemo_brorl.core.components import typed_params
 from nemo_brorl.core.environment_values import FromEnvironment
 from nemo_brorl.core.errors import BroRLError, CheckpointError, ConfigError
 from nemo_brorl.core.recorded_yaml import read_record, setting_of
-from nemo_brorl.launcher.frozen import absolute_paths, check_yaml
 from nemo_brorl.training.run_folder import claim_run_folder
 
 SECRET = "value-of-the-variable"

@@ -6,11 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from brorl_launcher.planner.plan import Plan, make_plan
+from brorl_launcher.planner.workload import configured_hardware
 
 from nemo_brorl.config.load import load_config
 from nemo_brorl.core.clock import Stopwatch
-from nemo_brorl.launcher.planner.plan import Plan, make_plan
-from nemo_brorl.launcher.planner.workload import configured_hardware
 from nemo_brorl.training.device_handover import DeviceHandover
 from tests.support.card import Card, CardEngine, CardPolicy, OutOfMemoryOnCardError
 

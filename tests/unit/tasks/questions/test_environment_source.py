@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brorl_launcher.doctor import input_files
 
-from nemo_brorl.cluster.doctor import input_files
 from nemo_brorl.config.schema import DataConfig, SourceConfig, TaskConfig
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer

@@ -13,6 +13,7 @@ import pytest
 from nemo_brorl.tasks import sandbox as package
 from nemo_brorl.tasks.sandbox import Job, Limits, Sandbox, SandboxError
 from nemo_brorl.tasks.sandbox.confine import may_use_bubblewrap
+from tests.support.source_tree import CODE_PATH
 
 FOLDER = Path(package.__file__).parent
 ROOT = FOLDER.parents[2]
@@ -42,7 +43,7 @@ def test_it_imports_nothing_but_the_standard_library() -> None:
 
 def test_the_example_of_the_readme_runs() -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (FOLDER / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", example], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = subprocess.run([sys.executable, "-c", example], cwd=ROOT, env={**os.environ, "PYTHONPATH": CODE_PATH})
     assert done.returncode == 0
 
 
@@ -73,7 +74,7 @@ def test_bubblewrap_that_does_not_work_is_done_without(
 
 def test_a_program_in_bubblewrap_is_held() -> None:
     user = NOBODY if os.getuid() == 0 else None
-    options = {"capture_output": True, "text": True, "user": user, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    options = {"capture_output": True, "text": True, "user": user, "env": {**os.environ, "PYTHONPATH": CODE_PATH}}
     for command in (["bwrap", "--ro-bind", "/", "/", "--unshare-all", "true"], [sys.executable, "-c", ""]):
         try:
             subprocess.run(command, check=True, **options)

@@ -13,7 +13,7 @@ import pytest
 
 from nemo_brorl.tasks.verifiers.math.answer import score
 from tests.support.math_corpus import cases, pairs
-from tests.support.source_tree import ROOT
+from tests.support.source_tree import CODE_PATH
 
 WITHOUT_VALUE = [
     "\\frac{0}{1-1}",
@@ -178,7 +178,7 @@ def all_cases() -> list[Case]:
 
 def verdicts_elsewhere(seed: int, given: list[Case]) -> tuple[list[float], list[float]]:
     """Return the verdicts of another process with this hash of texts, made forwards and then backwards."""
-    environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": CODE_PATH}
     command = [sys.executable, "-c", PRINT_VERDICTS]
     text = json.dumps(given)
     done = subprocess.run(command, env=environment, input=text, capture_output=True, text=True, check=True)

@@ -1,0 +1,242 @@
+"""`brorl attach` follows a run's log, opens a shell on one of its nodes, or reads a node's Ray logs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from brorl_launcher import slurm
+from brorl_launcher.command_line import command_parser
+from brorl_launcher.find_run import Target, find_target, newest_log, read_run
+from brorl_launcher.job.ray_node import session_name
+from brorl_launcher.status import is_going_on
+from nemo_brorl.core.errors import ConfigError, ResourceError
+
+POLL_S = 0.5  # a log on a shared file system tells nobody that it has grown
+ASK_S = 15.0  # Slurm, whether the job still runs
+BLOCK = 1 << 16  # bytes
+EXAMPLES = """examples:
+  brorl attach /shared/runs/first                    follow the log; Ctrl-C ends the looking, not the run
+  brorl attach 4711 --lines 500 --no-follow
+  brorl attach /shared/runs/first --shell            on the first node, where the driver is, in its container
+  brorl attach /shared/runs/first --shell --node 3   on the fourth one; names are understood, too
+  brorl attach /shared/runs/first --logs node7       what Ray wrote on a node
+"""
+
+# What is read of a node's Ray session: its daemons, then those workers that wrote last. The session lies below
+# the job's TMPDIR, which this step does not have: Ray's own command line says where (job/ray_node.py).
+NODE_LOGS = """folder=""
+for process in /proc/[0-9]*; do
+  [[ -O $process ]] || continue
+  while IFS= read -r -d '' word; do
+    [[ $word == --temp-dir=/*/"$0" ]] && folder=${word#*=}
+  done 2>/dev/null < "$process/cmdline"
+done
+cd "$folder/session_latest/logs" 2>/dev/null || {
+  echo "no Ray of this job runs on $(hostname)" >&2
+  exit 1
+}
+newest=$(ls -t worker-*.err worker-*.out 2>/dev/null | head -n 4)
+tail -n "$1" raylet.out raylet.err $(ls -t gcs_server.out 2>/dev/null) $newest"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code: that of the shell, where one was opened. Raises BroRLError."""
+    parser = command_parser(
+        "attach", "Follow a run's log, open a shell on one of its nodes, or read what Ray wrote there.", EXAMPLES
+    )
+    parser.add_argument("target", metavar="RUN|JOB", help="a run folder, or the number of a job")
+    parser.add_argument("--lines", type=int, default=40, metavar="N", help="begin with the last N lines (default: 40)")
+    parser.add_argument("--no-follow", action="store_true", help="print these and stop")
+    parser.add_argument("--shell", action="store_true", help="a shell in the job, beside what runs there")
+    parser.add_argument(
+        "--node", metavar="NODE", help="where: a name, or a number from 0 (default: the first, which has the driver)"
+    )
+    parser.add_argument("--host", action="store_true", help="outside the job's container")
+    parser.add_argument("--logs", metavar="NODE", help="the last lines of Ray's logs on this node")
+    options = parser.parse_args(list(argv))
+    if options.lines < 0:
+        raise ConfigError(f"--lines {options.lines}: write 0 or more")
+    if options.node is not None and not options.shell:
+        raise ConfigError(
+            f"--node {options.node}: says where --shell opens; Ray's logs of a node are --logs {options.node}"
+        )
+    target = find_target(options.target)
+    if options.shell:
+        job = running_job(target)
+        node = choose_node(job, options.node)
+        command = step_command(target, job, node, is_outside=options.host)
+        sys.stderr.write(f"a shell on {node}, in job {job.id}; it ends with the job\n")
+        os.execvp("srun", [*command, "--pty", "bash", "-i"])
+    if options.logs is not None:
+        return show_node_logs(target, options.logs, options.lines, options.host)
+    return follow(target, options.target, options.lines, not options.no_follow)
+
+
+def running_job(target: Target) -> slurm.Job:
+    """Raises ResourceError when none of the run's jobs runs."""
+    running = [job for job in target.jobs if job.state == "RUNNING"]
+    if not running:
+        states = ", ".join(f"{job.id} {job.state}" for job in target.jobs) or "it has none in the queue"
+        raise ResourceError(f"{target.run or 'this job'}: no job of it runs now ({states})")
+    return running[-1]
+
+
+def choose_node(job: slurm.Job, wanted: str | None) -> str:
+    """A node of the job by its name or number. Raises ConfigError with the nodes there are."""
+    nodes = slurm.node_names(job.nodes)
+    if wanted is None:
+        return nodes[0]
+    if wanted in nodes:
+        return wanted
+    if wanted.isdigit() and int(wanted) < len(nodes):
+        return nodes[int(wanted)]
+    raise ConfigError(
+        f"--node {wanted}: job {job.id} has {', '.join(nodes)}: write one of these, or a number from 0 to "
+        f"{len(nodes) - 1}"
+    )
+
+
+def step_command(
+    target: Target,
+    job: slurm.Job,
+    node: str,
+    is_outside: bool,
+) -> list[str]:
+    """A step of one task beside what runs on a node; without --overlap it would wait for ever."""
+    command = [
+        "srun",
+        "--overlap",
+        f"--jobid={job.id}",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--nodelist={node}",
+        "--cpu-bind=none",
+    ]
+    if not is_outside and has_container(target):
+        command.append(f"--container-name=brorl-{job.id}")  # as launcher/brorl_launcher/job/job_steps.sh names it
+    return command
+
+
+def has_container(target: Target) -> bool:
+    """Whether the run's job script names an image."""
+    if target.run is None:
+        return False
+    script = target.run / "launch" / "job.sbatch"
+    if not script.is_file():
+        return False
+    return re.search(r"^export BRORL_CONTAINER=\S", script.read_text("utf-8"), re.MULTILINE) is not None
+
+
+def show_node_logs(
+    target: Target,
+    node: str,
+    lines: int,
+    is_outside: bool,
+) -> int:
+    """What the job kept of a node's logs, and while it runs what Ray writes there. Returns an exit code."""
+    for path in kept_logs(target, node):
+        sys.stdout.write(f"==> {path}\n")
+        sys.stdout.writelines(f"{line}\n" for line in last_lines(path, lines))
+    sys.stdout.flush()
+    job = running_job(target)
+    name = choose_node(job, node)
+    command = [
+        *step_command(target, job, name, is_outside),
+        "bash",
+        "-c",
+        NODE_LOGS,
+        session_name(job.id, name),
+        str(lines),
+    ]
+    return subprocess.run(command, check=False).returncode
+
+
+def kept_logs(target: Target, node: str) -> list[Path]:
+    """Files that the newest try of the newest job keeps of a node."""
+    if target.run is None:
+        return []
+    tries = list((target.run / "jobs").glob("*/logs/try_*"))
+    if not tries:
+        return []
+    newest = max(tries, key=lambda folder: folder.stat().st_mtime)
+    return sorted(path for path in newest.rglob(f"ray_{node}*") if path.is_file())
+
+
+def follow(
+    target: Target,
+    name: str,
+    lines: int,
+    goes_on: bool,
+) -> int:
+    """Print a log's end, and what is added to it while the run goes on. Returns an exit code. Raises ResourceError
+    without a log."""
+    log = newest_log(target)
+    if log is None:
+        states = [f"{job.id} is {job.state} {job.reason}".strip() for job in target.jobs]
+        where = ", ".join(states) or "a run without a job writes to the terminal that it was started in"
+        raise ResourceError(f"{target.run or name}: has no log yet: {where}; `brorl status {name}` shows how far it is")
+    sys.stderr.write(f"{log}\n")
+    for line in last_lines(log, lines):
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+    if goes_on:
+        for text in grow(log, lambda: _goes_on(name)):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+    return 0
+
+
+def _goes_on(name: str) -> bool:
+    try:
+        target = find_target(name)
+    except ResourceError:  # Slurm's controller is busy, or starts anew: ask again later
+        return True
+    run = None if target.run is None else read_run(target.run)
+    return is_going_on(target, run, time.time())
+
+
+def grow(
+    path: Path,
+    goes_on: Callable[[], bool],
+    poll_s: float = POLL_S,
+    ask_s: float = ASK_S,
+) -> Iterator[str]:
+    """What is added to a file from now on, until nothing is and `goes_on` says no. One that was truncated is read from
+    its start."""
+    with path.open("rb") as file:
+        file.seek(0, 2)
+        asked_at = time.monotonic()
+        while True:
+            block = file.read(BLOCK)
+            if block:
+                yield block.decode("utf-8", errors="replace")
+                continue
+            if path.stat().st_size < file.tell():
+                file.seek(0)
+                continue
+            is_time_to_ask = time.monotonic() - asked_at >= ask_s
+            if is_time_to_ask and not goes_on():
+                yield file.read().decode("utf-8", errors="replace")
+                return
+            if is_time_to_ask:
+                asked_at = time.monotonic()
+            time.sleep(poll_s)
+
+
+def last_lines(path: Path, number: int) -> list[str]:
+    """The last lines of a file, read from its end."""
+    with path.open("rb") as file:
+        position = file.seek(0, 2)
+        tail = b""
+        while position > 0 and tail.count(b"\n") <= number:
+            step = min(BLOCK, position)
+            position -= step
+            file.seek(position)
+            tail = file.read(step) + tail
+    return tail.decode("utf-8", errors="replace").splitlines()[-number:] if number else []

@@ -1,0 +1,149 @@
+"""Command line of `render` and `submit`: a configuration, a site, and every site setting as an
+option of its own."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brorl_launcher.site import Site
+from nemo_brorl.config import declaration
+from nemo_brorl.config.load import DEFAULT_CONFIG
+from nemo_brorl.core.errors import ConfigError
+
+PAIRS = {"environment": "--env"}  # NAME=VALUE, may be given several times
+LISTS = {"mounts": "--mount", "setup": "--setup", "options": "--sbatch"}  # may be given several times
+SECTION = "the site's settings, over those of --site (docs/cluster.md)"
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What is asked for."""
+
+    arguments: tuple[str, ...]  # as they were given, with the command's name
+    config_name: str
+    config_path: Path | None
+    overrides: tuple[str, ...]
+    site_name: str | None
+    site_settings: dict[str, Any]  # given on the command line
+    with_plan: bool
+    with_test: bool
+    needs_clean: bool
+
+
+def command_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """What all commands have in common."""
+    return argparse.ArgumentParser(
+        prog=f"brorl {command}",
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def job_parser(command: str, description: str, examples: str) -> argparse.ArgumentParser:
+    """The options that `render` and `submit` share."""
+    parser = command_parser(command, description, examples)
+    parser.usage = f"brorl {command} [--config-name NAME] [--site SITE] [option ...] [KEY=VALUE ...]"
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="settings of the run, as for `brorl train`: rollouts.num_per_prompt=256",
+    )
+    parser.add_argument(
+        "--config-name",
+        "-cn",
+        default=DEFAULT_CONFIG,
+        metavar="NAME",
+        help=f"a YAML of conf/ (default: {DEFAULT_CONFIG})",
+    )
+    parser.add_argument("--config-path", "-cp", type=Path, metavar="FOLDER", help="look for the YAML there")
+    parser.add_argument("--run", metavar="FOLDER", help="the run folder: short for exp_manager.explicit_log_dir=FOLDER")
+    parser.add_argument("--nodes", type=int, metavar="N", help="that train: short for trainer.num_nodes=N")
+    parser.add_argument("--gpus-per-node", type=int, metavar="N", help="short for trainer.gpus_per_node=N")
+    parser.add_argument(
+        "--site", metavar="SITE", help="a YAML file, or NAME for conf/site/NAME.yaml (default: $BRORL_SITE)"
+    )
+    parser.add_argument("--no-plan", action="store_true", help="go on although the planner says that it does not fit")
+    parser.add_argument("--no-test", action="store_true", help="do not ask Slurm whether it would take the job")
+    parser.add_argument(
+        "--require-clean",
+        action="store_true",
+        help="refuse code with uncommitted changes, which is otherwise frozen as it is",
+    )
+    _add_site_options(parser)
+    return parser
+
+
+def read_request(command: str, arguments: Sequence[str], options: argparse.Namespace) -> JobRequest:
+    """Raises ConfigError where a short form and the setting that it stands for are both given."""
+    overrides = list(options.overrides)
+    for option, key in (
+        ("run", "exp_manager.explicit_log_dir"),
+        ("nodes", "trainer.num_nodes"),
+        ("gpus_per_node", "trainer.gpus_per_node"),
+    ):
+        value = getattr(options, option)
+        if value is None:
+            continue
+        given = [override for override in overrides if override.lstrip("+").startswith(f"{key}=")]
+        if given:
+            raise ConfigError(f"--{option.replace('_', '-')} {value} and {given[0]} set the same thing: leave one out")
+        overrides.append(f"{key}={_hydra_text(str(value))}" if option == "run" else f"{key}={value}")
+    return JobRequest(
+        arguments=(command, *arguments),
+        config_name=options.config_name,
+        config_path=options.config_path,
+        overrides=tuple(overrides),
+        site_name=options.site,
+        site_settings=_site_settings(options),
+        with_plan=not options.no_plan,
+        with_test=not options.no_test,
+        needs_clean=options.require_clean,
+    )
+
+
+def _hydra_text(text: str) -> str:
+    """Text as a quoted value of Hydra's override syntax."""
+    return "'" + re.sub(r"(\\*)'", r"\1\1\\'", text) + "'"
+
+
+def _add_site_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(SECTION)
+    for setting in dataclasses.fields(Site):
+        meaning = declaration(setting).meaning.replace("%", "%%")
+        option = f"--{setting.name.replace('_', '-')}"
+        if setting.name in PAIRS:
+            group.add_argument(
+                PAIRS[setting.name], action="append", dest=setting.name, metavar="NAME=VALUE", help=meaning
+            )
+        elif setting.name in LISTS:
+            group.add_argument(LISTS[setting.name], action="append", dest=setting.name, metavar="TEXT", help=meaning)
+        elif setting.type == "bool":
+            group.add_argument(option, action=argparse.BooleanOptionalAction, default=None, help=meaning)
+        else:
+            group.add_argument(option, metavar="VALUE", help=meaning)
+
+
+def _site_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Those that were given. Raises ConfigError for a variable without a value."""
+    given = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(Site)
+        if getattr(options, field.name) is not None
+    }
+    for name, option in PAIRS.items():
+        if name not in given:
+            continue
+        wrong = [pair for pair in given[name] if "=" not in pair]
+        if wrong:
+            raise ConfigError(f"{option} {wrong[0]}: write {option} NAME=VALUE")
+        given[name] = dict(pair.split("=", 1) for pair in given[name])
+    return given

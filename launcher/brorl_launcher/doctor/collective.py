@@ -1,0 +1,238 @@
+"""An all-reduce in processes of its own: between the GPUs (or two CPU processes) of a node, and over all nodes of a
+job.
+
+As a program (`report.py`): one rank. Ranks first say in a store on rank 0 that they are there, so that a late one is
+known by its number.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from brorl_launcher.doctor.rendezvous import NodeRank
+from brorl_launcher.doctor.report import FAIL, OK, Answer, Check, Probe, answer, named
+
+LOCAL = "all-reduce, node"
+GLOBAL = "all-reduce, job"
+START_S = 120.0  # for a process with torch to start, with all nodes asking one file server
+KILL_S = 10.0  # after its own deadline a rank is killed
+CPU_MIB = 4
+GPU_MIB = 256
+NUM_REPEATS = 4
+CPU_RANKS = 2
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Ranks that take part: `per_node` on every one of `nodes`."""
+
+    nodes: Sequence[str]
+    per_node: int
+    address: str
+    port: int
+    has_gpus: bool
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes) * self.per_node
+
+    @property
+    def backend(self) -> str:
+        return "nccl" if self.has_gpus else "gloo"
+
+
+def longest_s(seconds: float) -> float:
+    """Longest time of a check whose all-reduce itself may take `seconds`."""
+    return START_S + seconds + KILL_S
+
+
+def check_node(this: NodeRank, num_gpus: int, seconds: float) -> Check:
+    """All-reduce between the processes of this node alone: what fails here is this node's fault."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    per_node = num_gpus or CPU_RANKS
+    ring = Ring((this.node,), per_node, "127.0.0.1", port, has_gpus=num_gpus > 0)
+    answers = _run(ring, 0, seconds)
+    return _judge(LOCAL, ring, answers)
+
+
+def check_job(
+    this: NodeRank,
+    nodes: Sequence[str],
+    num_gpus: int,
+    seconds: float,
+) -> Check:
+    """All-reduce between all processes of `nodes`, of which this is one."""
+    per_node = num_gpus or 1
+    ring = Ring(nodes, per_node, this.address, this.port + 1, has_gpus=num_gpus > 0)
+    answers = _run(ring, nodes.index(this.node), seconds)
+    return _judge(GLOBAL, ring, answers)
+
+
+def check_pair(
+    between: NodeRank,
+    pair: Sequence[str],
+    num_gpus: int,
+    seconds: float,
+) -> Check:
+    """All-reduce between the processes of two nodes, of which `between` says which this is, and where they meet."""
+    per_node = num_gpus or 1
+    ring = Ring(pair, per_node, between.address, between.port, has_gpus=num_gpus > 0)
+    answers = _run(ring, between.rank, seconds)
+    return _judge(GLOBAL, ring, answers)
+
+
+def _run(ring: Ring, node: int, seconds: float) -> list[Answer]:
+    """Answers of the ranks of a node, which is the ring's `node`-th."""
+    environment = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    probes = []
+    for device in range(ring.per_node):
+        wanted = {
+            "rank": node * ring.per_node + device,
+            "size": ring.size,
+            "device": device,
+            "address": ring.address,
+            "port": ring.port,
+            "backend": ring.backend,
+            "seconds": START_S + seconds,
+        }
+        probes.append(Probe("collective", "rank", wanted, environment))
+    ends_at = time.monotonic() + longest_s(seconds)
+    answers = []
+    for probe in probes:
+        left = ends_at - time.monotonic()
+        answers.append(probe.wait(max(left, 1.0)))
+    return answers
+
+
+def _judge(name: str, ring: Ring, answers: Sequence[Answer]) -> Check:
+    """Verdict from the answers of a node's ranks."""
+    is_own_fault = len(ring.nodes) == 1
+    reason = ""  # the first rank's that failed
+    absent: set[int] = set()
+    speeds = []
+    for rank_answer in answers:
+        data = rank_answer.data
+        if data is None:
+            is_own_fault = True
+            reason = reason or rank_answer.reason
+            continue
+        is_own_fault = is_own_fault or bool(data.get("is_mine"))
+        reason = reason or data.get("error", "")
+        absent.update(data.get("absent", ()))
+        speeds.append(data.get("gib_per_s", 0.0))
+    if absent and not (reason and is_own_fault):
+        indices = {rank // ring.per_node for rank in absent}
+        late = [ring.nodes[index] for index in sorted(indices)]
+        found = f"{named(late)} did not come ({len(absent)} of {ring.size} ranks)"
+        return Check(name, FAIL, found, "look there first", is_shared=not is_own_fault)
+    ranks = f"{ring.backend} over {ring.size} ranks"
+    if reason:
+        advice = "is GLOO_SOCKET_IFNAME an interface that the nodes share?"
+        if ring.has_gpus:
+            advice = "run it again with NCCL_DEBUG=INFO"
+        return Check(name, FAIL, f"{ranks}: {reason}", advice, is_shared=not is_own_fault)
+    return Check(name, OK, f"{ranks}, {min(speeds):.1f} GiB/s")
+
+
+def run_rank(wanted: dict[str, Any]) -> dict[str, Any]:
+    """One rank: `absent` ranks, or an `error`, which `is_mine` when it came before the others could matter, or the
+    all-reduce's bandwidth `gib_per_s`."""
+    from torch import distributed
+
+    rank = wanted["rank"]
+    size = wanted["size"]
+    limit_s = wanted["seconds"]
+    ends_at = time.monotonic() + limit_s
+    is_mine = True
+    try:
+        store = distributed.TCPStore(
+            wanted["address"],
+            wanted["port"],
+            size,
+            is_master=rank == 0,
+            timeout=timedelta(seconds=limit_s),
+            wait_for_workers=False,
+        )
+        store.set(f"here/{rank}", "1")
+        absent = _absent(store, "here", size, ends_at)
+        if absent:
+            return {"absent": absent}
+        is_mine = False
+        device = _device(wanted)
+        left_s = max(ends_at - time.monotonic(), 1.0)
+        distributed.init_process_group(
+            wanted["backend"],
+            store=distributed.PrefixStore("group", store),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=left_s),
+        )
+        speed = _all_reduce(rank, size, device)
+        store.set(f"done/{rank}", "1")
+        if rank == 0:
+            _absent(store, "done", size, ends_at)  # the store lives here: it must be the last to go
+    except (RuntimeError, ValueError) as error:
+        first_line = str(error).partition("\n")[0]
+        return {"error": first_line, "is_mine": is_mine}
+    return {"gib_per_s": speed}
+
+
+def _device(wanted: dict[str, Any]) -> Any:
+    import torch
+
+    if wanted["backend"] != "nccl":
+        return torch.device("cpu")
+    device = torch.device("cuda", wanted["device"])
+    torch.cuda.set_device(device)
+    return device
+
+
+def _all_reduce(rank: int, size: int, device: Any) -> float:
+    """GiB/s that pass each rank (NCCL's bus bandwidth). Raises ValueError for a wrong sum."""
+    import torch
+    from torch import distributed
+
+    mib = GPU_MIB if device.type == "cuda" else CPU_MIB
+    num_numbers = mib << 18  # of four bytes
+    numbers = torch.empty(num_numbers, dtype=torch.float32, device=device)
+    seconds = []
+    for _ in range(NUM_REPEATS):
+        numbers.fill_(rank + 1.0)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        distributed.all_reduce(numbers)
+        least = float(numbers.min())
+        most = float(numbers.max())
+        seconds.append(time.perf_counter() - start)
+        expected = size * (size + 1) / 2
+        if least != expected or most != expected:
+            raise ValueError(f"the sum of 1 to {size} came out as {least:g} to {most:g}")
+    sent_gib = 2 * (size - 1) / size * mib / 1024
+    return sent_gib / min(seconds)
+
+
+def _absent(
+    store: Any,
+    word: str,
+    size: int,
+    ends_at: float,
+) -> list[int]:
+    """Ranks that have not said `word` by then."""
+    missing = list(range(size))
+    while missing:
+        missing = [rank for rank in missing if not store.check([f"{word}/{rank}"])]
+        if missing and time.monotonic() > ends_at - KILL_S / 2:
+            return missing
+        time.sleep(0.02)
+    return []
+
+
+if __name__ == "__main__":
+    answer({"rank": run_rank})

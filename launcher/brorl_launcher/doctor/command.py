@@ -1,0 +1,184 @@
+"""`brorl doctor [--job] [--json FILE] [--config-name NAME] [KEY=VALUE ...]` says whether all is there that a run needs.
+
+  --json FILE           write what was found there
+  --ports LIST          ports that must be free: 6379,20000-20010
+  --all-reduce SECONDS  that an all-reduce may take (60); 0: none is tried
+  --job                 on every node of a Slurm job, one task each: srun --ntasks-per-node=1 brorl doctor --job …
+  --report FOLDER       with --job: where every node leaves NODE.json (default: doctor/ in the run folder)
+  --address HOST[:PORT] with --job: where the nodes meet; default: the first node's name, port 12377 (and the next three
+  for all-reduces)
+  --deadline SECONDS    with --job: until all nodes have come (120)
+
+Exit code: 0 nothing refuses, though there may be warnings; 2 refused, or a mistake in the input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from brorl_launcher.doctor import input_files, machine, versions
+from brorl_launcher.doctor.job import Verdict, Wanted, examine_job
+from brorl_launcher.doctor.rendezvous import NodeRank, here, in_job, own_name
+from brorl_launcher.doctor.report import (
+    FAIL,
+    STYLES,
+    WARN,
+    Check,
+    NodeReport,
+    advices,
+    table_header,
+    table_rows,
+    write_json,
+)
+from nemo_brorl.config.derived import num_gpus
+from nemo_brorl.config.load import CommandLine, load_config, parse_command_line
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import BroRLError, ConfigError
+from nemo_brorl.tasks.verifiers.registry import configure
+
+REFUSED = 2
+MAX_PORT = 65535
+FOLDER = "doctor"  # in the run folder
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check, print, write. Exit code: 0 nothing refuses (there may be warnings), 2 refused, or a mistake in the
+    input, 1 a bug."""
+    options, rest = parse(argv)
+    line = parse_command_line(rest, "doctor", (__doc__ or "").strip())
+    try:
+        this = here()
+        if options.job:
+            this = in_job(os.environ, options.address)
+        verdict = examine(line, options, this)
+    except BroRLError as error:
+        sys.stderr.write(f"error: {error}\n")
+        if options.job and options.report:  # so that the first node can tell why this one did not come
+            check = Check("settings", FAIL, str(error))
+            report = NodeReport(own_name(os.environ), [check])
+            report.write(options.report)
+        return REFUSED
+    if options.json:
+        write_json(options.json, to_json(verdict))
+    if this.is_first or not verdict.has_joined:
+        show(verdict, this.size)
+    return 0 if verdict.is_ok else REFUSED
+
+
+def examine_node(
+    config: BroRLConfig,
+    this: NodeRank,
+    ports: Sequence[int],
+) -> NodeReport:
+    """Report of this node. Takes about ten seconds where nothing is wrong; everything in it has a deadline."""
+    model, shape = input_files.check_model(config)
+    checks = [machine.check_python()]
+    checks += machine.check_nodes(config, this.size)
+    checks += versions.check_packages(config)
+    if num_gpus(config) > 0:
+        checks += machine.check_gpus(config)
+        checks.append(machine.check_compiler())
+    checks.append(machine.check_memory(config, shape))
+    checks += machine.check_disks(config, shape)
+    checks.append(machine.check_private())
+    checks += machine.check_limits(config)
+    if ports:
+        checks.append(machine.check_ports(ports))
+    checks.append(model)
+    checks += input_files.check_data(config)
+    checks += input_files.check_constants(config)
+    checks += input_files.check_sandbox(config)
+    return NodeReport(this.node, checks, versions.facts())
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The doctor's own options, and the rest, which are those of every command."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--job", action="store_true")
+    parser.add_argument("--report", type=Path)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--address")
+    parser.add_argument("--ports", default="")
+    parser.add_argument("--deadline", type=float, default=120.0)
+    parser.add_argument("--all-reduce", type=float, default=60.0)
+    return parser.parse_known_args(argv)
+
+
+def read_ports(text: str) -> list[int]:
+    """`6379,20000-20010`, number by number. Raises ConfigError."""
+    ports: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        last = last or first
+        found = range(0)
+        if first.isdigit() and last.isdigit():
+            found = range(int(first), int(last) + 1)
+        if not found or found[0] == 0 or found[-1] > MAX_PORT:
+            raise ConfigError(
+                f"--ports {text}: {part} is no port or range of ports; write for example 6379,20000-20010"
+            )
+        ports += found
+    return ports
+
+
+def examine(
+    line: CommandLine,
+    options: argparse.Namespace,
+    this: NodeRank,
+) -> Verdict:
+    """Verdict of this node, or of the job that it is in. Raises ConfigError."""
+    ports = read_ports(options.ports)
+    config = load_config(*line)
+    configure(config)
+    folder = Path(config.exp_manager.explicit_log_dir).absolute() / FOLDER
+    reports = options.report
+    if reports is None and options.job:
+        reports = folder
+    gpus = config.trainer.gpus_per_node if num_gpus(config) else 0
+    wanted = Wanted(folder, reports, gpus, options.deadline, options.all_reduce)
+    return examine_job(this, wanted, lambda: examine_node(config, this, ports))
+
+
+def to_json(verdict: Verdict) -> dict[str, object]:
+    """Content of `--json`: `ok`, the `nodes`, and what is wrong `between` them."""
+    return {
+        "ok": verdict.is_ok,
+        "nodes": [report.to_json() for report in verdict.reports],
+        "between": verdict.shared_failures,
+    }
+
+
+def show(verdict: Verdict, num_nodes: int) -> None:
+    """Print the table, what to do, and the verdict in one line."""
+    console, reports = Console(), verdict.reports
+    header = table_header(reports)
+    rows = table_rows(reports)
+    console.table(header, rows, text_columns=range(len(header)), styles=STYLES)
+    found = advices(reports)
+    if found:
+        console.line("\nwhat to do:")
+        for text in found:
+            console.line(f"  {text}")
+    console.line(f"\n{conclusion(verdict, num_nodes)}")
+
+
+def conclusion(verdict: Verdict, num_nodes: int) -> str:
+    """The verdict in one line."""
+    names: dict[str, set[str]] = {WARN: set(), FAIL: set()}
+    for report in verdict.reports:
+        for check in report.checks:
+            names.setdefault(check.status, set()).add(check.name)
+    whole = f"{num_nodes} nodes" if num_nodes > 1 else "this machine"
+    if verdict.is_ok:
+        warnings = f", {len(names[WARN])} warnings" if names[WARN] else ""
+        return f"ok: {whole} can run this{warnings}"
+    if num_nodes == 1:
+        return f"refused: {len(names[FAIL])} checks failed"
+    bad = [report.node for report in verdict.reports if not report.is_ok]
+    who = f": {', '.join(bad)}" if bad else ""
+    return f"refused: {len(bad) or num_nodes} of {whole} cannot run this{who}"

@@ -1,0 +1,351 @@
+"""Examination of a job: its nodes look at themselves, then at each other, and agree on a verdict.
+
+That the run folder is the same one everywhere is seen by a word that each node writes into it, and looks for of the
+others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from brorl_launcher.doctor import collective
+from brorl_launcher.doctor.rendezvous import LEAST, NodeRank, Pair, Rendezvous, blamed, find_fault, join
+from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, NodeReport, named, within
+from nemo_brorl.core.errors import ResourceError
+
+NAME = "shared folder"
+LOOK_S = 0.2
+HANG_S = 30.0  # that a call into a file system may take
+
+
+def write_word(folder: Path, node: str, word: str) -> str:
+    """Leave `word` as this node's. Returns what went wrong, or \"\"."""
+
+    def put() -> str:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = _path(folder, node)
+            path.write_text(word, encoding="ascii")
+            return "" if path.read_text(encoding="ascii") == word else "what was written does not read back"
+        except OSError as error:
+            return str(error)
+
+    return str(within(HANG_S, put, f"the file system has not answered for {HANG_S:.0f} s"))
+
+
+def words_seen(folder: Path, words: Mapping[str, str], seconds: float) -> list[str]:
+    """Nodes whose word is there, as `words` has them; looked for until all are, or `seconds` are over: file servers
+    take a while."""
+    ends_at = time.monotonic() + seconds
+    found: set[str] = set()
+    while True:
+        for node, word in words.items():
+            if node not in found and _holds(_path(folder, node), word):
+                found.add(node)
+        is_late = time.monotonic() > ends_at
+        if is_late or len(found) == len(words):
+            return sorted(found)
+        with contextlib.suppress(OSError):
+            os.listdir(folder)  # makes NFS look again
+        time.sleep(LOOK_S)
+
+
+def is_word_fresh(folder: Path, node: str, max_age_s: float) -> bool:
+    """Whether a node has left its word not longer ago than that."""
+    try:
+        written_at = _path(folder, node).stat().st_mtime
+        return time.time() - written_at < max_age_s
+    except OSError:
+        return False
+
+
+def remove_word(folder: Path, node: str) -> None:
+    """Take this node's word away."""
+    with contextlib.suppress(OSError):
+        _path(folder, node).unlink(missing_ok=True)
+
+
+def judge_sights(
+    nodes: Sequence[str],
+    sights: Mapping[str, Sequence[str]],
+    folder: Path,
+) -> dict[str, Check]:
+    """Verdict on each node from who sees whom, itself included. Where most nodes share a folder the others have
+    another one; of two halves the first node's is believed: there the job's script has been."""
+    advice = (
+        "put the run folder (exp_manager.explicit_log_dir) on a file system that all nodes mount, and mount it in the "
+        "container"
+    )
+    verdicts = {}
+    for node in nodes:
+        same = [node]  # nodes that share the folder with this one: each sees the other
+        lacks: list[str] = []
+        for other in sights:
+            if other == node:
+                continue
+            sees_each_other = other in sights.get(node, ()) and node in sights[other]
+            (same if sees_each_other else lacks).append(other)
+        is_with_most = len(same) > len(lacks)
+        if len(same) == len(lacks):
+            is_with_most = nodes[0] not in lacks
+        if not is_with_most:
+            verdicts[node] = Check(NAME, FAIL, f"{folder} is not the one of {', '.join(lacks[:4])}", advice)
+        elif len(same) + len(lacks) == 1:
+            verdicts[node] = Check(NAME, OK, f"{folder} can be written")
+        else:
+            verdicts[node] = Check(NAME, OK, f"{folder} is the same on {len(same)} nodes")
+    return verdicts
+
+
+def _holds(path: Path, word: str) -> bool:
+    try:
+        return path.read_text(encoding="ascii") == word
+    except (OSError, ValueError):
+        return False
+
+
+def _path(folder: Path, node: str) -> Path:
+    return folder / f"{node}.word"
+
+
+RENDEZVOUS = "rendezvous"
+SAME = "same versions"
+CLOCKS = "clock"
+CLOCK_WARN_S, CLOCK_FAIL_S = 1.0, 30.0  # between a node's clock and the first one's
+EXCHANGE_S = 30.0
+LEFT_S = 900.0  # that a report of a node that did not come may be old
+SPREAD_S = 90.0  # that nodes may be apart, beyond what a check may take
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the job's checks need to know."""
+
+    shared: Path  # a folder below the run folder
+    reports: Path | None  # the folder of `<node>.json`; None: they are not written
+    num_gpus: int  # on each node; 0: CPU
+    rendezvous_s: float  # from this process' start of the rendezvous until everyone has come
+    all_reduce_s: float  # 0: none is tried
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the nodes of a job have found, in the order of ranks; on the first node also of those that did not come."""
+
+    reports: tuple[NodeReport, ...]
+    num_nodes: int
+    has_joined: bool = True  # False: this node knows of no other
+
+    @property
+    def is_ok(self) -> bool:
+        if len(self.reports) < self.num_nodes or self.shared_failures:
+            return False
+        return all(report.is_ok for report in self.reports)
+
+    @property
+    def shared_failures(self) -> list[str]:
+        """What failed between nodes that are in order by themselves."""
+        texts: dict[str, None] = {}  # each once, in order
+        for report in self.reports:
+            for check in report.checks:
+                if check.status == FAIL and check.is_shared:
+                    texts[f"{check.name}: {check.found}; {check.advice}"] = None
+        return list(texts)
+
+
+def examine_job(
+    this: NodeRank,
+    wanted: Wanted,
+    look: Callable[[], NodeReport],
+) -> Verdict:
+    """Meet, `look` at this node, then at the others, and write `<node>.json` into `wanted.reports`.
+
+    A node writes its own before the last exchange; then the first one writes all, with what it alone knows: who did not
+    come, how the clocks differ, whose packages are other ones.
+    """
+    word = secrets.token_hex(8)
+    wrong = write_word(wanted.shared, this.node, word)
+    try:
+        with join(this, wanted.rendezvous_s) as rendezvous:
+            verdict = _examine_together(this, wanted, look, rendezvous, word, wrong)
+    except ResourceError as error:
+        return _alone(this, wanted, look(), str(error))
+    if this.is_first:
+        _write(wanted, verdict.reports)
+    return verdict
+
+
+def _examine_together(
+    this: NodeRank,
+    wanted: Wanted,
+    look: Callable[[], NodeReport],
+    rendezvous: Rendezvous,
+    word: str,
+    wrong: str,
+) -> Verdict:
+    """Verdict of nodes that have met. `word`: what this node has left in the shared folder; `wrong`: why it could
+    not."""
+    words = this.by_node(rendezvous.exchange(word, EXCHANGE_S))
+    report = look()
+    seen = []
+    if not wrong:
+        seen = words_seen(wanted.shared, words, EXCHANGE_S / 2)
+    seen_by_rank = rendezvous.exchange(seen, EXCHANGE_S + SPREAD_S)
+    sights = this.by_node(seen_by_rank)
+    verdicts = judge_sights(this.nodes, sights, wanted.shared)
+    shared = verdicts[this.node]
+    if wrong:
+        shared = Check(NAME, FAIL, wrong, shared.advice)
+    report.checks.append(shared)
+    if wanted.all_reduce_s > 0:
+        report.checks += _all_reduce(this, wanted, rendezvous)
+    _write(wanted, [report])
+    longest = collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S
+    gathered = rendezvous.exchange(report.to_json(), longest)
+    remove_word(wanted.shared, this.node)
+    return _verdict(this, wanted, gathered, rendezvous.offsets)
+
+
+def _all_reduce(
+    this: NodeRank,
+    wanted: Wanted,
+    rendezvous: Rendezvous,
+) -> list[Check]:
+    """All-reduces: on the node alone; then over all nodes on which that went well, since another one would only make
+    them wait; and if that fails, between neighbours. Every node comes to each exchange, whether it takes part in what
+    is tried or not."""
+    longest = collective.longest_s(wanted.all_reduce_s) + EXCHANGE_S
+    mine = collective.check_node(this, wanted.num_gpus, wanted.all_reduce_s)
+    by_rank = rendezvous.exchange(mine.status, longest)
+    alone = this.by_node(by_rank)
+    if this.size == 1:
+        return [mine]
+    good = [node for node in this.nodes if alone.get(node) == OK]
+    bad = [node for node in this.nodes if node not in good]
+    if len(good) < 2 or this.nodes[0] not in good:
+        not_tried = Check(collective.GLOBAL, WARN, f"not tried, for {named(bad)}")
+        return [mine, not_tried]
+    together = Check(collective.GLOBAL, WARN, "not tried here")
+    if this.node in good:
+        together = collective.check_job(this, good, wanted.num_gpus, wanted.all_reduce_s)
+        if bad:
+            found = f"{together.found} (without {named(bad)})"
+            together = replace(together, found=found)
+    statuses = rendezvous.exchange(together.status, longest)
+    if FAIL in statuses.values() and len(good) >= LEAST:
+
+        def try_pair(between: NodeRank, pair: Pair) -> Check:
+            return collective.check_pair(between, pair, wanted.num_gpus, wanted.all_reduce_s)
+
+        faults = find_fault(this, rendezvous, good, try_pair, longest)
+        if together.status == FAIL:
+            together = blamed(together, this.node, faults)
+    return [mine, together]
+
+
+def _write(wanted: Wanted, reports: Sequence[NodeReport]) -> None:
+    if wanted.reports is not None:
+        for report in reports:
+            report.write(wanted.reports)
+
+
+def _verdict(
+    this: NodeRank,
+    wanted: Wanted,
+    gathered: Mapping[int, Any],
+    offsets: Mapping[int, float],
+) -> Verdict:
+    reports = {}
+    for rank, data in gathered.items():
+        reports[rank] = NodeReport.from_json(data)
+    if this.is_first and this.size > 1:
+        for rank, node in enumerate(this.nodes):
+            if rank not in reports:
+                reports[rank] = _absentee(node, wanted.reports)
+            report = reports[rank]
+            if rank in gathered:
+                report.checks.append(Check(RENDEZVOUS, OK, "came"))
+            if rank in offsets and rank in gathered:
+                report.checks.append(check_clock(offsets[rank]))
+        check_same(list(reports.values()))
+    by_rank = [reports[rank] for rank in sorted(reports)]
+    return Verdict(tuple(by_rank), this.size)
+
+
+def check_clock(offset_s: float) -> Check:
+    """A node's clock against the first one's."""
+    if abs(offset_s) < CLOCK_WARN_S:
+        return Check(CLOCKS, OK, "within a second")
+    status = FAIL if abs(offset_s) >= CLOCK_FAIL_S else WARN
+    advice = "set its clock (chronyc makestep): files and deadlines of several nodes are compared"
+    return Check(CLOCKS, status, f"{offset_s:+.1f} s from the first node's", advice)
+
+
+def check_same(reports: Sequence[NodeReport]) -> None:
+    """Add to each report whether its facts are those of most nodes; of equally many, those of the first."""
+    values: dict[str, list[str]] = {}  # by fact, of every node that has it
+    for report in reports:
+        for name, value in report.facts.items():
+            values.setdefault(name, []).append(value)
+    usual = {}
+    for name in sorted(values):
+        found = values[name]
+        usual[name] = max(dict.fromkeys(found), key=found.count)
+    for report in reports:
+        if not report.facts:
+            continue
+        others = []
+        for name, value in usual.items():
+            own = report.facts.get(name, "none")
+            if own != value:
+                others.append(f"{name} {own}, elsewhere {value}")
+        if others:
+            advice = "install the same packages on all nodes, or use one container image"
+            check = Check(SAME, FAIL, "; ".join(others), advice)
+        else:
+            same = [f"{name} {value}" for name, value in usual.items()]
+            check = Check(SAME, OK, ", ".join(same))
+        report.checks.append(check)
+
+
+def _absentee(node: str, reports: Path | None) -> NodeReport:
+    """Report of a node that did not come: what it left itself a short while ago, as one with wrong settings does, and
+    that it did not come."""
+    left = NodeReport.read(reports / f"{node}.json", LEFT_S) if reports else None
+    advice = "is it up, can it reach the first node's port, does its container start? Its own output says more"
+    absent = Check(RENDEZVOUS, FAIL, f"{node} did not come, or went away in the middle of the checks", advice)
+    if left is None or left.is_ok:
+        return NodeReport(node, [absent])
+    left.checks.append(absent)
+    return left
+
+
+def _alone(
+    this: NodeRank,
+    wanted: Wanted,
+    report: NodeReport,
+    reason: str,
+) -> Verdict:
+    """Verdict of a node that met nobody. Where the first node's word is in the shared folder it is up, and the fault is
+    taken to be this node's; else the first's."""
+    first_node = this.nodes[0]
+    is_up = is_word_fresh(wanted.shared, first_node, LEFT_S)
+    fault = this.node if this.is_first or is_up else first_node
+    status = FAIL if fault == this.node else WARN
+    check = Check(RENDEZVOUS, status, reason, f"look at {fault} first")
+    report.checks.append(check)
+    _write(wanted, [report])
+    remove_word(wanted.shared, this.node)
+    if fault == this.node:
+        return Verdict((report,), this.size, has_joined=False)
+    first = _absentee(fault, wanted.reports)
+    if wanted.reports and not (wanted.reports / f"{fault}.json").exists():
+        first.write(wanted.reports)
+    return Verdict((first, report), this.size, has_joined=False)

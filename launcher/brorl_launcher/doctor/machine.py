@@ -1,0 +1,417 @@
+"""Checks of a machine: Python, disk, limits of processes, memory, ports, and its GPUs: how many, how much of their
+memory is free, who else is on them, does the driver serve torch's CUDA.
+
+GPUs are asked of nvidia-smi and of torch, both in processes that may hang. As a program (`report.py`) what torch sees;
+all else needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, answer, ask, within
+from nemo_brorl.cluster.fit.memory import GIB, available_gib, needed_gib
+from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
+from nemo_brorl.config.derived import gpu_share, num_engines, num_gpus, num_policy_ranks, stage_samples
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.model_shape import ModelShape, num_parameters
+from nemo_brorl.core.private_folder import kernel_caches, private_folder, scratch_home, scratch_root
+
+PYTHONS = ((3, 11), (3, 12))
+CHECKPOINT_BYTES = 18  # for each parameter: weights, fp32 master weights, two moments, the reference
+EXPORT_BYTES = 4  # for each parameter, of a folder in Hugging Face's format
+TMP_GIB = 2.0  # Ray's session: logs, sockets
+RAY_FULL = 0.95  # of a disk: above it Ray refuses to put objects aside
+SHM_GIB = 1.0  # of Ray's object store on CPU (cluster.py); with less there is none
+TOKEN_BYTES = 8  # id and log-prob
+FILES_AT_LEAST, FILES_PER_PROCESS = 4096, 16  # of one process: Ray's head holds connections to all of the run
+THREADS_PER_PROCESS = 128  # of an actor with torch, Ray and their pools
+HANG_S = 20.0
+SMI_S = 30.0  # deadline of nvidia-smi
+TORCH_S = 120.0  # deadline of torch
+GPU_FIELDS = (
+    "index",
+    "name",
+    "memory.total",
+    "memory.used",
+    "ecc.errors.uncorrected.volatile.total",
+    "clocks_event_reasons.hw_slowdown",
+)
+GPU_USERS = ("pid", "process_name", "used_gpu_memory")
+_CUDA = re.compile(r"CUDA Version:\s*(\d+)\.(\d+)")
+ADVICE_BUSY = "end them, or ask for the nodes with --exclusive"
+
+
+def check_python() -> Check:
+    """Check that the project runs on this interpreter."""
+    found = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    if sys.version_info[:2] in PYTHONS:
+        return Check("python", OK, found)
+    return Check("python", FAIL, found, "use Python 3.11 or 3.12: scripts/install.sh makes an environment")
+
+
+def check_compiler() -> Check:
+    """Check that kernels can be compiled here: Triton and Inductor build their launchers in C on every node that runs
+    them."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    if compiler is None:
+        return Check("compiler", FAIL, "none", "install gcc on every node, or name a compiler in CC")
+    if not header.exists():
+        return Check("compiler", FAIL, f"{compiler}, no {header}", "install Python's headers (package python3-dev)")
+    return Check("compiler", OK, str(compiler))
+
+
+def check_nodes(config: BroRLConfig, num_nodes: int) -> Iterator[Check]:
+    """Check that the job has the nodes that the settings speak of; nothing where the doctor looks at one machine
+    alone."""
+    wanted = config.trainer.num_nodes
+    if num_nodes < wanted and num_nodes > 1:
+        advice = f"ask Slurm for {wanted} (--nodes), or write trainer.num_nodes={num_nodes}"
+        yield Check("nodes", FAIL, f"{num_nodes}, trainer.num_nodes={wanted}", advice)
+    elif num_nodes > wanted:
+        advice = f"{num_nodes - wanted} are spare; write trainer.num_nodes={num_nodes} to use them"
+        yield Check("nodes", WARN, f"{num_nodes}, trainer.num_nodes={wanted}", advice)
+
+
+def check_disks(config: BroRLConfig, shape: ModelShape | None) -> Iterator[Check]:
+    """Room in the run folder, in /tmp and in /dev/shm against what the settings need."""
+    run_folder = Path(config.exp_manager.explicit_log_dir)
+    size = num_parameters(shape) if shape else 0
+    checkpoints = CHECKPOINT_BYTES * (config.trainer.keep_checkpoints + 1)
+    kept = size * (checkpoints + 2 * EXPORT_BYTES) / GIB
+    advice = "move exp_manager.explicit_log_dir, or lower trainer.keep_checkpoints"
+    yield check_room("disk, run", run_folder, kept + 1.0, advice)
+    root = within(HANG_S, scratch_root, os.environ.get("TMPDIR"))
+    scratch = Path(os.environ.get("RAY_TMPDIR") or root)
+    advice = "empty it, or set TMPDIR to a local disk with room, by a short path"
+    yield check_room("disk, tmp", scratch, TMP_GIB, advice, is_for_ray=True)
+    longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
+    tokens = max(stage_samples(config)) * longest * TOKEN_BYTES
+    item = 2 if config.generation.precision == "bf16" else 4
+    weights = item * size if config.generation.keep_published else 0
+    rollouts = 2 * tokens / max(config.trainer.num_nodes, 1)
+    shm = SHM_GIB + (rollouts + weights) / GIB
+    advice = (
+        "mount a larger one (docker: --shm-size, enroot: a tmpfs on /dev/shm): what has no room there goes through "
+        "the disk"
+    )
+    yield check_room("disk, shm", Path("/dev/shm"), shm, advice, least_gib=SHM_GIB)
+
+
+def check_private() -> Check:
+    """Check that no other user can write to the folders for sockets, compiled kernels and home folders of children.
+
+    Makes the folders where they are missing.
+    """
+    found = within(HANG_S, _private_folders, None)
+    if found is None:
+        return Check("private", FAIL, f"no answer for {HANG_S:.0f} s", "set TMPDIR and BRORL_CACHE to local disks")
+    if isinstance(found, ResourceError):
+        reason, _, advice = str(found).rpartition(": ")
+        return Check("private", FAIL, reason, advice)
+    return Check("private", OK, ", ".join(str(folder) for folder in found))
+
+
+def _private_folders() -> list[Path] | ResourceError:
+    try:
+        caches = {Path(folder).parent for folder in kernel_caches().values()}
+        return sorted({private_folder(), scratch_home(), *caches})
+    except ResourceError as error:
+        return error
+
+
+def check_room(
+    name: str,
+    folder: Path,
+    needed_gib: float,
+    advice: str,
+    is_for_ray: bool = False,
+    least_gib: float | None = None,
+) -> Check:
+    """Free space where `folder` is, or will be. Below `least_gib` (by default `needed_gib`) it refuses, below twice the
+    need it warns."""
+    usage = within(HANG_S, lambda: _usage(folder), None)
+    if usage is None:
+        return Check(name, FAIL, f"{folder} has not answered for {HANG_S:.0f} s", "is its file server up?")
+    if isinstance(usage, OSError):
+        return Check(name, FAIL, f"{folder} cannot be used: {usage}", advice)
+    total, free = usage
+    found = f"{folder}: {free / GIB:,.1f} GiB free, {needed_gib:,.1f} needed"
+    if free < (needed_gib if least_gib is None else least_gib) * GIB:
+        return Check(name, FAIL, found, advice)
+    if is_for_ray and free < (1 - RAY_FULL) * total:
+        found = f"{found}, and it is {1 - free / total:.0%} full: above {RAY_FULL:.0%} Ray puts nothing aside"
+        return Check(name, FAIL, found, advice)
+    if free < 2 * needed_gib * GIB:
+        return Check(name, WARN, found, advice)
+    return Check(name, OK, found)
+
+
+def check_limits(config: BroRLConfig) -> Iterator[Check]:
+    """File descriptors, processes and, for InfiniBand, locked memory."""
+    processes = _processes(config)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Ray raises the soft limit to the hard one
+    wanted = max(FILES_AT_LEAST, FILES_PER_PROCESS * processes * config.trainer.num_nodes)
+    advice = f"raise it to {wanted} or more (ulimit -Hn, LimitNOFILE of slurmd, --ulimit of the container)"
+    yield _limit("open files", files, FILES_AT_LEAST // 4, wanted, advice)
+    least, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    of_container = _pids_limit()
+    if of_container is not None and (least == resource.RLIM_INFINITY or of_container < least):
+        least = of_container
+    wanted = THREADS_PER_PROCESS * processes
+    advice = f"raise it to {wanted} or more (ulimit -u, TasksMax, pids.max of the container)"
+    yield _limit("processes", least, wanted // 4, wanted, advice)
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    has_infiniband = Path("/sys/class/infiniband").is_dir()
+    if config.trainer.num_nodes > 1 and has_infiniband:
+        if locked == resource.RLIM_INFINITY:
+            yield Check("locked memory", OK, "unlimited")
+            return
+        advice = "write `ulimit -l unlimited`, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+        yield Check("locked memory", WARN, f"{locked >> 10} KiB", f"InfiniBand pins memory: {advice}")
+
+
+def check_memory(config: BroRLConfig, shape: ModelShape | None) -> Check:
+    """Check that the run fits into the host's memory; on GPUs what is free is said."""
+    free = available_gib()
+    if free is None:
+        return Check("memory", WARN, "unknown: neither /proc/meminfo nor the container's limit can be read")
+    if num_gpus(config) > 0 or shape is None:
+        return Check("memory", OK, f"{free:,.1f} GiB free")
+    config, _ = resolve_sizes(config, shape, this_machine())
+    needed = needed_gib(config, shape)
+    found = f"{free:,.1f} GiB free, about {needed:.1f} needed"
+    advice = "lower generation.num_engines, generation.kv_cache_gib or policy.tokens_per_micro_batch"
+    if needed > free:
+        return Check("memory", FAIL, found, advice)
+    if needed > 0.85 * free:
+        return Check("memory", WARN, found, advice)
+    return Check("memory", OK, found)
+
+
+def check_ports(ports: Sequence[int]) -> Check:
+    """Check that nobody listens on the ports that the job is going to use."""
+    taken = [port for port in ports if not _is_free(port)]
+    if not taken:
+        return Check("ports", OK, f"{len(ports)} of the job are free")
+    named = ", ".join(map(str, taken[:8]))
+    if len(taken) > 8:
+        named += " …"
+    advice = (
+        f"who listens there: ss -ltnp 'sport = :{taken[0]}'. A Ray that another job left behind? End it, or choose "
+        "other ports"
+    )
+    return Check("ports", FAIL, f"{len(taken)} of {len(ports)} are taken: {named}", advice)
+
+
+def _usage(folder: Path) -> tuple[int, int] | OSError:
+    """(bytes in all, bytes free) where a folder is, or would be made."""
+    there = folder.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    try:
+        if not os.access(there, os.W_OK):
+            return PermissionError(f"{there} cannot be written")
+        usage = shutil.disk_usage(there)
+    except OSError as error:
+        return error
+    return usage.total, usage.free
+
+
+def _processes(config: BroRLConfig) -> int:
+    """Number of processes of one node, about: ranks, engines and their workers, verifiers, Ray's own."""
+    nodes = max(config.trainer.num_nodes, 1)
+    verifiers = 2 * config.rewards.num_workers
+    actors = num_policy_ranks(config) + 2 * num_engines(config)
+    return 16 + verifiers + actors // nodes
+
+
+def _limit(
+    name: str,
+    limit: int,
+    least: int,
+    wanted: int,
+    advice: str,
+) -> Check:
+    if limit == resource.RLIM_INFINITY:
+        return Check(name, OK, "unlimited")
+    if limit >= wanted:
+        return Check(name, OK, f"{limit:,}")
+    status = FAIL if limit < least else WARN
+    return Check(name, status, f"{limit:,}, {wanted:,} may be needed", advice)
+
+
+def _pids_limit(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        return int((cgroup / "pids.max").read_text(encoding="ascii"))
+    return None
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # old connections do not count, listeners do
+        try:
+            one.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def check_gpus(config: BroRLConfig) -> Iterator[Check]:
+    """Verdicts on this node's GPUs: health, number, free memory, driver."""
+    wanted = config.trainer.gpus_per_node
+    overview = _run_smi([])
+    if isinstance(overview, str):
+        rows = _run_smi(_query("gpu", GPU_FIELDS))
+        users = _run_smi(_query("compute-apps", GPU_USERS))
+        yield from judge_smi(rows or "", users or "")
+    seen = ask("machine", "torch", {}, TORCH_S)
+    if seen.data is None:
+        advice = "does python -c 'import torch; torch.cuda.init()' work here?"
+        yield Check("gpus", FAIL, f"torch did not say what it sees: {seen.reason}", advice)
+        return
+    yield judge_count(wanted, seen.data)
+    devices = seen.data["devices"]
+    if devices:
+        yield judge_memory(gpu_share(config), devices)
+    if overview is None:
+        found = "nvidia-smi is not here or does not answer: driver, errors and other processes were not looked at"
+        yield Check("gpu driver", WARN, found)
+    else:
+        yield judge_driver(overview, seen.data)
+
+
+def judge_count(wanted: int, seen: Mapping[str, Any]) -> Check:
+    """Verdict on their number and kind, as torch sees them."""
+    devices: Sequence[Mapping[str, Any]] = seen["devices"]
+    every_name = [device["name"] for device in devices]
+    names = list(dict.fromkeys(every_name))  # each once
+    kinds = " and ".join(names) or "no GPU"
+    found = f"{len(devices)} × {kinds}, torch for CUDA {seen['cuda']}, NCCL {seen['nccl']}"
+    if len(devices) < wanted:
+        advice = (
+            f"trainer.gpus_per_node={wanted}: write the number there is, or ask Slurm for them "
+            f"(--gpus-per-node), see CUDA_VISIBLE_DEVICES"
+        )
+        if seen["error"]:
+            found += f"; {seen['error']}"
+        return Check("gpus", FAIL, found, advice)
+    if len(names) > 1:
+        return Check("gpus", WARN, found, "the slowest kind sets the pace of all")
+    if len(devices) > wanted:
+        advice = f"trainer.gpus_per_node={wanted} leaves {len(devices) - wanted} idle"
+        return Check("gpus", WARN, found, advice)
+    return Check("gpus", OK, found)
+
+
+def judge_memory(share: float, devices: Sequence[Mapping[str, Any]]) -> Check:
+    """Whether the engines' share of each GPU's memory is free."""
+    poorest = min(devices, key=lambda device: device["free"] / device["total"])
+    if poorest["free"] < share * poorest["total"]:
+        found = f"GPU {poorest['index']} has {poorest['free'] / GIB:.1f} of {poorest['total'] / GIB:.1f} GiB free"
+        advice = f"generation.gpu_memory_utilization={share:g} does not fit: {ADVICE_BUSY}, or lower it"
+        return Check("gpu memory", FAIL, found, advice)
+    least = min(device["free"] / GIB for device in devices)
+    return Check("gpu memory", OK, f"{least:.1f} GiB and more free on each")
+
+
+def judge_smi(rows: str, users: str) -> Iterator[Check]:
+    """Verdicts on errors and other processes, from nvidia-smi's tables without heads and units."""
+    faulty, slow, healthy = [], [], []
+    for cells in _cells(rows, len(GPU_FIELDS)):
+        gpu = dict(zip(GPU_FIELDS, cells, strict=True))
+        if gpu["ecc.errors.uncorrected.volatile.total"] not in ("0", "[N/A]", "N/A"):
+            faulty.append(gpu["index"])
+        elif gpu["clocks_event_reasons.hw_slowdown"] == "Active":
+            slow.append(gpu["index"])
+        else:
+            healthy.append(gpu["index"])
+    if faulty:
+        found = f"uncorrected memory errors on GPU {', '.join(faulty)}"
+        yield Check("gpu health", FAIL, found, "reset or replace it; drain the node until then")
+    elif slow:
+        found = f"the hardware slows down GPU {', '.join(slow)}"
+        yield Check("gpu health", WARN, found, "heat or power: nvidia-smi -q -d PERFORMANCE")
+    elif healthy:
+        yield Check("gpu health", OK, "no uncorrected errors, not slowed down")
+    others = []
+    for pid, name, used in _cells(users, len(GPU_USERS)):
+        others.append(f"{name} (pid {pid}, {used} MiB)")
+    if others:
+        yield Check("gpu users", WARN, f"{len(others)} other processes: {', '.join(others[:4])}", ADVICE_BUSY)
+
+
+def judge_driver(overview: str, seen: Mapping[str, Any]) -> Check:
+    """Verdict on the driver by CUDA's rule: it serves every release of its own major version and older ones."""
+    match = _CUDA.search(overview)
+    cuda = str(seen["cuda"] or "")
+    if match is None or not cuda:
+        return Check("gpu driver", WARN, "its CUDA version is not known")
+    found = f"serves CUDA {match[1]}.{match[2]}, torch was built for {cuda}"
+    major, _, _ = cuda.partition(".")
+    if int(match[1]) < int(major):
+        return Check("gpu driver", FAIL, found, "install a newer driver, or a torch for this CUDA")
+    return Check("gpu driver", OK, found)
+
+
+def _query(what: str, fields: Sequence[str]) -> list[str]:
+    return [f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"]
+
+
+def _run_smi(arguments: Sequence[str]) -> str | None:
+    try:
+        command = ["nvidia-smi", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _cells(text: str, num: int) -> Iterator[list[str]]:
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == num:
+            yield cells
+
+
+def see_with_torch(_: dict[str, Any]) -> dict[str, Any]:
+    """What torch sees: `cuda`, `nccl`, `devices` with index, name, total and free bytes, and an `error` that kept it
+    from looking."""
+    import torch
+
+    devices: list[dict[str, Any]] = []
+    seen: dict[str, Any] = {
+        "cuda": torch.version.cuda,
+        "nccl": None,
+        "devices": devices,
+        "error": "",
+    }
+    try:
+        torch.cuda.init()
+        numbers = torch.cuda.nccl.version()
+        seen["nccl"] = ".".join(map(str, numbers))
+        for index in range(torch.cuda.device_count()):
+            name = torch.cuda.get_device_name(index)
+            free, total = torch.cuda.mem_get_info(index)
+            devices.append({"index": index, "name": name, "free": free, "total": total})
+    except (RuntimeError, AssertionError) as error:
+        seen["error"] = str(error).splitlines()[0]
+    return seen
+
+
+if __name__ == "__main__":
+    answer({"torch": see_with_torch})

@@ -1,0 +1,198 @@
+"""Watch over the nodes of a job, once all of them have joined Ray.
+
+`python -m brorl_launcher.job.ray_watch --address HOST:PORT --gpus N --nodes NAME …` is a job step beside Ray's
+head. Standard output is the job's queue of events: `ready watch …` once every node is counted, with its own address and
+all its GPUs; then, or of one that is still missing, `lost NODE reason` for one that does not answer any more, or `dead
+NODE reason` where only its Ray is gone. SIGUSR1 ends it. The job's own deadline ends a wait that is in vain; meanwhile
+standard error says who is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import ray
+
+from brorl_launcher.job.ray_ports import RayPorts
+
+LOOK_S = 0.25  # while nodes join
+WATCH_S = 1.0  # later: Ray itself notices within seconds
+SAY_S = 15.0
+PROBE_S = 3.0
+KNOCK_S = 4.0  # between two knocks at a host while Ray starts there
+MAX_KNOCKS = 3  # in a row that nobody answers
+WRONG = 2
+
+Nodes = Iterable[Mapping[str, Any]]  # as `ray.nodes()` gives them
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code: 0 asked to end, 1 a node is gone, 2 what joined is not what was asked for."""
+    signal.signal(signal.SIGUSR1, lambda number, frame: os._exit(0))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--gpus", type=int, required=True, help="of every node")
+    parser.add_argument("--nodes", nargs="+", required=True)
+    options = parser.parse_args(argv)
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever libraries print is no event
+
+    def end(event: str) -> None:
+        events.write(event + "\n")
+        os._exit(1)
+
+    port = RayPorts(int(options.address.rpartition(":")[2])).services(is_head=False)["node-manager-port"]
+    with Knocks(options.nodes, port, end):
+        connect(options.address)
+        wait_for(options.nodes)
+    wrong = what_is_wrong(ray.nodes(), len(options.nodes), options.gpus)
+    if wrong:
+        sys.stderr.write(wrong + "\n")
+        return WRONG
+    events.write(f"ready watch {len(options.nodes)} nodes\n")
+    events.write(watch() + "\n")
+    return 1
+
+
+def connect(address: str) -> None:
+    """Connect to the head, which may only just be starting."""
+    while True:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", namespace="brorl_watch")
+            return
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            sys.stderr.write(f"Ray's head is not up yet: {error}\n")
+            time.sleep(LOOK_S)
+
+
+def wait_for(names: Sequence[str]) -> None:
+    """Wait until as many nodes as these are there."""
+    said_at = time.monotonic()
+    while True:
+        missing = missing_nodes(ray.nodes(), names)
+        if not missing:
+            return
+        if time.monotonic() - said_at > SAY_S:
+            said_at = time.monotonic()
+            sys.stderr.write(
+                f"{len(names) - len(missing)} of {len(names)} nodes have joined Ray; missing: {', '.join(missing)}\n"
+            )
+        time.sleep(LOOK_S)
+
+
+class Knocks:
+    """A thread that knocks at hosts while Ray starts on them, and tells of the first one that does not answer again and
+    again. A context."""
+
+    def __init__(self, names: Sequence[str], port: int, on_loss: Callable[[str], None]) -> None:
+        self._names = names
+        self._port = port
+        self._on_loss = on_loss  # called with the event, from the thread
+        self._unanswered: Counter[str] = Counter()  # in a row, of each host
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="knocks", daemon=True)
+
+    def __enter__(self) -> Knocks:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._closed.set()
+
+    def _run(self) -> None:
+        while not self._closed.wait(KNOCK_S):
+            lost = self.lost()
+            if lost and not self._closed.is_set():
+                self._on_loss(lost)
+                return
+
+    def lost(self) -> str:
+        """Knock once at each. Event of one that is lost; "" where there is none."""
+        for name in self._names:
+            error = silence(name, self._port)
+            self._unanswered[name] = self._unanswered[name] + 1 if error else 0
+            if self._unanswered[name] == MAX_KNOCKS:
+                return f"lost {name} does not answer ({error}), and has not joined Ray"
+        return ""
+
+
+def silence(name: str, port: int) -> str:
+    """Why nobody answers at a host: neither a server nor, where there is none, the host itself; "" where somebody does,
+    or where the name has no address, and so says nothing."""
+    try:
+        socket.create_connection((name, port), timeout=PROBE_S).close()
+    except (ConnectionRefusedError, socket.gaierror):
+        return ""
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def missing_nodes(nodes: Nodes, names: Sequence[str]) -> list[str]:
+    """Nodes that have not joined. Nodes whose host has another name than Slurm gives it are taken for any of the
+    others."""
+    hosts = [short(node["NodeManagerHostname"]) for node in nodes if node["Alive"]]
+    absent = [name for name in names if short(name) not in hosts]
+    strangers = len(hosts) - (len(names) - len(absent))
+    return absent[max(strangers, 0) :]
+
+
+def what_is_wrong(nodes: Nodes, num_nodes: int, num_gpus: int) -> str:
+    """Fault of a cluster that is complete; "" where there is none."""
+    addresses = []
+    too_few = []
+    for node in nodes:
+        if not node["Alive"]:
+            continue
+        addresses.append(node["NodeManagerAddress"])
+        found = node["Resources"].get("GPU", 0)
+        if found < num_gpus:
+            too_few.append(f"{node['NodeManagerHostname']} has {found:g}")
+    if len(set(addresses)) < num_nodes:
+        return (
+            f"{num_nodes} nodes need addresses of their own, they have {', '.join(sorted(addresses))}: set "
+            "BRORL_INTERFACE to their network"
+        )
+    if too_few:
+        return f"trainer.gpus_per_node={num_gpus}, but {', '.join(too_few)}"
+    return ""
+
+
+def watch() -> str:
+    """Watch until a node is gone. Returns the event that says so."""
+    while True:
+        for node in ray.nodes():
+            if not node["Alive"]:
+                return failure_event(node)
+        time.sleep(WATCH_S)
+
+
+def failure_event(node: Mapping[str, Any]) -> str:
+    """Event of a node that is gone. `lost`: the host does not answer; `dead`: it does, and only Ray is gone there."""
+    name, address = short(node["NodeManagerHostname"]), node["NodeManagerAddress"]
+    reason = node.get("DeathReasonMessage") or "Ray says that it is dead"
+    try:
+        socket.create_connection((address, node["NodeManagerPort"]), timeout=PROBE_S).close()
+    except ConnectionRefusedError:
+        return f"dead {name} ({address}) has no Ray any more: {reason}"
+    except OSError as error:
+        return f"lost {name} ({address}) does not answer ({error}): {reason}"
+    return f"dead {name} ({address}): {reason}"
+
+
+def short(name: str) -> str:
+    """A host's name without its domain."""
+    return name.partition(".")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,45 @@
+"""Settings that the job script must know, for bash to source.
+
+`python -m brorl_launcher.job.settings --output FILE -- COMMAND LINE` is the job's first step, so a wrong setting
+ends the job before anything is started."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nemo_brorl.config.load import load_config, parse_command_line
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import USER_ERROR, BroRLError
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code: 0 written, 2 a mistake in the settings."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, required=True)
+    split = argv.index("--") if "--" in argv else len(argv)
+    options = parser.parse_args(argv[:split])
+    try:
+        config = load_config(*parse_command_line(argv[split + 1 :]))
+    except BroRLError as error:
+        sys.stderr.write(f"\nerror: {error}\n")
+        return USER_ERROR
+    options.output.write_text(as_shell(config))
+    return 0
+
+
+def as_shell(config: BroRLConfig) -> str:
+    """Assignments of shell variables, quoted."""
+    run_folder = Path(config.exp_manager.explicit_log_dir).absolute()
+    return (
+        f"num_nodes={config.trainer.num_nodes}\n"
+        f"gpus_per_node={config.trainer.gpus_per_node}\n"
+        f"run_folder={shlex.quote(str(run_folder))}\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

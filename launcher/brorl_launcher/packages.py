@@ -1,0 +1,28 @@
+"""Name our packages, and find where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nemo_brorl
+
+PACKAGE = "nemo_brorl"
+# The folder of a checkout that holds each package. Where they are installed they lie beside each other.
+PLACES = {PACKAGE: ".", "brorl_launcher": "launcher"}
+
+
+def code_root() -> Path:
+    """Return the folder that holds the package `nemo_brorl` of this process."""
+    return Path(nemo_brorl.__file__).resolve().parents[1]
+
+
+def package_folders() -> list[Path]:
+    """Return the folder of every package of ours, in a checkout or installed."""
+    root = code_root()
+    found = []
+    for package, place in PLACES.items():
+        for folder in (root / place / package, root / package):
+            if folder.is_dir():
+                found.append(folder)
+                break
+    return found

@@ -1,0 +1,174 @@
+"""Plan of a run: the memory of its devices and of a node, the seconds of a step, and why it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from brorl_launcher.planner.cpu_plan import cpu_devices, cpu_engine, cpu_memory_of, cpu_node, cpu_step_time
+from brorl_launcher.planner.memory_plan import (
+    DeviceMemory,
+    EnginePlan,
+    NodeMemory,
+    engine_plan,
+    gpu_memory,
+    node_memory,
+    policy_bytes,
+)
+from brorl_launcher.planner.model_cost import Cut, find_shape
+from brorl_launcher.planner.step_time import StepTime, step_time
+from brorl_launcher.planner.workload import (
+    ASSUMED,
+    Engines,
+    Hardware,
+    Lengths,
+    MicroBatches,
+    Workload,
+    configured_hardware,
+    cut_of,
+    engines_of,
+    micro_batches,
+    workload_of,
+)
+from nemo_brorl.cluster.fit.memory import misfits
+from nemo_brorl.cluster.fit.sizes import Machine, Size, resolve_sizes
+from nemo_brorl.config.derived import max_model_len
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.model_shape import ModelShape
+
+__all__ = ["Hardware", "Lengths", "Plan", "configured_hardware", "make_plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Plan of a run: what it needs of what there is."""
+
+    config: BroRLConfig
+    shape: ModelShape
+    hardware: Hardware
+    work: Workload
+    cut: Cut
+    engines: Engines
+    micro: MicroBatches
+    engine: EnginePlan
+    devices: tuple[DeviceMemory, ...]
+    node: NodeMemory
+    time: StepTime
+    refusal: str  # why it does not fit; "": it does
+    sizes: tuple[Size, ...] = ()  # chosen where `config` has none
+
+    @property
+    def fits(self) -> bool:
+        return not self.refusal
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours of all steps of the config."""
+        return self.time.seconds * self.config.trainer.max_steps * self.hardware.num_devices / 3600
+
+    def summary(self) -> str:
+        """One line, for who is about to submit."""
+        if not self.fits:
+            return f"does not fit: {self.refusal}"
+        peaks = []
+        for memory in self.devices:
+            peaks.append(f"{memory.role} {memory.peak(memory.worst):.1f} of {memory.capacity_gib:.1f} GiB")
+        return (
+            f"fits: {', '.join(peaks)} at worst; node {self.node.peak:.0f} of {self.node.capacity_gib:.0f} GiB; a step "
+            f"about {self.time.seconds:,.0f} s, {self.config.trainer.max_steps} steps "
+            f"{self.gpu_hours:,.0f} GPU-hours (estimated, see docs/planner.md)"
+        )
+
+
+def make_plan(
+    config: BroRLConfig,
+    hardware: Hardware,
+    lengths: Lengths = ASSUMED,
+    shape: ModelShape | None = None,
+) -> Plan:
+    """Plan a run whose settings have passed their own rules; sizes that nobody gave are chosen as the run chooses them
+    on such hardware. Raises ModelError when nothing tells the model's shape."""
+    shape = shape or find_shape(config)
+    sized, sizes = resolve_sizes(config, shape, machine_of(hardware))
+    work = workload_of(sized, lengths)
+    cut = cut_of(sized)
+    micro = micro_batches(sized, work, cut)
+    if hardware.is_gpu:
+        plan = _gpu_plan(sized, shape, hardware, work, cut, micro)
+    else:
+        plan = _cpu_plan(sized, shape, hardware, work, cut, micro, lengths)
+    return replace(plan, config=config, sizes=sizes)
+
+
+def _gpu_plan(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+    cut: Cut,
+    micro: MicroBatches,
+) -> Plan:
+    engines = engines_of(config)
+    engine = engine_plan(config, shape, hardware, work)
+    devices = gpu_memory(config, shape, hardware, cut, engines, micro, engine)
+    node = node_memory(config, shape, hardware, policy_bytes(config, shape, cut, 0), cut, engines, work)
+    time = step_time(config, shape, hardware, work, cut, engines, micro, engine)
+    refusal = refusal_of(config, shape, devices, node, engine)
+    return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal)
+
+
+def machine_of(hardware: Hardware) -> Machine:
+    """A node of what is planned for, as sizes are chosen for it."""
+    if hardware.is_gpu:
+        return Machine(hardware.per_node, None, hardware.memory_gib)
+    return Machine(hardware.per_node, hardware.memory_gib)
+
+
+def _cpu_plan(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+    cut: Cut,
+    micro: MicroBatches,
+    lengths: Lengths,
+) -> Plan:
+    engines = engines_of(config)
+    memory = cpu_memory_of(config, shape, micro, lengths)
+    engine = cpu_engine(config, shape, memory, work)
+    devices = cpu_devices(memory, hardware)
+    node = cpu_node(config, shape, memory, hardware)
+    time = cpu_step_time(config, shape, hardware, work, cut, micro, engine)
+    refusal = refusal_of(config, shape, devices, node, engine)
+    return Plan(config, shape, hardware, work, cut, engines, micro, engine, devices, node, time, refusal)
+
+
+def refusal_of(
+    config: BroRLConfig,
+    shape: ModelShape,
+    devices: Sequence[DeviceMemory],
+    node: NodeMemory,
+    engine: EnginePlan,
+) -> str:
+    """What does not fit and which term is largest; "" when all does."""
+    found = list(misfits(config, shape))
+    for memory in devices:
+        if not memory.fits:
+            moment = memory.worst
+            largest = memory.largest(moment)
+            found.append(
+                f"a {memory.role} has {memory.capacity_gib:.1f} GiB and needs {memory.peak(moment):.1f} at the "
+                f"moment '{moment}', most of it {largest.name} ({largest.at(moment):.1f} GiB, {largest.note})"
+            )
+    if engine.cache_tokens < max_model_len(config):
+        found.append(
+            f"an engine's cache holds {engine.cache_tokens:,} tokens, less than one sequence of "
+            f"generation.max_model_len={max_model_len(config)}: its share of {engine.share_gib:.1f} GiB has "
+            f"{engine.weights_gib:.1f} GiB of weights and {engine.working_gib:.1f} GiB of activations"
+        )
+    if not node.fits:
+        found.append(
+            f"a node has {node.capacity_gib:,.0f} GiB of memory and needs {node.peak:,.0f}, most of it "
+            f"{node.largest.name} ({node.largest.gib:,.0f} GiB)"
+        )
+    return "; ".join(found)

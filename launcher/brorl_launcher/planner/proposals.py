@@ -1,0 +1,299 @@
+"""Proposals of layouts of the same GPUs that would be faster, and of what would make a plan fit. Every valid layout is
+planned, those that fit ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import ceil, log
+from typing import Any
+
+from brorl_launcher.planner.plan import Plan, make_plan
+from brorl_launcher.planner.workload import ASSUMED, Hardware, Lengths
+from nemo_brorl.cluster.fit.memory import misfits, policy_misfits
+from nemo_brorl.config.derived import max_num_seqs, micro_batch_tokens, num_engines, num_policy_ranks
+from nemo_brorl.config.rules import check_rules
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.model_shape import ModelShape
+
+Changes = Mapping[str, Any]  # setting to value, as on the command line
+
+MOST_UTILIZATION = 0.9  # of a GPU for an engine; vLLM needs some of it beyond its share
+LEAST_UTILIZATION = 0.1
+HEADROOM_GIB = 2.0  # of a GPU that a proposal leaves free
+_ROUND_TOKENS = 1024
+_MOST_NODES = 512
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A plan that fits, and the settings that lead to it."""
+
+    plan: Plan
+    changes: Changes
+
+    @property
+    def overrides(self) -> str:
+        """Settings as on the command line."""
+        return " ".join(f"{key}={written(value)}" for key, value in self.changes.items())
+
+
+def written(value: Any) -> str:
+    """A value as Hydra reads it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
+def with_changes(config: BroRLConfig, changes: Changes) -> BroRLConfig:
+    """A copy with these settings."""
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in changes.items():
+        section, name = key.split(".")
+        sections.setdefault(section, {})[name] = value
+    changed = {}
+    for section, values in sections.items():
+        changed[section] = replace(getattr(config, section), **values)
+    return replace(config, **changed)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What is searched for a layout: settings, devices, lengths, a model."""
+
+    config: BroRLConfig
+    hardware: Hardware
+    lengths: Lengths
+    shape: ModelShape
+
+    def plan(self, changes: Changes) -> Plan:
+        """Plan of the settings with these changes."""
+        config = with_changes(self.config, changes)
+        return make_plan(config, self.hardware, self.lengths, self.shape)
+
+
+def propose(
+    config: BroRLConfig,
+    hardware: Hardware,
+    lengths: Lengths,
+    shape: ModelShape,
+    num: int,
+) -> list[Proposal]:
+    """The fastest `num` layouts of these devices that fit, fastest first; of equals the one that changes less."""
+    if num == 0:
+        return []
+    search = _Search(config, hardware, lengths, shape)
+    engines = list(_engine_layouts(search))
+    found: list[Proposal] = []
+    for layout in _policy_layouts(search):
+        updates = _updates_that_fit(search, layout)
+        for engine in engines:
+            proposal = _first_that_fits(search, layout, updates, engine)
+            if proposal is not None:
+                found.append(proposal)
+    return sorted(found, key=_rank)[:num]
+
+
+def _first_that_fits(
+    search: _Search,
+    layout: Changes,
+    updates: Sequence[Changes],
+    engine: Changes,
+) -> Proposal | None:
+    """Proposal of a layout with the first settings of the update that leave engines enough room."""
+    for update in updates:
+        proposal = _with_largest_share(search, {**layout, **update, **engine})
+        if proposal is not None:
+            return proposal
+    return None
+
+
+def _rank(proposal: Proposal) -> tuple[int, int, int, float]:
+    """Order of proposals: fastest first; of those within 2 % of each other, which the estimate cannot tell apart, the
+    one with fewer ranks to a replica."""
+    plan = proposal.plan
+    seconds = plan.time.seconds
+    speed_class = int(log(seconds) / log(1.02))
+    size = plan.cut.tensor * plan.cut.pipeline * plan.cut.context
+    return speed_class, size * plan.engines.tensor, len(proposal.changes), seconds
+
+
+def _policy_layouts(search: _Search) -> Iterator[dict[str, Any]]:
+    """Layouts of the policy: TP within a node; every product that fills the policy's devices."""
+    config, shape = search.config, search.shape
+    ranks = search.hardware.num_devices
+    if config.generation.placement == "disaggregated":
+        ranks = num_policy_ranks(config)
+    tensors = _divisors(search.hardware.per_node, 8)
+    pipelines = (1, 2, 4, 8)
+    contexts: tuple[int, ...] = (1, 2, 4, 8)
+    experts = [1]
+    if shape.moe:
+        experts = _divisors(shape.moe.num_experts, min(ranks, search.hardware.per_node))
+        contexts = (1,)  # mixtures with context parallelism are not tested together (docs/policy.md)
+    for tensor, pipeline, context, expert in product(tensors, pipelines, contexts, experts):
+        replica = tensor * pipeline * context
+        if ranks % replica:
+            continue
+        data = ranks // replica
+        if tensor * context * data % expert:
+            continue
+        virtual = None if pipeline == 1 else config.policy.virtual_pipeline_model_parallel_size
+        changes: dict[str, Any] = {
+            "policy.tensor_model_parallel_size": tensor,
+            "policy.pipeline_model_parallel_size": pipeline,
+            "policy.context_parallel_size": context,
+            "policy.expert_model_parallel_size": expert,
+            "policy.sequence_parallel": tensor > 1,
+            "policy.virtual_pipeline_model_parallel_size": virtual,
+        }
+        if config.policy.data_parallel_size is not None:
+            changes["policy.data_parallel_size"] = data
+        if not list(policy_misfits(with_changes(config, changes), shape)):
+            yield changes
+
+
+def _divisors(of: int, at_most: int) -> list[int]:
+    return [number for number in range(1, min(of, at_most) + 1) if of % number == 0]
+
+
+def _engine_layouts(search: _Search) -> Iterator[dict[str, Any]]:
+    """Layouts of the engines: TP within a node, on as many devices as now."""
+    config = search.config
+    for tensor in _divisors(search.hardware.per_node, 8):
+        changes: dict[str, Any] = {"generation.tensor_parallel_size": tensor}
+        if config.generation.num_engines is not None:
+            devices = num_engines(config) * config.generation.tensor_parallel_size
+            if devices % tensor:
+                continue
+            changes["generation.num_engines"] = devices // tensor
+        if not list(misfits(with_changes(config, changes), search.shape)):
+            yield changes
+
+
+def _updates_that_fit(search: _Search, layout: Changes) -> list[dict[str, Any]]:
+    """Settings with which the policy alone has room to learn, those that compute least first."""
+    found: list[dict[str, Any]] = []
+    budgets = _budgets(search.config, layout["policy.context_parallel_size"])
+    for recompute, tokens in product((None, "selective", "full"), budgets):
+        changes = {"policy.recompute": recompute, "policy.tokens_per_micro_batch": tokens}
+        memory = search.plan({**layout, **changes}).devices[0]
+        if memory.peak("update", "policy") <= memory.capacity_gib - HEADROOM_GIB:
+            found.append(changes)
+    return found
+
+
+def _with_largest_share(search: _Search, changes: dict[str, Any]) -> Proposal | None:
+    """Proposal with the largest share of the GPU for engines that the policy leaves; None: it leaves too little."""
+    share = _engine_share(search.plan(changes))
+    if share < LEAST_UTILIZATION:
+        return None
+    changes = {**changes, "generation.gpu_memory_utilization": share}
+    plan = search.plan(changes)
+    if not plan.fits or not _keeps_rules(plan.config):
+        return None
+    return Proposal(plan, _that_differ(search.config, changes))
+
+
+def _engine_share(plan: Plan) -> float:
+    """The largest share of a GPU, in hundredths, that engines can have beside the policy before it is offloaded."""
+    memory = plan.devices[-1]
+    moment = "start" if len(plan.devices) == 1 else "generate"
+    mine = max(plan.engine.weights_gib + plan.engine.working_gib, plan.engine.share_gib)
+    free = memory.capacity_gib - HEADROOM_GIB - (memory.peak(moment) - mine)
+    return min(MOST_UTILIZATION, int(100 * free / memory.capacity_gib) / 100)
+
+
+def _budgets(config: BroRLConfig, context: int) -> list[int]:
+    """Sizes of micro-batches to try, largest first: as configured, and as small as the longest sequence allows."""
+    longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
+    least = ceil(longest / context)
+    if least > _ROUND_TOKENS:
+        least = _ROUND_TOKENS * ceil(least / _ROUND_TOKENS)
+    given = micro_batch_tokens(config)
+    return [given, least] if given > least else [least]
+
+
+def _keeps_rules(config: BroRLConfig) -> bool:
+    try:
+        check_rules(config)
+    except ConfigError:
+        return False
+    return True
+
+
+def _that_differ(config: BroRLConfig, changes: Changes) -> dict[str, Any]:
+    """Changes that are not the config's settings already."""
+    differing = {}
+    for key, value in changes.items():
+        section, name = key.split(".")
+        if getattr(getattr(config, section), name) != value:
+            differing[key] = value
+    return differing
+
+
+def remedies(plan: Plan, lengths: Lengths) -> list[Proposal]:
+    """Single changes that make a plan fit which does not."""
+    found = []
+    for changes in _single_changes(plan):
+        config = with_changes(plan.config, changes)
+        if not _keeps_rules(config):
+            continue
+        hardware = replace(plan.hardware, num_nodes=config.trainer.num_nodes)
+        better = make_plan(config, hardware, lengths, plan.shape)
+        if better.fits:
+            found.append(Proposal(better, _that_differ(plan.config, changes)))
+    return found
+
+
+def advice(plan: Plan, lengths: Lengths = ASSUMED) -> str:
+    """What would make a plan fit, for an error message: single changes, else the fastest layout of these devices, else
+    of more."""
+    found = remedies(plan, lengths) or propose(plan.config, plan.hardware, lengths, plan.shape, 1)
+    if not found:
+        more = fewest_nodes(plan, lengths)
+        if more is None:
+            return f"nothing fits on up to {_MOST_NODES} nodes of this kind"
+        found = [more]
+    return "what would fit: " + "; or ".join(proposal.overrides for proposal in found)
+
+
+def _single_changes(plan: Plan) -> Iterator[dict[str, Any]]:
+    config = plan.config
+    policy, generation = config.policy, config.generation
+    yield {"policy.tokens_per_micro_batch": _budgets(config, policy.context_parallel_size)[-1]}
+    yield {"policy.recompute": "selective"}
+    yield {"policy.recompute": "full"}
+    share = _engine_share(plan)
+    if share >= LEAST_UTILIZATION:
+        yield {"generation.gpu_memory_utilization": share}
+    yield {"generation.sleep": "discard"}
+    yield {"policy.offload": "none"}
+    yield {"policy.offload": "optimizer"}
+    yield {"policy.tensor_model_parallel_size": 2 * policy.tensor_model_parallel_size, "policy.sequence_parallel": True}
+    yield {"policy.pipeline_model_parallel_size": 2 * policy.pipeline_model_parallel_size}
+    yield {"policy.context_parallel_size": 2 * policy.context_parallel_size}
+    if plan.shape.moe:
+        yield {"policy.expert_model_parallel_size": 2 * policy.expert_model_parallel_size}
+    yield {"generation.tensor_parallel_size": 2 * generation.tensor_parallel_size}
+    yield {"generation.max_num_seqs": max(1, max_num_seqs(config) // 2)}
+    yield {"policy.fp8": "hybrid", "policy.fp8_params": True}
+    yield {"trainer.num_nodes": 2 * config.trainer.num_nodes}
+
+
+def fewest_nodes(plan: Plan, lengths: Lengths) -> Proposal | None:
+    """The fewest nodes, by doubling, on which some layout fits, with the fastest there; None: not up to 512 nodes."""
+    nodes = plan.hardware.num_nodes
+    while nodes < _MOST_NODES:
+        nodes *= 2
+        config = with_changes(plan.config, {"trainer.num_nodes": nodes})
+        best = propose(config, replace(plan.hardware, num_nodes=nodes), lengths, plan.shape, 1)
+        if best:
+            return Proposal(best[0].plan, {"trainer.num_nodes": nodes, **best[0].changes})
+    return None

@@ -1,0 +1,396 @@
+"""Time of a step on GPUs, stage by stage, from operations and bytes over assumed shares of the peaks;
+README.md of this folder has each.
+
+An engine samples in steps of a batch that fills and drains, each as long as its bytes or its operations take.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from brorl_launcher.planner.memory_plan import NUMBER_BYTES, EnginePlan, policy_bytes
+from brorl_launcher.planner.model_cost import (
+    Cut,
+    active_parameters,
+    attention_size,
+    forward_flops,
+    key_value_bytes,
+    rank_parameters,
+)
+from brorl_launcher.planner.model_cost import Cut as EngineCut
+from brorl_launcher.planner.workload import Engines, Hardware, MicroBatches, Workload
+from nemo_brorl.cluster.fit.memory import GIB
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.model_shape import ModelShape
+
+_MAX_ROLLOUTS = 4096  # of one engine that are followed one by one; more are scaled down with their slots
+
+
+@dataclass(frozen=True)
+class EngineSpeed:
+    """A decode step of one engine takes max(bytes / bandwidth, operations / peak) + fixed costs. Rates are what is
+    reached."""
+
+    weight_bytes: float  # of one GPU that a step reads, whatever its batch
+    expert_bytes: float  # the same of experts, were all of them used
+    expert_share: float  # of the experts that one token uses
+    token_bytes: float  # of one GPU: keys and values of one token
+    flops: float  # of one GPU, for one token, without attention
+    context_flops: float  # of one GPU, for one token that attends to one more
+    bandwidth: float
+    matrix_flops: float
+    step_s: float
+    rollout_s: float
+
+    def step(self, batch: float, context: float) -> float:
+        """Seconds of a step with `batch` rollouts that attend to `context` tokens each."""
+        touched = 1.0 - (1.0 - self.expert_share) ** batch
+        cache_bytes = batch * context * self.token_bytes
+        moved = self.weight_bytes + touched * self.expert_bytes + cache_bytes
+        operations = batch * (self.flops + context * self.context_flops)
+        busy = max(moved / self.bandwidth, operations / self.matrix_flops)
+        return busy + self.step_s + batch * self.rollout_s
+
+
+def engine_speed(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> EngineSpeed:
+    """Speed of an engine from the shape, the data sheet and the assumed shares of the peaks."""
+    tensor = config.generation.tensor_parallel_size
+    number = NUMBER_BYTES[config.generation.precision]
+    reached = hardware.efficiency
+    parameters = rank_parameters(shape, EngineCut(tensor=tensor), 0)
+    moe = shape.moe
+    messages = 2 * shape.num_layers * reached.rank_message_s if tensor > 1 else 0.0
+    return EngineSpeed(
+        weight_bytes=number * parameters.dense,
+        expert_bytes=number * parameters.experts,
+        expert_share=moe.experts_per_token / moe.num_experts if moe else 1.0,
+        token_bytes=key_value_bytes(shape, number) / min(tensor, shape.num_key_value_heads),
+        flops=2.0 * active_parameters(shape) / tensor,
+        context_flops=4.0 * shape.num_layers * shape.num_heads * shape.head_size / tensor,
+        bandwidth=reached.decode_bandwidth * hardware.bandwidth,
+        matrix_flops=reached.prefill * hardware.matrix_flops,
+        step_s=reached.engine_step_s + messages,
+        rollout_s=reached.engine_rollout_s,
+    )
+
+
+@lru_cache(maxsize=512)
+def decode_seconds(
+    speed: EngineSpeed,
+    num: int,
+    slots: int,
+    work: Workload,
+) -> tuple[float, float]:
+    """(seconds, share of them after the last rollout has begun) for `num` rollouts of typical lengths over `slots`
+    places, each place taken by the next rollout as soon as it is free."""
+    scale = max(1.0, num / _MAX_ROLLOUTS)
+    followed = max(1, round(num / scale))
+    places = max(1, round(slots / scale))
+    lengths = work.response_quantiles(followed)
+    stride = _stride(followed)
+    order = [lengths[index * stride % followed] for index in range(followed)]  # a fixed shuffle
+    ends = order[:places]  # of the rollouts that run, in decode steps
+    last_start = 0
+    heapq.heapify(ends)
+    for length in order[places:]:
+        last_start = heapq.heappop(ends)
+        heapq.heappush(ends, last_start + length)
+    # Up to `last_start` all places are taken; afterwards rollouts end one by one.
+    steady = last_start * speed.step(min(num, slots), work.attended_tokens)
+    tail = 0.0
+    now = last_start
+    running = len(ends)
+    for end in sorted(ends):
+        context = work.attended_tokens
+        if last_start == 0:  # all began together, not in turns
+            context = work.prompt_tokens + (now + end) / 2
+        tail += (end - now) * speed.step(running * scale, context)
+        now = end
+        running -= 1
+    return steady + tail, tail / (steady + tail)
+
+
+def _stride(num: int) -> int:
+    """Step width that is coprime with `num`, near its golden section: neighbours in the order are far apart in the
+    sorted list."""
+    stride = max(1, round(0.618 * num))
+    while math.gcd(stride, num) > 1:
+        stride += 1
+    return stride
+
+
+@dataclass(frozen=True)
+class GenerationTime:
+    """Time of generation in a step."""
+
+    prefill_s: float
+    decode_s: float
+    tail_share: float  # of decode_s, after the last rollout has begun
+    rollouts_per_engine: int
+    batch: int  # rollouts sampled together
+    decode_step_s: float  # with a full batch
+
+
+def generation_time(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+    engine: EnginePlan,
+    num: int,
+) -> GenerationTime:
+    """Time of `num` engines. One without room for a single rollout takes infinitely long."""
+    speed = engine_speed(config, shape, hardware)
+    rollouts = max(1, math.ceil(work.sampled / num / hardware.efficiency.balance))
+    batch = min(engine.concurrency, rollouts)
+    if batch < 1:
+        return GenerationTime(math.inf, math.inf, 0.0, rollouts, 0, math.inf)
+    decode, tail = decode_seconds(speed, rollouts, batch, work)
+    tokens = prompt_tokens_computed(config, work, num) / num
+    flops = forward_flops(shape, work.prompt_tokens / 2) / config.generation.tensor_parallel_size
+    prefill = tokens * flops / speed.matrix_flops
+    return GenerationTime(prefill, decode, tail, rollouts, batch, speed.step(batch, work.attended_tokens))
+
+
+def prompt_tokens_computed(config: BroRLConfig, work: Workload, num_engines: int) -> float:
+    """Prompt tokens that all engines compute together: a prompt once on every engine that has a chunk of its group, and
+    for each other rollout what does not fill a cache block (`algorithm/theory/rollout_size.py`)."""
+    chunks = math.ceil(work.num_per_prompt / config.rollouts.chunk_size)
+    engines = min(num_engines, chunks)
+    rest = work.prompt_tokens - mean_cached_tokens(work.prompt_tokens, config.generation.block_size)
+    per_group = engines * work.prompt_tokens + (work.num_per_prompt - engines) * rest
+    return work.sampled_groups * per_group
+
+
+def mean_cached_tokens(prompt_tokens: float, block_size: int) -> float:
+    """Tokens of a prompt in whole cache blocks, its last token never, in the mean over prompts from 0.65 to 1.35 times
+    as long."""
+    num_lengths = 15
+    total = 0.0
+    for index in range(num_lengths):
+        length = prompt_tokens * (0.65 + 0.05 * index)
+        if length > 1:
+            total += (length - 1) // block_size * block_size
+    return total / num_lengths
+
+
+HALF_SPEED_TOKENS = 512  # assumed: a micro-batch of so many tokens on a rank reaches half of what a large one does
+VERIFIER_S = 0.01  # assumed, of one response and worker; runs beside generation
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """Time of one stage of a step."""
+
+    name: str  # as in time/NAME_s of metrics.jsonl
+    seconds: float
+    note: str
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A step by its stages, and what it makes."""
+
+    stages: tuple[StageTime, ...]
+    tokens: float  # sampled
+    trained_tokens: float
+    generation: GenerationTime | None = None  # None on CPU
+
+    @property
+    def seconds(self) -> float:
+        return sum(stage.seconds for stage in self.stages)
+
+    def of(self, name: str) -> float:
+        """Seconds of a stage; 0 when there is none of this name."""
+        return sum(stage.seconds for stage in self.stages if stage.name == name)
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Forward passes over the rollouts of a step on one data-parallel replica."""
+
+    forward_s: float  # of all micro-batches, pipeline bubbles apart
+    bubble: float  # factor
+    note: str
+
+
+def step_time(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+    cut: Cut,
+    engines: Engines,
+    micro: MicroBatches,
+    engine: EnginePlan,
+) -> StepTime:
+    """Time of a typical step: checkpoints and validations in their share."""
+    generation = generation_time(config, shape, hardware, work, engine, engines.num)
+    sampling = generation.prefill_s + generation.decode_s
+    sampling_note = (
+        f"{generation.rollouts_per_engine:,} rollouts an engine, {generation.batch} at a time, a decode step "
+        f"{1e3 * generation.decode_step_s:.1f} ms; prefill {generation.prefill_s:.1f} s, tail "
+        f"{generation.tail_share:.0%}"
+    )
+    verifying = work.sampled * VERIFIER_S / config.rewards.num_workers
+    whole = _forward(config, shape, hardware, work, cut, micro)
+    forward = whole.forward_s * whole.bubble
+    num = config.algorithm.num_mini_batches
+    scored = (num - 1) / num  # passes that score: the first mini-batch needs none
+    if config.algorithm.kl.coefficient > 0:
+        scored += 1.0
+    held = policy_bytes(config, shape, cut, 0)
+    swap = 4 * held.reference / hardware.host_bandwidth
+    passes = 3.0 + _recomputed_share(config, shape, work)
+    exchange = _gradient_exchange_s(shape, hardware, cut) * num
+    update_note = f"{passes:.3g} forward passes' work; exchange of gradients {exchange:.1f} s"
+    state = held.weights + held.optimizer + held.reference
+    stages = (
+        StageTime("generate", sampling, sampling_note),
+        StageTime("reward", max(0.0, verifying - sampling), f"{verifying:,.0f} s of verifying beside generation"),
+        StageTime("log_prob", scored * forward + swap, f"{scored:.2f} forward passes, {whole.note}"),
+        StageTime("update", passes * forward + exchange, update_note),
+        _offload(config, hardware, held.weights, held.optimizer, engine),
+        _sync(config, shape, hardware),
+        _save(config, hardware, state),
+    )
+    tokens = work.sampled * work.response_tokens
+    return StepTime(stages, tokens, work.trained * work.response_tokens, generation)
+
+
+def _forward(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    work: Workload,
+    cut: Cut,
+    micro: MicroBatches,
+) -> _Pass:
+    """One forward pass over the step's rollouts, on every rank at the same time. A pipeline goes at the pace of its
+    last stage, which has the output layer beside its layers; a micro-batch of few tokens leaves matrix units idle."""
+    reached = hardware.efficiency
+    tokens = micro.num * micro.tokens * config.algorithm.num_mini_batches
+    per_rank = micro.tokens / cut.context
+    head = 2.0 * shape.vocab_size * shape.hidden_size * micro.response_tokens / micro.tokens
+    layers = forward_flops(shape, work.attended_tokens) - 2.0 * shape.vocab_size * shape.hidden_size
+    flops = tokens * (layers / cut.pipeline + head) / (cut.tensor * cut.context)
+    share = reached.train if shape.moe is None else reached.train_moe
+    full_rate = share * hardware.matrix_flops
+    compute = flops / (full_rate * per_rank / (per_rank + HALF_SPEED_TOKENS))
+    if config.policy.fp8 is not None and hardware.fp8_flops:
+        linear = _linear_share(shape, work)
+        bf16_rate = reached.train * hardware.matrix_flops
+        fp8_rate = reached.train_fp8 * hardware.fp8_flops
+        compute *= linear * bf16_rate / fp8_rate + 1 - linear
+    messages = _messages_s(config, shape, hardware, cut, tokens / cut.context)
+    bubble = 1 + (cut.pipeline - 1) / (micro.num * cut.virtual)
+    note = f"{micro.num} micro-batches of {micro.tokens:,.0f} tokens, bubble {bubble:.2f}"
+    return _Pass((compute + messages) / reached.balance, bubble, note)
+
+
+def _linear_share(shape: ModelShape, work: Workload) -> float:
+    """Share of a forward pass in the products inside layers, which FP8 speeds up: not attention, nor the output
+    layer."""
+    head = shape.vocab_size * shape.hidden_size
+    return 2.0 * (active_parameters(shape) - head) / forward_flops(shape, work.attended_tokens)
+
+
+def _recomputed_share(config: BroRLConfig, shape: ModelShape, work: Workload) -> float:
+    """Share of a forward pass that the backward pass repeats: all of it, or the products of MLPs."""
+    if config.policy.recompute is None:
+        return 0.0
+    if config.policy.recompute == "full":
+        return 1.0
+    outside = shape.num_layers * attention_size(shape) + shape.vocab_size * shape.hidden_size
+    return 2.0 * (active_parameters(shape) - outside) / forward_flops(shape, work.attended_tokens)
+
+
+def _messages_s(
+    config: BroRLConfig,
+    shape: ModelShape,
+    hardware: Hardware,
+    cut: Cut,
+    tokens: float,
+) -> float:
+    """Tensor parallelism moves a layer's hidden states four times (two all-reduces, or gather and scatter twice),
+    expert parallelism each token to its experts and back, pipelines hidden states to the next stage, context
+    parallelism keys and values; of a forward pass, on one rank."""
+    number = NUMBER_BYTES[config.policy.precision]
+    layers = shape.num_layers / cut.pipeline
+    inside = hardware.efficiency.network * hardware.link_bandwidth
+    across = hardware.efficiency.network * hardware.network_bandwidth
+    hidden = tokens * shape.hidden_size * number
+    seconds = 4 * layers * hidden * (cut.tensor - 1) / cut.tensor / inside
+    if shape.moe is not None and cut.expert > 1:
+        spread = cut.tensor if cut.has_sequence_parallel else 1
+        link = inside if cut.expert <= hardware.per_node else across
+        sent = hidden / spread * shape.moe.experts_per_token * (cut.expert - 1) / cut.expert
+        seconds += 2 * layers * sent / link
+    if cut.pipeline > 1:
+        is_inside = cut.tensor * cut.context * cut.data * cut.pipeline <= hardware.per_node
+        link = inside if is_inside else across
+        seconds += cut.virtual * hidden / link
+    if cut.context > 1:
+        link = inside if cut.tensor * cut.context <= hardware.per_node else across
+        groups = 2 * shape.num_key_value_heads * shape.head_size / cut.tensor * number
+        seconds += layers * tokens * groups * (cut.context - 1) / link
+    return seconds
+
+
+def _gradient_exchange_s(shape: ModelShape, hardware: Hardware, cut: Cut) -> float:
+    """Exchange of a mini-batch: fp32 gradients are scattered and bf16 weights gathered over the replicas. How much
+    of it is hidden by the passes nobody has measured: it counts whole."""
+    parameters = rank_parameters(shape, cut, 0)
+    seconds = 0.0
+    for size, replicas in ((parameters.dense, cut.replicas), (parameters.experts, cut.expert_replicas)):
+        bandwidth = hardware.network_bandwidth
+        if cut.tensor * replicas <= hardware.per_node:
+            bandwidth = hardware.link_bandwidth
+        sent = 6.0 * size * (replicas - 1) / replicas
+        seconds += sent / (hardware.efficiency.network * bandwidth)
+    return seconds
+
+
+def _offload(
+    config: BroRLConfig,
+    hardware: Hardware,
+    weights: float,
+    optimizer: float,
+    engine: EnginePlan,
+) -> StageTime:
+    """Way of the policy's and the engines' bytes out and back in over the host's bandwidth."""
+    policy, sleep = config.policy, config.generation.sleep
+    moved = 0.0
+    if policy.offload != "none":
+        moved += optimizer
+    if policy.offload == "all":
+        moved += weights
+    if sleep == "offload":
+        moved += engine.weights_gib * GIB
+    seconds = 2 * moved / hardware.host_bandwidth
+    return StageTime("offload", seconds, f"policy.offload={policy.offload}, generation.sleep={sleep}")
+
+
+def _sync(config: BroRLConfig, shape: ModelShape, hardware: Hardware) -> StageTime:
+    """Way of the new weights into every engine."""
+    size = NUMBER_BYTES[config.policy.precision] * rank_parameters(shape, Cut(), 0).total
+    rate = hardware.efficiency.sync_bytes_per_s
+    return StageTime("sync", size / rate, f"{size / GIB:.1f} GiB at {rate / 1e9:g} GB/s into every engine")
+
+
+def _save(config: BroRLConfig, hardware: Hardware, state: float) -> StageTime:
+    """The share of one step in a checkpoint: a copy to the host, and without async_save the writing too."""
+    interval = config.trainer.save_interval
+    if interval == 0:
+        return StageTime("save", 0.0, "only at the end")
+    waited = state / hardware.host_bandwidth
+    writing = state * hardware.per_node / hardware.efficiency.disk_bytes_per_s
+    beside = " beside training"
+    if not config.trainer.async_save:
+        waited += writing
+        beside = ""
+    note = f"{waited:.1f} s every {interval} steps; {writing:.0f} s of writing{beside}"
+    return StageTime("save", waited / interval, note)

@@ -1,0 +1,209 @@
+"""`brorl render` makes a job script of a configuration, with its settings and its code frozen in the run folder. Before
+anything is written, every check there is has passed, in the order of their price."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from brorl_launcher import slurm
+from brorl_launcher.cloud import KINDS, cloud_job, rendered
+from brorl_launcher.command_line import JobRequest, job_parser, read_request
+from brorl_launcher.find_run import refuse_live
+from brorl_launcher.frozen import (
+    CodeSnapshot,
+    Folders,
+    Revision,
+    absolute_paths,
+    check_yaml,
+    freeze,
+    shell_command,
+)
+from brorl_launcher.job.script import JobPlan, check_name, job_script
+from brorl_launcher.packages import code_root
+from brorl_launcher.planner.plan import make_plan
+from brorl_launcher.planner.proposals import advice
+from brorl_launcher.planner.workload import gpu_hardware
+from brorl_launcher.site import Site, load_site, seconds_of
+from nemo_brorl.cluster.fit.memory import check_model_rules
+from nemo_brorl.config.derived import num_gpus, time_limit_s
+from nemo_brorl.config.load import load_config
+from nemo_brorl.config.same_run import check_same_run
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.errors import ConfigError, ModelError, ResourceError
+
+EXAMPLES = """examples:
+  brorl render --config-name brorl_64gpu --site mine --dry-run
+  brorl render --config-name brorl_7b --partition gpu --account me --time 24:00:00 --run /shared/runs/first
+  brorl render --to rayjob --config-name brorl_64gpu --container ghcr.io/me/brorl:gpu --volume runs:/shared \\
+      --run /shared/runs/first | kubectl apply -f -
+  brorl render --config-name brorl --nodes 4 policy.model=/shared/models/mine rollouts.num_per_prompt=256 --site mine
+
+Writes RUN/launch/: job.sbatch, config.yaml (all settings), code/ (as it is now), revision.txt, command.txt. Then
+  sbatch RUN/launch/job.sbatch                   or
+  brorl submit --again RUN          which remembers the job for status and attach.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write a job, or with --dry-run print it. Returns the exit code. Raises BroRLError."""
+    parser = job_parser(
+        "render", "Write a job for Slurm: the script, and the settings and the code it runs with.", EXAMPLES
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the script and write nothing")
+    parser.add_argument("--to", choices=KINDS, default="slurm", help="print a job for KubeRay or SkyPilot instead")
+    parser.add_argument(
+        "--volume", metavar="NAME:/FOLDER", help="what all nodes share there, with the run folder on it"
+    )
+    options = parser.parse_intermixed_args(list(argv))
+    request = read_request("render", argv, options)
+    if options.to != "slurm":
+        sys.stdout.write(render_for_cloud(request, options.to, options.volume))
+        return 0
+    prepared = make_job(request, is_dry=options.dry_run)
+    if options.dry_run:
+        sys.stdout.write(prepared.script)
+    else:
+        folders = prepared.job.folders
+        sys.stdout.write(f"{folders.script}\n")
+        sys.stderr.write(f"submit it: brorl submit --again {folders.run}\n")
+    return 0
+
+
+def render_for_cloud(request: JobRequest, kind: str, volume: str | None) -> str:
+    """The file for KubeRay or SkyPilot, its settings checked and its memory planned. Raises BroRLError."""
+    config = load_config(request.config_name, request.overrides, request.config_path)
+    site = load_site(request.site_name, request.site_settings)
+    job = cloud_job(config, site, volume)
+    if request.with_plan:
+        for note in check_plan(config, site, request):
+            sys.stderr.write(f"note: {note}\n")
+    return rendered(job, kind)
+
+
+def make_job(request: JobRequest, is_dry: bool) -> Prepared:
+    """Check a job, say what is to be said of it on standard error, and unless `is_dry` write it. Raises BroRLError."""
+    job = read_job(request)
+    if not is_dry:
+        refuse_live(job.folders)
+    with CodeSnapshot(code_root(), leave_out=job.folders.run) as code:
+        prepared = check_job(job, code, request)
+        for note in prepared.notes:
+            sys.stderr.write(f"note: {note}\n")
+        if not is_dry:
+            command = shell_command(request.arguments, Path.cwd())
+            freeze(job.folders, job.config, code, prepared.script, command)
+    return prepared
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that was found to be in order, as far as can be said from here."""
+
+    job: JobPlan
+    script: str
+    notes: tuple[str, ...]  # for the person who asked
+
+
+def read_job(request: JobRequest) -> JobPlan:
+    """The job that is asked for, its settings checked. Raises ConfigError, ModelError or CheckpointError."""
+    config = absolute_paths(load_config(request.config_name, request.overrides, request.config_path), Path.cwd())
+    site = load_site(request.site_name, request.site_settings)
+    folders = Folders(Path(config.exp_manager.explicit_log_dir))
+    check_name(folders.run)
+    check_yaml(config)
+    if not config.exp_manager.resume_if_exists:
+        raise ConfigError(
+            "exp_manager.resume_if_exists=false would keep a requeued job from going on with its own run: leave it "
+            "true, and choose a new exp_manager.explicit_log_dir for a new run"
+        )
+    if site.container is None or Path(config.policy.model).is_dir():
+        check_model_rules(config)
+    check_same_run(config)
+    interpreter = site.python or (None if site.container else sys.executable)
+    return JobPlan(folders, config, site, interpreter, Revision(None))
+
+
+def check_job(job: JobPlan, code: CodeSnapshot, request: JobRequest) -> Prepared:
+    """Ask the planner, git and Slurm. Raises ConfigError for code that must not be frozen, ResourceError for a job that
+    cannot run."""
+    notes = list(_unseen_paths(job.config, job.site))
+    if request.needs_clean and (code.revision.changed or code.revision.commit is None):
+        raise ConfigError(
+            f"--require-clean: the code is {code.revision}: commit it, or leave the option out to freeze it as it is"
+        )
+    if code.revision.changed:
+        notes.append(f"the code differs from its commit and is frozen as it is: {code.revision}")
+    limit_s = time_limit_s(job.config)
+    if limit_s is not None and limit_s < seconds_of(job.site.time) - job.site.signal_s:
+        notes.append(
+            f"trainer.time_limit={job.config.trainer.time_limit} ends each job before its time of {job.site.time}:"
+            " write trainer.time_limit=null to use all of it"
+        )
+    if request.with_plan:
+        notes += check_plan(job.config, job.site, request)
+    job = replace(job, revision=code.revision)
+    script = job_script(job)
+    if request.with_test and slurm.has_slurm():
+        notes.append(_ask_slurm(job.site, script))
+    return Prepared(job, script, tuple(notes))
+
+
+def check_plan(config: BroRLConfig, site: Site, request: JobRequest) -> list[str]:
+    """What the planner says of a run on GPUs. Raises ResourceError when it does not fit; the message says how to find
+    what would."""
+    if num_gpus(config) == 0:
+        return []  # `check_memory` looks at the machine itself when the run starts
+    hardware = gpu_hardware(
+        site.gpu_kind, config.trainer.num_nodes, config.trainer.gpus_per_node, site.gpu_memory_gib, site.host_memory_gib
+    )
+    try:
+        plan = make_plan(config, hardware)
+    except ModelError as error:
+        return [f"not planned: {error}"]
+    if not plan.fits:
+        path = [] if request.config_path is None else ["--config-path", str(request.config_path)]
+        command = shlex.join(["plan", "--config-name", request.config_name, *path, *request.overrides])
+        raise ResourceError(
+            f"this run does not fit: {plan.refusal}; {advice(plan)}. `brorl {command}` has the terms; `--no-plan` goes "
+            "on all the same"
+        )
+    return [plan.summary()]
+
+
+def _unseen_paths(config: BroRLConfig, site: Site) -> Iterator[str]:
+    """Paths of the settings that the container does not see."""
+    if site.container is None:
+        return
+    paths = {"policy.model": config.policy.model}
+    paths["data.path"] = config.data.path or ""
+    paths["data.held_out_path"] = config.data.held_out_path or ""
+    for index, domain in enumerate(config.data.domains):
+        paths[f"data.domains.{index}.path"] = domain.path or ""
+        paths[f"data.domains.{index}.held_out_path"] = domain.held_out_path or ""
+    mounted = []  # folders as the container sees them
+    for mount in site.mounts:
+        outside, _, rest = mount.partition(":")
+        mounted.append(rest.partition(":")[0] or outside)
+    for name, value in paths.items():
+        if value.startswith("/") and not any(Path(value).is_relative_to(folder) for folder in mounted):
+            yield (
+                f"{name}={value} is under none of the mounts: the job sees it only if the image has it (--mount "
+                f"{Path(value).parent})"
+            )
+
+
+def _ask_slurm(site: Site, script: str) -> str:
+    """What Slurm says to the job, without running it. Raises ConfigError or ResourceError when it would not take it."""
+    try:
+        known = slurm.partitions()
+        wanted = filter(None, (site.partition or "").split(","))
+        unknown = [name for name in wanted if name not in known]
+        if known and unknown:
+            raise ConfigError(f"partition={','.join(unknown)}: this cluster has {', '.join(known)}")
+        return f"Slurm would take it: {slurm.test_only(script)}"
+    except slurm.UnreachableError as error:
+        return f"Slurm could not be asked whether it takes the job: {error}"

@@ -1,0 +1,204 @@
+"""`brorl runs [FOLDER ...]` lists run folders with their state, step, pass@1, throughput and cost."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from brorl_launcher.command_line import command_parser
+from brorl_launcher.find_run import PACE_STEPS, HeartbeatFile, Row, last_rows, read_run
+from brorl_launcher.status import OLD_S, age
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.metric_registry import step_seconds
+from nemo_brorl.core.recorded_yaml import RecordError, read_record, setting_of
+
+SIGNS = ("config.yaml", "metrics.jsonl", "heartbeat.json")  # a folder with two of these is a run's
+NUM_SIGNS = 2
+MAX_DEPTH = 4  # folders below the one that is given
+MAX_BYTES = 1 << 30  # of metrics.jsonl
+HOUR_S = 3600.0
+HEADER = ["run", "state", "step", "pass@1", "from", "samples/s", "cost", "last sign"]
+EXAMPLES = """examples:
+  brorl runs                     all below runs/
+  brorl runs /shared/runs --json
+states, by the files of a folder:
+  running, stalled   its heartbeat is less than a minute old
+  finished           the last step has its checkpoint
+  stopped            the driver ended in order before that: asked to, or out of time
+  failed             the driver ended with an error
+  crashed            the heartbeat ceased without an end: killed, or its machine is gone
+  not begun          settings, and no sign of a driver
+"""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run folder as a line. None: not known."""
+
+    folder: str
+    state: str
+    step: int | None = None
+    max_steps: int | None = None
+    pass_at_1: float | None = None  # of the last validation
+    standard_error: float | None = None
+    first_pass_at_1: float | None = None
+    samples_per_s: float | None = None  # of the last steps
+    hours: float | None = None  # of all steps so far
+    gpus: int | None = None  # 0: on CPU
+    nodes: int | None = None
+    last_sign_s: float | None = None  # seconds ago
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code 0. Raises DataError for a folder that is not there."""
+    parser = command_parser("runs", "Run folders: state, step, pass@1, throughput, cost.", EXAMPLES)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="where to look (default: runs)")
+    parser.add_argument("--json", action="store_true", help="one JSON array, for programs")
+    options = parser.parse_args(list(argv))
+    folders = options.folders or [Path("runs")]
+    found: list[RunSummary] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise DataError(f"{folder} is no folder: write where run folders are, brorl runs FOLDER")
+        for run in run_folders(folder):
+            found.append(summary(run, time.time()))
+    if options.json:
+        sys.stdout.write(json.dumps([asdict(run) for run in found]) + "\n")
+        return 0
+    console = Console()
+    if found:
+        console.table(HEADER, [cells(run) for run in found], text_columns=(0, 1))
+    else:
+        console.line(f"no run below {', '.join(map(str, folders))}")
+    return 0
+
+
+def run_folders(folder: Path) -> Iterator[Path]:
+    """Run folders at or below a folder, by name. Nothing inside a run is another."""
+    for path, names, files in os.walk(folder):
+        here = Path(path)
+        num_signs = sum(name in files for name in SIGNS)
+        if num_signs >= NUM_SIGNS:
+            names.clear()
+            yield here
+            continue
+        depth = len(here.relative_to(folder).parts)
+        names[:] = sorted(name for name in names if not name.startswith(".")) if depth < MAX_DEPTH else []
+
+
+def summary(
+    folder: Path,
+    now: float,
+) -> RunSummary:
+    """A run as far as its files tell. Never raises for what they hold."""
+    try:
+        return _summary(folder, now)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+        reason = error.reason if isinstance(error, RecordError) else str(error)
+        first_line = (reason.splitlines() or [""])[0]
+        return RunSummary(str(folder), f"unreadable ({type(error).__name__}: {first_line[:80]})")
+
+
+def _summary(
+    folder: Path,
+    now: float,
+) -> RunSummary:
+    run = read_run(folder)
+    rows = last_rows(folder / "metrics.jsonl", MAX_BYTES)
+    validations = [row for row in rows if _number(row, "validation/pass_at_1") is not None]
+    first = validations[0] if validations else {}
+    last = validations[-1] if validations else {}
+    nodes, gpus = _devices(folder)
+    seconds = [step_seconds(row) for row in rows]
+    beat = run.heartbeat
+    signs = [path.stat().st_mtime for path in map(folder.joinpath, SIGNS[1:]) if path.exists()]
+    return RunSummary(
+        folder=str(folder),
+        state=_state(beat, run.is_finished, bool(rows), now),
+        step=run.step,
+        max_steps=run.max_steps,
+        pass_at_1=_number(last, "validation/pass_at_1"),
+        standard_error=_number(last, "validation/pass_at_1_standard_error"),
+        first_pass_at_1=_number(first, "validation/pass_at_1"),
+        samples_per_s=_mean(rows[-PACE_STEPS:], "generation/samples_per_s"),
+        hours=sum(seconds) / HOUR_S if seconds else None,
+        gpus=gpus,
+        nodes=nodes,
+        last_sign_s=now - max(signs) if signs else None,
+    )
+
+
+def _state(
+    beat: HeartbeatFile | None,
+    is_finished: bool,
+    has_rows: bool,
+    now: float,
+) -> str:
+    if beat is not None and beat.state in ("running", "stalled") and now - beat.written_at < OLD_S:
+        return beat.state
+    if is_finished:
+        return "finished"
+    if beat is None:
+        return "crashed" if has_rows else "not begun"
+    return {"ended": "stopped", "failed": "failed"}.get(beat.state, "crashed")
+
+
+def _devices(folder: Path) -> tuple[int | None, int | None]:
+    """Nodes and GPUs of a run."""
+    path = folder / "config.yaml"
+    if not path.exists():
+        return None, None
+    record = read_record(path)
+    nodes = setting_of(record, "trainer.num_nodes")
+    gpus = setting_of(record, "trainer.gpus_per_node")
+    if nodes is None or gpus is None:
+        return None, None
+    return int(nodes), int(nodes) * int(gpus)
+
+
+def _number(
+    row: Row,
+    name: str,
+) -> float | None:
+    """None for what is no number there."""
+    value: Any = row.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def _mean(
+    rows: Sequence[Row],
+    name: str,
+) -> float | None:
+    numbers = [_number(row, name) for row in rows]
+    known = [number for number in numbers if number is not None]
+    return sum(known) / len(known) if known else None
+
+
+def cells(run: RunSummary) -> list[str]:
+    """The line of a table."""
+    step = "" if run.step is None else f"{run.step:,}/{'?' if run.max_steps is None else f'{run.max_steps:,}'}"
+    score = "" if run.pass_at_1 is None else f"{run.pass_at_1:.1%}"
+    if run.standard_error is not None:
+        score += f" ± {run.standard_error:.1%}"
+    first = "" if run.first_pass_at_1 is None else f"{run.first_pass_at_1:.1%}"
+    rate = "" if run.samples_per_s is None else f"{run.samples_per_s:,.0f}"
+    sign = "" if run.last_sign_s is None else f"{age(run.last_sign_s)} ago"
+    return [run.folder, run.state, step, score, first, rate, _cost(run), sign]
+
+
+def _cost(run: RunSummary) -> str:
+    """Hours of all GPUs, or of all nodes where there are none."""
+    if run.hours is None or run.gpus is None or run.nodes is None:
+        return ""
+    if run.gpus:
+        return f"{run.hours * run.gpus:,.1f} GPU h"
+    return f"{run.hours * run.nodes:,.2f} node h"

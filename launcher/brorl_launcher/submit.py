@@ -1,0 +1,114 @@
+"""`brorl submit` renders a job and hands it to Slurm, alone or as a chain, or submits again what is frozen in a run
+folder."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from brorl_launcher import slurm
+from brorl_launcher.command_line import job_parser, read_request
+from brorl_launcher.find_run import read_run, refuse_live
+from brorl_launcher.frozen import Folders, note_job
+from brorl_launcher.job.script import CHAIN_VARIABLE
+from brorl_launcher.render import make_job
+from nemo_brorl.core.errors import ConfigError, ResourceError
+
+MAX_CHAIN = 100
+EXAMPLES = """examples:
+  brorl submit --config-name brorl_64gpu --site mine
+  brorl submit --config-name brorl_7b --partition gpu --time 24:00:00 --run /shared/runs/first --chain 5
+  brorl submit --again /shared/runs/first               with the settings and the code that are frozen there
+  brorl submit --again /shared/runs/first trainer.max_steps=3000
+
+A chain is K jobs, each of which starts when the one before it has ended, however it did. Each goes on from the last
+checkpoint; once the run has its last step, those that are left end at once.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Submit, and say where to look. Returns the exit code. Raises BroRLError."""
+    parser = job_parser("submit", "Render a job as `render` does, and submit it to Slurm.", EXAMPLES)
+    parser.add_argument(
+        "--chain", type=int, default=1, metavar="K", help="submit K jobs that go on one after the other (default: 1)"
+    )
+    parser.add_argument(
+        "--again",
+        type=Path,
+        metavar="RUN",
+        help="submit RUN/launch/job.sbatch as it is; KEY=VALUE goes to it as arguments",
+    )
+    options = parser.parse_intermixed_args(list(argv))
+    if not 1 <= options.chain <= MAX_CHAIN:
+        raise ConfigError(f"--chain {options.chain}: write a number of jobs from 1 to {MAX_CHAIN}")
+    if not slurm.has_slurm():
+        raise ResourceError(
+            "sbatch is not there: submit from a login node of the cluster; `brorl render` writes the job without it"
+        )
+    if options.again is None:
+        folders, arguments = make_job(read_request("submit", argv, options), is_dry=False).job.folders, ()
+    else:
+        folders, arguments = _written_job(options, parser), tuple(options.overrides)
+    ids = submit_chain(folders, options.chain, arguments)
+    sys.stdout.write(where_to_look(folders, ids))
+    return 0
+
+
+def _written_job(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Folders:
+    """The launch that --again names. Raises ConfigError or CheckpointError."""
+    folders = Folders(options.again.expanduser().absolute())
+    if not folders.script.is_file():
+        raise ConfigError(
+            f"--again {options.again}: there is no {folders.script}; `brorl submit --config-name NAME --run RUN` makes "
+            "one"
+        )
+    rendering = ("again", "chain", "overrides", "no_test")
+    given = [
+        name for name, value in vars(options).items() if name not in rendering and value != parser.get_default(name)
+    ]
+    if given:
+        listed = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(
+            f"--again submits {folders.script} as it is, so {listed} would change nothing: leave it out, or edit the "
+            "script"
+        )
+    refuse_live(folders)
+    if read_run(folders.run).is_finished and not options.overrides:
+        raise ConfigError(
+            f"the run in {folders.run} has its last checkpoint: to go on, write trainer.max_steps=N with a larger N"
+        )
+    return folders
+
+
+def submit_chain(folders: Folders, number: int, arguments: Sequence[str]) -> list[str]:
+    """Submit `number` jobs, each to start after the one before. Returns their ids.
+
+    Raises ResourceError when Slurm refuses one; those before it stay submitted, are noted, and the message names them.
+    """
+    ids: list[str] = []
+    for _ in range(number):
+        after = ids[-1] if ids else None
+        try:
+            job = slurm.submit(folders.script, after, arguments, {CHAIN_VARIABLE: after or ""})
+        except ResourceError as error:
+            kept = f" {', '.join(ids)} are submitted and stay: `scancel {' '.join(ids)}` takes them back" if ids else ""
+            raise ResourceError(f"{error}{kept}") from error
+        note_job(folders, job, after, arguments)
+        ids.append(job)
+    return ids
+
+
+def where_to_look(folders: Folders, ids: Sequence[str]) -> str:
+    """What to type next."""
+    run = folders.run
+    rows = [
+        ("job", ids[0] if len(ids) == 1 else f"{ids[0]}, then {', '.join(ids[1:])}"),
+        ("run folder", str(run)),
+        ("log", f"{run}/logs/slurm-{ids[0]}.log"),
+        ("status", f"brorl status {run}"),
+        ("attach", f"brorl attach {run}"),
+        ("cancel", f"scancel {' '.join(ids)}"),
+    ]
+    return "".join(f"{name:<11}{value}\n" for name, value in rows)

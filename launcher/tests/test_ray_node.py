@@ -1,0 +1,97 @@
+"""Ray on a node of a job: started again where it, or its head, was too slow, and only there; not at all where somebody
+else could have put compiled kernels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from brorl_launcher.job.ray_node import RayNode
+
+with RayNode(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[2], "session")) as node:
+    code = node.run(["bash", "-c", sys.argv[3]])
+sys.exit(code)
+"""
+# What a try leaves behind: a process, whose id it notes in a file.
+LEAVE = "sleep 600 & echo $! >> {pids}"
+# What a job would do on this node, where the head has nothing to listen on.
+HEAD = ["-m", "brorl_launcher.job.ray_node", "--gpus", "0", "--interface", "no_such_interface"]
+CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT")
+
+
+def run(folder: Path, ray: str) -> tuple[int, str, list[int]]:
+    """Exit code of the node, its events, and the ids of what its tries have left."""
+    pids = folder / "pids"
+    command = f"{LEAVE.format(pids=pids)}; {ray}"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, folder.name, str(folder / "logs"), command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, [int(line) for line in pids.read_text().split()]
+
+
+@pytest.mark.parametrize("said", ["The node timed out during startup.", "No node info found for head node in GCS."])
+def test_ray_that_was_too_slow_is_started_again_once_all_it_left_is_gone(tmp_path: Path, said: str) -> None:
+    second = f"if [ $(wc -l < {tmp_path / 'pids'}) = 2 ]; then exit 3; fi"
+    first_is_there = f"kill -0 $(head -1 {tmp_path / 'pids'}) && echo still there"
+    code, events, pids = run(tmp_path, f"{first_is_there}; {second}; echo {said}; exit 1")
+    assert (code, len(pids)) == (1, 2)
+    assert events == f"dead {tmp_path.name} Ray ended by itself with exit code 3\n"
+    log = (tmp_path / "logs" / f"ray_{tmp_path.name}.log").read_text()
+    assert log.count("still there") == 1, "its own process, and not that of the try before"
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("ray", "tries"), [("echo no such address; exit 1", 1), ("echo timed out during startup; exit 4", 4)]
+)
+def test_ray_that_fails_otherwise_or_four_times_is_given_up(tmp_path: Path, ray: str, tries: int) -> None:
+    code, events, pids = run(tmp_path, ray)
+    assert (code, len(pids)) == (1, tries)
+    assert f"dead {tmp_path.name} Ray ended by itself with exit code" in events
+
+
+def start_head(**settings: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name not in CACHES}
+    environment |= {"SLURMD_NODENAME": "node3", **settings}
+    return subprocess.run(
+        [sys.executable, *HEAD], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+
+
+def test_a_planted_folder_of_kernels_ends_the_step_before_ray_starts(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    done = start_head(BRORL_CACHE=str(cache))
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == (
+        f"dead node3 {cache} may be entered by others (mode 0777, not 0700), so what is in it cannot be trusted: "
+        "remove it, or set BRORL_CACHE to a folder of your own\n"
+    )
+
+
+def test_a_planted_folder_in_tmpdir_ends_the_step_before_ray_starts() -> None:
+    with tempfile.TemporaryDirectory(prefix="b", dir="/tmp") as root:
+        planted = Path(root, f"brorl-{os.getuid()}")
+        planted.symlink_to("/var")
+        done = start_head(TMPDIR=root)
+    assert (done.returncode, done.stdout.startswith(f"dead node3 {planted} is a symbolic link")) == (2, True), done
+
+
+def test_kernels_get_a_private_folder_on_the_node_before_anything_uses_it(tmp_path: Path) -> None:
+    done = start_head(BRORL_CACHE=str(tmp_path / "cache"))
+    assert (done.returncode, "no_such_interface" in done.stdout) == (2, True), done
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700

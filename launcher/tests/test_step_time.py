@@ -1,0 +1,207 @@
+"""Estimated seconds against numbers worked by hand, published steps on H100s, and recorded steps of this project on
+CPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from brorl_launcher.planner.cpu_plan import SHARES, cpu_hardware
+from brorl_launcher.planner.cpu_probe import CpuSpeed
+from brorl_launcher.planner.plan import Plan, make_plan
+from brorl_launcher.planner.step_time import (
+    EngineSpeed,
+    decode_seconds,
+    mean_cached_tokens,
+    prompt_tokens_computed,
+)
+from brorl_launcher.planner.workload import (
+    ASSUMED,
+    Lengths,
+    Workload,
+    configured_hardware,
+    cut_of,
+    micro_batches,
+    workload_of,
+)
+
+from nemo_brorl.config.load import load_config
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.model_shape import ModelShape, Rope
+
+pytestmark = pytest.mark.slow
+
+# A step takes a second whatever its batch, then two more for every rollout.
+SIMPLE = EngineSpeed(0, 0, 1.0, 0, 0, 0, math.inf, 1.0, step_s=1.0, rollout_s=2.0)
+
+
+def work(response: float = 10, spread: float = 0.0, prompt: float = 100, num: int = 64, prompts: int = 4) -> Workload:
+    return Workload(num, prompts, 1.0, prompt, response, 1000, spread)
+
+
+def test_rollouts_of_one_length_run_in_rounds() -> None:
+    seconds, tail = decode_seconds(SIMPLE, 4, 2, work())
+    assert seconds == 2 * 10 * (1 + 2 * 2)  # two rounds of ten steps with two rollouts
+    assert tail == 0.5
+
+
+def test_a_long_tail_runs_with_a_small_batch() -> None:
+    even, _ = decode_seconds(SIMPLE, 64, 64, work(response=100))
+    uneven, _ = decode_seconds(SIMPLE, 64, 64, work(response=100, spread=0.7))
+    assert even == 100 * (1 + 2 * 64)
+    assert uneven - even == pytest.approx(
+        max(work(100, 0.7).response_quantiles(64)) - 100, abs=0.02 * even
+    )  # tokens are the same
+
+
+def test_a_step_takes_as_long_as_its_bytes_or_its_operations() -> None:
+    speed = EngineSpeed(weight_bytes=80, expert_bytes=0, expert_share=1, token_bytes=1, flops=10, context_flops=0,
+                        bandwidth=10,
+                        matrix_flops=1, step_s=0, rollout_s=0)  # fmt: skip
+    assert speed.step(1, 20) == 10  # (80 + 20) / 10 bytes, 10 operations
+    assert speed.step(8, 20) == 80  # (80 + 160) / 10, 80 operations
+    mixture = EngineSpeed(0, 128, 0.5, 0, 0, 0, 1, 1, 0, 0)
+    assert [mixture.step(batch, 0) for batch in (1, 2, 50)] == [
+        64,
+        96,
+        pytest.approx(128),
+    ]  # experts that some token uses
+
+
+def test_lengths_keep_their_mean_under_the_limit() -> None:
+    lengths = Workload(64, 4, 1.0, 10, 500, 800, 1.0).response_quantiles(1000)
+    assert sum(lengths) / 1000 == pytest.approx(500, rel=0.01)
+    assert max(lengths) == 800
+
+
+def test_prompts_are_computed_once_an_engine_and_the_last_block_for_every_rollout() -> None:
+    config = load_config(
+        "brorl_cpu", ["rollouts.num_per_prompt=64", "rollouts.chunk_size=32", "generation.block_size=32"]
+    )
+    cached = mean_cached_tokens(100, 32)
+    assert cached == pytest.approx(sum((100 * (0.65 + 0.05 * i) - 1) // 32 * 32 for i in range(15)) / 15)
+    assert prompt_tokens_computed(config, work(), 8) == pytest.approx(4 * (2 * 100 + 62 * (100 - cached)))
+
+
+def test_micro_batches_hold_the_responses_and_a_copy_of_a_prompt_for_each_group_in_them() -> None:
+    config = load_config(
+        "brorl_cpu",
+        ["policy.tokens_per_micro_batch=600", "algorithm.num_mini_batches=2", "policy.data_parallel_size=2"],
+    )
+    found = micro_batches(config, work(response=10, prompt=100, num=64, prompts=4), cut_of(config))
+    # 64 rollouts for each of two ranks: 640 tokens and two prompts need two rows; each has 32 rollouts, all of one
+    # group
+    assert (found.num, found.response_tokens) == (2, 320)
+    assert found.tokens == pytest.approx(320 + 100 * (1 + 31 / 32))
+
+
+def test_keep_rates_are_the_papers() -> None:
+    rates = {name: workload_of(load_config(name), Lengths()).keep_rate for name in ("prorl_v2", "brorl")}
+    assert rates == {"prorl_v2": pytest.approx(0.41), "brorl": pytest.approx(0.62)}
+
+
+# NeMo RL's performance summary (docs/about/performance-summary.md, snapshot of August 2026): H100s, 64 prompts × 32
+# rollouts, one update; mean tokens of a sequence, seconds of a step. Layouts are ours, the table does not say them.
+# Memory need not fit the same way.
+PUBLISHED = {
+    "llama-3.1-8b": (2, 1019, 92.8, {"tensor_model_parallel_size": 1}, 1),
+    "qwen3-32b": (
+        4,
+        3251,
+        376.0,
+        {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4, "sequence_parallel": True},
+        4,
+    ),
+    "qwen3-30b-a3b": (
+        4,
+        3203,
+        192.0,
+        {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 8, "sequence_parallel": True},
+        2,
+    ),
+}
+
+
+def published(name: str) -> Plan:
+    nodes, mean, _, policy, engine = PUBLISHED[name]
+    settings = {
+        "policy.model": name, "trainer.num_nodes": nodes, "rollouts.num_per_prompt": 32,
+        "rollouts.prompts_per_step": 64,
+        "rollouts.max_response_tokens": 3840, "data.max_prompt_tokens": 256, "evaluation.max_response_tokens": 3840,
+        "generation.max_model_len": 4096, "dynamic_sampling.enabled": "false", "algorithm.num_mini_batches": 1,
+        "policy.recompute": "full", "policy.tokens_per_micro_batch": 4096, "generation.tensor_parallel_size": engine,
+    } | {f"policy.{key}": str(value).lower() for key, value in policy.items()}  # fmt: skip
+    config = load_config("brorl", [f"{key}={value}" for key, value in settings.items()])
+    return make_plan(config, configured_hardware(config), Lengths(prompt=150, response=mean - 150))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_steps_on_h100s_take_about_as_long_as_published_ones(name: str) -> None:
+    assert published(name).time.seconds == pytest.approx(PUBLISHED[name][2], rel=0.35)
+
+
+def test_the_papers_rollouts_take_about_as_long_as_they_did() -> None:
+    """arXiv 2510.01180: 72.4 samples/s at N = 512 on 64 H100; mean lengths are not published, half the limit is
+    assumed."""
+    config = load_config("brorl_64gpu")
+    plan = make_plan(config, configured_hardware(config))
+    assert plan.work.sampled / plan.time.of("generate") == pytest.approx(72.4, rel=0.5)
+
+
+# Steps of conf/brorl_cpu.yaml on an otherwise idle machine of two cores, equal samples: N, (mean response, sampled),
+# seconds of generation, scoring, update (medians of three). The machine's speed was probed later, while others worked
+# on it.
+RECORDED_SPEED = CpuSpeed(1.894e-5, 5.090e-5, 3.267e-6, 1.203e-5, 1.007e11, 3.178e10, 4.715e-8)
+RECORDED = {
+    512: (3.841, 4608, 4.22, 1.58, 3.55),
+    256: (3.882, 4096, 3.75, 1.39, 2.48),
+    64: (3.989, 4256, 4.83, 2.54, 4.23),
+    16: (3.955, 4840, 4.60, 4.47, 7.43),
+}
+RECORDED_SHAPE = ModelShape(4, 256, 4, 2, 64, 512, 512, 512, 1e-6, Rope(1e4), has_qkv_bias=True, is_tied=True)
+
+
+@pytest.mark.parametrize("num", RECORDED)
+def test_recorded_steps_on_cpu_are_planned_within_a_quarter(num: int) -> None:
+    response, sampled, *stages = RECORDED[num]
+    sizes = [
+        f"rollouts.num_per_prompt={num}",
+        f"rollouts.prompts_per_step={4096 // num}",
+        f"rollouts.chunk_size={min(64, num)}",
+    ]
+    config = load_config("brorl_cpu", [*sizes, "trainer.save_interval=0"])
+    plan = make_plan(
+        config,
+        replace(cpu_hardware(RECORDED_SPEED, 16.0), per_node=2),
+        Lengths(36.4, response, 0.3, min(1.0, 4096 / sampled)),
+        RECORDED_SHAPE,
+    )
+    step = sum(plan.time.of(name) for name in ("generate", "log_prob", "update"))
+    assert step == pytest.approx(sum(stages), rel=0.25)
+    assert plan.time.of("generate") == pytest.approx(stages[0], rel=0.25)
+
+
+def test_calibration_scales_its_stage() -> None:
+    shares = SHARES.scaled(score=2.0, train=3.0, engine=4.0)
+    assert (shares.score, shares.train, shares.engine) == (2 * SHARES.score, 3 * SHARES.train, 4 * SHARES.engine)
+    assert (shares.rollout, shares.token, shares.step) == (4 * SHARES.rollout, 4 * SHARES.token, 4 * SHARES.step)
+
+
+def test_what_is_computed_anew_takes_its_share_of_a_forward_pass() -> None:
+    """Of the 1.5B model the MLPs are 28 · 3 · 1,536 · 8,960 of the products' 1.54 G parameters."""
+    notes = {}
+    for recompute in ("null", "selective", "full"):
+        config = load_config("brorl_64gpu", [f"policy.recompute={recompute}"])
+        plan = make_plan(config, configured_hardware(config))
+        notes[recompute] = {stage.name: stage.note for stage in plan.time.stages}["update"]
+    assert notes["null"].startswith("3 forward passes")
+    assert notes["full"].startswith("4 forward passes")
+    parameters = 2 * (28 * (2 * 1536 * 14 * 128 + 3 * 1536 * 8960) + 151_936 * 1536)
+    attended = 4 * 28 * 12 * 128 * attended_tokens(config)
+    share = 2 * 28 * 3 * 1536 * 8960 / (parameters + attended)
+    assert notes["selective"].startswith(f"{3 + share:.3g} forward passes")
+
+
+def attended_tokens(config: BroRLConfig) -> float:
+    return workload_of(config, ASSUMED).attended_tokens

@@ -1,0 +1,91 @@
+"""The wheel: two names of ours among the installed packages, and commands that work without the checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.support.source_tree import ROOT
+
+pytestmark = pytest.mark.slow
+
+PARTS = ("nemo_brorl", "launcher", "conf", "requirements", "pyproject.toml", "README.md", "LICENSE")
+BUILD = "import setuptools.build_meta, sys; setuptools.build_meta.build_wheel(sys.argv[1])"
+
+
+def run(*command: str | Path, folder: Path) -> str:
+    """Standard output of a command that must succeed, in a folder from which no checkout is seen."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "BRORL_"))}
+    done = subprocess.run(
+        [str(word) for word in command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def brorl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program `brorl` of an environment that has the wheel, and this environment's libraries behind it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in PARTS:
+        path = ROOT / name
+        if path.is_dir():
+            shutil.copytree(path, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, source)
+    run(sys.executable, "-P", "-c", BUILD, folder, folder=source)
+    environment = folder / "environment"
+    venv.create(environment, symlinks=True)
+    packages = next(environment.glob("lib/python3*/site-packages"))
+    libraries = Path(pytest.__file__).parents[1]
+    (packages / "libraries.pth").write_text(
+        f"{libraries}\n"
+    )  # a .pth file of that folder, so an editable install, is not read
+    python = environment / "bin" / "python"
+    [wheel] = folder.glob("*.whl")
+    run(
+        python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--ignore-installed", wheel, folder=folder
+    )
+    return environment / "bin" / "brorl"
+
+
+def test_two_names_of_ours_are_installed(brorl: Path) -> None:
+    packages = next(brorl.parents[1].glob("lib/python3*/site-packages"))
+    names = {path.name for path in packages.iterdir() if not path.name.endswith((".dist-info", ".pth"))}
+    assert names == {"nemo_brorl", "brorl_launcher"}
+
+
+def test_the_planner_plans_a_shipped_recipe(brorl: Path) -> None:
+    said = run(brorl, "plan", "--config-name", "brorl_64gpu", "--propose", "0", folder=brorl.parent)
+    assert "8 × 8 h100" in said
+
+
+def test_a_job_is_rendered_with_a_copy_of_the_installed_package(brorl: Path, tmp_path: Path) -> None:
+    job = Path(run(brorl, "render", "--config-name", "brorl_64gpu", "--run", tmp_path / "run", folder=tmp_path).strip())
+    folder = job.parent / "code" / "launcher" / "brorl_launcher" / "job"
+    names = {path.name for path in folder.glob("*.sh")}
+    assert names == {"job.sh", "environment.sh", "job_events.sh", "job_steps.sh", "job_requeue.sh"}
+    assert 'source "$BRORL_ROOT/launcher/brorl_launcher/job/job.sh"' in job.read_text()
+    code = job.parent / "code"
+    assert (code / "conf" / "brorl_64gpu.yaml").is_file()
+    look = "import brorl_launcher.slurm as module; print(module.__file__)"
+    program = f"import sys; sys.path[:0] = [{str(code)!r}, {str(code / 'launcher')!r}]; {look}"
+    assert (
+        run(brorl.parent / "python", "-c", program, folder=tmp_path).strip()
+        == f"{code}/launcher/brorl_launcher/slurm.py"
+    )
+
+
+def test_the_doctor_knows_the_lists_of_tested_packages(brorl: Path) -> None:
+    assert "usage: brorl doctor" in run(brorl, "doctor", "--help", folder=brorl.parent)
+    look = "from brorl_launcher.doctor.versions import find_list; print(find_list('cpu'))"
+    path = Path(run(brorl.parent / "python", "-c", look, folder=brorl.parent).strip())
+    assert path == brorl.parents[1] / "share" / "nemo_brorl" / "requirements" / "cpu.txt"
