@@ -53,7 +53,7 @@ env:
 	@scripts/install.sh $(KIND)
 
 train: env
-	$(if $(WARM_UP),$(PYTHON) -m nemo_brorl sft --config-name $(CONFIG) $(ARGS))
+	$(if $(WARM_UP),$(PYTHON) -m nemo_brorl base --config-name $(CONFIG) $(ARGS))
 	$(PYTHON) -m nemo_brorl train --config-name $(CONFIG) $(ARGS)
 	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(REPORTED) $(ARGS) 'evaluation.output=$${exp_manager.explicit_log_dir}/before'
 	$(PYTHON) -m nemo_brorl evaluate --config-name $(CONFIG) $(REPORTED) $(ARGS) 'policy.model=$${exp_manager.explicit_log_dir}/hf' \
@@ -63,21 +63,21 @@ train: env
 real-model: REAL = $(ARGS) trainer.seed=$(SEED) exp_manager.explicit_log_dir=$(SMOLLM2)/seed_$(SEED)
 real-model: env
 	$(PYTHON) scripts/smollm2.py $(SMOLLM2)/model
-	$(PYTHON) -m nemo_brorl sft --config-name smollm2_sft
+	$(PYTHON) -m nemo_brorl base --config-name smollm2_sft
 	$(PYTHON) -m nemo_brorl train --config-name smollm2_cpu $(REAL)
 	$(PYTHON) -m nemo_brorl evaluate --config-name smollm2_cpu $(KEPT_APART) $(REAL) 'evaluation.output=$${exp_manager.explicit_log_dir}/before'
 	$(PYTHON) -m nemo_brorl evaluate --config-name smollm2_cpu $(KEPT_APART) $(REAL) 'policy.model=$${exp_manager.explicit_log_dir}/hf' \
 		'evaluation.compare_with=$${exp_manager.explicit_log_dir}/before/evaluation.json'
 
 base: env
-	$(PYTHON) -m nemo_brorl sft --config-name $(CONFIG) $(ARGS)
+	$(PYTHON) -m nemo_brorl base --config-name $(CONFIG) $(ARGS)
 
 test: env
-	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end tests/unit tests/attacks tests/campaign tests/fuzz $(STYLE) $(ARGS)
+	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end lab/tests tests/unit launcher/tests tests/attacks tests/campaign tests/fuzz $(STYLE) $(ARGS)
 	$(if $(wildcard /dev/nvidia[0-9]*),$(PYTEST) tests/gpu,@echo "tests/gpu is left out: no GPU here")
 
 check: checkers
-	$(PYTEST) -q $(PARALLEL) -m "not slow" tests/unit $(STYLE)
+	$(PYTEST) -q $(PARALLEL) -m "not slow" tests/unit lab/tests launcher/tests $(STYLE)
 
 test-cluster: env
 	$(PYTEST) tests/cluster $(ARGS)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from brorl_lab.bases.initial_model import build_tokenizer
 
 from bench.stand_ins import PROMPT_TOKENS, VOCAB_SIZE, BulkPrompts, StandInGenerator, StandInVerifier
 from nemo_brorl.algorithm.packing import Sharing, plan_update
@@ -38,7 +39,6 @@ from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import RolloutSchedule
 from nemo_brorl.tasks.scoring.pool import VerifierPool
-from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 
 LONGEST = 8  # times the mean: where responses are cut
 MAX_CALLS_PER_1000, MAX_BYTES = 300, 2**30  # what issue 4 asks for

@@ -30,7 +30,7 @@ from pathlib import Path
 import ray
 
 from bench.generation import PromptMaker, make_model, time_pool
-from nemo_brorl.algorithm.theory.rollout_size import prompt_tokens_computed
+from nemo_brorl.algorithm.rollout_size import prompt_tokens_computed
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import format_table
 from nemo_brorl.generation.pool import VllmPool

@@ -20,8 +20,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the run is made up by the tests' helpers
 
-from nemo_brorl.commands.run_page.page import MIB, report  # noqa: E402
-from nemo_brorl.commands.run_page.runs import open_runs  # noqa: E402
+from brorl_lab.page.page import MIB, report  # noqa: E402
+from brorl_lab.page.runs import open_runs  # noqa: E402
+
 from nemo_brorl.core.console import Console  # noqa: E402
 from nemo_brorl.core.metric_registry import declared_names  # noqa: E402
 from nemo_brorl.training.store.files import StoreFiles  # noqa: E402

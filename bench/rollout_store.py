@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from brorl_lab.store_reader import read_step, stored_steps
 
 from nemo_brorl.config.schema import StoreConfig
 from nemo_brorl.core.console import format_table
-from nemo_brorl.training.store.reader import read_step, stored_steps
 from nemo_brorl.training.store.writer import StoreWriter
 
 TIMES = 7  # that a step is written by itself

@@ -14,12 +14,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from bench.fp8_emulation import ARMS
 from bench.gpu.record import Row
 from bench.gpu.setting import Setting, open_setting
 from bench.gpu.shapes import TINY
 from bench.gpu.training_run import TINY_RUN, character_model, overrides_for, summary
 from bench.product import run
+from lab.studies.fp8_emulation import ARMS
 from nemo_brorl.config.schema import ParityConfig
 from nemo_brorl.core.metric_sinks import read_metrics
 
@@ -51,7 +51,7 @@ def base_model(setting: Setting) -> Path:
         return character_model(setting, "tiny_characters", TINY)
     folder = setting.models / "base_scaled_up"
     if not (folder / "config.json").exists():
-        run("sft", *overrides_for(setting), *SCALED, f"sft.output={folder}")
+        run("base", *overrides_for(setting), *SCALED, f"sft.output={folder}")
     return folder
 
 

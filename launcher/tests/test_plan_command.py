@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from brorl_lab.bases.initial_model import write_initial_model
 from brorl_launcher.planner.command import main
 from brorl_launcher.planner.cpu_plan import cpu_hardware
 from brorl_launcher.planner.cpu_probe import CpuSpeed, ProbeSize, measure_cpu, read_speed, write_speed
@@ -18,7 +19,6 @@ from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import SftConfig
 from nemo_brorl.core.errors import BroRLError, ResourceError
 from nemo_brorl.core.model_shape import read_model_shape
-from nemo_brorl.training.warm_up.initial_model import write_initial_model
 
 pytestmark = pytest.mark.slow
 

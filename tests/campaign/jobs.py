@@ -32,7 +32,7 @@ class Job:
 
 def prepare(scratch: Path) -> None:
     """Make what the run folders of `scratch` have beside them: a base model and conversations."""
-    run(*line("sft", scratch / "whole", *OWN))
+    run(*line("base", scratch / "whole", *OWN))
     with (scratch / "chat.jsonl").open("w") as file:
         for number in range(NUM_CONVERSATIONS):
             asked = {"role": "user", "content": f"after {number}?"}

@@ -48,7 +48,7 @@ def test_it_is_fine_tuned_trained_and_exported_with_its_template(tmp_path: Path)
     shared = ["policy.data_parallel_size=1", "policy.tokens_per_micro_batch=256"]
     few = ["sft.max_steps=1", "sft.batch_size=4", "sft.val_examples=4", "trainer.save_interval=0"]
     folders = [f"policy.model={MODEL}", f"exp_manager.explicit_log_dir={tuned}"]
-    output = run("sft", "--config-name", "smollm2_sft", *folders, *few, *shared).output
+    output = run("base", "--config-name", "smollm2_sft", *folders, *few, *shared).output
     assert "validation after step 1: loss" in output
     small = [
         "trainer.max_steps=1", "trainer.val_interval=0", "rollouts.num_per_prompt=16", "rollouts.chunk_size=16",

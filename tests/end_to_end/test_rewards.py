@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
+from brorl_lab.bases.initial_model import build_tokenizer
 
 from nemo_brorl.config.schema import EndpointConfig, RewardsConfig, TaskConfig
 from nemo_brorl.core.errors import ModelError
@@ -17,7 +18,6 @@ from nemo_brorl.core.object_store import wait_any
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.questions.sources import ReasoningGymSource
 from nemo_brorl.tasks.scoring.pool import VerifierPool
-from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
 from tests.support.bad_verifiers import MISBEHAVE
 from tests.support.names import allow_also

@@ -19,10 +19,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from lab.tests.page.test_page import parts_of
 from nemo_brorl.core.metric_registry import undeclared
 from tests.support.commands import Command, run
 from tests.support.source_tree import CODE_PATH, ROOT
-from tests.unit.commands.run_page.test_page import parts_of
 
 pytestmark = pytest.mark.end_to_end
 
@@ -86,7 +86,7 @@ def num_steps(folder: Path) -> int:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """An uninterrupted run of four steps on two engines, whose settings hold a secret, and what it printed."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    run(*line("sft", folder, *ONE_OF_EACH, ONE_RANK))
+    run(*line("base", folder, *ONE_OF_EACH, ONE_RANK))
     command = Command(*line("train", folder, WITH_SECRET), variables={"PROBE_SECRET": SECRET})
     assert command.wait() == 0, command.output[-2000:] + command.errors[-4000:]
     return folder, command.output + command.errors

@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from brorl_lab.page.details import bounded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_brorl.commands.run_page.details import bounded
 from nemo_brorl.core.console import inert
 from nemo_brorl.tasks.environments import tool_calls
 from nemo_brorl.tasks.questions.columns import final_answer

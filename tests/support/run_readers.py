@@ -6,19 +6,19 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from brorl_lab.commands import diff
+from brorl_lab.commands.replay import Replay, recorded_row
+from brorl_lab.page import runs as page
+from brorl_lab.page.groups import StoreTables
+from brorl_lab.store_reader import read_step
 from brorl_launcher import runs, status
 from brorl_launcher.find_run import Target, read_run
 
-from nemo_brorl.commands import diff
-from nemo_brorl.commands.replay import Replay, recorded_row
-from nemo_brorl.commands.run_page import runs as page
-from nemo_brorl.commands.run_page.groups import StoreTables
 from nemo_brorl.config.load import load_run_config
 from nemo_brorl.config.same_run import check_same_run, with_sizes_of_run
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.metric_sinks import EventLog, JsonlSink
 from nemo_brorl.training.step_timeline import TraceFiles, read_spans
-from nemo_brorl.training.store.reader import read_step
 from tests.support.run_folders import put_run, put_timeline
 
 

@@ -13,11 +13,12 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "nemo_brorl"
 LAUNCHER = ROOT / "launcher" / "brorl_launcher"
-PACKAGES = (PACKAGE, LAUNCHER)
+LAB = ROOT / "lab" / "brorl_lab"
+PACKAGES = (PACKAGE, LAUNCHER, LAB)
 # PYTHONPATH of a process that is to find this checkout's packages, installed or not.
 CODE_PATH = os.pathsep.join(str(package.parent) for package in PACKAGES)
 
-FOLDERS = ("nemo_brorl", "launcher", "tests", "bench", "scripts")
+FOLDERS = ("nemo_brorl", "launcher", "lab", "tests", "bench", "scripts")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.commands.run_page.page import report
-from nemo_brorl.commands.run_page.runs import open_runs
+from brorl_lab.page.page import report
+from brorl_lab.page.runs import open_runs
+
 from tests.support.browser import WINDOW
 from tests.support.run_folders import HOSTILE, put_run, put_timeline
 

@@ -43,7 +43,7 @@ def local_model(config: BroRLConfig) -> Path | None:
     if is_name and not folder.parent.is_dir():
         return None
     raise ModelError(
-        f"policy.model={model}: there is no such folder. `make train` or `brorl sft` makes a small "
+        f"policy.model={model}: there is no such folder. `make train` or `brorl base` makes a small "
         f"model in sft.output={config.sft.output}; or write the folder or the name of a Hugging Face model"
     )
 

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from nemo_brorl.algorithm.theory.rollout_size import SuccessPrior
+from nemo_brorl.algorithm.rollout_size import SuccessPrior
 from nemo_brorl.config.schema import RolloutsConfig, WavesConfig
 from nemo_brorl.rollouts.group_size.success_posterior import SuccessPosterior
 from nemo_brorl.rollouts.group_size.wave_weights import (

@@ -136,7 +136,7 @@ def test_a_fitting_model_is_accepted(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_a_model_error_that_names_the_warm_up() -> None:
-    with pytest.raises(ModelError, match="brorl sft"):
+    with pytest.raises(ModelError, match="brorl base"):
         check_model_rules(load_config("brorl_cpu", ["policy.model=runs/nowhere"]))
 
 

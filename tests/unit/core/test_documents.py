@@ -12,7 +12,7 @@ from nemo_brorl.config.schema import groups, settings
 from nemo_brorl.core.metric_registry import GROUPS, undeclared
 
 ROOT = Path(__file__).resolve().parents[3]
-WITH_A_PAGE = ("bench/cluster_model", "bench/gpu", "launcher/brorl_launcher/planner", "tests/attacks")
+WITH_A_PAGE = ("lab/studies/cluster_model", "bench/gpu", "launcher/brorl_launcher/planner", "tests/attacks")
 BESIDE_CODE = [ROOT / folder / "README.md" for folder in WITH_A_PAGE]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *BESIDE_CODE, *(ROOT / "docs").glob("*.md")])
 FOLDERS = ("nemo_brorl", "launcher", "bench", "scripts", "tests", "conf", "slurm", "requirements", "docs")

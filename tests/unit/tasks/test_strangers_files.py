@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from brorl_lab.commands import replay
+from brorl_lab.commands.rescore import asked_again
 
-from nemo_brorl.commands import replay
-from nemo_brorl.commands.rescore import asked_again
+from lab.tests.commands.test_trusted_functions import foreign_run
 from nemo_brorl.config.load import load_config
 from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, OwnVerifierConfig, ServicesConfig, SourceConfig
 from nemo_brorl.core.errors import BroRLError, ConfigError, DataError, NotAllowedError
@@ -36,7 +37,6 @@ from nemo_brorl.types import Prompt
 from tests.support.names import allow_also
 from tests.support.scoring_service import scores_by, serving
 from tests.support.source_tree import ROOT
-from tests.unit.commands.test_trusted_functions import foreign_run
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from brorl_lab.bases.initial_model import build_tokenizer
 from huggingface_hub import HfApi
 
 from nemo_brorl.commands.convert import push_converted
@@ -17,7 +18,6 @@ from nemo_brorl.core.errors import CheckpointError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.policy.weights.hf_folder import write_hf_folder
 from nemo_brorl.training.export import RECORD
-from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import TensorInfo
 
 TEXTS = ["4 - 1 - 7 = -4", "<answer>12</answer>"]

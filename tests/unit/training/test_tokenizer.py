@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from brorl_lab.bases.initial_model import build_tokenizer
 
 from nemo_brorl.core.errors import ConfigError, ModelError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 
 TEXTS = [
     "Find the Greatest Common Divisor (GCD) of these numbers: 780, 461.",

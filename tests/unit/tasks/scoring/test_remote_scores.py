@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from brorl_lab.bases.initial_model import build_tokenizer
 
 from nemo_brorl.config.schema import EndpointConfig, RewardsConfig, ServicesConfig
 from nemo_brorl.core.errors import ConfigError, ServiceError
@@ -16,7 +17,6 @@ from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.scoring.remote_scores import Asked, RemoteScores
 from nemo_brorl.tasks.scoring.service_client import reach
 from nemo_brorl.tasks.scoring.worker import VerifierWorker
-from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import ChunkArrays
 from tests.support.names import allow_also
 from tests.support.scoring_service import completion, scores_by, serving

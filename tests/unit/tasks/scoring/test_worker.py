@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from brorl_lab.bases.initial_model import build_tokenizer
 
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.tokenizer import load_tokenizer
 from nemo_brorl.tasks.scoring.worker import VerifierWorker
-from nemo_brorl.training.warm_up.initial_model import build_tokenizer
 from nemo_brorl.types import ChunkArrays
 from tests.support.bad_verifiers import MISBEHAVE
 from tests.support.names import allow_also

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from brorl_lab.store_reader import read_step, stored_steps
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from nemo_brorl.config.schema import StoreConfig
@@ -20,7 +21,6 @@ from nemo_brorl.core.errors import DataError
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.training.checkpoint import load_carriers, save_carriers
 from nemo_brorl.training.store.files import StoreFiles
-from nemo_brorl.training.store.reader import read_step, stored_steps
 from nemo_brorl.training.store.tables import GROUP_SCHEMA, ROLLOUT_SCHEMA
 from nemo_brorl.training.store.writer import StoreWriter
 from nemo_brorl.types import Period, RolloutChunk, Sampling, ScoredGroup, StepRecord, StoredGroup, Wave

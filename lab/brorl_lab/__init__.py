@@ -1,0 +1,1 @@
+"""Read what runs have left behind, study them, and make small base models."""

@@ -1,0 +1,167 @@
+"""`brorl base [--config-name NAME] [KEY=VALUE ...]` makes a small base model on generated demonstrations, or fine-tunes
+`policy.model` on them (sft.base=policy)."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from brorl_lab.bases.demonstrations import Calls, Demonstrations, Habits, tokenizer_texts
+from brorl_lab.bases.initial_model import CHAT_TEMPLATE, TOOL_TEMPLATE, build_tokenizer, write_initial_model
+from brorl_lab.bases.trainer import WarmUpResult, fingerprint, finish, is_cached, warm_up
+from nemo_brorl.cluster.fit.sizes import resolve_sizes, this_machine
+from nemo_brorl.commands.run import run_command
+from nemo_brorl.commands.sft import fine_tune
+from nemo_brorl.config.derived import num_gpus
+from nemo_brorl.config.load import DEFAULT_CONFIG, CommandLine
+from nemo_brorl.config.rules import check_demonstrations
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.model_shape import read_model_shape
+from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
+from nemo_brorl.evaluation.validation import Evaluator, result_header, result_rows
+from nemo_brorl.tasks.questions.sources import make_source
+from nemo_brorl.training.supervised.examples import Example
+from nemo_brorl.training.supervised.trainer import Lessons
+
+TOKENIZER_QUESTIONS = 4000  # that the small tokenizer learns its merges from
+DEMONSTRATION_SEED_OFFSET = 1000  # other questions than those that training begins with
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code: 0 done, 75 saved to go on later, 69 something was lost on the way, 2 a mistake in the input, 1 a
+    bug."""
+    return run_command("base", __doc__, argv, base, DEFAULT_CONFIG)
+
+
+def base(config: BroRLConfig, line: CommandLine) -> int:
+    """Make a small base model, or fine-tune `policy.model`, as `sft.base` says. Returns the exit code. Raises
+    ConfigError where the settings generate no questions."""
+    check_demonstrations(config)
+    if config.data.source != "reasoning_gym":
+        raise ConfigError(
+            f"`brorl base` learns from generated demonstrations and data.source={config.data.source} reads files: "
+            "write data.source=reasoning_gym, or `brorl sft` for conversations in files"
+        )
+    if config.sft.base == "policy":
+        return fine_tune(config, line, generated_lessons)
+    return make_base(config)
+
+
+def generated_lessons(config: BroRLConfig, model_folder: Path) -> Lessons:
+    """Return demonstrations, made without end of train questions. Raises DataError, ModelError."""
+    tokenizer = load_tokenizer(model_folder)
+    train = demonstrations_of(config, tokenizer, "train")
+    held_out: tuple[Example, ...] = ()
+    if config.data.held_out_fraction > 0:
+        asked = demonstrations_of(config, tokenizer, "held_out")
+        held_out = tuple(asked.batch(0, config.sft.val_examples))
+    Console().line(f"demonstrations of generated questions, {config.sft.max_steps:,} steps of {config.sft.batch_size}")
+    return Lessons(
+        batch=lambda step: train.batch(step, config.sft.batch_size),
+        num_steps=config.sft.max_steps,
+        epoch_steps=None,
+        held_out=held_out,
+        fingerprint=fingerprint(config),
+    )
+
+
+def demonstrations_of(config: BroRLConfig, tokenizer: ChatTokenizer, split: str) -> Demonstrations:
+    """Right answers to questions of a split, other ones than those that training begins with."""
+    source = make_source(config.data, split, config.trainer.seed + DEMONSTRATION_SEED_OFFSET)
+    sft = config.sft
+    habits = None
+    if sft.worked_sums:
+        habits = Habits(sft.dropped_carry_rate, sft.slip_rate)
+    calls = None
+    if sft.calling_rate is not None:
+        calls = Calls(sft.calling_rate, sft.slip_rate)
+    return Demonstrations(
+        source,
+        tokenizer,
+        config.data.system_prompt,
+        sft.tagged_fraction,
+        habits,
+        calls,
+    )
+
+
+def check_base_is_long_enough(config: BroRLConfig) -> None:
+    """The base must hold a prompt and a response. Raises ConfigError."""
+    longest = config.data.max_prompt_tokens + config.rollouts.max_response_tokens
+    if longest > config.sft.max_position_embeddings:
+        raise ConfigError(
+            f"sft.max_position_embeddings={config.sft.max_position_embeddings} is less than data.max_prompt_tokens + "
+            f"rollouts.max_response_tokens = {longest}: write sft.max_position_embeddings={longest} or more"
+        )
+
+
+def make_base(config: BroRLConfig) -> int:
+    """Make the small base model, unless the output folder holds one made with the same settings."""
+    check_base_is_long_enough(config)
+    console, start = Console(), time.monotonic()
+    if is_cached(config):
+        console.line(f"base model {config.sft.output} is there already, made with these settings")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="brorl_sft_") as scratch:
+        folder = Path(scratch) / "initial"
+        num_parameters = prepare_initial_model(config, folder)
+        console.line(f"warm-up of a {num_parameters / 1e6:.1f} M parameter Qwen2 on generated demonstrations")
+        policy = replace(config.policy, model=str(folder), precision=warm_up_precision(config))
+        output, outcome = warm_up_model(replace(config, policy=policy), folder, console)
+    console.table(result_header(outcome.result), result_rows(outcome.result))
+    console.line(f"base model {output}: {outcome.num_steps} steps, {time.monotonic() - start:.0f} s in all")
+    return 0
+
+
+def warm_up_precision(config: BroRLConfig) -> str:
+    """The policy's precision in the warm-up. A processor without bf16 instructions emulates them, slower than fp32."""
+    if config.sft.precision != "auto":
+        return config.sft.precision
+    if num_gpus(config) > 0:
+        return "bf16"
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "fp32"
+    return "bf16" if "avx512_bf16" in flags or "amx_bf16" in flags else "fp32"
+
+
+def warm_up_model(
+    config: BroRLConfig,
+    model_folder: Path,
+    console: Console,
+) -> tuple[Path, WarmUpResult]:
+    """Train the initial model in `model_folder`. Returns the finished model's folder, and how it went."""
+    from nemo_brorl.commands import wiring  # Ray, Megatron: only where there is something to train
+
+    inputs = wiring.read_inputs(config, model_folder)
+    config, _ = resolve_sizes(config, read_model_shape(model_folder), this_machine())
+    with wiring.ready_actors(config, model_folder, inputs.verifiers) as actors:
+        policy = actors.trained_policy()
+        sampler = wiring.make_sampler(config, actors, console)
+        evaluator = Evaluator(config, inputs.held_out, sampler)
+        demonstrations = demonstrations_of(config, inputs.tokenizer, "train")
+        outcome = warm_up(config, demonstrations, policy, actors.generator, evaluator, console)
+        return finish(config, policy, outcome), outcome
+
+
+def prepare_initial_model(config: BroRLConfig, folder: Path) -> int:
+    """Write tokenizer and random weights as a Hugging Face folder. Returns the number of parameters."""
+    source = make_source(config.data, "train", config.trainer.seed)
+    texts = tokenizer_texts(source, TOKENIZER_QUESTIONS, config.data.system_prompt)
+    has_tools = bool(source.question(0).tools)
+    template = TOOL_TEMPLATE if has_tools else CHAT_TEMPLATE
+    tokenizer = build_tokenizer(texts, config.sft.vocab_size, template)
+    tokenizer.save_pretrained(folder)
+    return write_initial_model(
+        folder,
+        config.sft,
+        eos_id=tokenizer.eos_token_id,
+        pad_id=tokenizer.pad_token_id,
+        seed=config.trainer.seed,
+    )

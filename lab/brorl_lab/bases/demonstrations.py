@@ -1,0 +1,341 @@
+"""Demonstrations that the warm-up learns from, right answers to generated questions.
+
+A base model has seen answers written in more than one way. So a share of the demonstrations puts the answer into tags,
+where the verifier looks for it, and the rest writes it bare: to follow the format is part of what reinforcement
+learning then teaches.
+
+Arithmetic is written as by a pupil with habits of error: sums of several terms worked out step by step, and numbers
+that are guessed or asked of a calculator. `17 + 25 - 8` becomes `17+25=42-8=34`, as people note it down. A slip is
+carried on: the next step starts from the wrong number. Where each habit is drawn for itself, a sum of few steps without
+carries is usually right and one of many carries hardly ever, so questions of one task spread over decades of success
+rates.
+
+The calculator is asked with little care: so much of a tool a base has to have seen for reinforcement learning to make a
+habit of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from brorl_lab.bases.initial_model import ANSWER_TAGS
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
+from nemo_brorl.tasks.environments.protocol import Action, Environment, Message, ToolCall, as_messages
+from nemo_brorl.tasks.environments.registry import make
+from nemo_brorl.tasks.environments.tool_calls import ToolCallError, parse
+from nemo_brorl.tasks.environments.turn_tokens import TurnTokens
+from nemo_brorl.tasks.questions.sources import Question, Source
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT, Payload
+from nemo_brorl.training.supervised.examples import Example
+
+DIGITS = "0123456789"
+TOOL, NO_TOOL = "calculator", "calculate"
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How often a pupil errs."""
+
+    dropped_carry_rate: float  # chance that a carry, or a borrowed ten, is forgotten
+    slip_rate: float  # chance that a step's result is off by one
+
+
+@dataclass(frozen=True)
+class WorkedSum:
+    """Steps of a sum, and the number that they end at."""
+
+    steps: str
+    result: int
+
+
+def work_out(expression: str, habits: Habits, random: Random) -> WorkedSum:
+    """Work out terms and signs between blanks, such as `17 + 25 - 8`, from the left."""
+    first, *rest = expression.split()
+    result = int(first)
+    steps = first
+    for sign, term in zip(rest[::2], rest[1::2], strict=True):
+        change = int(term) if sign == "+" else -int(term)
+        result = one_step(result, change, habits, random)
+        steps += f"{sign}{term}={result}"
+    return WorkedSum(steps, result)
+
+
+def one_step(value: int, change: int, habits: Habits, random: Random) -> int:
+    """Sum of two whole numbers, digit by digit, with a pupil's errors."""
+    large, small = sorted((value, change), key=abs, reverse=True)
+    is_sum = (large < 0) == (small < 0)
+    combine = _add if is_sum else _subtract
+    size = combine(abs(large), abs(small), habits, random)
+    result = -size if large < 0 else size
+    if random.random() < habits.slip_rate:
+        result += random.choice((-1, 1))
+    return result
+
+
+def _add(large: int, small: int, habits: Habits, random: Random) -> int:
+    total = carry = 0
+    place = 1
+    while large >= place or carry:
+        column = large // place % 10 + small // place % 10 + carry
+        total += column % 10 * place
+        carry = column // 10
+        if carry and random.random() < habits.dropped_carry_rate:
+            carry = 0
+        place *= 10
+    return total
+
+
+def _subtract(large: int, small: int, habits: Habits, random: Random) -> int:
+    difference = borrowed = 0
+    place = 1
+    while large >= place:
+        column = large // place % 10 - small // place % 10 - borrowed
+        difference += column % 10 * place
+        borrowed = int(column < 0)
+        if borrowed and random.random() < habits.dropped_carry_rate:
+            borrowed = 0
+        place *= 10
+    return difference
+
+
+@dataclass(frozen=True)
+class Calls:
+    """How often a pupil calls, and how often each of three things goes wrong then: a digit of the expression, the
+    tool's name, a digit of the result that is read."""
+
+    calling_rate: float
+    slip_rate: float
+
+
+def careless_call(expression: str, slip_rate: float, random: Random) -> str:
+    """A call with a pupil's errors."""
+    asked = expression
+    name = TOOL
+    if random.random() < slip_rate:
+        asked = with_another_digit(expression, random)
+    if random.random() < slip_rate:
+        name = NO_TOOL
+    return written_call(asked, name)
+
+
+def reading(
+    told: str,
+    num_digits: int,
+    slip_rate: float,
+    random: Random,
+) -> str:
+    """The number that was told, with a pupil's errors, or any number of so many digits where none was."""
+    if not told.isdecimal():
+        return str(random.randrange(10 ** (num_digits - 1), 10**num_digits))
+    if random.random() < slip_rate:
+        return with_another_digit(told, random)
+    return told
+
+
+def written_call(expression: str, name: str = TOOL) -> str:
+    """A call as Hermes and Qwen write it."""
+    call = {"name": name, "arguments": {"expression": expression}}
+    return f"<tool_call>{json.dumps(call)}</tool_call>"
+
+
+def with_another_digit(text: str, random: Random) -> str:
+    """One of its digits is replaced by another from 1 to 9, so that no number begins with 0. Raises IndexError where
+    there are no digits."""
+    places = [place for place, letter in enumerate(text) if letter in DIGITS]
+    place = random.choice(places)
+    others = DIGITS[1:].replace(text[place], "")
+    return text[:place] + random.choice(others) + text[place + 1 :]
+
+
+SUMS = "chain_sum"  # Reasoning Gym's task whose steps can be written
+CAREFUL = Habits(0.0, 0.0)
+
+
+class Demonstrations:
+    """Demonstration i is a function of the source's seed and i. Give it a train source: then no held-out question is
+    used.
+
+    `tagged_fraction` of them are `<answer>ANSWER</answer>`, the others bare. With `habits` the sums of `chain_sum` are
+    worked out step by step, with the errors of a pupil who has these habits. Where an environment says that an answer
+    is wrong, the pupil works it out again with care. With `calls`, expressions are guessed or put to a calculator.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        tokenizer: ChatTokenizer,
+        system_prompt: str | None,
+        tagged_fraction: float,
+        habits: Habits | None = None,
+        calls: Calls | None = None,
+    ) -> None:
+        self.source = source
+        self.tokenizer = tokenizer
+        self.system_prompt = system_prompt
+        self.tagged_fraction = tagged_fraction
+        self.habits = habits
+        self.calls = calls
+
+    def demonstration(self, index: int) -> Example:
+        """Raises DataError when the question has no single written answer to learn from."""
+        question = self.source.question(index)
+        random = Random(f"style {index}")
+        is_tagged = random.random() < self.tagged_fraction
+        if question.verifier == ENVIRONMENT:
+            return self._conversation(question, random, is_tagged)
+        text = self._answer(question.task, question.payload, self.habits, random, is_tagged)
+        prompt_ids = self.tokenizer.prompt_ids(question.text, self.system_prompt)
+        response_ids = self._turn(text)
+        return Example(
+            task=question.task,
+            prompt_ids=np.array(prompt_ids, np.int32),
+            response_ids=np.array(response_ids, np.int32),
+        )
+
+    def _answer(
+        self,
+        task: str,
+        payload: Payload,
+        habits: Habits | None,
+        random: Random,
+        is_tagged: bool,
+    ) -> str:
+        if habits is None or task != SUMS:
+            return response_text(task, payload, is_tagged)
+        expression = payload["metadata"]["expression"]
+        worked = work_out(expression, habits, random)
+        return worked.steps + written(worked.result, is_tagged)
+
+    def _turn(self, text: str) -> list[int]:
+        return [*self.tokenizer.encode(text), self.tokenizer.eos_token_id]
+
+    def _conversation(
+        self,
+        question: Question,
+        random: Random,
+        is_tagged: bool,
+    ) -> Example:
+        """Turns until the environment ends the episode; what it says is not learnt."""
+        payload = question.payload
+        environment = make(payload["environment"], payload["settings"])
+        environment.reset(payload["task"], 0)
+        messages = conversation(question.messages, self.system_prompt)
+        tokens = TurnTokens(self.tokenizer)
+        response: list[int] = []
+        is_learnt: list[bool] = []
+        told = ""
+        while True:
+            text = self._said(question, told, random, is_tagged)
+            turn = self._turn(text)
+            response += turn
+            is_learnt += [True] * len(turn)
+            observation = observed(environment, text, tokens.tool_format)
+            if observation is None:
+                break
+            between = tokens.after(messages, response, True, observation)
+            response += between
+            is_learnt += [False] * len(between)
+            told = observation[-1]["content"]
+        prompt_ids = self.tokenizer.prompt_ids(question.messages, self.system_prompt, question.tools)
+        return Example(
+            task=question.task,
+            prompt_ids=np.array(prompt_ids, np.int32),
+            response_ids=np.array(response, np.int32),
+            is_learnt=np.array(is_learnt, bool),
+        )
+
+    def _said(
+        self,
+        question: Question,
+        told: str,
+        random: Random,
+        is_tagged: bool,
+    ) -> str:
+        """The first turn, or the one after the environment has told something."""
+        payload = question.payload["task"]["payload"]
+        if self.calls is None:
+            habits = CAREFUL if told and self.habits else self.habits
+            return self._answer(question.task, payload, habits, random, is_tagged)
+        slip_rate = self.calls.slip_rate
+        if not told and random.random() < self.calls.calling_rate:
+            return careless_call(expression_of(question), slip_rate, random)
+        number = reading(told, len(payload["answer"]), slip_rate, random)
+        return written(number, is_tagged)
+
+    def batch(self, step: int, size: int) -> list[Example]:
+        """Demonstrations [step · size, (step + 1) · size)."""
+        first = step * size
+        return [self.demonstration(index) for index in range(first, first + size)]
+
+
+def observed(environment: Environment, text: str, written_in: str) -> Sequence[Message] | None:
+    """What an environment tells after a turn; None: the episode has ended."""
+    calls: tuple[ToolCall, ...] = ()
+    try:
+        if environment.tools:
+            calls = parse(text, written_in, environment.tools)
+    except ToolCallError as error:
+        return as_messages(f"error: {error}", "tool")
+    step: Any = environment.step(Action(text, calls))
+    return None if step.terminated else as_messages(step.observation, "user")
+
+
+def expression_of(question: Question) -> str:
+    """The arithmetic that an environment's question asks for. Raises DataError where it asks for something else."""
+    metadata = question.payload["task"]["payload"].get("metadata", {})
+    expression = metadata.get("expression")
+    if expression is None:
+        raise DataError(
+            f"task {question.task} has no arithmetic expression that a calculator could be asked for; leave it out of "
+            "data.tasks, or write sft.calling_rate=null"
+        )
+    return str(expression)
+
+
+def response_text(task: str, payload: Payload, is_tagged: bool) -> str:
+    """`<answer>ANSWER</answer>` or `ANSWER`. Raises DataError when the task has no written answers."""
+    answer = payload.get("answer")
+    if answer is None:
+        raise DataError(
+            f"task {task} generates questions without a written answer; leave it out of the warm-up's data.tasks"
+        )
+    return written(answer, is_tagged)
+
+
+def written(answer: object, is_tagged: bool) -> str:
+    """An answer in tags, or bare."""
+    if not is_tagged:
+        return str(answer)
+    opening, closing = ANSWER_TAGS
+    return f"{opening}{answer}{closing}"
+
+
+def tokenizer_texts(
+    source: Source,
+    num_questions: int,
+    system_prompt: str | None,
+) -> list[str]:
+    """Whole conversations of the first `num_questions` questions, for `build_tokenizer`."""
+    return [_conversation(source.question(index), system_prompt) for index in range(num_questions)]
+
+
+def _conversation(question: Question, system_prompt: str | None) -> str:
+    lines: list[str] = []
+    if system_prompt:
+        lines += ["system", system_prompt]
+    lines += ["user", question.text]
+    payload = question.payload
+    if question.verifier == ENVIRONMENT:
+        payload = payload["task"].get("payload", {})
+    answer = payload.get("answer", "")
+    lines += ["assistant", str(answer)]
+    if question.tools:
+        lines += [written_call(""), "tool"]
+    return "\n".join(lines)

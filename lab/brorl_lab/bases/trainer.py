@@ -1,0 +1,129 @@
+"""Warm-up of a small Qwen2 model, trained on demonstrations until it is right sometimes and wrong often.
+
+It stands in for a downloaded base model on machines that cannot download one. The real stack does it: the same Megatron
+policy trains on packed demonstrations, the same engines and verifiers measure pass@1 on held-out questions, and it
+stops inside the wanted band, because a base that is always wrong or always right teaches nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from brorl_lab.bases.demonstrations import Demonstrations
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import TrainingError
+from nemo_brorl.evaluation import EvaluationResult, Evaluator
+from nemo_brorl.ports import Generator, Policy
+from nemo_brorl.training.device_handover import publish
+from nemo_brorl.training.supervised.examples import Example, supervised_plan
+
+RECORD = "warm_up.json"  # in the output folder: what made it
+
+
+@dataclass(frozen=True)
+class WarmUpResult:
+    """How the warm-up ended."""
+
+    num_steps: int
+    seconds: float
+    result: EvaluationResult
+
+
+def fingerprint(config: BroRLConfig) -> str:
+    """Identifies a warm-up: a cached base with the same one need not be made again."""
+    settings = {"sft": asdict(config.sft), "data": asdict(config.data), "seed": config.trainer.seed}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def is_cached(config: BroRLConfig) -> bool:
+    """Whether the output folder holds a base made with these settings."""
+    record = Path(config.sft.output) / RECORD
+    return record.is_file() and json.loads(record.read_text())["fingerprint"] == fingerprint(config)
+
+
+def warm_up(
+    config: BroRLConfig,
+    demonstrations: Demonstrations,
+    policy: Policy,
+    generator: Generator,
+    evaluator: Evaluator,
+    console: Console,
+) -> WarmUpResult:
+    """Train until pass@1 on held-out questions reaches `sft.target_pass_at_1`.
+
+    Raises TrainingError when steps or time run out below `sft.min_pass_at_1`, or a probe lands above
+    `sft.max_pass_at_1`.
+    """
+    sft = config.sft
+    start = time.monotonic()
+    step = 0
+    version = 0
+    while True:
+        block = min(sft.probe_interval, sft.max_steps - step)
+        examples: list[Example] = []
+        for index in range(step, step + block):
+            examples += demonstrations.batch(index, sft.batch_size)
+        plan = supervised_plan(
+            config,
+            examples,
+            step=step,
+            num_mini_batches=block,
+            num_steps=sft.max_steps,
+            data_parallel_size=policy.data_parallel_size,
+            version=version + 1,
+        )
+        report = policy.update(plan)
+        step += block
+        version += 1
+        publish(policy, generator, version)
+        result = evaluator.evaluate("probe")
+        seconds = time.monotonic() - start
+        console.line(
+            f"warm-up step {step}/{sft.max_steps}  loss {report.metrics['policy/loss']:.3f}"
+            f"  pass@1 {result.overall.pass_at_1:.1%}  {seconds:.0f} s"
+        )
+        is_out_of_budget = step >= sft.max_steps or seconds * (step + sft.probe_interval) / step > sft.time_limit_s
+        if result.overall.pass_at_1 >= sft.target_pass_at_1 or is_out_of_budget:
+            break
+    check_band(config, result)
+    return WarmUpResult(step, time.monotonic() - start, result)
+
+
+def check_band(config: BroRLConfig, result: EvaluationResult) -> None:
+    """Raise TrainingError for a base that has nothing to learn from, or nothing left to learn."""
+    low = config.sft.min_pass_at_1
+    high = config.sft.max_pass_at_1
+    found = result.overall.pass_at_1
+    if not low <= found <= high:
+        advice = (
+            "raise sft.max_steps or sft.time_limit_s, or choose easier data.tasks"
+            if found < low
+            else "lower sft.probe_interval"
+        )
+        raise TrainingError(f"the warmed-up base has pass@1 {found:.1%}, outside [{low:.0%}, {high:.0%}]: {advice}")
+
+
+def finish(config: BroRLConfig, policy: Policy, outcome: WarmUpResult) -> Path:
+    """Export the base with a record of what made it, in place of an older one."""
+    output = Path(config.sft.output)
+    partial = output.with_name(output.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    policy.export(partial)
+    record = {
+        "fingerprint": fingerprint(config),
+        "steps": outcome.num_steps,
+        "seconds": round(outcome.seconds, 1),
+        "pass_at_1": {
+            name: row.pass_at_1 for name, row in [*outcome.result.tasks.items(), ("all", outcome.result.overall)]
+        },
+    }
+    (partial / RECORD).write_text(json.dumps(record, indent=1))
+    shutil.rmtree(output, ignore_errors=True)
+    partial.rename(output)
+    return output

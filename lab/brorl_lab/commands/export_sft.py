@@ -1,0 +1,93 @@
+"""`brorl export-sft RUN [--best N] [--min-reward R]` writes the best stored responses of every prompt as chat JSONL,
+for supervised fine-tuning."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups
+from nemo_brorl.config.load import load_run_config
+from nemo_brorl.core.console import Console, setup_logging
+from nemo_brorl.core.files import replacing
+from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
+from nemo_brorl.types import SUCCESS_REWARD, ScoredGroup
+
+Line = dict[str, Any]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code: 0 done, 2 a mistake in the input."""
+    parser = argparse.ArgumentParser(prog="brorl export-sft", description=__doc__)
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("--steps", help="K or K-J; else all that are stored")
+    parser.add_argument("--best", type=int, default=1, help="different responses of a prompt at most (default: 1)")
+    parser.add_argument(
+        "--min-reward",
+        type=float,
+        default=SUCCESS_REWARD,
+        help="raw reward of a response at least (default: right ones)",
+    )
+    parser.add_argument("--output", type=Path, help="file (default: sft.jsonl in the run folder)")
+    options = parser.parse_args(argv)
+    if options.best < 1:
+        parser.error(f"--best {options.best}: write 1 or more")
+    setup_logging()
+    steps = chosen_steps(options.run, options.steps)
+    tokenizer = tokenizer_of(options.run)
+    output = options.output or options.run / "sft.jsonl"
+    num_lines = 0
+    with replacing(output) as aside, aside.open("w", encoding="utf-8") as file:
+        for step, scored in sampled_groups(options.run, steps):
+            for line in best_lines(scored, step, options.best, options.min_reward, tokenizer):
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                num_lines += 1
+    Console().line(f"{num_lines:,} responses of {len(steps):,} steps in {output}")
+    return 0
+
+
+def tokenizer_of(run_folder: Path) -> ChatTokenizer:
+    """The tokenizer of the model that a run began with. Raises ConfigError, ModelError."""
+    from nemo_brorl.commands.wiring import resolve_model
+
+    return load_tokenizer(resolve_model(load_run_config(run_folder)))
+
+
+def best_lines(
+    scored: ScoredGroup,
+    step: int,
+    best: int,
+    min_reward: float,
+    tokenizer: ChatTokenizer,
+) -> Iterator[Line]:
+    """Lines of a group's best responses, different ones: highest reward first, then the shortest, then the first.
+    Responses that were cut at the limit are left out, and trajectories of several turns, whose text is not the model's
+    alone."""
+    responses = responses_of(scored)
+    lengths = scored.group.lengths
+    is_stopped = scored.group.is_stopped
+    order = sorted(range(len(responses)), key=lambda place: (-scored.rewards[place], lengths[place], place))
+    num_turns = scored.num_turns
+    texts: set[str] = set()
+    for place in order:
+        if len(texts) == best or scored.rewards[place] < min_reward:
+            return
+        if num_turns[place] > 1:
+            continue
+        token_ids, _ = responses[place]
+        text = tokenizer.decode(token_ids.tolist())
+        if not is_stopped[place] or text in texts:
+            continue
+        texts.add(text)
+        answer = {"role": "assistant", "content": text}
+        yield {
+            "messages": [*scored.prompt.messages, answer],
+            "uid": scored.prompt.uid,
+            "task": scored.prompt.task,
+            "step": step,
+            "place": place,
+            "reward": float(scored.rewards[place]),
+        }

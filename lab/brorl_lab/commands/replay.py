@@ -1,0 +1,349 @@
+"""`brorl replay RUN --step K [--through J] [--trust NAME ...] [--set KEY=VALUE ...]` learns again from stored rollouts,
+without engines: the same update bit for bit, or what other settings would have made of it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from brorl_lab.store_reader import num_left_out, read_step, stored_steps
+from nemo_brorl.algorithm.packing import plan_step
+from nemo_brorl.algorithm.train_batch import check_functions, make_train_batch
+from nemo_brorl.cluster.fit.memory import check_memory, check_model_rules
+from nemo_brorl.config.load import load_run_config
+from nemo_brorl.config.recorded import check_trusted, typed_texts
+from nemo_brorl.config.schema import BroRLConfig
+from nemo_brorl.core.console import Console, setup_logging
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.metric_sinks import read_metrics
+from nemo_brorl.ports import Policy
+from nemo_brorl.rollouts.schedule import learning_rate
+from nemo_brorl.training.checkpoint import Checkpoints, step_of
+from nemo_brorl.training.export import empty
+from nemo_brorl.training.store.store import TRAINED
+from nemo_brorl.types import StepRecord, UpdatePlan, UpdateReport
+
+Row = Mapping[str, Any]
+DIFFERS = 1  # exit code
+SHOWN = {
+    "loss": "policy/loss",
+    "gradient norm": "policy/grad_norm",
+    "KL to the policy before (nats)": "policy/approximate_kl",
+    "KL to the reference (nats)": "policy/kl_to_reference",
+    "clip share": "policy/clip_fraction",
+    "measured gain": "mass_balance/measured_gain",
+    "its standard error": "mass_balance/measured_gain_error",
+    "entropy before (nats)": "policy/entropy",
+}
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a replay begins."""
+
+    step: int  # the last one whose update the weights have seen
+    checkpoint: Path | None  # None: the model that the run began with
+
+
+def find_start(run_folder: Path, first: int, last: int) -> Start:
+    """The newest checkpoint before step `first`. Raises DataError unless all steps from there to `last` are stored with
+    all of their groups."""
+    start = Start(0, None)
+    for folder in Checkpoints(run_folder / "checkpoints", keep=1).complete():
+        if step_of(folder) < first:
+            start = Start(step_of(folder), folder)
+            break
+    stored = stored_steps(run_folder)
+    needed = set(range(start.step + 1, last + 1))
+    missing = sorted(needed.difference(stored))
+    if missing:
+        raise DataError(
+            f"steps {start.step + 1} to {last} must be stored, as the checkpoint before step {first} is of step "
+            f"{start.step}; {missing[0]} is not. Stored are {stored[0]} to {stored[-1]}: choose a step after another "
+            "checkpoint (trainer.keep_checkpoints), or keep more steps (store.keep_steps, store.max_gib)"
+        )
+    for step in sorted(needed):
+        num = num_left_out(run_folder, step)
+        if num:
+            raise DataError(
+                f"step {step} cannot be learnt again: {num} of its groups are not stored; train with store.share=1"
+            )
+    return start
+
+
+class Replay:
+    """Stored steps of a run, learnt again under `config`; `recorded` are the run's own settings.
+
+    replay = Replay(run_folder, recorded, config)
+    replay.learn(policy, 7)          # policy has seen the updates before step 7
+    replay.learn(policy, 8, lag=1)   # rollouts of weights that are no longer those of the run
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        recorded: BroRLConfig,
+        config: BroRLConfig,
+    ) -> None:
+        self.run_folder = run_folder
+        self.recorded = recorded
+        self.config = config
+        self.resets = _reset_steps(run_folder)
+
+    def learn(
+        self,
+        policy: Policy,
+        step: int,
+        lag: int = 0,
+    ) -> UpdateReport:
+        """The update of a step, and the reference reset after it if the run made one. `lag`: updates under other
+        settings before it, which make its rollouts so much older."""
+        record = read_step(self.run_folder, step, fates=[TRAINED])
+        plan = self.plan(record, policy.data_parallel_size)
+        report = policy.update(off_policy(plan, lag) if lag else plan)
+        if step in self.resets:
+            policy.reset_reference(self.recorded.algorithm.reference_reset.clear_optimizer)
+        return report
+
+    def plan(self, record: StepRecord, data_parallel_size: int) -> UpdatePlan:
+        """As the loop made it, with the settings of now."""
+        groups = [stored.scored for stored in record.groups]
+        batch = make_train_batch(groups, self.config, record.step, record.loss_scale)
+        return plan_step(
+            batch,
+            self.config,
+            step=record.step,
+            version=record.version,
+            learning_rate=self._learning_rate(record),
+            data_parallel_size=data_parallel_size,
+        )
+
+    def _learning_rate(self, record: StepRecord) -> float:
+        """The recorded one, which knows the stage of the run's schedule, by as much larger as the settings are."""
+        was = learning_rate(self.recorded.policy.optim, record.step)
+        now = learning_rate(self.config.policy.optim, record.step)
+        if now == was:
+            return record.learning_rate
+        return record.learning_rate * now / was
+
+
+def off_policy(plan: UpdatePlan, lag: int) -> UpdatePlan:
+    """The plan with rollouts that are older by `lag` updates: their mismatch counts as drift, and no gain is measured
+    with them."""
+    groups = []
+    for group in plan.groups:
+        older = replace(group, staleness=group.staleness + lag, is_measured=False)
+        groups.append(older)
+    return replace(plan, groups=tuple(groups))
+
+
+def recorded_row(run_folder: Path, step: int) -> Row:
+    """The run's own metrics of a step. Raises DataError when there are none."""
+    path = run_folder / "metrics.jsonl"
+    for row in read_metrics(path) if path.exists() else []:
+        if row["step"] == step:
+            return row
+    raise DataError(f"{path} has no row of step {step}")
+
+
+def differences(row: Row, report: UpdateReport) -> list[str]:
+    """Names of the update's metrics that are not the recorded ones, bit for bit (NaN is null in a file)."""
+    names: list[str] = []
+    for name, value in report.metrics.items():
+        written = json.loads(json.dumps(value)) if value == value else None
+        if row.get(name) != written:
+            names.append(name)
+    return names
+
+
+def _reset_steps(run_folder: Path) -> set[int]:
+    """Steps after which the run reset its reference."""
+    path = run_folder / "events.jsonl"
+    if not path.exists():
+        return set()
+    return {event["step"] for event in read_metrics(path) if event.get("event") == "reference_reset"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for."""
+
+    run_folder: Path
+    first: int
+    last: int
+    export: Path | None
+    overrides: tuple[str, ...]
+    trusted: tuple[str, ...] = ()  # import paths of the run's settings that may be called
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code: 0 done, 1 nothing was changed and the update is another one, 2 a mistake in the input."""
+    asked = parse(argv)
+    setup_logging()
+    return replay(asked, Console())
+
+
+def parse(argv: Sequence[str]) -> Asked:
+    """The command line. Exits with 2 for a wrong option."""
+    parser = argparse.ArgumentParser(prog="brorl replay", description=__doc__)
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("--step", type=int, required=True, help="step that is learnt again, counted from 1")
+    parser.add_argument(
+        "--through", type=int, help="last step; under other settings the steps after the first are off-policy"
+    )
+    parser.add_argument("--export", type=Path, help="folder for the weights afterwards, Hugging Face format")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="another setting; also without --set"
+    )
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a function that the run's settings name, package.module:function, which may be imported and called",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    options = parser.parse_intermixed_args(argv)
+    last = options.through or options.step
+    if not 1 <= options.step <= last:
+        parser.error(f"--step {options.step} --through {last}: write a step from 1, and one that is not before it")
+    overrides = (*options.set, *options.overrides)
+    return Asked(options.run, options.step, last, options.export, overrides, tuple(options.trust))
+
+
+def replay(asked: Asked, console: Console) -> int:
+    """Learn the steps again and show what came of each. Raises ConfigError, DataError, CheckpointError."""
+    recorded = settings_of(asked.run_folder)
+    config = settings_of(asked.run_folder, asked.overrides)
+    trusted = {*asked.trusted, *typed_texts(asked.overrides)}
+    check_trusted(config, trusted)
+    start = find_start(asked.run_folder, asked.first, asked.last)
+    # Steps between the checkpoint and the first one asked for are learnt with the run's own settings.
+    if start.step + 1 < asked.first:
+        check_trusted(recorded, trusted)
+    check_model_rules(config)
+    check_functions(config)
+    if asked.export is not None:
+        empty(asked.export, "--export")
+    check_memory(config)
+    console.line(_introduction(asked, start))
+    begin = time.monotonic()
+    reports = learn(asked, start, recorded, config)
+    num_different = show(asked, reports, console)
+    console.line(f"{time.monotonic() - begin:.0f} s in all")
+    return DIFFERS if num_different and not asked.overrides else 0
+
+
+def settings_of(run_folder: Path, overrides: Sequence[str] = ()) -> BroRLConfig:
+    """Return a run's settings with overrides over them; files go into `run_folder`, whatever the record says.
+
+    Raises ConfigError.
+    """
+    config = load_run_config(run_folder, overrides)
+    exp_manager = replace(config.exp_manager, explicit_log_dir=str(run_folder.absolute()))
+    return replace(config, exp_manager=exp_manager)
+
+
+def learn(
+    asked: Asked,
+    start: Start,
+    recorded: BroRLConfig,
+    config: BroRLConfig,
+) -> list[UpdateReport]:
+    """Reports of the steps asked for. Steps between the checkpoint and the first are learnt as the run did."""
+    unchanged = Replay(asked.run_folder, recorded, recorded)
+    changed = Replay(asked.run_folder, recorded, config)
+    with tempfile.TemporaryDirectory(prefix="brorl_replay_") as scratch:
+        if asked.overrides and start.step + 1 < asked.first:
+            start = catch_up(unchanged, start, asked.first, Path(scratch))
+        with policy_of(config, start) as policy:
+            for step in range(start.step + 1, asked.first):
+                unchanged.learn(policy, step)
+            reports: list[UpdateReport] = []
+            for step in range(asked.first, asked.last + 1):
+                lag = step - asked.first if asked.overrides else 0
+                reports.append(changed.learn(policy, step, lag))
+            if asked.export is not None:
+                policy.export(asked.export.absolute())
+    return reports
+
+
+def catch_up(
+    unchanged: Replay,
+    start: Start,
+    first: int,
+    scratch: Path,
+) -> Start:
+    """The weights before step `first`, learnt as the run did, as a checkpoint in `scratch`."""
+    folder = scratch / "policy"
+    folder.mkdir()
+    with policy_of(unchanged.config, start) as policy:
+        for step in range(start.step + 1, first):
+            unchanged.learn(policy, step)
+        policy.begin_save(folder)
+        policy.finish_save(wait=True)
+    return Start(first - 1, scratch)
+
+
+@contextlib.contextmanager
+def policy_of(config: BroRLConfig, start: Start) -> Iterator[Policy]:
+    """The policy alone, with the weights of `start`."""
+    from nemo_brorl.commands.wiring import policy_alone  # Ray, Megatron: only for settings that hold
+
+    with policy_alone(config, with_reference=True) as policy:
+        if start.checkpoint is not None:
+            policy.load(start.checkpoint / "policy")
+        yield policy
+
+
+def show(asked: Asked, reports: Sequence[UpdateReport], console: Console) -> int:
+    """A table for every step. Returns how many numbers are not those of the run."""
+    num_different = 0
+    for step, report in enumerate(reports, start=asked.first):
+        row = recorded_row(asked.run_folder, step)
+        console.line()
+        console.table([f"step {step}", "run", "replay"], table_rows(row, report))
+        different = differences(row, report)
+        num_different += len(different)
+        if different and not asked.overrides:
+            console.line(f"{len(different)} of {len(report.metrics)} numbers differ: {', '.join(different)}")
+        elif not different:
+            console.line(f"bit-identical: all {len(report.metrics)} numbers of the update are those of the run")
+    return num_different
+
+
+def table_rows(row: Mapping[str, Any], report: UpdateReport) -> list[list[str]]:
+    """Numbers of the run and of the replay, those that either has."""
+    rows: list[list[str]] = []
+    for title, name in SHOWN.items():
+        was = row.get(name)
+        now = report.metrics.get(name)
+        if was is not None or now is not None:
+            rows.append([title, _number(was), _number(now)])
+    return rows
+
+
+def _number(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.6g}"
+
+
+def _introduction(asked: Asked, start: Start) -> str:
+    where = f"the checkpoint of step {start.step}" if start.checkpoint else "the model that the run began with"
+    steps = f"step {asked.first}" if asked.first == asked.last else f"steps {asked.first} to {asked.last}"
+    text = f"{steps} of {asked.run_folder}, from {where}, "
+    if not asked.overrides:
+        return text + "as the run learnt"
+    text += "with " + " ".join(asked.overrides)
+    if asked.last > asked.first:
+        text += f"; steps from {asked.first + 1} on are off-policy: their rollouts were drawn by the run's weights"
+    return text

@@ -1,0 +1,293 @@
+"""`brorl rescore RUN [--verifier NAME] [--option KEY=VALUE ...]` scores stored responses again: who changed, how often,
+examples.
+
+A run folder may be a stranger's. Its prompts may name verifiers of this package that run on this machine. Other
+verifiers, services and what a sandbox lets through stand on the command line: `rewards.verifiers=[{name: a.b:c}]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from brorl_lab.store_reader import chosen_steps, responses_of, sampled_groups, sampled_prompts
+from nemo_brorl.config.load import load_config, load_run_config
+from nemo_brorl.config.schema import BroRLConfig, OwnVerifierConfig, as_yaml
+from nemo_brorl.core.components import is_import_path
+from nemo_brorl.core.console import Console, setup_logging
+from nemo_brorl.core.errors import ConfigError, DataError, NotAllowedError
+from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.ports import Verifier
+from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
+from nemo_brorl.tasks.verifiers.registry import check_params, check_payload, configure, names_in
+from nemo_brorl.types import SUCCESS_REWARD, Float32, Prompt, RolloutChunk, ScoredGroup
+
+Key = tuple[str, int]  # uid, first index of a chunk
+MAX_SHOWN = 300  # characters of an example
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """A group with its rewards then and now."""
+
+    scored: ScoredGroup
+    rewards: Float32  # [N] now, raw
+    num_failed: int
+
+    @property
+    def changed(self) -> np.ndarray:
+        """Places of the rollouts whose reward is another one."""
+        return np.flatnonzero(self.rewards != self.scored.rewards)
+
+
+def asked_again(prompt: Prompt, verifier: str | None, options: Mapping[str, Any]) -> Prompt:
+    """The prompt for another verifier (None: its own), with these options over those of its payload. Raises DataError
+    when the verifier cannot score it, ConfigError for an unknown name or one that the command line does not give."""
+    changed = replace(
+        prompt,
+        verifier=verifier or prompt.verifier,
+        payload={**prompt.payload, **options},
+    )
+    if changed.verifier == ENVIRONMENT:
+        raise DataError(
+            f"prompt {prompt.uid} was answered by an environment, which cannot be asked again: write --verifier of "
+            "one that reads the whole text"
+        )
+    try:
+        check_payload(changed.verifier, changed.payload)
+    except NotAllowedError as error:
+        raise NotAllowedError(f"prompt {prompt.uid}: {error}, or --verifier for another one") from error
+    return changed
+
+
+def rescore(
+    groups: Sequence[ScoredGroup],
+    pool: Verifier,
+    verifier: str | None,
+    options: Mapping[str, Any],
+) -> list[Rescored]:
+    """Groups, each of another prompt, in order. Raises as `asked_again` before anything is scored."""
+    chunks: list[RolloutChunk] = []
+    for scored in groups:
+        prompt = asked_again(scored.prompt, verifier, options)
+        for chunk in scored.group.chunks:
+            request = replace(chunk.request, prompt=prompt)
+            chunks.append(replace(chunk, request=request))
+    rewards: dict[Key, Float32] = {}
+    num_failed: dict[str, int] = {}
+    for scored_chunk in pool.score(chunks):
+        uid, _ = key = _key(scored_chunk.chunk)
+        rewards[key] = scored_chunk.rewards
+        num_failed[uid] = num_failed.get(uid, 0) + scored_chunk.num_failed
+    return list(_joined(groups, rewards, num_failed))
+
+
+def _key(chunk: RolloutChunk) -> Key:
+    return chunk.request.prompt.uid, int(chunk.indices[0])
+
+
+def _joined(
+    groups: Iterable[ScoredGroup],
+    rewards: Mapping[Key, Float32],
+    num_failed: Mapping[str, int],
+) -> Iterator[Rescored]:
+    for scored in groups:
+        parts = [rewards[_key(chunk)] for chunk in scored.group.chunks]
+        yield Rescored(scored, np.concatenate(parts), num_failed[scored.prompt.uid])
+
+
+@dataclass
+class Changes:
+    """Counts over rollouts, by task and over all."""
+
+    num: int = 0
+    num_changed: int = 0
+    reward_before: float = 0.0  # sum
+    reward_now: float = 0.0
+    num_groups: int = 0
+    informative_before: int = 0
+    informative_now: int = 0
+
+    def add(self, rescored: Rescored) -> None:
+        """Count a group."""
+        before = rescored.scored.rewards
+        self.num += len(before)
+        self.num_changed += len(rescored.changed)
+        self.reward_before += float(before.sum())
+        self.reward_now += float(rescored.rewards.sum())
+        self.num_groups += 1
+        self.informative_before += bool(np.ptp(before) > 0)
+        self.informative_now += bool(np.ptp(rescored.rewards) > 0)
+
+
+def confusion(groups: Iterable[Rescored]) -> np.ndarray:
+    """Rollouts [was right, was wrong] × [is right, is wrong]."""
+    counts = np.zeros((2, 2), np.int64)
+    for rescored in groups:
+        was_wrong = rescored.scored.rewards < SUCCESS_REWARD
+        is_wrong = rescored.rewards < SUCCESS_REWARD
+        np.add.at(counts, (was_wrong.astype(int), is_wrong.astype(int)), 1)
+    return counts
+
+
+def changes_by_task(groups: Iterable[Rescored]) -> dict[str, Changes]:
+    """Counts by task, by name; last over all of them."""
+    found: dict[str, Changes] = {}
+    overall = Changes()
+    for rescored in groups:
+        task = rescored.scored.prompt.task
+        found.setdefault(task, Changes()).add(rescored)
+        overall.add(rescored)
+    ordered = dict(sorted(found.items()))
+    ordered["all"] = overall
+    return ordered
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code: 0 done, 2 a mistake in the input."""
+    parser = argparse.ArgumentParser(prog="brorl rescore", description=__doc__)
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("--steps", help="K or K-J; else all that are stored")
+    parser.add_argument("--verifier", help="a verifier's name or package.module:function; else each prompt's own")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option of the verifier, over those of the prompts; a parameter of a function of your own",
+    )
+    parser.add_argument("--examples", type=int, default=5, help="changed responses that are shown")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings of verifiers, services and sandbox: rewards.…"
+    )
+    options = parser.parse_intermixed_args(argv)
+    setup_logging()
+    payload: Mapping[str, Any] = parse_options(parser, options.option)
+    trusted = load_config(overrides=options.overrides)
+    trusted.data.verifier = options.verifier
+    if options.verifier is not None and is_import_path(options.verifier):
+        trusted.rewards.verifiers.append(OwnVerifierConfig(options.verifier, dict(payload)))
+        payload = {}
+    configure(trusted)
+    check_params()
+    config = with_sandbox_of(trusted, load_run_config(options.run, options.overrides), options.overrides)
+    steps = chosen_steps(options.run, options.steps)
+    console = Console()
+    verifiers: set[str] = set()
+    for prompt in sampled_prompts(options.run, steps):  # a mistake is found before anything starts
+        changed = asked_again(prompt, options.verifier, payload)
+        verifiers.update(names_in(changed.verifier, changed.payload))
+    from nemo_brorl.commands.wiring import verifier_alone  # Ray: only for what can be scored
+
+    with verifier_alone(config, sorted(verifiers)) as (pool, tokenizer):
+        groups = [scored for _, scored in sampled_groups(options.run, steps)]
+        rescored = rescore(groups, pool, options.verifier, payload)
+        show(rescored, console)
+        show_examples(rescored, tokenizer, options.examples, console)
+    return 0
+
+
+def parse_options(parser: argparse.ArgumentParser, given: Sequence[str]) -> dict[str, Any]:
+    """KEY=VALUE as a mapping, values as in YAML. Exits with 2 for anything else."""
+    parsed: dict[str, Any] = {}
+    for text in given:
+        key, separator, value = text.partition("=")
+        if not key or not separator:
+            parser.error(f"--option {text}: write KEY=VALUE")
+        parsed[key] = yaml.safe_load(value)
+    return parsed
+
+
+def with_sandbox_of(trusted: BroRLConfig, recorded: BroRLConfig, overrides: Sequence[str]) -> BroRLConfig:
+    """Return the settings of a run with the sandbox of the command line.
+
+    Raises ConfigError where the run had another one and the command line does not say which is wanted.
+    """
+    written = {override.partition("=")[0] for override in overrides}
+    was, now = asdict(recorded.rewards.code), asdict(trusted.rewards.code)
+    differing = []
+    for name in was:
+        setting = f"rewards.code.{name}"
+        if was[name] != now[name] and setting not in written:
+            differing.append(f"{setting}={as_yaml(was[name])}")
+    if differing:
+        raise ConfigError(
+            f"the run was scored with {', '.join(differing)}. What programs may use is not taken from a run folder: "
+            f"write {' '.join(map(shlex.quote, differing))} behind the command if you trust it, or other values"
+        )
+    return replace(recorded, rewards=replace(recorded.rewards, code=trusted.rewards.code))
+
+
+def show(rescored: Sequence[Rescored], console: Console) -> None:
+    """Who changed by task, and how often right became wrong."""
+    rows: list[list[str]] = []
+    for task, changes in changes_by_task(rescored).items():
+        rows.append(_row(task, changes))
+    console.table(
+        ["task", "rollouts", "changed", "mean reward", "now", "groups", "informative", "now"],
+        rows,
+    )
+    counts = confusion(rescored)
+    console.line()
+    console.table(
+        ["rollouts", "right now", "wrong now"],
+        [
+            ["was right", f"{counts[0, 0]:,}", f"{counts[0, 1]:,}"],
+            ["was wrong", f"{counts[1, 0]:,}", f"{counts[1, 1]:,}"],
+        ],
+    )
+    num_failed = sum(one.num_failed for one in rescored)
+    if num_failed:
+        console.line(f"the verifier failed for {num_failed:,} responses: reward 0")
+
+
+def _row(task: str, changes: Changes) -> list[str]:
+    return [
+        task,
+        f"{changes.num:,}",
+        f"{changes.num_changed / changes.num:.1%}",
+        f"{changes.reward_before / changes.num:.3f}",
+        f"{changes.reward_now / changes.num:.3f}",
+        f"{changes.num_groups:,}",
+        f"{changes.informative_before:,}",
+        f"{changes.informative_now:,}",
+    ]
+
+
+def show_examples(
+    rescored: Sequence[Rescored],
+    tokenizer: ChatTokenizer,
+    num: int,
+    console: Console,
+) -> None:
+    """One changed response of each of the first `num` groups that have some, as JSON strings: what a model wrote must
+    not reach a terminal as it is."""
+    changed = [one for one in rescored if len(one.changed)]
+    for one in changed[:num]:
+        place = int(one.changed[0])
+        token_ids, _ = responses_of(one.scored)[place]
+        text = tokenizer.decode(token_ids.tolist())
+        console.line()
+        uid = one.scored.prompt.uid
+        console.line(f"{uid}, rollout {place}: {one.scored.rewards[place]:g}, now {one.rewards[place]:g}")
+        console.line(f"  asked    {_inert(_question(one.scored))}")
+        console.line(f"  answered {_inert(text)}")
+
+
+def _question(scored: ScoredGroup) -> str:
+    messages = scored.prompt.messages
+    return messages[-1]["content"] if messages else ""
+
+
+def _inert(text: str) -> str:
+    """Without control characters, on one line, in ASCII; the end of what is too long."""
+    tail = text if len(text) <= MAX_SHOWN else "..." + text[-MAX_SHOWN:]
+    return json.dumps(tail)

@@ -1,0 +1,410 @@
+"""`brorl sweep FILE [--list] [--only K] [--tables]` runs a grid of training runs from one file, seed by seed, and says
+what came out at equal samples and at equal time. Runs that are complete are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
+
+from brorl_lab.theory.scaling import Points, fit_runs, hold_back
+from nemo_brorl.config.load import load_config
+from nemo_brorl.core.clock import SAVED
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import LOST, USER_ERROR, ConfigError
+from nemo_brorl.core.metric_registry import step_seconds
+from nemo_brorl.core.metric_sinks import read_metrics
+
+Float64 = NDArray[np.float64]
+Rows = Sequence[Mapping[str, Any]]  # of a metrics file
+Table = tuple[str, list[str], list[list[str]]]  # title, header, rows
+
+NO_TRAINING = ("validate", "save")  # parts of a step
+SCORE = "validation/pass_at_1"
+SEEN_SHARE = 0.6  # of the compute, from which the rest is foretold
+UNITS = ("samples", "seconds")
+
+
+class Curve(NamedTuple):
+    """Validations of one run; the first is of the base."""
+
+    samples: Float64  # rollouts sampled until then, those of dropped groups too
+    seconds: Float64  # of training alone
+    score: Float64
+
+    def at(self, unit: str, amount: float) -> float:
+        """Score at an amount, on the line between the validations around it."""
+        return float(np.interp(amount, getattr(self, unit), self.score))
+
+    def first_at(self, unit: str, score: float) -> float | None:
+        """Amount at which a score is first reached, on the line between the validations around it; None: never."""
+        return first_at(getattr(self, unit), self.score, score)
+
+    def points(self, unit: str) -> Points:
+        """Validations after the first: at 0 a sigmoid over compute has no value."""
+        return Points(getattr(self, unit)[1:], self.score[1:])
+
+
+def first_at(amounts: ArrayLike, scores: ArrayLike, score: float) -> float | None:
+    """Amount at which a curve, straight between its points, first reaches a score; None: never."""
+    x = np.asarray(amounts, np.float64)
+    y = np.asarray(scores, np.float64)
+    there = np.flatnonzero(y >= score)
+    if len(there) == 0:
+        return None
+    after = int(there[0])
+    if after == 0:
+        return float(x[0])
+    around = slice(after - 1, after + 1)
+    return float(np.interp(score, y[around], x[around]))
+
+
+def curve_of(rows: Rows) -> Curve | None:
+    """Curve of a metrics file; None before the second validation."""
+    samples = seconds = 0.0
+    points: list[tuple[float, float, float]] = []
+    for row in rows:
+        samples += row.get("generation/num_samples") or 0.0
+        seconds += step_seconds(row, NO_TRAINING)
+        if row.get(SCORE) is not None:
+            points.append((samples, seconds, row[SCORE]))
+    if len(points) < 2:
+        return None
+    columns = np.array(points).T
+    return Curve(*columns)
+
+
+def curves_of(rows_of: Mapping[str, Mapping[int, Rows]]) -> dict[str, dict[int, Curve]]:
+    """Curves by arm and seed, of those that have some."""
+    curves: dict[str, dict[int, Curve]] = {}
+    for arm, by_seed in rows_of.items():
+        for seed, rows in by_seed.items():
+            curve = curve_of(rows)
+            if curve is not None:
+                curves.setdefault(arm, {})[seed] = curve
+    return curves
+
+
+def tables(rows_of: Mapping[str, Mapping[int, Rows]]) -> list[Table]:
+    """Scores at the most samples that all runs have reached, and at the shortest run's training time; arms against the
+    first one, seed by seed, and how soon they are where it ends; sigmoids and what they foretell."""
+    curves = curves_of(rows_of)
+    if not curves:
+        return []
+    found = []
+    for table in (_at_equal, _until, _fits):
+        found += [table(curves, unit) for unit in UNITS]
+    return found
+
+
+def _at_equal(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+    reached: list[float] = []
+    for by_seed in curves.values():
+        reached += [getattr(curve, unit)[-1] for curve in by_seed.values()]
+    amount = min(reached)
+    percent_of: dict[str, dict[int, float]] = {}
+    for arm, by_seed in curves.items():
+        percent_of[arm] = {seed: 100 * curve.at(unit, amount) for seed, curve in by_seed.items()}
+    first = next(iter(curves))
+    rows = []
+    for arm, percents in percent_of.items():
+        runs = curves[arm].values()
+        begun = [100 * run.score[0] for run in runs]
+        validations = [len(run.score) - 1 for run in runs]
+        ahead = []
+        for seed, percent in percents.items():
+            if arm != first and seed in percent_of[first]:
+                ahead.append(percent - percent_of[first][seed])
+        row = [
+            arm,
+            str(len(percents)),
+            mean_and_interval(begun),
+            mean_and_interval(list(percents.values())),
+            mean_and_interval(ahead),
+            f"{np.mean(validations):.0f}",
+        ]
+        rows.append(row)
+    header = ["arm", "seeds", "base, %", "pass@1, %", "minus the first arm", "validations"]
+    title = f"held-out pass@1 at {amount:,.0f} {_word(unit)}: mean over seeds ± 95 % interval"
+    return title, header, rows
+
+
+def _until(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+    first, *others = curves
+    rows = []
+    for arm in others:
+        cells = [arm]
+        for seed, whole in curves[first].items():
+            run = curves[arm].get(seed)
+            amount = None if run is None else run.first_at(unit, whole.score[-1])
+            if amount is None:
+                cells.append("never")
+            else:
+                share = amount / getattr(whole, unit)[-1]
+                cells.append(f"{share:.2f}")
+        rows.append(cells)
+    title = f"share of the first arm's {_word(unit)} until its last pass@1 is reached, seed by seed"
+    seeds = [f"seed {seed}" for seed in curves[first]]
+    return title, ["arm", *seeds], rows
+
+
+def mean_and_interval(values: Sequence[float]) -> str:
+    """Mean and half the width of Student's 95 % interval."""
+    if len(values) < 2:
+        return f"{values[0]:.1f}" if values else ""
+    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    half = stdtrit(len(values) - 1, 0.975) * error
+    return f"{np.mean(values):.1f} ± {half:.1f}"
+
+
+def _fits(curves: Mapping[str, Mapping[int, Curve]], unit: str) -> Table:
+    rows = []
+    for arm, by_seed in curves.items():
+        runs = [curve.points(unit) for curve in by_seed.values()]
+        fit = fit_runs(runs)
+        if fit is None:
+            rows.append([arm, "too few points", "", "", ""])
+            continue
+        row = [arm]
+        for name, scale in (("top", 100.0), ("middle", 1.0), ("slope", 1.0)):
+            low, high = fit.interval(name)
+            row.append(f"{scale * getattr(fit.best, name):,.4g} ({scale * low:,.4g} … {scale * high:,.4g})")
+        rows.append([*row, _foretold(runs)])
+    title = f"sigmoids of pass@1 over {_word(unit)}, 95 % intervals"
+    return title, ["arm", "top, %", f"middle, {_word(unit)}", "slope", "last points foretold"], rows
+
+
+def _foretold(runs: Sequence[Points]) -> str:
+    """How many of the points past a share of the compute lie in the interval that the points before it foretell."""
+    seen, kept_back = hold_back(runs, SEEN_SHARE)
+    fit = fit_runs(seen)
+    if fit is None:
+        return "too few points"
+    errors = []
+    num_inside = 0
+    for run in kept_back:
+        for compute, reward in zip(run.compute.tolist(), run.reward.tolist(), strict=True):
+            value, low, high = fit.foretold(compute)
+            errors.append(abs(value - reward))
+            num_inside += low <= reward <= high
+    if not errors:
+        return "none left"
+    return f"off by {100 * np.mean(errors):.1f} points, {num_inside} of {len(errors)} inside"
+
+
+def _word(unit: str) -> str:
+    return "rollouts" if unit == "samples" else "s of training"
+
+
+def draw(rows_of: Mapping[str, Mapping[int, Rows]], path: Path) -> bool:
+    """Figure of all arms over samples and over time: every run thin, the mean of an arm thick. False: nothing to
+    draw."""
+    curves = curves_of(rows_of)
+    if not curves:
+        return False
+    from brorl_lab.commands.figures import add_legend, colour_of, panels, save
+
+    figure, axes = panels(len(UNITS), ["held-out pass@1, %"] * len(UNITS), "")
+    for axis, unit in zip(axes, UNITS, strict=True):
+        axis.set_xlabel("rollouts sampled" if unit == "samples" else "training time, s")
+        for number, (arm, by_seed) in enumerate(curves.items()):
+            colour = colour_of(number)
+            members = list(by_seed.values())
+            for curve in members:
+                axis.plot(getattr(curve, unit), 100 * curve.score, color=colour, linewidth=0.6, alpha=0.5)
+            end = min(getattr(curve, unit)[-1] for curve in members)
+            amounts = np.linspace(0, end, 50)
+            means = np.mean([np.interp(amounts, getattr(curve, unit), curve.score) for curve in members], axis=0)
+            axis.plot(amounts, 100 * means, color=colour, linewidth=2, label=arm)
+    add_legend(axes[0])
+    save(figure, path)
+    return True
+
+
+MAX_TRIES = 4  # of a run that was saved to go on later, or lost something on the way
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """What is to be run: every combination of one value of each axis, with every seed."""
+
+    config: str  # a recipe of conf/
+    output: str  # folder of the runs
+    axes: Mapping[str, Mapping[str, Sequence[str]]]  # axis: value: the settings it stands for
+    seeds: Sequence[int]
+    common: Sequence[str] = ()  # settings of all runs
+    hypothesis: str = ""  # written down before the runs; printed with the tables
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One run of a sweep."""
+
+    arm: str  # values of the axes
+    seed: int
+    folder: Path
+    config_name: str
+    overrides: tuple[str, ...]
+    max_steps: int
+
+    @property
+    def num_done(self) -> int:
+        """Steps that its metrics hold."""
+        path = self.folder / "metrics.jsonl"
+        rows = read_metrics(path) if path.exists() else []
+        return int(rows[-1]["step"]) if rows else 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_done >= self.max_steps
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code: 0 all runs are complete, 1 a run failed, 2 a mistake in the file or an option."""
+    parser = argparse.ArgumentParser(prog="brorl sweep", description=__doc__)
+    parser.add_argument("file", type=Path, help="YAML with config, output, axes, seeds, common, hypothesis")
+    parser.add_argument("--list", action="store_true", help="runs by number, and how far they are")
+    parser.add_argument("--only", type=int, metavar="K", help="run the K-th alone, from 1: for a Slurm array")
+    parser.add_argument("--tables", action="store_true", help="tables and figure of what is there, no run")
+    options = parser.parse_args(argv)
+    try:
+        file = read_file(options.file)
+        runs = plan_runs(file)
+    except ConfigError as error:
+        sys.stderr.write(f"\nerror: {error}\n")
+        return USER_ERROR
+    if options.only is not None and not 1 <= options.only <= len(runs):
+        sys.stderr.write(f"\nerror: --only {options.only}: the sweep has runs 1 to {len(runs)}\n")
+        return USER_ERROR
+    console = Console()
+    if options.list:
+        list_runs(runs, console)
+        return 0
+    failed: list[str] = []
+    if not options.tables:
+        chosen = runs if options.only is None else [runs[options.only - 1]]
+        failed = train_all(chosen, console)
+    if options.only is None:
+        show(file, runs, console)
+    for line in failed:
+        console.line(line)
+    return 1 if failed else 0
+
+
+def read_file(path: Path) -> SweepFile:
+    """Raises ConfigError that names what is missing, unknown, or of another kind than it should be."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} holds no keys: write config, output, axes and seeds")
+    known = {field.name for field in fields(SweepFile)}
+    missing = {"config", "output", "axes", "seeds"} - content.keys()
+    unknown = content.keys() - known
+    if missing or unknown:
+        raise ConfigError(
+            f"{path}: missing {sorted(missing) or 'nothing'}, unknown {sorted(map(str, unknown)) or 'nothing'}; "
+            f"its keys are {', '.join(sorted(known))}"
+        )
+    _check_axes(path, content["axes"])
+    seeds = content["seeds"]
+    if not isinstance(seeds, list) or not seeds or not all(isinstance(seed, int) for seed in seeds):
+        raise ConfigError(f"{path}: seeds={seeds}: write a list of whole numbers, such as [1, 2, 3]")
+    return SweepFile(**{str(key): value for key, value in content.items()})
+
+
+def _check_axes(path: Path, axes: Any) -> None:
+    example = "write for example axes: {n: {16: [rollouts.num_per_prompt=16], 512: [rollouts.num_per_prompt=512]}}"
+    if not isinstance(axes, dict) or not axes:
+        raise ConfigError(f"{path}: axes={axes}: {example}")
+    for axis, values in axes.items():
+        if not isinstance(values, dict) or not values:
+            raise ConfigError(f"{path}: axes.{axis}={values}: {example}")
+        for value, overrides in values.items():
+            if not isinstance(overrides, list):
+                raise ConfigError(f"{path}: axes.{axis}.{value}={overrides} is no list of KEY=VALUE: {example}")
+
+
+def plan_runs(file: SweepFile) -> list[SweepRun]:
+    """All runs, seeds outermost, so that a slow spell of the machine falls on all arms alike. Their settings are
+    checked: raises ConfigError before the first one starts."""
+    choices = [list(values.items()) for values in file.axes.values()]
+    max_steps: dict[str, int] = {}
+    runs = []
+    for seed in file.seeds:
+        for chosen in itertools.product(*choices):
+            names = [f"{axis}={value}" for axis, (value, _) in zip(file.axes, chosen, strict=True)]
+            arm = " ".join(names)
+            folder = Path(file.output) / "_".join(names).replace("=", "_") / f"seed_{seed}"
+            overrides = list(file.common)
+            for _, own in chosen:
+                overrides += own
+            overrides += [f"trainer.seed={seed}", f"exp_manager.explicit_log_dir={folder}"]
+            if arm not in max_steps:
+                max_steps[arm] = load_config(file.config, overrides).trainer.max_steps
+            run = SweepRun(arm, seed, folder, file.config, tuple(overrides), max_steps[arm])
+            runs.append(run)
+    return runs
+
+
+def list_runs(runs: Sequence[SweepRun], console: Console) -> None:
+    """Table of the runs."""
+    rows = []
+    for number, run in enumerate(runs, start=1):
+        rows.append([str(number), run.arm, str(run.seed), f"{run.num_done} of {run.max_steps}", str(run.folder)])
+    console.table(["run", "arm", "seed", "steps", "folder"], rows)
+
+
+def train_all(runs: Sequence[SweepRun], console: Console) -> list[str]:
+    """Run what is not complete, one after the other; a line for each run that failed."""
+    failed = []
+    for number, run in enumerate(runs, start=1):
+        if run.is_complete:
+            continue
+        console.line(f"run {number} of {len(runs)}: {run.arm}, seed {run.seed}")
+        code = train(run)
+        if code != 0:
+            failed.append(f"{run.arm}, seed {run.seed} ended with exit code {code}: see {run.folder}")
+    return failed
+
+
+def train(run: SweepRun) -> int:
+    """One run to its end, in a process of its own. Returns its last exit code."""
+    command = [sys.executable, "-m", "nemo_brorl", "train", "--config-name", run.config_name, *run.overrides]
+    code = 0
+    for _ in range(MAX_TRIES):
+        code = subprocess.run(command, check=False).returncode
+        if code not in (SAVED, LOST):
+            break
+    return code
+
+
+def show(file: SweepFile, runs: Sequence[SweepRun], console: Console) -> None:
+    """Tables and figure of the runs that have been validated more than once."""
+    rows_of: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for run in runs:
+        path = run.folder / "metrics.jsonl"
+        if path.exists():
+            rows_of.setdefault(run.arm, {})[run.seed] = read_metrics(path)
+    if file.hypothesis:
+        console.line(f"hypothesis, written before the runs: {file.hypothesis.strip()}")
+    for title, header, rows in tables(rows_of):
+        console.line()
+        console.line(title)
+        console.table(header, rows)
+    figure = Path(file.output) / "sweep.png"
+    if draw(rows_of, figure):
+        console.line()
+        console.line(f"figure: {figure}")

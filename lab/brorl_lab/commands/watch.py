@@ -1,0 +1,41 @@
+"""`brorl watch RUN [RUN ...]` serves the page of `brorl report` on this machine, with what the runs write while they go
+on, and every response."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from brorl_lab.page.runs import open_runs
+from brorl_lab.page.server import HOST, Pages, make_server
+from nemo_brorl.core.console import Console, setup_logging
+from nemo_brorl.core.errors import ConfigError
+
+TOKEN_BYTES = 18
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit code: 0 ended by Ctrl-C, 2 a mistake in the input."""
+    parser = argparse.ArgumentParser(prog="brorl watch", description=__doc__)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folder; may be on a shared disk")
+    parser.add_argument("--port", type=int, default=0, help="of this machine (default: a free one)")
+    options = parser.parse_args(argv)
+    setup_logging()
+    pages = Pages(open_runs(options.runs))
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    try:
+        server = make_server(pages, token, options.port)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--port {options.port}: {error}; write a free port, or leave it out") from error
+    console = Console()
+    with server:
+        console.line(f"http://{HOST}:{server.server_port}/?token={token}")
+        console.line(f"read-only, this machine alone; from elsewhere: ssh -L {server.server_port}:{HOST}:"
+                     f"{server.server_port} THIS-MACHINE. Ctrl-C ends it.")  # fmt: skip
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            console.line()
+    return 0

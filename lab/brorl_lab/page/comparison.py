@@ -1,0 +1,183 @@
+"""Comparison of runs: held-out pass@1 with intervals, what it took, and evaluations on the same prompts as paired
+tests."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from brorl_lab.page.runs import Run, read_rows
+from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.core.metric_registry import step_seconds
+from nemo_brorl.evaluation.estimates import paired_test
+
+PASS_AT_1 = "validation/pass_at_1"
+ERROR = "validation/pass_at_1_standard_error"
+NORMAL_95 = 1.96  # standard errors
+CONFIDENCE = 0.95
+NUM_RESAMPLES = 2000
+SEED = 0
+TEXT = (
+    "At the last step that every run has validated; differences to the first run, of independent normal errors. Runs "
+    "that validate on the same questions differ less by chance than that: the paired tests say by how much, where "
+    "brorl evaluate has scored both."
+)
+
+Part = dict[str, Any]
+Row = Mapping[str, Any]
+Ends = list[float]
+
+
+def comparison(runs: Sequence[Run]) -> Part:
+    """Rows of the comparison; none for a single run, or where no step was validated by all."""
+    rows_by_run = [read_rows(run.folder) for run in runs]
+    step = _last_common_step(rows_by_run)
+    rows: list[Part] = []
+    if step is not None and len(runs) > 1:
+        first = _validation(rows_by_run[0], step)
+        for run, of_run in zip(runs, rows_by_run, strict=True):
+            is_first = not rows
+            row = _row(run.name, of_run, step, None if is_first else first)
+            rows.append(row)
+    return {"text": TEXT, "rows": rows, "paired": paired_evaluations(runs)}
+
+
+def _last_common_step(rows_by_run: Sequence[Sequence[Row]]) -> int | None:
+    common: set[int] | None = None
+    for rows in rows_by_run:
+        steps = {row["step"] for row in _validations(rows)}
+        common = steps if common is None else common & steps
+    return max(common) if common else None
+
+
+def _validations(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if row.get(PASS_AT_1) is not None]
+
+
+def _validation(rows: Iterable[Row], step: int) -> Row:
+    return next(row for row in _validations(rows) if row["step"] == step)
+
+
+def _row(
+    name: str,
+    rows: Sequence[Row],
+    step: int,
+    first: Row | None,
+) -> Part:
+    found = _validation(rows, step)
+    value = found[PASS_AT_1]
+    error = found.get(ERROR)
+    best = max(_validations(rows), key=itemgetter(PASS_AT_1))
+    until = [row for row in rows if row["step"] <= step]
+    difference, difference_interval = _difference(found, first)
+    return {
+        "name": name,
+        "step": step,
+        "value": value,
+        "interval": _within_a_share(_interval(value, error)),
+        "best": best[PASS_AT_1],
+        "best_step": best["step"],
+        "rollouts": _total(until, "generation/num_samples"),
+        "tokens": _last(until, "rollouts/generated_tokens"),
+        "seconds": sum(step_seconds(row) for row in until),
+        "difference": difference,
+        "difference_interval": difference_interval,
+    }
+
+
+def _difference(found: Row, first: Row | None) -> tuple[float | None, Ends | None]:
+    """Of a validation to the first run's, and its interval."""
+    if first is None:
+        return None, None
+    difference = found[PASS_AT_1] - first[PASS_AT_1]
+    own = found.get(ERROR)
+    other = first.get(ERROR)
+    if own is None or other is None:
+        return difference, None
+    return difference, _interval(difference, math.hypot(own, other))
+
+
+def _interval(value: float, error: float | None) -> Ends | None:
+    if error is None:
+        return None
+    reach = NORMAL_95 * error
+    return [value - reach, value + reach]
+
+
+def _within_a_share(ends: Ends | None) -> Ends | None:
+    """No share is below 0 or above 1, whatever the normal error says."""
+    if ends is None:
+        return None
+    low, high = ends
+    return [max(0.0, low), min(1.0, high)]
+
+
+def _known(rows: Iterable[Row], name: str) -> list[float]:
+    return [row[name] for row in rows if row.get(name) is not None]
+
+
+def _last(rows: Iterable[Row], name: str) -> float | None:
+    values = _known(rows, name)
+    return values[-1] if values else None
+
+
+def _total(rows: Iterable[Row], name: str) -> float | None:
+    values = _known(rows, name)
+    return sum(values) if values else None
+
+
+def paired_evaluations(runs: Sequence[Run]) -> list[Part]:
+    """Paired tests of the runs' latest evaluations against the first run's, of each benchmark that both asked the same
+    questions of."""
+    evaluations = [_benchmarks(run.folder) for run in runs]
+    tests: list[Part] = []
+    first = evaluations[0]
+    for run, benchmarks in zip(runs[1:], evaluations[1:], strict=True):
+        for name, own in benchmarks.items():
+            other = first.get(name)
+            if other is None or other["questions"] != own["questions"]:
+                continue
+            test = _paired(own["prompts"], other["prompts"])
+            test["benchmark"] = name
+            test["name"] = run.name
+            test["other"] = runs[0].name
+            tests.append(test)
+    return tests
+
+
+def _paired(own: Mapping[str, str], other: Mapping[str, str]) -> Part:
+    """Test of two evaluations: digits of samples by prompt, 1 for a right one."""
+    uids = sorted(own.keys() & other.keys())
+    differences: list[float] = []
+    for uid in uids:
+        difference = _share(own[uid]) - _share(other[uid])
+        differences.append(difference)
+    found = paired_test(
+        [differences],
+        CONFIDENCE,
+        NUM_RESAMPLES,
+        SEED,
+    )
+    ends = found.difference.interval
+    return {
+        "num_prompts": len(uids),
+        "difference": found.difference.value,
+        "interval": None if math.isnan(ends[0]) else list(ends),
+        "p": found.p_value,
+    }
+
+
+def _share(digits: str) -> float:
+    return digits.count("1") / len(digits)
+
+
+def _benchmarks(folder: Path) -> Part:
+    try:
+        record = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+        return dict(record["benchmarks"])
+    except (OSError, *MALFORMED):
+        return {}

@@ -1,0 +1,353 @@
+"""One group of the rollout store in full: its conversation, the numbers of its rollouts, and responses to read,
+each piece by piece with the log-probs of its tokens and the answer that its verifier reads.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from brorl_lab.page.runs import settings_of
+from brorl_lab.store_reader import sampled_tokens
+from nemo_brorl.core.errors import BroRLError, DataError
+from nemo_brorl.core.files import MALFORMED
+from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
+from nemo_brorl.tasks.verifiers.payload import accepted_answers
+from nemo_brorl.tasks.verifiers.registry import answer_reader
+from nemo_brorl.training.store.files import StoreFiles
+from nemo_brorl.types import SUCCESS_REWARD
+
+FIRST_TOKENS = 800  # of a response that is longer than both together
+LAST_TOKENS = 400
+MAX_CHARACTERS = 20_000  # of a text, a message or a payload's value
+TOKENS = (
+    "token_ids",
+    "log_probs",
+    "is_sampled",  # not in every store
+)
+TURNS = (  # likewise
+    "turn_rewards",
+    "tool_errors",
+)
+REASON = ("reason",)
+
+Part = dict[str, Any]
+Piece = tuple[str, float | None]
+
+
+class Tokens(NamedTuple):
+    """Tokens of a rollout, [T] each."""
+
+    ids: list[int]
+    log_probs: list[float]
+    is_sampled: list[bool] | None  # None: all were; else an environment said the others
+
+    def part(self, first: int, last: int) -> Tokens:
+        """Tokens from `first` to before `last`."""
+        is_sampled = self.is_sampled
+        if is_sampled is not None:
+            is_sampled = is_sampled[first:last]
+        return Tokens(
+            ids=self.ids[first:last],
+            log_probs=self.log_probs[first:last],
+            is_sampled=is_sampled,
+        )
+
+    def values(self) -> list[float | None]:
+        """Log-probs of sampled tokens, None for others."""
+        if self.is_sampled is None:
+            return list(self.log_probs)
+        values: list[float | None] = []
+        for value, is_sampled in zip(self.log_probs, self.is_sampled, strict=True):
+            values.append(value if is_sampled else None)
+        return values
+
+
+def tokens_of(table: pa.Table, place: int) -> Tokens:
+    """Tokens of a rollout of a group's table."""
+    row = _row(table, place, TOKENS)
+    return Tokens(
+        ids=row["token_ids"],
+        log_probs=row["log_probs"],
+        is_sampled=row.get("is_sampled"),
+    )
+
+
+def _row(table: pa.Table, place: int, names: Sequence[str]) -> Part:
+    """One row's values of those of these columns that there are."""
+    there = [name for name in names if name in table.column_names]
+    columns = table.select(there)
+    [row] = columns.slice(place, 1).to_pylist()
+    return row
+
+
+def response_part(
+    table: pa.Table,
+    place: int,
+    tokenizer: ChatTokenizer | None,
+    verifier: str,
+    payload: Part,
+) -> Part:
+    """Text of a response in pieces, each with the smallest log-prob of its tokens, and the answer that its verifier
+    reads; without a tokenizer its text, or its token ids, in one piece without log-probs."""
+    tokens = tokens_of(table, place)
+    if tokenizer is None:
+        text = table["text"][place].as_py()
+        if text is None:
+            text = " ".join(str(token) for token in tokens.ids[:FIRST_TOKENS])
+            text = f"(the tokenizer of this run is not there; token ids) {text}"
+        return {"pieces": [bounded(text)]}
+    num = len(tokens.ids)
+    left_out = max(0, num - FIRST_TOKENS - LAST_TOKENS)
+    end = FIRST_TOKENS if left_out else num
+    pieces = pieces_of(tokenizer, tokens.part(0, end))
+    cut_at = len(pieces)
+    if left_out:
+        pieces += pieces_of(tokenizer, tokens.part(num - LAST_TOKENS, num))
+    return {
+        "pieces": [piece for piece, _ in pieces],
+        "log_probs": [value for _, value in pieces],
+        "left_out": left_out,
+        "cut_at": cut_at,
+        "answer": _answer(tokenizer.decode(tokens.ids), verifier, payload),
+        "turns": _turns(table, place),
+        "reason": _row(table, place, REASON).get("reason"),
+    }
+
+
+def _turns(table: pa.Table, place: int) -> list[Part]:
+    """Rewards of a trajectory's turns, and whether a tool was called wrongly; none without an environment."""
+    row = _row(table, place, TURNS)
+    rewards = row.get("turn_rewards")
+    if rewards is None:
+        return []
+    turns: list[Part] = []
+    for reward, is_error in zip(rewards, row["tool_errors"], strict=True):
+        turn = {
+            "reward": reward,
+            "is_error": is_error,
+        }
+        turns.append(turn)
+    return turns
+
+
+def pieces_of(tokenizer: ChatTokenizer, tokens: Tokens) -> list[Piece]:
+    """Pieces of text that tokens stand for, special ones too, with the smallest log-prob of their tokens, None where
+    none was sampled. Tokens that are no whole character yet belong to the next piece."""
+    from tokenizers.decoders import DecodeStream
+
+    stream = DecodeStream(skip_special_tokens=False)
+    found: list[Piece] = []
+    values: list[float] = []  # of the piece under way
+    is_open = False
+    for token, value in zip(tokens.ids, tokens.values(), strict=True):
+        if value is not None:
+            values.append(value)
+        piece = stream.step(tokenizer.backend, token)
+        is_open = piece is None
+        if piece is not None:
+            found.append((piece[:MAX_CHARACTERS], _lowest(values)))
+            values.clear()
+    if is_open:
+        found.append(("\ufffd", _lowest(values)))
+    return found
+
+
+def _lowest(values: Sequence[float]) -> float | None:
+    return round(min(values), 2) if values else None
+
+
+def _answer(text: str, verifier: str, payload: Part) -> str | None:
+    """What the verifier takes for the answer of a response; None where there is none, or it knows of none."""
+    read = answer_reader(verifier, payload)
+    if read is None or len(text) > MAX_CHARACTERS:
+        return None
+    try:
+        found = read(payload, text)
+    except (ValueError, TypeError, RecursionError, KeyError):
+        return None
+    return None if found is None else bounded(found)
+
+
+def bounded(text: str) -> str:
+    """The text, without what is too long of it to be read."""
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    return f"{text[:MAX_CHARACTERS]}… ({len(text) - MAX_CHARACTERS:,} more characters)"
+
+
+MAX_SHOWN = 12  # responses of a group that come with it
+MAX_REASON = 100  # characters, of a rollout in the group's table
+NUMBERS = (
+    "place",
+    "num_tokens",
+    "is_stopped",
+    "reward",
+    "shaped_reward",
+    "advantage",
+    "is_trained",
+    "repetition",
+    "engine",
+    "version",
+)
+
+
+def tokenizer_of_run(folder: Path) -> ChatTokenizer | None:
+    """The tokenizer that a run's responses were sampled with; None where its model is no longer there."""
+    model = settings_of(folder).get("policy.model")
+    candidates = [folder / "hf"]
+    if model is not None:
+        candidates.insert(0, Path(str(model)))
+    for candidate in candidates:
+        try:
+            return load_tokenizer(candidate)
+        except BroRLError:
+            continue
+    return None
+
+
+def group_details(
+    folder: Path,
+    step: int,
+    row: int,
+    tokenizer: ChatTokenizer | None,
+) -> Part:
+    """The group of a row of a step's table, with up to MAX_SHOWN of its responses. Raises DataError when it is not
+    there or cannot be read."""
+    group, table = _read(folder, step, row)
+    columns: dict[str, list[Any]] = {}
+    for name in NUMBERS:
+        columns[name] = _numbers(table[name])
+    columns["mean_log_prob"] = mean_log_probs(table)
+    columns["reason"] = _reasons(table)
+    payload = json.loads(group["payload"])
+    messages: list[Part] = []
+    for message in group["messages"]:
+        content = bounded(message["content"])
+        messages.append({"role": message["role"], "content": content})
+    if not messages and tokenizer is not None:
+        prompt = tokenizer.backend.decode(group["prompt_ids"], skip_special_tokens=False)
+        messages.append({"role": "prompt", "content": bounded(prompt)})
+    shown: dict[str, Part] = {}
+    for place in shown_places(columns["reward"]):
+        shown[str(place)] = response_part(table, place, tokenizer, group["verifier"], payload)
+    return {
+        "step": step,
+        "row": row,
+        "uid": group["uid"],
+        "task": group["task"],
+        "domain": group["domain"],
+        "fate": group["fate"],
+        "origin": group["origin"],
+        "num_failed": group["num_failed"],
+        "verifier": group["verifier"],
+        "payload": _texts(payload),
+        "expected": _expected(payload),
+        "messages": messages,
+        "sampling": [group["temperature"], group["top_p"], group["max_tokens"]],
+        "version": group["version"],
+        "newest_version": group["newest_version"],
+        "columns": columns,
+        "responses": shown,
+    }
+
+
+def response_details(
+    folder: Path,
+    step: int,
+    row: int,
+    place: int,
+    tokenizer: ChatTokenizer | None,
+) -> Part:
+    """One response of a group. Raises DataError as `group_details`."""
+    group, table = _read(folder, step, row)
+    if not 0 <= place < table.num_rows:
+        raise DataError(f"group {row} of step {step} has {table.num_rows} rollouts, there is no rollout {place}")
+    return response_part(table, place, tokenizer, group["verifier"], json.loads(group["payload"]))
+
+
+def shown_places(rewards: Sequence[float], num: int = MAX_SHOWN) -> list[int]:
+    """Places of the responses to read: as many right ones as others, spread evenly, ascending."""
+    right = [place for place, reward in enumerate(rewards) if reward >= SUCCESS_REWARD]
+    other = [place for place, reward in enumerate(rewards) if reward < SUCCESS_REWARD]
+    few, many = sorted((right, other), key=len)
+    chosen = _spread(few, num // 2)
+    chosen += _spread(many, num - len(chosen))
+    return sorted(chosen)
+
+
+def _spread(places: Sequence[int], num: int) -> list[int]:
+    if len(places) <= num:
+        return list(places)
+    return [places[index * len(places) // num] for index in range(num)]
+
+
+def _read(folder: Path, step: int, row: int) -> tuple[Part, pa.Table]:
+    files = StoreFiles(folder)
+    try:
+        groups = pq.read_table(files.groups(step))
+        if not 0 <= row < groups.num_rows:
+            raise DataError(f"step {step} has {groups.num_rows} groups, there is no group {row}")
+        [group] = groups.slice(row, 1).to_pylist()
+        with pq.ParquetFile(files.rollouts(step)) as file:
+            return group, file.read_row_group(row)
+    except DataError:
+        raise
+    except (OSError, pa.ArrowException, *MALFORMED) as error:
+        raise DataError(f"step {step} of {files.folder} cannot be read: {error}") from error
+
+
+def _numbers(column: pa.ChunkedArray) -> list[Any]:
+    """Plain numbers, null for NaN."""
+    found: list[Any] = []
+    for value in column.to_pylist():
+        if isinstance(value, float):
+            value = round(value, 5) if math.isfinite(value) else None
+        found.append(value)
+    return found
+
+
+def _reasons(table: pa.Table) -> list[str]:
+    """What the verifier said of every rollout, the beginning of it; none where it said nothing of any."""
+    if "reason" not in table.column_names or table["reason"].null_count == table.num_rows:
+        return []
+    return [(reason or "")[:MAX_REASON] for reason in table["reason"].to_pylist()]
+
+
+def mean_log_probs(table: pa.Table) -> list[float | None]:
+    """Of every rollout, over its sampled tokens."""
+    lists = table["log_probs"].combine_chunks()
+    values = lists.flatten().to_numpy().astype(np.float64)
+    ends = (lists.offsets.to_numpy() - lists.offsets[0].as_py()).tolist()
+    mask = sampled_tokens(table) if "is_sampled" in table.column_names else None
+    means: list[float | None] = []
+    for start, end in pairwise(ends):
+        own = values[start:end]
+        if mask is not None:
+            own = own[mask[start:end]]
+        means.append(round(float(own.mean()), 4) if len(own) else None)
+    return means
+
+
+def _expected(payload: Part) -> str | None:
+    """The answers that are right, where the payload has them."""
+    if payload.get("answer") is None:
+        return None
+    return bounded(", ".join(accepted_answers(payload)))
+
+
+def _texts(payload: Part) -> dict[str, str]:
+    """Values as bounded text."""
+    found: dict[str, str] = {}
+    for key, value in payload.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        found[key] = bounded(text)
+    return found

@@ -1,0 +1,361 @@
+"""The page as HTML: its text, style and program in one file, and for a report the parts that it draws, compressed.
+
+One of them is the timeline of a step, as rows: who did what when, and how busy each was.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from itertools import zip_longest
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+
+from brorl_lab.page import details
+from brorl_lab.page.comparison import comparison
+from brorl_lab.page.groups import Columns, StoreTables, group_table, success_rates
+from brorl_lab.page.runs import Run, overview, settings_table
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.timeline import DRIVER, Span, top_stages
+from nemo_brorl.training.step_timeline import read_spans, timeline_steps
+
+MAX_SPANS = 4_000  # of a step; the driver's and the longest
+WORDS = re.compile(r"(\d+)|(\D+)")
+MAX_ROLLOUTS = 8  # chunks that a span names
+
+Part = dict[str, Any]
+Row = tuple[str, str, int]  # process, lane, how many spans of the lane lie around it
+
+
+def timelines(folder: Path) -> Part:
+    """Steps that have a timeline."""
+    return {"steps": timeline_steps(folder)}
+
+
+def timeline(folder: Path, step: int, max_spans: int = MAX_SPANS) -> Part:
+    """Rows and spans of a step but that of the step itself, seconds since it began; names and chunks are numbers into
+    lists. Raises DataError when it is not there."""
+    spans = read_spans(folder, step)
+    kept = _longest(spans[1:], max_spans)
+    places = _rows_of(kept)
+    rows = sorted(set(places), key=_row_order)
+    names = _Numbers()
+    chunks = _Numbers()
+    columns: Part = {
+        "row": [],
+        "start": [],
+        "seconds": [],
+        "name": [],
+        "chunks": [],
+    }
+    for row, span in zip(places, kept, strict=True):
+        place = rows.index(row)
+        start = round(span.start_s, 5)
+        seconds = round(span.seconds, 5)
+        about = span.rollouts[:MAX_ROLLOUTS]
+        columns["row"].append(place)
+        columns["start"].append(start)
+        columns["seconds"].append(seconds)
+        columns["name"].append(names[span.name])
+        columns["chunks"].append([chunks[chunk] for chunk in about])
+    whole = spans[0].seconds
+    return {
+        "step": step,
+        "seconds": whole,
+        "rows": rows,
+        "names": list(names),
+        "chunks": list(chunks),
+        "spans": columns,
+        "stages": _stages(spans),
+        "busy": _busy(spans, whole),
+        "num_all": len(spans) - 1,
+    }
+
+
+class _Numbers(dict[str, int]):
+    """Names with their numbers, in the order in which they were first asked for."""
+
+    def __missing__(self, name: str) -> int:
+        self[name] = len(self)
+        return self[name]
+
+
+def _longest(spans: Sequence[Span], num: int) -> list[Span]:
+    """By start: all of the driver's, and the longest of the others."""
+    if len(spans) <= num:
+        return list(spans)
+    others = [span for span in spans if span.process != DRIVER]
+    others.sort(key=attrgetter("seconds"), reverse=True)
+    num_driver = len(spans) - len(others)
+    too_short = {id(span) for span in others[max(0, num - num_driver) :]}
+    return [span for span in spans if id(span) not in too_short]
+
+
+def _rows_of(spans: Iterable[Span]) -> list[Row]:
+    """The row of each span. Spans come by start, one around others before them."""
+    open_spans: dict[tuple[str, str], list[Span]] = {}
+    rows: list[Row] = []
+    for span in spans:
+        lane = (span.process, span.lane)
+        around = open_spans.setdefault(lane, [])
+        while around and around[-1].end_s <= span.start_s:
+            around.pop()
+        rows.append((*lane, len(around)))
+        around.append(span)
+    return rows
+
+
+def _row_order(row: Row) -> tuple[Any, ...]:
+    process, lane, depth = row
+    return process != DRIVER, _words(process), _words(lane), depth
+
+
+def _words(name: str) -> list[tuple[int, str]]:
+    """Letters, and numbers by their value."""
+    found: list[tuple[int, str]] = []
+    for digits, letters in WORDS.findall(name):
+        number = int(digits or 0)
+        found.append((number, letters))
+    return found
+
+
+def _stages(spans: Sequence[Span]) -> list[Part]:
+    """What the step's time went into, longest first; stages of one name together."""
+    seconds: dict[str, float] = {}
+    for span in top_stages(spans):
+        before = seconds.get(span.name, 0.0)
+        seconds[span.name] = before + span.seconds
+    stages: list[Part] = []
+    for name, total in seconds.items():
+        stage = {
+            "name": name,
+            "seconds": round(total, 5),
+        }
+        stages.append(stage)
+    return sorted(stages, key=itemgetter("seconds"), reverse=True)
+
+
+def _busy(spans: Iterable[Span], whole: float) -> list[Part]:
+    """Share of the step in which each process other than the driver did anything."""
+    by_process: dict[str, list[Span]] = {}
+    for span in spans:
+        if span.process != DRIVER:
+            own = by_process.setdefault(span.process, [])
+            own.append(span)
+    found: list[Part] = []
+    for process in sorted(by_process, key=_words):
+        own = by_process[process]
+        part = {
+            "process": process,
+            "share": round(_covered(own, whole) / (whole or 1.0), 5),
+            "spans": len(own),
+        }
+        found.append(part)
+    return found
+
+
+def _covered(spans: Iterable[Span], whole: float) -> float:
+    """Seconds of the step in which at least one span lies; spans come by start."""
+    covered = 0.0
+    reached = 0.0
+    for span in spans:
+        start = max(span.start_s, reached)
+        end = min(span.end_s, whole)
+        if end > start:
+            covered += end - start
+            reached = end
+    return covered
+
+
+MIB = 1024**2
+STYLES = ("uplot.css", "page.css")
+SCRIPTS = (
+    "uplot.js",
+    "base.js",
+    "charts.js",
+    "views.js",
+    "marks.js",
+    "timeline.js",
+    "app.js",
+)
+FIRST = "overview"  # part that stands before the program: the first view is drawn while the others are read
+TIMELINES_SHARE = 0.2  # of a report, of each run, at most
+STEPS_A_ROUND = 32  # of which a report has responses, at least one group of each, before it has more of any
+
+
+def report(runs: Sequence[Run], max_mib: float) -> str:
+    """The page with everything that it shows, at most so many MiB as far as responses go: their groups are added until
+    the page is full. Raises DataError."""
+    parts: dict[str, str] = {}
+    _put(parts, FIRST, overview(runs))
+    _put(parts, "settings", settings_table(runs))
+    _put(parts, "comparison", comparison(runs))
+    tables: list[dict[int, Columns]] = []
+    for number, run in enumerate(runs):
+        store = StoreTables(run.folder)
+        by_step = store.by_step()
+        tables.append(by_step)
+        _put(parts, f"rates/{number}", success_rates(by_step))
+        table = group_table(by_step)
+        table["unreadable"] = store.unreadable
+        _put(parts, f"groups/{number}", table)
+        _put_timelines(parts, number, run.folder, max_mib)
+    without = page("report", runs, parts)
+    room = (max_mib * MIB - len(without)) / len(runs)
+    for number, by_step in enumerate(tables):
+        _put_groups(parts, number, runs[number], by_step, room)
+    return page("report", runs, parts)
+
+
+def _put_timelines(
+    parts: dict[str, str],
+    number: int,
+    folder: Path,
+    max_mib: float,
+) -> None:
+    """Add timelines, the newest first, then from steps spread over the run, while they take a small part of the
+    page."""
+    found = timelines(folder)
+    _put(parts, f"timelines/{number}", found)
+    room = TIMELINES_SHARE * max_mib * MIB
+    for step in _spread_steps(found["steps"]):
+        try:
+            packed = pack(timeline(folder, step))
+        except DataError:  # deleted meanwhile, or damaged
+            continue
+        room -= len(packed)
+        if room < 0:
+            return
+        parts[f"timeline/{number}/{step}"] = packed
+
+
+def _put_groups(
+    parts: dict[str, str],
+    number: int,
+    run: Run,
+    by_step: Mapping[int, Columns],
+    room: float,
+) -> None:
+    """Add groups with their responses while there is room, in bytes."""
+    tokenizer = details.tokenizer_of_run(run.folder)
+    for step, row in reading_order(by_step):
+        name = f"group/{number}/{step}/{row}"
+        try:
+            group = details.group_details(run.folder, step, row, tokenizer)
+        except DataError:  # deleted meanwhile
+            continue
+        packed = pack(group)
+        room -= len(packed) + len(name) + 60
+        if room < 0:
+            return
+        parts[name] = packed
+
+
+def reading_order(by_step: Mapping[int, Columns]) -> Iterator[tuple[int, int]]:
+    """(step, row) of groups, those first that say most: of steps spread over the run, the newest first, a round of one
+    group each; within a step the group with the rarest success, then the others from every part of the range."""
+    steps = _spread_steps(sorted(by_step))
+    for first in range(0, len(steps), STEPS_A_ROUND):
+        chosen = steps[first : first + STEPS_A_ROUND]
+        orders = [_groups_in_order(step, by_step[step]) for step in chosen]
+        for one_of_each in zip_longest(*orders):
+            yield from filter(None, one_of_each)
+
+
+def _spread_steps(steps: Sequence[int]) -> list[int]:
+    """The newest, the first, then what lies between, halving the gaps."""
+    gap = max(1, len(steps) - 1)
+    order = dict.fromkeys([*steps[-1:], *steps[:1]])
+    while gap > 1:
+        gap = (gap + 1) // 2
+        between = steps[gap::gap]
+        order.update(dict.fromkeys(between))
+    order.update(dict.fromkeys(steps))
+    return list(order)
+
+
+def _groups_in_order(step: int, columns: Columns) -> list[tuple[int, int]]:
+    """(step, row) by success rate, rarest success first, those without a success or a failure last; taken in turn from
+    the beginning and the middle."""
+    rates = columns["num_right"] / columns["num_rollouts"]
+    is_settled = (rates == 0) | (rates == 1)
+    rows = np.lexsort((rates, is_settled)).tolist()
+    order: list[tuple[int, int]] = []
+    while rows:
+        order.append((step, rows.pop(0)))
+        if rows:
+            row = rows.pop(len(rows) // 2)
+            order.append((step, row))
+    return order
+
+
+def pack(part: Part) -> str:
+    """JSON, compressed, in base64."""
+    text = json.dumps(
+        part,
+        allow_nan=False,
+        separators=(",", ":"),
+    )
+    packed = gzip.compress(text.encode(), mtime=0)
+    return base64.b64encode(packed).decode()
+
+
+def _put(parts: dict[str, str], name: str, part: Part) -> None:
+    parts[name] = pack(part)
+
+
+def page(mode: str, runs: Sequence[Run], parts: Mapping[str, str]) -> str:
+    """The whole page. `mode`: report, with its parts in it, or watch, which asks for them. Nothing is loaded from
+    elsewhere and no other program runs: the browser is told so by the policy in its head."""
+    style = "\n".join(_asset(name) for name in STYLES)
+    script = "\n".join(_asset(name) for name in SCRIPTS)
+    inner: dict[str, str] = {}
+    for name, packed in parts.items():
+        inner[name] = f'<script type="text/plain" id="part:{name}">{packed}</script>'
+    first = inner.pop(FIRST, "")
+    title = "BroRL: " + " and ".join(run.name for run in runs)
+    return Template(_asset("page.html")).substitute(
+        mode=mode,
+        policy=policy(mode, style, script),
+        title=html.escape(title),
+        style=style,
+        script=script,
+        first=first,
+        parts="\n".join(inner.values()),
+    )
+
+
+def policy(mode: str, style: str, script: str) -> str:
+    """What the page may do: run this program, use this style, and where it is served ask its own server."""
+    connect = "'self'" if mode == "watch" else "'none'"
+    rules = (
+        "default-src 'none'",
+        f"script-src '{_hash(script)}'",
+        f"style-src '{_hash(style)}'",
+        "img-src data:",
+        f"connect-src {connect}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    )
+    return "; ".join(rules)
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    written = base64.b64encode(digest).decode()
+    return f"sha256-{written}"
+
+
+def _asset(name: str) -> str:
+    folder = resources.files("brorl_lab.page") / "assets"
+    return (folder / name).read_text(encoding="utf-8").strip()

@@ -1,0 +1,225 @@
+"""Server of the page on this machine: parts are read off the run folders when they are asked for. It reads files only,
+answers nobody without the token, and no page of another origin."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import Sequence
+from functools import cached_property
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from brorl_lab.page import details
+from brorl_lab.page.comparison import comparison
+from brorl_lab.page.groups import StoreTables, group_table, success_rates
+from brorl_lab.page.page import page, timeline, timelines
+from brorl_lab.page.runs import Run, overview, settings_table
+from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.training.store.files import StoreFiles
+
+HOST = "127.0.0.1"
+NAMES = ("127.0.0.1", "localhost")  # by which a browser may have asked: another one is a page of somebody else's
+DATA = "/data/"
+WATCHED = (
+    "metrics.jsonl",
+    "heartbeat.json",
+    "events.jsonl",
+    "evaluation.json",
+)
+
+Part = dict[str, Any]
+log = get_logger(__name__)
+
+
+class WatchedRun:
+    """One run and what was read of it so far."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.store = StoreTables(run.folder)
+
+    @cached_property
+    def tokenizer(self) -> ChatTokenizer | None:
+        return details.tokenizer_of_run(self.run.folder)
+
+    def stamp(self) -> str:
+        """Changes when a file of the run does."""
+        steps = StoreFiles(self.run.folder).steps()
+        seen = [str(steps)]
+        for name in WATCHED:
+            path = self.run.folder / name
+            seen.append(_written_at(path))
+        return " ".join(seen)
+
+
+def _written_at(path: Path) -> str:
+    try:
+        found = path.stat()
+    except OSError:
+        return ""
+    return f"{found.st_mtime_ns}-{found.st_size}"
+
+
+class Pages:
+    """Parts by name; safe to ask from several threads."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = list(runs)
+        self.watched = [WatchedRun(run) for run in runs]
+        self._lock = threading.Lock()
+
+    def part(self, name: str) -> Part | None:
+        """The part of that name, None where there is none. Raises DataError when it cannot be read."""
+        kind, *rest = name.split("/")
+        numbers: list[int] = []
+        for text in rest:
+            if not text.isdigit():
+                return None
+            numbers.append(int(text))
+        with self._lock:
+            return self._part(kind, numbers)
+
+    def _part(self, kind: str, numbers: Sequence[int]) -> Part | None:
+        whole = {
+            "overview": overview,
+            "settings": settings_table,
+            "comparison": comparison,
+        }
+        if kind in whole and not numbers:
+            return whole[kind](self.runs)
+        if kind == "stamp" and not numbers:
+            return {"stamp": self.stamp()}
+        if not numbers or numbers[0] >= len(self.watched):
+            return None
+        number, *rest = numbers
+        return _of_run(self.watched[number], kind, rest)
+
+    def stamp(self) -> str:
+        """Changes when anything that the page shows does."""
+        stamps = [watched.stamp() for watched in self.watched]
+        seen = "\n".join(stamps)
+        return hashlib.sha256(seen.encode()).hexdigest()
+
+
+def _of_run(
+    watched: WatchedRun,
+    kind: str,
+    numbers: Sequence[int],
+) -> Part | None:
+    folder = watched.run.folder
+    match kind, len(numbers):
+        case "rates", 0:
+            return success_rates(watched.store.by_step())
+        case "groups", 0:
+            table = group_table(watched.store.by_step())
+            table["unreadable"] = watched.store.unreadable
+            return table
+        case "timelines", 0:
+            return timelines(folder)
+        case "timeline", 1:
+            [step] = numbers
+            return timeline(folder, step)
+        case "group", 2:
+            step, row = numbers
+            return details.group_details(
+                folder,
+                step,
+                row,
+                watched.tokenizer,
+            )
+        case "response", 3:
+            step, row, place = numbers
+            return details.response_details(
+                folder,
+                step,
+                row,
+                place,
+                watched.tokenizer,
+            )
+    return None
+
+
+def make_server(pages: Pages, token: str, port: int) -> ThreadingHTTPServer:
+    """A server on this machine that is not running yet; port 0: a free one. Raises OSError where the port is taken."""
+    text = page("watch", pages.runs, {})
+
+    class Handler(_Handler):
+        pass
+
+    Handler.pages = pages
+    Handler.token = token
+    Handler.html = text
+    server = ThreadingHTTPServer((HOST, port), Handler)
+    server.daemon_threads = True
+    return server
+
+
+class _Handler(BaseHTTPRequestHandler):
+    pages: Pages
+    token: str
+    html: str
+    server_version = "brorl"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer with the page, or with a part as JSON."""
+        address = urlsplit(self.path)
+        if not self._may_ask(address.query):
+            self._answer(HTTPStatus.FORBIDDEN, "open the address that `brorl watch` has printed")
+        elif address.path == "/":
+            self._answer(HTTPStatus.OK, self.html, "text/html")
+        elif address.path.startswith(DATA):
+            self._answer_part(address.path.removeprefix(DATA))
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "nothing is here")
+
+    def _may_ask(self, query: str) -> bool:
+        """Whether the request is for this machine by its name, and has the token."""
+        host, _, _ = self.headers.get("Host", "").rpartition(":")
+        [given] = parse_qs(query).get("token", [""])[:1]
+        has_token = hmac.compare_digest(given.encode(), self.token.encode())
+        return has_token and host in NAMES
+
+    def _answer_part(self, name: str) -> None:
+        try:
+            part = self.pages.part(name)
+        except DataError as error:
+            self._answer(HTTPStatus.GONE, str(error))
+            return
+        if part is None:
+            self._answer(HTTPStatus.NOT_FOUND, "nothing is here")
+            return
+        text = json.dumps(part, allow_nan=False)
+        self._answer(HTTPStatus.OK, text, "application/json")
+
+    def _answer(
+        self,
+        status: HTTPStatus,
+        text: str,
+        kind: str = "text/plain",
+    ) -> None:
+        packed = gzip.compress(text.encode(), compresslevel=1)
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(packed)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("X-Frame-Options", "DENY")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.end_headers()
+        self.wfile.write(packed)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Log requests without their query, which holds the token."""
+        log.debug("%s %s", self.command, urlsplit(self.path).path)

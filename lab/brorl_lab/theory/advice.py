@@ -1,0 +1,184 @@
+"""What another rollout size, or another way to fill batches, would make of a run: informative groups, updates, signal
+and time from its success rates and measured costs.
+
+**Signal.** A prompt with success rate p and q = p (1 − p) has the gradient q μ, where μ, the mean score function of its
+right answers less that of its wrong ones, differs from prompt to prompt. Score functions scatter about their means with
+`score_noise` = v times the variance of μ. The mean of N rollouts against their own mean, K of them right, then has the
+second moment, in units of the variance of μ,
+
+    T(N) = E[(K (N − K) / (N (N − 1)))²] + v E[q] / (N − 1)
+         = ((N − 2) (N − 3) E[q²] + (N − 1) E[q]) / (N (N − 1)) + v E[q] / (N − 1)
+
+So the squared signal-to-noise of all samples is in proportion to 1 / (N T(N)) per sample: the first part is the same
+prompt asked again and again, the second the noise that more rollouts take away. It holds for estimators that are linear
+in the reward (group mean, RLOO); what a deviation or MaxRL move to hard prompts is not in it, nor what is learnt. A run
+does not measure v; 3 (few prompts say all) to 30 is a wide guess.
+
+**Fill.** With as many rollouts in a batch as before, G = batch / N groups: `full` samples G / keep rate of them for one
+update, `samples` G. The samples, the informative groups among them and the time are the same: only the number of
+updates differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import betaln
+
+from nemo_brorl.algorithm.rollout_size import Float64, SuccessPrior
+
+_LARGEST_LOG_SHAPE = np.log(1e3)  # of a and b: beyond, nothing changes
+_LEAST_ERROR = 1e-3  # of a measured probability, so that one without spread does not decide alone
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run has measured in some of its steps, means."""
+
+    num_per_prompt: int  # N
+    batch_rollouts: float  # that an update learns from
+    pass_at: Mapping[int, float]  # by k
+    all_right: float  # share of groups
+    prompt_tokens: float
+    response_tokens: float
+    mini_batches: float
+    generate_s: float  # of one sampled rollout
+    train_s: float  # of one trained rollout
+    publish_s: float  # of one update
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a number of samples would be with another N."""
+
+    num_per_prompt: int
+    keep_rate: float
+    informative_groups: float
+    updates_full: float
+    updates_samples: float
+    signal: float  # squared signal-to-noise, over that with the run's N
+    seconds: float  # under `samples`
+
+    @property
+    def signal_per_second(self) -> float:
+        return self.signal / self.seconds
+
+
+def second_moment(prior: SuccessPrior, num: int, score_noise: float) -> float:
+    """T(N) of this module; num ≥ 2."""
+    q = prior.reward_variance
+    log_of_q_squared = betaln(prior.a + 2, prior.b + 2) - betaln(prior.a, prior.b)
+    q_squared = float(np.exp(log_of_q_squared))
+    signal = ((num - 2) * (num - 3) * q_squared + (num - 1) * q) / (num * (num - 1))
+    noise = score_noise * q / (num - 1)
+    return signal + noise
+
+
+def signal_per_sample(
+    prior: SuccessPrior,
+    num: int,
+    reference: int,
+    score_noise: float,
+) -> float:
+    """Squared signal-to-noise at equal samples with N = `num`, over that with N = `reference`."""
+    own = num * second_moment(prior, num, score_noise)
+    other = reference * second_moment(prior, reference, score_noise)
+    return other / own
+
+
+def fit_prior(
+    pass_at: Mapping[int, float],
+    all_right: float,
+    num: int,
+) -> SuccessPrior:
+    """The Beta prior whose pass@k, and share of groups of `num` that are all right, come closest to the measured ones,
+    each in its binomial standard error."""
+    ks = np.array(sorted(pass_at))
+    measured = np.array([*(pass_at[int(k)] for k in ks), all_right])
+    errors = np.sqrt(measured * (1 - measured)) + _LEAST_ERROR
+
+    def misfit(log_shape: Float64) -> float:
+        a, b = np.exp(log_shape)
+        log_norm = betaln(a, b)
+        expected = 1 - np.exp(betaln(a, b + ks) - log_norm)
+        expected_all = np.exp(betaln(a + num, b) - log_norm)
+        distance = np.append(expected, expected_all) - measured
+        return float(((distance / errors) ** 2).sum())
+
+    mean = min(max(pass_at[1], _LEAST_ERROR), 1 - _LEAST_ERROR)
+    start = np.log([mean, 1 - mean])
+    bounds = [(-_LARGEST_LOG_SHAPE, _LARGEST_LOG_SHAPE)] * 2
+    best = minimize(misfit, start, method="Nelder-Mead", bounds=bounds)
+    a, b = np.exp(best.x)
+    return SuccessPrior(float(a), float(b))
+
+
+def outlook(
+    measured: Measured,
+    prior: SuccessPrior,
+    num: int,
+    num_samples: float,
+    score_noise: float,
+    prefill_cost: float,
+) -> Outlook:
+    """What `num_samples` rollouts would be with N = `num`. Costs change with the share of the prompt that a rollout
+    pays: 1 / N of it when it is sampled, at `prefill_cost` of a response token each, and one copy for every mini-batch
+    when it is trained."""
+    keep_rate = prior.keep_rate(num)
+    num_groups = max(1.0, measured.batch_rollouts / num)
+    updates = num_samples / (num_groups * num)
+    generate_s = measured.generate_s * _work_ratio(measured, num, prefill_cost)
+    train_s = measured.train_s * _work_ratio(measured, num, measured.mini_batches)
+    seconds = num_samples * (generate_s + keep_rate * train_s) + updates * measured.publish_s
+    return Outlook(
+        num_per_prompt=num,
+        keep_rate=keep_rate,
+        informative_groups=keep_rate * num_samples / num,
+        updates_full=keep_rate * updates,
+        updates_samples=updates,
+        signal=signal_per_sample(prior, num, measured.num_per_prompt, score_noise),
+        seconds=seconds,
+    )
+
+
+def _work_ratio(measured: Measured, num: int, prompt_cost: float) -> float:
+    """Work of a rollout in a group of `num` over that in a group of the run's."""
+    prompt_work = prompt_cost * measured.prompt_tokens
+    own = measured.response_tokens + prompt_work / num
+    run = measured.response_tokens + prompt_work / measured.num_per_prompt
+    return own / run
+
+
+def resampled(steps: Sequence[Measured], random: np.random.Generator) -> list[Measured]:
+    """As many steps drawn with replacement: their spread is the uncertainty of what follows from them."""
+    chosen = random.integers(0, len(steps), len(steps))
+    return [steps[index] for index in chosen]
+
+
+def mean_of(steps: Sequence[Measured]) -> Measured:
+    """Mean of steps with the same N; pass@k for the k that all of them have."""
+    shared = set(steps[0].pass_at)
+    for step in steps:
+        shared &= set(step.pass_at)
+    pass_at: dict[int, float] = {}
+    for k in sorted(shared):
+        pass_at[k] = float(np.mean([step.pass_at[k] for step in steps]))
+
+    def mean(name: str) -> float:
+        return float(np.mean([getattr(step, name) for step in steps]))
+
+    return Measured(
+        num_per_prompt=steps[0].num_per_prompt,
+        batch_rollouts=mean("batch_rollouts"),
+        pass_at=pass_at,
+        all_right=mean("all_right"),
+        prompt_tokens=mean("prompt_tokens"),
+        response_tokens=mean("response_tokens"),
+        mini_batches=mean("mini_batches"),
+        generate_s=mean("generate_s"),
+        train_s=mean("train_s"),
+        publish_s=mean("publish_s"),
+    )

@@ -1,0 +1,147 @@
+"""`python -m lab.studies.advise_check SWEEP.yaml [--axis n] [--steps 10]` holds what `brorl advise` would have said of
+a run against what a sweep over N came to.
+
+Every run is asked in turn: from its first steps, in which order would the sizes of N of its sweep come, by signal at
+equal samples and by signal a second? Spearman's rank correlation compares that with the order of held-out pass@1 of the
+same seed, at the most samples, and the longest training time, that all runs have reached. With three sizes it can only
+be ±1, ±½: read the mean over runs, and how often the best size was foretold. Runs that differ in something else than N
+are compared among their like.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from brorl_lab.commands.advise import SCORE_NOISES, measured_steps
+from brorl_lab.commands.sweep import UNITS, Curve, Rows, SweepRun, curve_of, plan_runs, read_file
+from brorl_lab.theory.advice import Outlook, fit_prior, mean_of, outlook
+from scipy.stats import spearmanr
+
+from nemo_brorl.config.schema import PlacementConfig
+from nemo_brorl.core.console import Console
+from nemo_brorl.core.errors import BroRLError
+from nemo_brorl.core.metric_sinks import read_metrics
+
+NUM_SAMPLES = 1e6  # that the outlook is for; the order does not depend on it
+
+
+class SizedRun(NamedTuple):
+    """A run of a sweep, with its N."""
+
+    size: int
+    rows: Rows
+    curve: Curve
+
+
+class Comparison(NamedTuple):
+    """What was foretold from one run of a family, beside what came."""
+
+    family: str  # what its runs have in common: the other axes, and the seed
+    asked: int  # N of the run that it was foretold from
+    unit: str
+    score_noise: float
+    foretold: list[int]  # sizes, best first
+    found: list[int]
+    correlation: float
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lab.studies.advise_check", description=__doc__)
+    parser.add_argument("sweep", type=Path, help="the file that brorl sweep was given")
+    parser.add_argument("--axis", default="n", help="axis of the sweep that N is on")
+    parser.add_argument("--steps", type=int, default=10, help="first steps of a run that are asked")
+    options = parser.parse_args(argv)
+    try:
+        runs = plan_runs(read_file(options.sweep))
+        families = families_of(runs, options.axis)
+        found = []
+        for name, members in families.items():
+            found += compare(name, members, options.steps)
+    except BroRLError as error:
+        sys.stderr.write(f"\nerror: {error}\n")
+        return 2
+    if not found:
+        sys.stderr.write("\nerror: no two runs of one seed with another N have been validated twice\n")
+        return 2
+    show(found, Console())
+    return 0
+
+
+def families_of(runs: Sequence[SweepRun], axis: str) -> dict[str, list[SizedRun]]:
+    """Runs that differ in N alone, by what they have in common."""
+    families: dict[str, list[SizedRun]] = {}
+    for run in runs:
+        path = run.folder / "metrics.jsonl"
+        rows = read_metrics(path) if path.exists() else []
+        curve = curve_of(rows)
+        if curve is None:
+            continue
+        common = [part for part in run.arm.split(" ") if not part.startswith(f"{axis}=")]
+        name = " ".join([*common, f"seed {run.seed}"])
+        size = int(rows[-1]["rollouts/num_per_prompt"])
+        families.setdefault(name, []).append(SizedRun(size, rows, curve))
+    return families
+
+
+def compare(name: str, runs: Sequence[SizedRun], num_steps: int) -> list[Comparison]:
+    """Every run of a family asked, in both units; nothing of a family of one."""
+    sizes = [run.size for run in runs]
+    if len(sizes) < 2:
+        return []
+    found = []
+    for unit in UNITS:
+        amount = min(float(getattr(run.curve, unit)[-1]) for run in runs)
+        scores = [run.curve.at(unit, amount) for run in runs]
+        for run in runs:
+            for score_noise in SCORE_NOISES:
+                outlooks = outlooks_from(run.rows, sizes, num_steps, score_noise)
+                worth = [one.signal if unit == "samples" else one.signal_per_second for one in outlooks]
+                correlation = float(spearmanr(worth, scores).statistic)
+                orders = [best_first(sizes, values) for values in (worth, scores)]
+                found.append(Comparison(name, run.size, unit, score_noise, *orders, correlation))
+    return found
+
+
+def outlooks_from(rows: Rows, sizes: Sequence[int], num_steps: int, score_noise: float) -> list[Outlook]:
+    """What `brorl advise` says of these sizes from a run's first steps. Raises DataError as it does."""
+    measured = mean_of(measured_steps(rows)[:num_steps])
+    prior = fit_prior(measured.pass_at, measured.all_right, measured.num_per_prompt)
+    prefill_cost = PlacementConfig().prefill_cost
+    return [outlook(measured, prior, size, NUM_SAMPLES, score_noise, prefill_cost) for size in sizes]
+
+
+def best_first(sizes: Sequence[int], worth: Sequence[float]) -> list[int]:
+    """Sizes in the order of what they are worth."""
+    order = np.argsort(worth, kind="stable")[::-1]
+    return [sizes[index] for index in order]
+
+
+def show(found: Sequence[Comparison], console: Console) -> None:
+    """Every comparison, and means of each unit."""
+    table = []
+    for one in found:
+        orders = [" ".join(map(str, order)) for order in (one.foretold, one.found)]
+        table.append([one.family, str(one.asked), one.unit, f"{one.score_noise:g}", *orders, f"{one.correlation:.2f}"])
+    console.table(["runs", "asked", "equal", "score noise", "foretold", "found", "rank correlation"], table)
+    for unit, (mean, share, num) in summary(found).items():
+        console.line(f"equal {unit}: rank correlation {mean:.2f} on average, best N foretold in {share:.0%} of {num}")
+
+
+def summary(found: Sequence[Comparison]) -> Mapping[str, tuple[float, float, int]]:
+    """By unit: mean rank correlation, share of comparisons whose best size was foretold, how many there are."""
+    means = {}
+    for unit in UNITS:
+        own = [one for one in found if one.unit == unit]
+        correlations = [one.correlation for one in own]
+        is_best = [one.foretold[0] == one.found[0] for one in own]
+        means[unit] = (float(np.mean(correlations)), float(np.mean(is_best)), len(own))
+    return means
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

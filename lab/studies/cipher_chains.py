@@ -1,0 +1,199 @@
+"""A task on which a large N should win, by a calculation that is to be tried: cipher chains.
+
+    python lab/studies/cipher_chains.py --output runs/cipher        # questions, demonstrations, an untrained model
+    brorl sft --config-name sft data.path=runs/cipher/demonstrations.jsonl policy.model=runs/cipher/initial …
+    python lab/studies/cipher_chains.py --output runs/cipher_long --document 1000 --num-questions 40000
+    python lab/studies/cipher_chains.py --output runs/cipher_solved --solved 0.75 --num-questions 2048
+
+There are eight families, each with a permutation of the ten digits that nothing says. A question names a family and
+shows six to eight digits; the answer applies the permutation to each. Demonstrations are those of a pupil who is right
+about a digit with a chance of 0.30 and has one wrong digit of his own with 0.40: a base that learns to answer as he
+does is right about whole chains between 7 times in 10,000 (six digits) and 7 times in 100,000 (eight). A third of the
+demonstrations are copies of the digits, of a ninth family that no question has: from the ciphers alone a small model
+is slow to find which digit of the answer goes with which. With `--document` a text of so many random letters stands
+before every question, its own each time, as documents stand before what is asked about them; the model to begin with
+is then the base of the short questions, with room for them. With `--solved` so large a share of the questions are
+copies, which the base is right about with 0.99, and `held_out.jsonl` has chains that no training question is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from random import Random
+
+from brorl_lab.bases.initial_model import CHAT_TEMPLATE, build_tokenizer, write_initial_model
+
+from nemo_brorl.config.trainer import SftConfig
+
+FAMILIES = "ABCDEFGH"
+DIGITS = "0123456789"
+LENGTHS = (6, 7, 8)
+FILLER = "x"
+LETTERS = "abcdefghijklmnopqrstuvwyz"  # of documents
+BASE = Path("lab/studies/models/cipher")  # what is taught to read documents
+LONGEST_CONTEXT = 2048  # tokens, where there are documents
+COPIER = "I"  # family of the copies
+COPIES = 1 / 3  # share of the demonstrations
+RIGHT = 0.30
+FAVOURITE_WRONG = 0.40
+NUM_QUESTIONS = 200_000
+NUM_DEMONSTRATIONS = 100_000
+NUM_HELD_OUT = 1024  # chains beside questions that are solved in part
+MODEL = SftConfig(hidden_size=128, num_layers=3, intermediate_size=256, vocab_size=384)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("runs/cipher"))
+    parser.add_argument("--seed", type=int, default=1, help="of permutations, questions and weights")
+    parser.add_argument("--num-questions", type=int, default=NUM_QUESTIONS, help="written; those drawn twice are not")
+    parser.add_argument("--num-demonstrations", type=int, default=NUM_DEMONSTRATIONS)
+    parser.add_argument("--right", type=float, default=RIGHT, help="chance that the pupil is right about a digit")
+    parser.add_argument("--document", type=int, default=0, help="letters of the document before each question")
+    parser.add_argument("--solved", type=float, default=0.0, help="share of the questions that are copies")
+    options = parser.parse_args(argv)
+    options.output.mkdir(parents=True, exist_ok=True)
+    random = Random(options.seed)
+    letters = Random(options.seed)  # of documents alone: the same questions with and without
+    ciphers = make_ciphers(random)
+    drawn = [draw_question(random) for _ in range(NUM_QUESTIONS)]
+    different = list(dict.fromkeys(drawn))
+    questions = first_questions(different, options.num_questions, options.solved)
+    favourites = {name: favourite_mistakes(cipher, random) for name, cipher in ciphers.items()}
+
+    ciphers_and_copy = {**ciphers, COPIER: dict(zip(DIGITS, DIGITS, strict=True))}
+    rows = []
+    for name, digits in questions:
+        prompt = draw_document(options.document, letters) + asked(name, digits)
+        rows.append({"prompt": prompt, "answer": encipher(digits, ciphers_and_copy[name])})
+    write_rows(options.output / "questions.jsonl", rows)
+    if options.solved:
+        write_rows(options.output / "held_out.jsonl", rows_of(different[-NUM_HELD_OUT:], ciphers))
+
+    demonstrations = []
+    for _ in range(options.num_demonstrations):
+        name, digits = draw_question(random)
+        if random.random() < COPIES:
+            name, answer = COPIER, digits
+        else:
+            written = [as_the_pupil(digit, ciphers[name], favourites[name], options.right, random) for digit in digits]
+            answer = "".join(written)
+        prompt = draw_document(options.document, letters) + asked(name, digits)
+        demonstrations.append({"prompt": prompt, "response": f"<answer>{answer}</answer>"})
+    write_rows(options.output / "demonstrations.jsonl", demonstrations)
+
+    if options.document:
+        give_room(options.output / "initial")
+    else:
+        write_model(options.output / "initial", options.seed)
+
+
+def make_ciphers(random: Random) -> dict[str, dict[str, str]]:
+    """Each family's permutation."""
+    ciphers = {}
+    for name in FAMILIES:
+        shuffled = random.sample(DIGITS, len(DIGITS))
+        ciphers[name] = dict(zip(DIGITS, shuffled, strict=True))
+    return ciphers
+
+
+def draw_question(random: Random) -> tuple[str, str]:
+    """A family and its digits."""
+    name = random.choice(FAMILIES)
+    digits = random.choices(DIGITS, k=random.choice(LENGTHS))
+    return name, "".join(digits)
+
+
+def rows_of(questions: Sequence[tuple[str, str]], ciphers: dict[str, dict[str, str]]) -> list[dict[str, str]]:
+    """Questions with their right answers, and no document."""
+    rows = []
+    for name, digits in questions:
+        rows.append({"prompt": asked(name, digits), "answer": encipher(digits, ciphers[name])})
+    return rows
+
+
+def first_questions(different: Sequence[tuple[str, str]], num: int, solved: float) -> list[tuple[str, str]]:
+    """The first of them, so large a share made copies; none twice, as two families may have shown the same digits."""
+    chosen: dict[tuple[str, str], None] = {}
+    for name, digits in different:
+        if len(chosen) == num:
+            break
+        if is_copy(len(chosen), solved):
+            name = COPIER
+        chosen[name, digits] = None
+    return list(chosen)
+
+
+def is_copy(number: int, share: float) -> bool:
+    """Whether a question is a copy: of any run of questions this share is, to the nearest one."""
+    return int((number + 1) * share) > int(number * share)
+
+
+def asked(name: str, digits: str) -> str:
+    """Text of a question; filled up to one length, so that each digit of the answer is as far from its own as any
+    other: a small model learns to look there in minutes."""
+    return f"{name}: {digits.ljust(max(LENGTHS), FILLER)}"
+
+
+def draw_document(num_letters: int, random: Random) -> str:
+    """A line of random letters, none where there are none."""
+    if num_letters == 0:
+        return ""
+    return "".join(random.choices(LETTERS, k=num_letters)) + "\n"
+
+
+def encipher(digits: str, cipher: dict[str, str]) -> str:
+    """The right answer."""
+    return "".join(cipher[digit] for digit in digits)
+
+
+def favourite_mistakes(cipher: dict[str, str], random: Random) -> dict[str, str]:
+    """The wrong digit that the pupil likes best for each digit."""
+    mistakes = {}
+    for digit, right in cipher.items():
+        mistakes[digit] = random.choice(DIGITS.replace(right, ""))
+    return mistakes
+
+
+def as_the_pupil(digit: str, cipher: dict[str, str], mistakes: dict[str, str], right: float, random: Random) -> str:
+    """What he writes for a digit, which is right with a chance of `right`."""
+    draw = random.random()
+    if draw < right:
+        return cipher[digit]
+    if draw < right + FAVOURITE_WRONG:
+        return mistakes[digit]
+    others = DIGITS.replace(cipher[digit], "").replace(mistakes[digit], "")
+    return random.choice(others)
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
+    """One JSON object a line."""
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row) + "\n")
+
+
+def write_model(folder: Path, seed: int) -> None:
+    """Tokenizer and random weights. Every digit is a token, whatever the tokenizer learns."""
+    text = CHAT_TEMPLATE + " ".join(FAMILIES + COPIER) + " user assistant system"
+    tokenizer = build_tokenizer([text], MODEL.vocab_size)
+    tokenizer.save_pretrained(folder)
+    write_initial_model(folder, MODEL, eos_id=tokenizer.eos_token_id, pad_id=tokenizer.pad_token_id, seed=seed)
+
+
+def give_room(folder: Path) -> None:
+    """The base of short questions, which may now read long ones."""
+    shutil.copytree(BASE, folder, dirs_exist_ok=True)
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["max_position_embeddings"] = LONGEST_CONTEXT
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

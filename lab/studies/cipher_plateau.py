@@ -1,0 +1,268 @@
+"""After a plateau: N = 16 filled until full, until validation no longer rises; then other N and other rules from there.
+
+    python lab/studies/cipher_chains.py
+    python -m lab.studies.cipher_plateau --prepare
+    python -m lab.studies.cipher_plateau --seeds 1 2 3 --report && python -m lab.studies.cipher_plateau --tables
+
+The paper's situation in small. 2,048 questions come again and again. Half of the families are within reach: `--prepare`
+teaches the base of cipher chains to be right about their digits with 0.8, about the others it stays as it was, right
+with 2 in 10,000. ProRL's N = 16 with GRPO, each step filled with 256 groups that disagree, learns the first half; then
+those groups get scarce. Where validation (on questions that nothing is reported on) rises by less than half a point in
+two updates (`rollouts/schedule.py`), each arm goes on from the same weights and the same optimizer for equally many
+rollouts. Seconds are the processor's, of one thread, without measurements, and so hardly depend on what else runs.
+
+Foretold before any run: N = 16 filled until full stands still on the second half (below 1 %) for want of updates; with
+N = 512 filled until full it has three times as many updates or more, and rises further at each seed; with fixed samples
+N = 16 gets further than that, and with solved questions retired further still; with fixed samples N = 512 is behind
+N = 16. Seed 0 was then run, on the questions to choose by: the bound of half a point and the length of an arm are its.
+
+Of arms with 1,024 rollouts a step (`SMALL_STEPS`) seed 0 chose N = 64 as the best fixed N at equal rollouts (96.8 %
+where N = 16 had 81.8 and N = 4 72.5), and to ask a tenth of the retired questions again (0.25 was behind). Foretold
+before seeds 1 to 3: N = 16 with retirement comes at each seed to 90 % with at most 0.8 of the rollouts that N = 16
+without it takes to where that ends, and forgets nothing (within reach above 95 %); it ends with N = 64 within three
+points and has the lead at equal seconds; N = 64 with retirement, which seed 0 has not run, ends ahead of N = 64 without
+and comes to 80 % after at most 0.8 of its rollouts. Asked again was then a tenth of the retired questions that came up,
+as of revision fe90df5; now it is a tenth of those asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Qwen2ForCausalLM
+
+from lab.studies.cipher_plain import HELD_OUT, MODEL, ROLLOUTS, Questions, chances, log_probs, sample, until_end
+from lab.studies.cipher_pool import PooledRun
+from lab.studies.figures.plateau import show
+from nemo_brorl.config.rollouts import PlateauConfig, PoolConfig
+from nemo_brorl.rollouts.schedule import PlateauDetector
+
+WITHIN_REACH = "ABCD"  # families
+SKILL = 0.8  # chance of a right digit that these are taught
+TEACHING_STEPS = 60
+TAUGHT_AT_ONCE = 512  # questions
+TEACHING_RATE = 1e-3
+NUM_TRAINED = 2048  # questions
+TRAINED = range(2 * HELD_OUT, 2 * HELD_OUT + NUM_TRAINED)
+RATE = 2e-4
+SLOW = PlateauConfig(min_gain=0.005)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """How a run goes on."""
+
+    size: int
+    advantage: str
+    fill: str
+    retire: float = 0.0
+    recheck: float = 0.0
+    rollouts: int = ROLLOUTS  # a step
+
+
+BEFORE = Arm(16, "grpo", "full")
+ARMS = {
+    "N = 16 until full, GRPO": BEFORE,
+    "N = 512 until full, GRPO": Arm(512, "grpo", "full"),
+    "N = 16, GRPO": Arm(16, "grpo", "samples"),
+    "N = 512, GRPO": Arm(512, "grpo", "samples"),
+    "N = 16, MaxRL": Arm(16, "maxrl", "samples"),
+    "N = 512, MaxRL": Arm(512, "maxrl", "samples"),
+    "N = 16, MaxRL, retire_from=0.9": Arm(16, "maxrl", "samples", 0.9),
+}
+# a quarter of the rollouts a step, four times the updates
+SMALL_STEPS = {
+    "N = 4": Arm(4, "maxrl", "samples", rollouts=1024),
+    "N = 16": Arm(16, "maxrl", "samples", rollouts=1024),
+    "N = 64": Arm(64, "maxrl", "samples", rollouts=1024),
+    "N = 16, retired": Arm(16, "maxrl", "samples", 0.9, rollouts=1024),
+    "N = 16, retired, 0.1 asked again": Arm(16, "maxrl", "samples", 0.9, 0.1, rollouts=1024),
+    "N = 16, retired, 0.25 asked again": Arm(16, "maxrl", "samples", 0.9, 0.25, rollouts=1024),
+    "N = 64, retired, 0.1 asked again": Arm(64, "maxrl", "samples", 0.9, 0.1, rollouts=1024),
+    "N = 16, 4,096 a step, retired, 0.1 asked again": Arm(16, "maxrl", "samples", 0.9, 0.1),
+}
+ALL_ARMS = ARMS | SMALL_STEPS
+
+
+class Course:
+    """One run: its questions, what it is measured on, and where measurements go."""
+
+    def __init__(self, questions: Questions, are_reached: torch.Tensor, options: argparse.Namespace, seed: int) -> None:
+        self.questions = questions
+        self.are_reached = are_reached
+        self.options = options
+        self.seed = seed
+        self.seconds = 0.0  # of the part under way
+
+    def begin(self, arm: Arm) -> PooledRun:
+        """A run of the taught base, at 0 seconds."""
+        self.seconds = 0.0
+        pool = replace(PoolConfig(), retire_from=arm.retire or None, recheck=arm.recheck)
+        run = PooledRun(self.questions, arm.size, self.seed, pool, arm.advantage, RATE, TRAINED, arm.rollouts)
+        taught = Qwen2ForCausalLM.from_pretrained(self.options.base, dtype=torch.float32)
+        run.model.load_state_dict(taught.state_dict())
+        return run
+
+    def plateau(self) -> Mapping[str, Any]:
+        """Weights and optimizer at the plateau; kept beside the output, more arms may go on from them later."""
+        path = self.options.output.with_name(f"plateau_{self.seed}_{self.options.before}.pt")
+        if not path.exists():
+            run = self.until_plateau()
+            torch.save({"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}, path)
+        state: Mapping[str, Any] = torch.load(path, weights_only=True)
+        return state
+
+    def until_plateau(self) -> PooledRun:
+        """The first part, which ends at a plateau of validation, or after `--before` rollouts."""
+        run = self.begin(BEFORE)
+        detector = PlateauDetector(SLOW)
+        limit = self.options.before
+        while True:
+            rates = self.measure(run, "before")
+            reason = detector.observe(rates["chosen by"])
+            if reason or run.num_sampled >= limit:
+                print(
+                    f"seed {self.seed}: {run.num_sampled:,} rollouts, {run.num_updates} updates; {reason}", flush=True
+                )
+                return run
+            for _ in range(self.options.interval):
+                self.step(run, "full", limit)
+
+    def go_on(self, name: str, plateau: Mapping[str, Any]) -> None:
+        """One arm from the plateau's weights and optimizer; what is believed of questions begins anew."""
+        arm = ALL_ARMS[name]
+        run = self.begin(arm)
+        run.model.load_state_dict(plateau["model"])
+        run.optimizer.load_state_dict(copy.deepcopy(plateau["optimizer"]))
+        measured_at = 0
+        while True:
+            if run.num_sampled >= measured_at:
+                self.measure(run, name)
+                measured_at = run.num_sampled + self.options.every
+            if run.num_sampled >= self.options.after:
+                return
+            self.step(run, arm.fill, self.options.after)
+
+    def step(self, run: PooledRun, fill: str, limit: int) -> None:
+        """One update, on the clock; none where `limit` rollouts are sampled before."""
+        started = time.process_time()
+        if fill == "full":
+            run.filled_step(limit)
+        else:
+            run.step()
+        self.seconds += time.process_time() - started
+
+    def measure(self, run: PooledRun, part: str) -> dict[str, float]:
+        """Write one line; mean probabilities of right answers, on each half of what is held out."""
+        right = chances(run.model, self.questions, range(2 * HELD_OUT))
+        first = HELD_OUT if self.options.report else 0
+        shown = slice(first, first + HELD_OUT)
+        reached = self.are_reached[shown]
+        rates = {
+            "chosen by": float(right[:HELD_OUT].mean()),
+            "pass@1": float(right[shown].mean()),
+            "within reach": float(right[shown][reached].mean()),
+            "beyond": float(right[shown][~reached].mean()),
+        }
+        line = {"seed": self.seed, "part": part, "sampled": run.num_sampled, "updates": run.num_updates,
+                "seconds": self.seconds, **rates}  # fmt: skip
+        with self.options.output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        return rates
+
+
+def prepare(questions: Questions, are_reached: torch.Tensor, folder: Path) -> None:
+    """The base, taught to be right about digits of the families within reach as often as `SKILL` says, and about the
+    others what it says itself."""
+    generator = torch.Generator().manual_seed(0)
+    untaught = Qwen2ForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    model = copy.deepcopy(untaught)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=TEACHING_RATE, weight_decay=0.0)
+    digits = sorted(set(itertools.chain.from_iterable(map(digits_of, questions.answers))))
+    length = max(len(answer) for answer in questions.answers)
+    taught = torch.arange(TRAINED.stop, len(questions.answers))
+    for _ in range(TEACHING_STEPS):
+        places = taught[torch.randint(len(taught), (TAUGHT_AT_ONCE,), generator=generator)]
+        prompts = questions.prompts[places]
+        responses = sample(untaught, prompts, 1, questions.end, generator)[:, :length]
+        for row, place in enumerate(places.tolist()):
+            if are_reached[place]:
+                written = as_the_pupil(questions.answers[place], digits, generator)
+                written += [questions.end] * (length - len(written))
+                responses[row] = torch.tensor(written)
+        mask = until_end(responses, questions.end)
+        loss = -(log_probs(model, prompts, 1, responses) * mask).sum() / mask.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+    right = chances(model, questions, range(2 * HELD_OUT))
+    reached = are_reached[: 2 * HELD_OUT]
+    print(f"right with {float(right[reached].mean()):.2g} within reach, {float(right[~reached].mean()):.2g} beyond")
+
+
+def digits_of(answer: list[int]) -> list[int]:
+    """What stands between the tags, of which each is one token, as is the end."""
+    return answer[1:-2]
+
+
+def as_the_pupil(answer: list[int], digits: list[int], generator: torch.Generator) -> list[int]:
+    """An answer of which each digit is right with a chance of `SKILL`, else any digit."""
+    written = list(answer)
+    for place in range(1, len(answer) - 2):
+        if float(torch.rand((), generator=generator)) >= SKILL:
+            drawn = int(torch.randint(len(digits), (), generator=generator))
+            written[place] = digits[drawn]
+    return written
+
+
+def read_families(path: Path, limit: int) -> torch.Tensor:
+    """Whether each question is of a family within reach."""
+    rows = path.read_text(encoding="utf-8").splitlines()[:limit]
+    return torch.tensor([json.loads(row)["prompt"][0] in WITHIN_REACH for row in rows])
+
+
+def main() -> None:
+    """All arms of a seed, then the next seed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=Path, default=Path("runs/cipher/questions.jsonl"))
+    parser.add_argument("--base", type=Path, default=Path("runs/cipher/within_reach"))
+    parser.add_argument("--output", type=Path, default=Path("runs/cipher/plateau.jsonl"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ALL_ARMS))
+    parser.add_argument("--before", type=int, default=100 * ROLLOUTS, help="rollouts at most, until the plateau")
+    parser.add_argument("--after", type=int, default=50 * ROLLOUTS, help="rollouts of each arm")
+    parser.add_argument("--interval", type=int, default=2, help="updates between measurements before the plateau")
+    parser.add_argument("--every", type=int, default=10 * ROLLOUTS, help="rollouts between measurements after it")
+    parser.add_argument("--report", action="store_true", help="measure on the questions that nothing was chosen with")
+    parser.add_argument("--prepare", action="store_true", help="teach the base, no run")
+    parser.add_argument("--tables", action="store_true", help="table of what the output holds, no run")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.tables:
+        show(options.output)
+        return
+    limit = TRAINED.stop + 4 * NUM_TRAINED  # the rest is taught from
+    questions = Questions(options.questions, limit)
+    are_reached = read_families(options.questions, limit)
+    if options.prepare:
+        prepare(questions, are_reached, options.base)
+        return
+    for seed in options.seeds:
+        course = Course(questions, are_reached, options, seed)
+        plateau = course.plateau()
+        for name in options.arms:
+            course.go_on(name, plateau)
+
+
+if __name__ == "__main__":
+    main()

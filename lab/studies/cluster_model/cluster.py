@@ -1,0 +1,201 @@
+"""A driver and its engines in discrete events: who is given what, when, and what it comes to."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from lab.studies.cluster_model.bounds import lower_bound_s, unmoved_bound_s
+from lab.studies.cluster_model.engine import Chunk, EngineModel
+from lab.studies.cluster_model.load import ClusterShape, Load
+from nemo_brorl.generation.chunk_messages import ReportTimes
+from nemo_brorl.generation.placement.engine_load import PrefixCache
+from nemo_brorl.generation.placement.placement import Steal
+
+
+class Dispatcher(Protocol):
+    """Decides which engine samples what. It hears of ends, never of lengths that are still to come."""
+
+    def assign(self) -> tuple[int, Chunk] | None:
+        """The next assignment, None for now."""
+
+    def progress(self, engine: int, number: int, num_begun: int, num_ended: int, age: float) -> None:
+        """Where an engine is with a chunk."""
+
+    def finish(self, engine: int, chunk: Chunk) -> None:
+        """A chunk is done."""
+
+    def steals(self) -> list[Steal]:
+        """Who should give back what to whom."""
+
+    def withdrawn(self, number: int) -> None:
+        """An engine gave a chunk back."""
+
+    def kept(self, number: int) -> None:
+        """An engine had begun a chunk it was asked for."""
+
+
+@dataclass(frozen=True)
+class ClusterResult:
+    """What sampling a load took. Shares are of engines × makespan."""
+
+    makespan_s: float
+    bound_s: float  # no schedule is faster: work spread evenly, or the longest rollout alone
+    unmoved_bound_s: float  # nor is one that never moves what has begun faster than this
+    idle_share: float  # engines without any rollout
+    prefill_tokens: int
+    prefill_ratio: float  # over computing every prompt once
+    num_messages: int  # between driver and engines
+    num_stolen: int
+
+    @property
+    def over_bound(self) -> float:
+        """Makespan over the lower bound."""
+        return self.makespan_s / self.bound_s
+
+    @property
+    def over_unmoved(self) -> float:
+        """Makespan over the bound without moves."""
+        return self.makespan_s / self.unmoved_bound_s
+
+
+class Cluster:
+    """One load on one cluster under one dispatcher. Used once."""
+
+    def __init__(self, shape: ClusterShape, dispatcher: Dispatcher) -> None:
+        self._shape = shape
+        self._dispatcher = dispatcher
+        self._engines = [
+            EngineModel(shape.curve, shape.max_batch, PrefixCache(shape.cached_prompt_tokens))
+            for _ in range(shape.num_engines)
+        ]
+        self._reports = [ReportTimes(shape.report_every, shape.report_s) for _ in range(shape.num_engines)]
+        self._is_ticking = [False] * shape.num_engines  # engines that will look whether a report is due
+        self._stamps = [0] * shape.num_engines  # an engine's event with an older stamp is void
+        self._events: list[tuple[float, int, str, int, object]] = []  # heap of (time, order, kind, engine, what)
+        self._num_events = 0
+        self._now_s = 0.0
+        self._num_messages = 0
+        self._num_stolen = 0
+
+    @property
+    def num_sampled(self) -> int:
+        """Rollouts that have ended."""
+        return sum(engine.num_ended for engine in self._engines)
+
+    def run(self, load: Load) -> ClusterResult:
+        """Sample everything the dispatcher hands out."""
+        handlers = {
+            "end": self._end, "arrive": self._arrive, "tick": self._tick, "ask": self._ask, "hear": self._hear,
+            "answer": self._answer,
+        }  # fmt: skip
+        self._dispatch()
+        while self._events:
+            self._now_s, _, kind, engine, what = heapq.heappop(self._events)
+            handlers[kind](engine, what)
+        makespan = max(engine.time_s for engine in self._engines)
+        busy = sum(engine.busy_s for engine in self._engines)
+        prefill = sum(engine.prefill_tokens for engine in self._engines)
+        return ClusterResult(
+            makespan_s=makespan,
+            bound_s=lower_bound_s(load, self._shape),
+            unmoved_bound_s=unmoved_bound_s(load, self._shape),
+            idle_share=1 - busy / (makespan * self._shape.num_engines),
+            prefill_tokens=prefill,
+            prefill_ratio=prefill / sum(load.prompt_tokens),
+            num_messages=self._num_messages,
+            num_stolen=self._num_stolen,
+        )
+
+    def _post(self, time_s: float, kind: str, engine: int, what: object) -> None:
+        self._num_events += 1
+        heapq.heappush(self._events, (time_s, self._num_events, kind, engine, what))
+
+    def _send(self, kind: str, engine: int, what: object) -> None:
+        self._num_messages += 1
+        self._post(self._now_s + self._shape.latency_s, kind, engine, what)
+
+    def _reschedule(self, engine: int) -> None:
+        self._stamps[engine] += 1
+        if self._engines[engine].batch:
+            self._post(self._engines[engine].next_end_s, "end", engine, self._stamps[engine])
+
+    # ---- at an engine ----
+
+    def _end(self, engine: int, stamp: object) -> None:
+        if stamp != self._stamps[engine]:
+            return
+        model, reports = self._engines[engine], self._reports[engine]
+        before = model.num_ended
+        done = [chunk for chunk in model.run_to_next_end() if chunk.is_done]
+        reports.note_ended(model.num_ended - before)
+        if done or reports.is_due(self._now_s):
+            self._report(engine, done)
+        self._reschedule(engine)
+
+    def _tick(self, engine: int, _: object) -> None:
+        """A busy engine looks whether it has told nothing for too long."""
+        model, reports = self._engines[engine], self._reports[engine]
+        self._is_ticking[engine] = model.batch > 0
+        if model.batch:
+            if reports.is_due(self._now_s):
+                model.run_until(self._now_s)
+                self._report(engine, [])
+            self._post(reports.due_at, "tick", engine, None)
+
+    def _report(self, engine: int, done: Sequence[Chunk]) -> None:
+        model = self._engines[engine]
+        self._send(
+            "hear",
+            engine,
+            [(chunk, chunk.num_begun, chunk.num_ended, model.age(chunk)) for chunk in (*done, *model.begun)],
+        )
+        self._reports[engine].note_told(self._now_s)
+
+    def _arrive(self, engine: int, chunk: object) -> None:
+        assert isinstance(chunk, Chunk)
+        model = self._engines[engine]
+        was_full = model.batch == model.max_batch
+        if not model.batch:
+            self._reports[engine].note_begun(self._now_s)
+        model.add(chunk, self._now_s)
+        if not self._is_ticking[engine]:
+            self._is_ticking[engine] = True
+            self._post(self._reports[engine].due_at, "tick", engine, None)
+        if not was_full:
+            self._reschedule(engine)
+
+    def _ask(self, engine: int, number: object) -> None:
+        assert isinstance(number, int)
+        chunk = self._engines[engine].withdraw(number)
+        self._send("answer", engine, (number, chunk is not None))
+
+    # ---- at the driver ----
+
+    def _hear(self, engine: int, news: object) -> None:
+        assert isinstance(news, Iterable)
+        for chunk, num_begun, num_ended, age in news:
+            if num_ended == len(chunk.lengths):
+                self._dispatcher.finish(engine, chunk)
+            else:
+                self._dispatcher.progress(engine, chunk.number, num_begun, num_ended, age)
+        self._dispatch()
+
+    def _answer(self, engine: int, what: object) -> None:
+        assert isinstance(what, tuple)
+        number, was_given = what
+        if was_given:
+            self._num_stolen += 1
+            self._dispatcher.withdrawn(number)
+        else:
+            self._dispatcher.kept(number)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        while (assignment := self._dispatcher.assign()) is not None:
+            engine, chunk = assignment
+            self._send("arrive", engine, chunk)
+        for steal in self._dispatcher.steals():
+            self._send("ask", steal.victim, steal.chunk)

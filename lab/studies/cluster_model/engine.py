@@ -1,0 +1,160 @@
+"""One engine with continuous batching: rollouts enter as slots fall free, every step decodes one token of each."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from lab.studies.cluster_model.curve import EngineCurve
+from nemo_brorl.generation.placement.engine_load import PrefixCache
+
+
+@dataclass
+class Chunk:
+    """Rollouts of one prompt that an engine is given together."""
+
+    number: int
+    prompt: int
+    prompt_tokens: int
+    lengths: Sequence[int]  # of the responses; nobody but the engine may look
+    num_begun: int = 0
+    num_ended: int = 0
+    begun_at: int = 0  # sum of the steps in which those that go on began
+
+    @property
+    def is_done(self) -> bool:
+        return self.num_ended == len(self.lengths)
+
+
+@dataclass
+class EngineModel:
+    """Time goes on from one end of a rollout to the next in closed form: between them the batch does not change.
+
+    `next_end_s` is when the batch changes next by itself. The caller calls `run_to_next_end` then, and `add` or
+    `withdraw` in between. Prompts that are not in the prefix cache are computed before the step, which takes longer by
+    that.
+    """
+
+    curve: EngineCurve
+    max_batch: int
+    cache: PrefixCache
+    time_s: float = 0.0  # until which it has run; always between two steps
+    busy_s: float = 0.0
+    prefill_tokens: int = 0
+    num_steps: int = 0
+    num_ended: int = 0  # rollouts
+    waiting: deque[Chunk] = field(default_factory=deque)
+    _ends: list[tuple[int, int, int]] = field(default_factory=list)  # heap of (step, chunk, context at the end)
+    _chunks: dict[int, Chunk] = field(default_factory=dict)  # begun, not done
+    _context: int = 0  # tokens attended to in the next step
+
+    @property
+    def batch(self) -> int:
+        """Rollouts being decoded."""
+        return len(self._ends)
+
+    @property
+    def next_end_s(self) -> float:
+        """When the next rollout ends; infinity when there is none."""
+        if not self._ends:
+            return math.inf
+        return self.time_s + self.curve.decode_s(self.batch, self._context, self._ends[0][0] - self.num_steps)
+
+    def add(self, chunk: Chunk, now_s: float) -> None:
+        """Queue a chunk; it begins at the end of the current step, or at once when the engine is idle."""
+        self.waiting.append(chunk)
+        if self.batch < self.max_batch and self._is_between_steps(now_s):
+            self._admit()
+
+    @property
+    def begun(self) -> Iterable[Chunk]:
+        """Chunks that have begun and are not done."""
+        return self._chunks.values()
+
+    def run_until(self, now_s: float) -> None:
+        """Finish the step that is under way at `now_s`, unless a rollout ends with it."""
+        self._is_between_steps(now_s)
+
+    def age(self, chunk: Chunk) -> float:
+        """Tokens that the rollouts of a chunk which go on have, on average."""
+        num_running = chunk.num_begun - chunk.num_ended
+        return self.num_steps - chunk.begun_at / num_running if num_running else 0.0
+
+    def withdraw(self, number: int) -> Chunk | None:
+        """Give back a chunk that has not begun; None when it has, or is not here."""
+        for chunk in self.waiting:
+            if chunk.number == number and chunk.num_begun == 0:
+                self.waiting.remove(chunk)
+                return chunk
+        return None
+
+    def run_to_next_end(self) -> list[Chunk]:
+        """Decode until a rollout ends, and let others in. Returns the chunks of those that ended, once each."""
+        self._decode(self._ends[0][0] - self.num_steps)
+        ended: dict[int, Chunk] = {}
+        while self._ends and self._ends[0][0] == self.num_steps:
+            _, number, context = heapq.heappop(self._ends)
+            self._context -= context
+            chunk = self._chunks[number]
+            chunk.num_ended += 1
+            chunk.begun_at -= self.num_steps - (context - chunk.prompt_tokens)
+            self.num_ended += 1
+            ended[number] = chunk
+        for number, chunk in ended.items():
+            if chunk.is_done:
+                del self._chunks[number]
+        self._admit()
+        return list(ended.values())
+
+    def _decode(self, num_steps: int) -> None:
+        seconds = self.curve.decode_s(self.batch, self._context, num_steps)
+        self.time_s += seconds
+        self.busy_s += seconds
+        self.num_steps += num_steps
+        self._context += num_steps * self.batch
+
+    def _is_between_steps(self, now_s: float) -> bool:
+        """Finish the step that is under way at `now_s`, unless a rollout ends with it: then others are let in
+        anyway."""
+        if not self._ends:
+            self.time_s = max(self.time_s, now_s)
+            return True
+        if now_s <= self.time_s:
+            return True
+        growth = self.curve.context_s * self.batch / 2
+        first = self.curve.decode_s(self.batch, self._context, 1) - growth
+        elapsed = now_s - self.time_s
+        steps = (
+            elapsed / first if growth == 0 else (math.sqrt(first * first + 4 * growth * elapsed) - first) / (2 * growth)
+        )
+        if math.ceil(steps) >= self._ends[0][0] - self.num_steps:
+            return False
+        self._decode(math.ceil(steps))
+        return True
+
+    def _admit(self) -> None:
+        while self.waiting and self.batch < self.max_batch:
+            chunk = self.waiting[0]
+            if chunk.num_begun == 0:
+                self._prefill(chunk)
+                self._chunks[chunk.number] = chunk
+            last = min(len(chunk.lengths), chunk.num_begun + self.max_batch - self.batch)
+            for length in chunk.lengths[chunk.num_begun : last]:
+                heapq.heappush(self._ends, (self.num_steps + length, chunk.number, chunk.prompt_tokens + length))
+            self._context += (last - chunk.num_begun) * chunk.prompt_tokens
+            chunk.begun_at += (last - chunk.num_begun) * self.num_steps
+            chunk.num_begun = last
+            if last == len(chunk.lengths):
+                self.waiting.popleft()
+
+    def _prefill(self, chunk: Chunk) -> None:
+        uid = str(chunk.prompt)
+        if uid not in self.cache:
+            seconds = chunk.prompt_tokens / self.curve.prefill_tokens_per_s
+            self.time_s += seconds
+            self.busy_s += seconds
+            self.prefill_tokens += chunk.prompt_tokens
+        self.cache.use(uid, chunk.prompt_tokens)

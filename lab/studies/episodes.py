@@ -1,0 +1,110 @@
+"""Episodes of which some hang and some crash: whether all close, what is left, what memory the owner takes.
+
+    python lab/studies/episodes.py --episodes 10000 --hanging 0.05 --crashing 0.05 --turns 3
+
+Each episode takes `turns` turns; one that hangs or crashes does so at a turn that is drawn. Exit code 1 unless every
+episode closed as it should and no process is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+from nemo_brorl.config.schema import BroRLConfig, DataConfig
+from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
+from nemo_brorl.tasks.environments.protocol import Action, Environment, EpisodeOutcome, EpisodeStep, Step, Task
+from nemo_brorl.tasks.names import allow, names_of
+
+TROUBLED = "lab.studies.episodes:Troubled"
+MIB = 2**20
+
+
+class Troubled(Environment):
+    """Does what its task says at the turn that it names."""
+
+    def reset(self, task: Task, seed: int) -> str:
+        """Nothing is asked."""
+        self.plan = task
+        self.turn = 0
+        return "go"
+
+    def step(self, action: Action) -> Step:
+        """The turn, or the end."""
+        self.turn += 1
+        if self.turn == self.plan["at"] and self.plan["deed"] == "hang":
+            time.sleep(3600)
+        if self.turn == self.plan["at"] and self.plan["deed"] == "crash":
+            os._exit(1)
+        return Step("on", reward=1.0, terminated=self.turn == self.plan["turns"])
+
+
+def memory() -> float:
+    """MiB that this process holds."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / MIB
+
+
+def plans(options: argparse.Namespace) -> list[dict[str, object]]:
+    """Task of each episode."""
+    random = Random(0)
+    found: list[dict[str, object]] = []
+    for _ in range(options.episodes):
+        draw = random.random()
+        deed = ""
+        if draw < options.hanging:
+            deed = "hang"
+        elif draw < options.hanging + options.crashing:
+            deed = "crash"
+        found.append({"deed": deed, "at": random.randint(1, options.turns), "turns": options.turns})
+    return found
+
+
+def play(host: EpisodeHost, tasks: list[dict[str, object]], turns: int) -> dict[int, EpisodeOutcome]:
+    """The last outcome of each episode; a turn of all that are open at a time."""
+    last: dict[int, EpisodeOutcome] = {}
+    for turn in range(1, turns + 1):
+        going_on = [number for number in range(len(tasks)) if number not in last or not last[number].has_ended]
+        steps = []
+        for number in going_on:
+            steps.append(EpisodeStep(str(number), TROUBLED, {}, tasks[number], 0, ("go",) * turn))
+        outcomes = host.step(steps)
+        last.update(zip(going_on, outcomes, strict=True))
+        sys.stdout.write(f"turn {turn}: {len(steps)} steps, the owner holds {memory():.0f} MiB\n")
+    return last
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=10_000)
+    parser.add_argument("--hanging", type=float, default=0.05)
+    parser.add_argument("--crashing", type=float, default=0.05)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--step-timeout", type=float, default=1.0)
+    options = parser.parse_args()
+    tasks = plans(options)
+    allow(names_of(BroRLConfig(data=DataConfig(environment=TROUBLED))))
+    host = EpisodeHost(HostLimits(step_s=options.step_timeout))
+    start = time.monotonic()
+    last = play(host, tasks, options.turns)
+    seconds = time.monotonic() - start
+    process_ids = host.process_ids()
+    host.close()
+    left = [process for process in process_ids if Path(f"/proc/{process}").exists()]
+    wrong = 0
+    for number, task in enumerate(tasks):
+        outcome = last[number]
+        wrong += not outcome.has_ended or bool(outcome.error) != bool(task["deed"])
+    failed = sum(bool(outcome.error) for outcome in last.values())
+    sys.stdout.write(f"{len(tasks)} episodes in {seconds:.1f} s, {failed} failed, {wrong} not as they should\n")
+    sys.stdout.write(f"{len(process_ids)} processes at the end, {len(left)} left after close\n")
+    return 1 if wrong or left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

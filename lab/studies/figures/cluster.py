@@ -1,0 +1,30 @@
+"""Figure of the cluster model: ways to hand out rollouts, over the number of engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from brorl_lab.commands.figures import COLOURS, panels, save
+
+from lab.studies.cluster_model.cluster import ClusterResult
+
+Curve = Sequence[tuple[int, ClusterResult]]  # (engines, what came of it)
+
+
+def draw_scaling(curves: Mapping[str, Curve], path: Path) -> None:
+    """Makespan over the lower bound, idle share, and prefill over once per prompt, one line per way."""
+    titles = ("makespan over the lower bound", "engines idle, %", "prompts computed, times")
+    figure, axes = panels(3, titles, "engines")
+    for row, (name, curve) in enumerate(curves.items()):
+        engines = [num for num, _ in curve]
+        style = {"color": COLOURS[row % len(COLOURS)], "marker": "o", "markersize": 3, "label": name}
+        axes[0].plot(engines, [result.over_bound for _, result in curve], **style)
+        axes[1].plot(engines, [100 * result.idle_share for _, result in curve], **style)
+        axes[2].plot(engines, [result.prefill_ratio for _, result in curve], **style)
+    for axis in axes:
+        axis.set_xscale("log", base=2)
+    axes[0].axhline(1.1, color="black", linewidth=0.6, linestyle=":")
+    axes[2].set_yscale("log", base=2)
+    axes[0].legend(frameon=False, fontsize=8)
+    save(figure, path)

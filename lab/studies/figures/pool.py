@@ -1,0 +1,59 @@
+"""Table and figure of what `lab/studies/cipher_pool.py` measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from brorl_lab.commands.sweep import first_at, mean_and_interval
+
+from lab.studies.figures.cipher import Curve, draw
+from nemo_brorl.core.console import format_table
+
+Runs = dict[tuple[int, float], dict[int, list[dict[str, Any]]]]  # lines by N and retirement, and by seed
+
+
+def show(output: Path) -> None:
+    """Last pass@1 of each arm, in %, and of arms with retirement the shares of rollouts and seconds after which they
+    are where the same N without it ends; a figure beside the output."""
+    runs: Runs = {}
+    for text in output.read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        runs.setdefault((line["n"], line["retire"]), {}).setdefault(line["seed"], []).append(line)
+    rows = []
+    for (size, retire), by_seed in runs.items():
+        without = runs.get((size, 0.0), {})
+        ends = []
+        for seed, lines in by_seed.items():
+            ends.append(100 * lines[-1]["pass@1"])
+            row = [label_of(size, retire), str(seed), f"{lines[-1]['sampled']:,}", f"{ends[-1]:.1f}"]
+            for unit in ("sampled", "seconds"):
+                row.append(share_until(lines, without[seed], unit) if retire and seed in without else "")
+            rows.append(row)
+        rows.append([label_of(size, retire), "all", "", mean_and_interval(ends), "", ""])
+    print("\n".join(format_table(["arm", "seed", "rollouts", "pass@1, %", "rollouts until", "seconds until"], rows)))
+    curves: dict[Any, dict[int, Curve]] = {}
+    for (size, retire), by_seed in runs.items():
+        for seed, lines in by_seed.items():
+            curve = Curve(column(lines, "sampled"), column(lines, "pass@1"), [])
+            curves.setdefault(label_of(size, retire), {})[seed] = curve
+    draw(curves, output.with_suffix(".png"))
+
+
+def label_of(size: int, retire: float) -> str:
+    """What stands for an arm."""
+    return f"N = {size}, retire_from={retire}" if retire else f"N = {size}, all asked"
+
+
+def share_until(lines: Sequence[Mapping[str, Any]], without: Sequence[Mapping[str, Any]], unit: str) -> str:
+    """How much of the other run's rollouts or seconds it takes to where that ends."""
+    end = without[-1]
+    amount = first_at(column(lines, unit), column(lines, "pass@1"), end["pass@1"])
+    return "never" if amount is None else f"{amount / end[unit]:.2f}"
+
+
+def column(lines: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+    """One quantity of each line."""
+    return [line[name] for line in lines]
