@@ -157,8 +157,8 @@ def test_the_weighted_estimate_is_the_gradient_of_all_prompts() -> None:
 def test_at_equal_samples_the_squared_signal_to_noise_is_higher(
     shape: tuple[float, float], num: int, expected: float
 ) -> None:
-    """Every prompt was seen once, with N rollouts. Noise of an estimate as in `lab/brorl_lab/theory/advice.py`, score noise
-    30; its mean over all prompts has the variance E[T / q] per prompt passed, which costs N E[q] samples."""
+    """Every prompt was seen once, with N rollouts. Noise of an estimate as in `lab/brorl_lab/theory/advice.py`, score
+    noise 30; its mean over all prompts has the variance E[T / q] per prompt passed, which costs N E[q] samples."""
     random, num_prompts = np.random.default_rng(0), 1500
     rates = random.beta(*shape, num_prompts)
     beliefs = SuccessPosterior(PosteriorConfig())
