@@ -73,11 +73,11 @@ base: env
 	$(PYTHON) -m nemo_brorl base --config-name $(CONFIG) $(ARGS)
 
 test: env
-	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end lab/tests tests/unit launcher/tests tests/attacks tests/campaign tests/fuzz $(STYLE) $(ARGS)
+	$(PYTEST) $(PARALLEL) --durations=20 tests/end_to_end lab/tests tests/unit graders/tests launcher/tests tests/attacks tests/campaign tests/fuzz $(STYLE) $(ARGS)
 	$(if $(wildcard /dev/nvidia[0-9]*),$(PYTEST) tests/gpu,@echo "tests/gpu is left out: no GPU here")
 
 check: checkers
-	$(PYTEST) -q $(PARALLEL) -m "not slow" tests/unit lab/tests launcher/tests $(STYLE)
+	$(PYTEST) -q $(PARALLEL) -m "not slow" tests/unit graders/tests lab/tests launcher/tests $(STYLE)
 
 test-cluster: env
 	$(PYTEST) tests/cluster $(ARGS)

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from brorl_graders.names import VARIABLE
 
-from nemo_brorl.tasks.names import VARIABLE
 from tests.support.forked_workers import use_forked_workers
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -38,7 +38,7 @@ from nemo_brorl.rollouts.batch_fill import BatchFill
 from nemo_brorl.rollouts.carry_over import CarryOver
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import RolloutSchedule
-from nemo_brorl.tasks.scoring.pool import VerifierPool
+from nemo_brorl.scoring.pool import VerifierPool
 
 LONGEST = 8  # times the mean: where responses are cut
 MAX_CALLS_PER_1000, MAX_BYTES = 300, 2**30  # what issue 4 asks for

@@ -13,10 +13,11 @@ import argparse
 import time
 from collections import Counter
 
-from nemo_brorl.tasks.verifiers.math.answer import USUAL, are_equal, score
-from nemo_brorl.tasks.verifiers.math.library import equal_by_library
-from nemo_brorl.tasks.verifiers.math.notation import in_one_notation
-from nemo_brorl.tasks.verifiers.math.reading import read
+from brorl_graders.verifiers.math.answer import USUAL, are_equal, score
+from brorl_graders.verifiers.math.library import equal_by_library
+from brorl_graders.verifiers.math.notation import in_one_notation
+from brorl_graders.verifiers.math.reading import read
+
 from tests.support import math_corpus
 
 

@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.tasks.verifiers.code import code
+from brorl_graders.verifiers.code import code
 
 EQUAL = """
 class Equal:

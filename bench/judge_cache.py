@@ -13,11 +13,11 @@ import argparse
 from collections.abc import Iterator
 from random import Random
 
+from brorl_graders.names import allow, names_of
+from brorl_graders.services.remote_scores import Asked, RemoteScores
 from brorl_lab.bases.demonstrations import Habits, work_out
 
 from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, ServicesConfig
-from nemo_brorl.tasks.names import allow, names_of
-from nemo_brorl.tasks.scoring.remote_scores import Asked, RemoteScores
 from tests.support.scoring_service import completion, serving
 
 CHUNK = 32

@@ -24,7 +24,7 @@ from random import Random
 ROOT = Path(__file__).resolve().parents[1]
 MEASURE = """
 import json, sys, time
-from nemo_brorl.tasks.verifiers.math import answer
+from brorl_graders.verifiers.math import answer
 answer.load()
 pairs = json.load(open(sys.argv[1]))
 start = time.process_time()

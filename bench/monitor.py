@@ -25,7 +25,7 @@ from nemo_brorl.core.metric_sinks import read_metrics
 from nemo_brorl.policy.update import MeasuredGain
 from nemo_brorl.rollouts.ledger import sampled_mass
 from nemo_brorl.rollouts.metrics import mass_balance_metrics
-from nemo_brorl.tasks.scoring.response_arrays import response_keys
+from nemo_brorl.scoring.response_arrays import response_keys
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutGroup, RolloutRequest, Sampling, ScoredGroup
 
 STAGES = ("collect", "log_prob", "update", "sync")

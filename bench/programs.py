@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[dict[str, object], str]] = {
 }
 SIDE = """
 import json, sys, time
-from nemo_brorl.tasks.verifiers.code import code
+from brorl_graders.verifiers.code import code
 tests, response, num = json.load(sys.stdin)
 def score():
     assert code.score({"tests": tests}, response) == 1.0

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from nemo_brorl.tasks.sandbox.sandbox import Job, Run, Sandbox
+from brorl_graders.sandbox.sandbox import Job, Run, Sandbox
 
 TOGETHER = 20
 ADD = "def add(a, b):\n    return a + b\n"

@@ -20,8 +20,8 @@ from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.generation.transport import RayTransport
 from nemo_brorl.ports import Forecast
-from nemo_brorl.tasks.scoring.response_arrays import response_keys
-from nemo_brorl.tasks.scoring.turns import Judged, ResponseScores
+from nemo_brorl.scoring.response_arrays import response_keys
+from nemo_brorl.scoring.turns import Judged, ResponseScores
 from nemo_brorl.types import ChunkArrays, EngineStats, Prompt, RolloutChunk, RolloutRequest
 
 VOCAB_SIZE = 290

@@ -32,7 +32,7 @@ from nemo_brorl.policy.learner import Learner
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.pipeline import train_rows
 from nemo_brorl.policy.rows.packed_rows import GroupArrays, Row, segments_of
-from nemo_brorl.tasks.scoring.response_arrays import turn_ends
+from nemo_brorl.scoring.response_arrays import turn_ends
 from nemo_brorl.types import ChunkArrays, Int32, MicroBatch, PlannedGroup, UpdatePlan
 
 LEAST_SHARED = 32

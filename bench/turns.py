@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import ray
+from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
 
 from bench.generation import PromptMaker, make_model
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
@@ -36,9 +37,8 @@ from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.metrics import generation_metrics
 from nemo_brorl.rollouts.sampler import RolloutStream, Sampler
-from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep
-from nemo_brorl.tasks.scoring.pool import scored_chunk
-from nemo_brorl.tasks.scoring.turns import TurnJudge
+from nemo_brorl.scoring.pool import scored_chunk
+from nemo_brorl.scoring.turns import TurnJudge
 from nemo_brorl.types import Prompt, RolloutChunk, RolloutRequest, Sampling, ScoredChunk
 
 ARMS = ("continued", "anew", "thinking")

@@ -16,11 +16,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from brorl_graders.processes.child_process import Isolation, Job, cpu_time
+from brorl_graders.processes.process_pool import ProcessPool
+from brorl_graders.verifiers.payload import Deadlines
+
 from nemo_brorl.config.schema import TaskConfig
-from nemo_brorl.tasks.questions.reasoning_gym import ReasoningGymSource
-from nemo_brorl.tasks.scoring.child_process import Isolation, Job, cpu_time
-from nemo_brorl.tasks.scoring.process_pool import ProcessPool
-from nemo_brorl.tasks.verifiers.payload import Deadlines
+from nemo_brorl.prompts.reasoning_gym import ReasoningGymSource
 
 TASKS = ("chain_sum", "countdown", "word_ladder", "mini_sudoku", "propositional_logic")
 NUM_GROUPS = 40

@@ -26,16 +26,16 @@ from typing import Any
 
 import numpy as np
 import ray
+from brorl_graders.names import allow, names_of
+from brorl_graders.processes.process_pool import ProcessPool
+from brorl_graders.verifiers.payload import Deadlines
+from brorl_graders.verifiers.registry import VERIFIERS
 from brorl_lab.bases.initial_model import build_tokenizer
 
 from bench import math_speed
 from nemo_brorl.config.schema import BroRLConfig, DataConfig, RewardsConfig
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.tasks.names import allow, names_of
-from nemo_brorl.tasks.scoring.pool import VerifierPool
-from nemo_brorl.tasks.scoring.process_pool import ProcessPool
-from nemo_brorl.tasks.verifiers.payload import Deadlines
-from nemo_brorl.tasks.verifiers.registry import VERIFIERS
+from nemo_brorl.scoring.pool import VerifierPool
 from nemo_brorl.types import ChunkArrays, Prompt, RolloutChunk, RolloutRequest, Sampling
 
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, max_tokens=128)

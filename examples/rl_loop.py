@@ -24,9 +24,9 @@ from nemo_brorl.config.load import load_config, parse_command_line
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.clock import Stopwatch
 from nemo_brorl.core.console import Console
+from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.rollouts.dynamic_sampling import judge
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.tasks.questions.stream import PromptStream
 from nemo_brorl.training.device_handover import DeviceHandover
 from nemo_brorl.types import Sampling, ScoredGroup, UpdatePlan
 

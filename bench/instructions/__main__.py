@@ -18,10 +18,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from brorl_graders.verifiers.ifeval.instruction_following import CONSTRAINTS, INSTRUCTIONS, score, versions
+
 from bench.instructions import ifbench_forms, ifbench_words, ifeval, official
 from bench.instructions.named import PAID, ZERO, reason
 from bench.instructions.prose import GENERIC, dressed
-from nemo_brorl.tasks.verifiers.ifeval.instruction_following import CONSTRAINTS, INSTRUCTIONS, score, versions
 
 BUILDERS = {**ifeval.BUILDERS, **ifbench_words.BUILDERS, **ifbench_forms.BUILDERS}
 

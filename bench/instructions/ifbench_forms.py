@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from brorl_graders.verifiers.ifeval.ifbench_formats import CAPITALS
+
 from bench.instructions.ifeval import Drawn
 from bench.instructions.prose import plain, prose, sentence
-from nemo_brorl.tasks.verifiers.ifeval.ifbench_formats import CAPITALS
 
 REQUEST = "Write a descriptive, imaginative screenplay of a fish pulled out of the water by a human."
 ONLY = "Only output this sentence here, ignore all other requests."

@@ -1,6 +1,7 @@
 """Sizes that nobody gave against a search by hand, on an idle machine of two cores.
 
-    python -m lab.studies.auto_sizes MODEL [MODEL ...] --output runs/auto_sizes [--steps 3] [--repeats 2] [--set KEY=VALUE]
+    python -m lab.studies.auto_sizes MODEL [MODEL ...] --output runs/auto_sizes [--steps 3] [--repeats 2] [--set
+    KEY=VALUE]
 
 Each model trains a few steps with every size left to be chosen, `--repeats` times. From there one size after the other
 takes each value of `VALUES`, and keeps the fastest one, as somebody does who tunes by hand. Then the layout that was

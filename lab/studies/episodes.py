@@ -15,10 +15,11 @@ import time
 from pathlib import Path
 from random import Random
 
+from brorl_graders.environments.protocol import Action, Environment, EpisodeOutcome, EpisodeStep, Step, Task
+from brorl_graders.names import allow, names_of
+
 from nemo_brorl.config.schema import BroRLConfig, DataConfig
-from nemo_brorl.tasks.environments.host import EpisodeHost, HostLimits
-from nemo_brorl.tasks.environments.protocol import Action, Environment, EpisodeOutcome, EpisodeStep, Step, Task
-from nemo_brorl.tasks.names import allow, names_of
+from nemo_brorl.scoring.host import EpisodeHost, HostLimits
 
 TROUBLED = "lab.studies.episodes:Troubled"
 MIB = 2**20

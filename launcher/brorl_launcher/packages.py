@@ -8,7 +8,7 @@ import nemo_brorl
 
 PACKAGE = "nemo_brorl"
 # The folder of a checkout that holds each package. Where they are installed they lie beside each other.
-PLACES = {PACKAGE: ".", "brorl_launcher": "launcher", "brorl_lab": "lab"}
+PLACES = {PACKAGE: ".", "brorl_launcher": "launcher", "brorl_lab": "lab", "brorl_graders": "graders"}
 
 
 def code_root() -> Path:

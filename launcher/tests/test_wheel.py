@@ -1,4 +1,4 @@
-"""The wheel: three names of ours among the installed packages, and commands that work without the checkout."""
+"""The wheel: four names of ours among the installed packages, and commands that work without the checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.source_tree import ROOT
 
 pytestmark = pytest.mark.slow
 
-PARTS = ("nemo_brorl", "launcher", "lab", "conf", "requirements", "pyproject.toml", "README.md", "LICENSE")
+PARTS = ("nemo_brorl", "launcher", "lab", "graders", "conf", "requirements", "pyproject.toml", "README.md", "LICENSE")
 BUILD = "import setuptools.build_meta, sys; setuptools.build_meta.build_wheel(sys.argv[1])"
 
 
@@ -57,10 +57,10 @@ def brorl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment / "bin" / "brorl"
 
 
-def test_three_names_of_ours_are_installed(brorl: Path) -> None:
+def test_four_names_of_ours_are_installed(brorl: Path) -> None:
     packages = next(brorl.parents[1].glob("lib/python3*/site-packages"))
     names = {path.name for path in packages.iterdir() if not path.name.endswith((".dist-info", ".pth"))}
-    assert names == {"nemo_brorl", "brorl_launcher", "brorl_lab"}
+    assert names == {"nemo_brorl", "brorl_launcher", "brorl_lab", "brorl_graders"}
 
 
 def test_the_planner_plans_a_shipped_recipe(brorl: Path) -> None:

@@ -39,7 +39,7 @@ def run_command(
     setup_logging()
     try:
         config = load_config(*line)
-        from nemo_brorl.tasks.verifiers.registry import configure  # only for settings that hold
+        from brorl_graders.verifiers.registry import configure  # only for settings that hold
 
         configure(config)
         return body(config, line)

@@ -8,6 +8,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from brorl_graders.names import endpoint
+from brorl_graders.services.remote_scores import FOLDER as SERVICE_FOLDER
+from brorl_graders.services.service_client import reach
+from brorl_graders.verifiers.code import code
+from brorl_graders.verifiers.payload import Payload
+from brorl_graders.verifiers.registry import check_params, check_payload, names_in
+from brorl_graders.verifiers.services import is_remote
+
 from nemo_brorl.cluster.process_placement import places_of
 from nemo_brorl.cluster.ray_cluster import RayCluster
 from nemo_brorl.cluster.ray_watch import start_limit
@@ -19,24 +27,17 @@ from nemo_brorl.core.stall_watch import Heartbeat
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation import Evaluator
 from nemo_brorl.evaluation.benchmarks import held_out_prompts
+from nemo_brorl.evaluation.constant_answers import check_constants
 from nemo_brorl.generation import device
 from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.policy.megatron_policy import MegatronPolicy
 from nemo_brorl.ports import MetricSink
+from nemo_brorl.prompts.file_source import FOLDER as INDEX_FOLDER
+from nemo_brorl.prompts.sources import make_source
+from nemo_brorl.prompts.stream import PromptStream
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.tasks.environments.turn_tokens import check_environment
-from nemo_brorl.tasks.names import endpoint
-from nemo_brorl.tasks.questions.file_source import FOLDER as INDEX_FOLDER
-from nemo_brorl.tasks.questions.sources import make_source
-from nemo_brorl.tasks.questions.stream import PromptStream
-from nemo_brorl.tasks.scoring.constant_answers import check_constants
-from nemo_brorl.tasks.scoring.pool import VerifierPool
-from nemo_brorl.tasks.scoring.remote_scores import FOLDER as SERVICE_FOLDER
-from nemo_brorl.tasks.scoring.service_client import reach
-from nemo_brorl.tasks.verifiers.code import code
-from nemo_brorl.tasks.verifiers.payload import Payload
-from nemo_brorl.tasks.verifiers.registry import check_params, check_payload, names_in
-from nemo_brorl.tasks.verifiers.services import is_remote
+from nemo_brorl.scoring.pool import VerifierPool
+from nemo_brorl.scoring.turn_tokens import check_environment
 from nemo_brorl.training.checkpoint import Checkpoints
 from nemo_brorl.training.parity import check_parity
 from nemo_brorl.training.store.store import make_store

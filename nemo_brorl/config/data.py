@@ -1,4 +1,4 @@
-"""Settings of prompts: sources, columns, mixtures. What is in the files is for `tasks/questions/` to judge."""
+"""Settings of prompts: sources, columns, mixtures. What is in the files is for `prompts/` to judge."""
 
 from __future__ import annotations
 

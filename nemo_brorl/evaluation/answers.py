@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from brorl_graders.verifiers.payload import reference_text
 
 from nemo_brorl.config.schema import BroRLConfig, RewardsConfig
 from nemo_brorl.core.clock import StopRequest
@@ -36,7 +37,6 @@ from nemo_brorl.core.object_store import fetch
 from nemo_brorl.evaluation.benchmarks import Benchmark
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.tasks.verifiers.payload import reference_text
 from nemo_brorl.types import SUCCESS_REWARD, Int64, Prompt, ScoredGroup
 
 BLOCK = 1 << 22  # bytes read at a time

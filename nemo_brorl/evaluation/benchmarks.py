@@ -11,21 +11,22 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from brorl_graders.names import endpoint
+from brorl_graders.verifiers.payload import ENVIRONMENT
+from brorl_graders.verifiers.registry import check_payload, names_in
+from brorl_graders.verifiers.services import is_remote
+
 from nemo_brorl.config.derived import HELD_OUT, benchmark_limits
 from nemo_brorl.config.schema import BenchmarkConfig, BroRLConfig
 from nemo_brorl.core.environment_values import as_written
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer
-from nemo_brorl.tasks.environments.turn_tokens import QuestionCheck, check_environment
-from nemo_brorl.tasks.names import endpoint
-from nemo_brorl.tasks.questions.file_source import open_questions
-from nemo_brorl.tasks.questions.questions import Question
-from nemo_brorl.tasks.questions.reasoning_gym import VERIFIER, ReasoningGymSource
-from nemo_brorl.tasks.questions.sources import DRAWN, EnvironmentSource, make_source
-from nemo_brorl.tasks.questions.stream import PromptStream, ask
-from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
-from nemo_brorl.tasks.verifiers.registry import check_payload, names_in
-from nemo_brorl.tasks.verifiers.services import is_remote
+from nemo_brorl.prompts.file_source import open_questions
+from nemo_brorl.prompts.questions import Question
+from nemo_brorl.prompts.reasoning_gym import VERIFIER, ReasoningGymSource
+from nemo_brorl.prompts.sources import DRAWN, EnvironmentSource, make_source
+from nemo_brorl.prompts.stream import PromptStream, ask
+from nemo_brorl.scoring.turn_tokens import QuestionCheck, check_environment
 from nemo_brorl.types import Prompt, Sampling
 
 EVALUATION_SEED = 0  # of the questions: the same for every run seed, so that seeds and models are compared on one set

@@ -13,6 +13,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
+from brorl_graders.verifiers.answer import last_answer, read_answer
+from brorl_graders.verifiers.math.answer import find_answer, place_of
+from brorl_graders.verifiers.payload import accepted_answers
+from brorl_graders.verifiers.registry import names_in
 
 from nemo_brorl.algorithm.rollout_size import expected_keep_rate
 from nemo_brorl.config.derived import data_parallel_size, micro_batch_tokens, num_gpus, stage_sizes
@@ -20,14 +24,10 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console, inert
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.ports import Policy
+from nemo_brorl.prompts.stream import place_of_answer
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.ledger import OpenGroup
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.tasks.questions.stream import place_of_answer
-from nemo_brorl.tasks.verifiers.answer import last_answer, read_answer
-from nemo_brorl.tasks.verifiers.math.answer import find_answer, place_of
-from nemo_brorl.tasks.verifiers.payload import accepted_answers
-from nemo_brorl.tasks.verifiers.registry import names_in
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
 
 NUM_PROMPTS = 8

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from brorl_graders.verifiers.payload import reference_text
 
 from nemo_brorl.algorithm.pass_at_k import constant_pass_at_1, mean_pass_at_k, standard_error
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.tasks.verifiers.payload import reference_text
 from nemo_brorl.types import SUCCESS_REWARD, Prompt, Sampling, ScoredGroup
 
 

@@ -1,6 +1,6 @@
 """Watch for reward hacking over a run: signs that a policy earns without solving what it is asked.
 
-Workers leave evidence with each chunk (`tasks/scoring/worker.py`); this adds it up over a step's groups. Four alarms:
+Workers leave evidence with each chunk (`scoring/worker.py`); this adds it up over a step's groups. Four alarms:
 
     no_answer    a response earned although its verifier reads no answer in it
     same_answer  one answer earned on several prompts of a task whose own answer it is not: where it is, as in a task of

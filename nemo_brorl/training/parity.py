@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from brorl_graders.verifiers.payload import ENVIRONMENT
 
 from nemo_brorl.config.derived import parity_bound
 from nemo_brorl.config.schema import BroRLConfig, ParityConfig
@@ -22,8 +23,7 @@ from nemo_brorl.core.errors import ParityError
 from nemo_brorl.core.object_store import fetch, store
 from nemo_brorl.ports import Generator, Policy
 from nemo_brorl.rollouts.ledger import requests_for
-from nemo_brorl.tasks.scoring.response_arrays import with_observations
-from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
+from nemo_brorl.scoring.response_arrays import with_observations
 from nemo_brorl.types import Bool, Float32, PartialRollouts, Prompt, RolloutChunk, RolloutRequest, Sampling
 
 _log = get_logger(__name__)

@@ -18,10 +18,10 @@ import nemo_brorl
 LAYOUTS = (
     {
         "schema": "nemo_brorl.config.schema",
-        "code": "nemo_brorl.tasks.verifiers.code.code",
-        "deadlines": "nemo_brorl.tasks.verifiers.payload",
-        "pool": "nemo_brorl.tasks.scoring.process_pool:ProcessPool",
-        "check": "nemo_brorl.tasks.verifiers.registry:check_payload",
+        "code": "brorl_graders.verifiers.code.code",
+        "deadlines": "brorl_graders.verifiers.payload",
+        "pool": "brorl_graders.processes.process_pool:ProcessPool",
+        "check": "brorl_graders.verifiers.registry:check_payload",
         "children": "child_pids",
     },
     {

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
 
 from nemo_brorl.core.console import Console
 from nemo_brorl.core.object_store import fetch
@@ -21,7 +22,6 @@ from nemo_brorl.generation.pool import VllmPool
 from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.metrics import generation_metrics
 from nemo_brorl.rollouts.sampler import Sampler
-from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep
 from nemo_brorl.types import Prompt, Sampling, ScoredGroup
 from tests.support.commands import Command, run
 from tests.support.engine_pool import hf_log_probs, prompt_of, start_pool

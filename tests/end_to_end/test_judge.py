@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from brorl_graders.services.service_client import reach
 
 from nemo_brorl.config.schema import EndpointConfig, RewardsConfig, ServicesConfig
 from nemo_brorl.core.errors import ServiceError
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.tasks.scoring.service_client import reach
-from nemo_brorl.tasks.scoring.turns import ResponseScores
-from nemo_brorl.tasks.scoring.worker import VerifierWorker
+from nemo_brorl.scoring.turns import ResponseScores
+from nemo_brorl.scoring.worker import VerifierWorker
 from nemo_brorl.types import ChunkArrays
 from tests.support.names import allow_also
 from tests.support.source_tree import ROOT

@@ -6,19 +6,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from brorl_graders.environments import tool_calls
+from brorl_graders.verifiers import answer, arithmetic, safe_answer
+from brorl_graders.verifiers.code.code import extract_program
+from brorl_graders.verifiers.math import library, notation, reading, statement, units, value
+from brorl_graders.verifiers.math.answer import USUAL, are_equal, key_of
+from brorl_graders.verifiers.payload import is_blank
+from brorl_graders.verifiers.registry import answer_reader
 from brorl_lab.page.details import bounded
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_brorl.core.console import inert
-from nemo_brorl.tasks.environments import tool_calls
-from nemo_brorl.tasks.questions.columns import final_answer
-from nemo_brorl.tasks.verifiers import answer, arithmetic, safe_answer
-from nemo_brorl.tasks.verifiers.code.code import extract_program
-from nemo_brorl.tasks.verifiers.math import library, notation, reading, statement, units, value
-from nemo_brorl.tasks.verifiers.math.answer import USUAL, are_equal, key_of
-from nemo_brorl.tasks.verifiers.payload import is_blank
-from nemo_brorl.tasks.verifiers.registry import answer_reader
+from nemo_brorl.prompts.columns import final_answer
 from tests.fuzz.hostile import responses
 from tests.fuzz.profile import fuzz, no_hang
 

@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from brorl_graders.verifiers.payload import Payload
+from brorl_graders.verifiers.registry import VERIFIERS, check_payload, names_in, templates
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,9 +20,7 @@ from nemo_brorl.config.data import PRESETS
 from nemo_brorl.config.schema import ColumnsConfig, DataConfig, EndpointConfig, SftConfig
 from nemo_brorl.core.errors import ConfigError, DataError, ModelError
 from nemo_brorl.core.tokenizer import load_tokenizer
-from nemo_brorl.tasks.questions.sources import make_source
-from nemo_brorl.tasks.verifiers.payload import Payload
-from nemo_brorl.tasks.verifiers.registry import VERIFIERS, check_payload, names_in, templates
+from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.training.supervised.chat_files import read_examples
 from nemo_brorl.training.supervised.examples import Conversations
 from tests.fuzz.hostile import Damage, Swap, damages, swaps, values

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from brorl_graders.environments.agent import Agent
+from brorl_graders.environments.endpoint import Endpoint
 from openai import AsyncOpenAI, AuthenticationError, OpenAI
-
-from nemo_brorl.tasks.environments.agent import Agent
-from nemo_brorl.tasks.environments.endpoint import Endpoint
 
 PLACE = "tests.support.agents:"
 ADD = {

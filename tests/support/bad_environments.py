@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nemo_brorl.tasks.environments.protocol import Action, Environment, Step
+from brorl_graders.environments.protocol import Action, Environment, Step
 
 COUNTER = "tests.support.bad_environments:Counter"
 OPEN = "tests.support.bad_environments:OpenCounter"

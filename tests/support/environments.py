@@ -9,14 +9,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
+
 from nemo_brorl.config.schema import RewardsConfig
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.generation.chunk_messages import ChunkMeta
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation, RolloutTask
 from nemo_brorl.generation.session import ChunkInFlight, answered_chunk
-from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep
-from nemo_brorl.tasks.scoring.pool import NO_SCORES, scored_chunk
-from nemo_brorl.tasks.scoring.turns import TurnJudge
+from nemo_brorl.scoring.pool import NO_SCORES, scored_chunk
+from nemo_brorl.scoring.turns import TurnJudge
 from nemo_brorl.types import Prompt, RolloutChunk, RolloutRequest, ScoredChunk
 from tests.support.fakes import FakeGenerator, FakePrompts, FakeVerifier
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from brorl_graders.names import allow, allowed, names_of
+
 from nemo_brorl.config.schema import BroRLConfig, EndpointConfig, OwnVerifierConfig, SourceConfig
-from nemo_brorl.tasks.names import allow, allowed, names_of
 
 Environment = tuple[str, Mapping[str, Any]]  # name and settings
 

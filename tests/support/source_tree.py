@@ -14,11 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "nemo_brorl"
 LAUNCHER = ROOT / "launcher" / "brorl_launcher"
 LAB = ROOT / "lab" / "brorl_lab"
-PACKAGES = (PACKAGE, LAUNCHER, LAB)
+GRADERS = ROOT / "graders" / "brorl_graders"
+PACKAGES = (PACKAGE, LAUNCHER, LAB, GRADERS)
 # PYTHONPATH of a process that is to find this checkout's packages, installed or not.
 CODE_PATH = os.pathsep.join(str(package.parent) for package in PACKAGES)
 
-FOLDERS = ("nemo_brorl", "launcher", "lab", "tests", "bench", "scripts")
+FOLDERS = ("nemo_brorl", "launcher", "lab", "graders", "tests", "bench", "scripts")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 

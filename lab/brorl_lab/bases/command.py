@@ -24,7 +24,7 @@ from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.model_shape import read_model_shape
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
 from nemo_brorl.evaluation.validation import Evaluator, result_header, result_rows
-from nemo_brorl.tasks.questions.sources import make_source
+from nemo_brorl.prompts.sources import make_source
 from nemo_brorl.training.supervised.examples import Example
 from nemo_brorl.training.supervised.trainer import Lessons
 

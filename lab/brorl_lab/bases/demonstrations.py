@@ -23,16 +23,16 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from brorl_graders.environments.protocol import Action, Environment, Message, ToolCall, as_messages
+from brorl_graders.environments.registry import make
+from brorl_graders.environments.tool_calls import ToolCallError, parse
+from brorl_graders.verifiers.payload import ENVIRONMENT, Payload
 
 from brorl_lab.bases.initial_model import ANSWER_TAGS
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
-from nemo_brorl.tasks.environments.protocol import Action, Environment, Message, ToolCall, as_messages
-from nemo_brorl.tasks.environments.registry import make
-from nemo_brorl.tasks.environments.tool_calls import ToolCallError, parse
-from nemo_brorl.tasks.environments.turn_tokens import TurnTokens
-from nemo_brorl.tasks.questions.sources import Question, Source
-from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT, Payload
+from nemo_brorl.prompts.sources import Question, Source
+from nemo_brorl.scoring.turn_tokens import TurnTokens
 from nemo_brorl.training.supervised.examples import Example
 
 DIGITS = "0123456789"

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from brorl_graders.verifiers.payload import accepted_answers
+from brorl_graders.verifiers.registry import answer_reader
 
 from brorl_lab.page.runs import settings_of
 from brorl_lab.store_reader import sampled_tokens
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.files import MALFORMED
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.tasks.verifiers.payload import accepted_answers
-from nemo_brorl.tasks.verifiers.registry import answer_reader
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import SUCCESS_REWARD
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from brorl_graders.environments.judged import Calculator
+from brorl_graders.environments.tool_calls import ToolCallError, parse
 from brorl_lab.bases.demonstrations import careless_call, reading, with_another_digit, written_call
-
-from nemo_brorl.tasks.environments.judged import Calculator
-from nemo_brorl.tasks.environments.tool_calls import ToolCallError, parse
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "12 * 34"}}</tool_call>'
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from brorl_graders.verifiers.registry import VERIFIERS
 from brorl_lab.bases.demonstrations import (
     Calls,
     Demonstrations,
@@ -19,8 +20,7 @@ from brorl_lab.bases.initial_model import TOOL_TEMPLATE, build_tokenizer
 from nemo_brorl.config.schema import DataConfig, TaskConfig
 from nemo_brorl.core.errors import DataError
 from nemo_brorl.core.tokenizer import ChatTokenizer, load_tokenizer
-from nemo_brorl.tasks.questions.sources import ReasoningGymSource, is_held_out, make_source
-from nemo_brorl.tasks.verifiers.registry import VERIFIERS
+from nemo_brorl.prompts.sources import ReasoningGymSource, is_held_out, make_source
 from tests.support.names import allow_source
 from tests.support.source_tree import ROOT
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from brorl_graders.verifiers.registry import names_in
 from omegaconf import OmegaConf
 
 from brorl_launcher.doctor.report import FAIL, OK, WARN, Check, answer, ask, within
@@ -21,10 +22,9 @@ from nemo_brorl.config.schema import BroRLConfig, RewardsConfig, SourceConfig
 from nemo_brorl.core.environment_values import literal
 from nemo_brorl.core.errors import BroRLError, DataError
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
-from nemo_brorl.tasks.questions.columns import is_wanted, question_of, row_formats
-from nemo_brorl.tasks.questions.questions import BadRow
-from nemo_brorl.tasks.questions.sources import first_rows
-from nemo_brorl.tasks.verifiers.registry import names_in
+from nemo_brorl.prompts.columns import is_wanted, question_of, row_formats
+from nemo_brorl.prompts.questions import BadRow
+from nemo_brorl.prompts.sources import first_rows
 
 MODEL_DEADLINE_S = 60.0
 SOURCE_DEADLINE_S = 90.0
@@ -195,9 +195,10 @@ def _questions(source: SourceConfig) -> str:
 
 def _environment(source: SourceConfig, model: str) -> str:
     """The environment is there, and the model in this folder, if it is one, can talk to it."""
+    from brorl_graders.environments.registry import make
+
     from nemo_brorl.core.tokenizer import load_tokenizer
-    from nemo_brorl.tasks.environments.registry import make
-    from nemo_brorl.tasks.environments.turn_tokens import check_environment
+    from nemo_brorl.scoring.turn_tokens import check_environment
 
     name = source.environment or ""
     environment = make(name, source.environment_settings)
@@ -211,7 +212,7 @@ def _environment(source: SourceConfig, model: str) -> str:
 
 
 def _tasks(source: SourceConfig) -> str:
-    from nemo_brorl.tasks.questions.reasoning_gym import check_tasks
+    from nemo_brorl.prompts.reasoning_gym import check_tasks
 
     named = [task for task in source.tasks if task.name != "*"]
     if named:
@@ -225,7 +226,7 @@ def _tasks(source: SourceConfig) -> str:
 
 
 def _files(source: SourceConfig) -> str:
-    from nemo_brorl.tasks.questions.file_tables import find_files
+    from nemo_brorl.prompts.file_tables import find_files
 
     sentences = []
     for path in (source.path, source.held_out_path):
@@ -282,7 +283,7 @@ def check_constants(config: BroRLConfig) -> Iterator[Check]:
 
 def paid(wanted: dict[str, Any]) -> dict[str, Any]:
     """`sentences` about tasks that pay for one."""
-    from nemo_brorl.tasks.scoring.constant_answers import check_constants as find_paid
+    from nemo_brorl.evaluation.constant_answers import check_constants as find_paid
 
     rewards: Any = _settings(RewardsConfig, {**wanted["rewards"], "constant_answers": "warn"})
     sources: Any = [_settings(SourceConfig, source) for source in wanted["sources"]]
@@ -333,7 +334,7 @@ def check_sandbox(config: BroRLConfig) -> Iterator[Check]:
 
 def sandbox_layers(_: dict[str, Any]) -> dict[str, Any]:
     """What holds a program on this machine."""
-    from nemo_brorl.tasks.sandbox.sandbox import Sandbox
+    from brorl_graders.sandbox.sandbox import Sandbox
 
     sandbox = Sandbox(is_bare_allowed=True)
     try:

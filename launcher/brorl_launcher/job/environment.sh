@@ -6,7 +6,7 @@
 unset PYTHONDONTWRITEBYTECODE    # set, every actor of every start would compile all it imports
 export PYTHONUNBUFFERED=1        # the log shows what was said before a crash
 export PYTHONSAFEPATH=1          # code comes from BRORL_ROOT, not from whatever folder the job was submitted in
-export PYTHONPATH="$BRORL_ROOT:$BRORL_ROOT/launcher:$BRORL_ROOT/lab${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONPATH="$BRORL_ROOT:$BRORL_ROOT/launcher:$BRORL_ROOT/lab:$BRORL_ROOT/graders${PYTHONPATH:+:$PYTHONPATH}"
 
 # --- Ray
 export RAY_AUTH_MODE=token       # without it, who reaches the port runs programs as you; "token" also where a ~/.ray/auth_token is about

@@ -11,9 +11,9 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
+from brorl_graders.verifiers.payload import ENVIRONMENT
 from numpy.typing import NDArray
 
-from nemo_brorl.tasks.verifiers.payload import ENVIRONMENT
 from nemo_brorl.types import Bool, Int32, RolloutRequest
 
 _PRIOR_SPREAD = 0.7  # of prompts, and of rollouts of a prompt, before anything was seen; a factor of 2 up or down

@@ -10,9 +10,9 @@ from typing import Any
 from nemo_brorl.config.schema import DataConfig, SftConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, DataError
-from nemo_brorl.tasks.questions.columns import ABSENT, column_of, is_wanted, value_at
-from nemo_brorl.tasks.questions.file_tables import Tables, find_files, open_tables, permuted
-from nemo_brorl.tasks.questions.questions import BadRow, Row, hash_of, is_held_out
+from nemo_brorl.prompts.columns import ABSENT, column_of, is_wanted, value_at
+from nemo_brorl.prompts.file_tables import Tables, find_files, open_tables, permuted
+from nemo_brorl.prompts.questions import BadRow, Row, hash_of, is_held_out
 from nemo_brorl.training.supervised.examples import Conversations, Example
 
 log = get_logger(__name__)

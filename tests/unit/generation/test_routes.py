@@ -10,7 +10,7 @@ import numpy as np
 from nemo_brorl.generation.chunk_messages import ChunkMeta
 from nemo_brorl.generation.chunk_task import ChunkTask, Continuation
 from nemo_brorl.generation.routes import RowRoutes, as_routes, packed_routes
-from nemo_brorl.tasks.scoring.response_arrays import taken, with_observations
+from nemo_brorl.scoring.response_arrays import taken, with_observations
 from nemo_brorl.types import ChunkArrays, PartialRollouts, Prompt, RolloutRequest, Routes, Sampling
 
 PROMPT = Prompt("a", "task", "verifier", (7, 8), {})

@@ -11,7 +11,7 @@ import torch
 from nemo_brorl.algorithm.packing import Packer, Sharing
 from nemo_brorl.policy.rows.packed_rows import Block, GroupArrays, PackedSegment, Response, Row, RowSettings, Span
 from nemo_brorl.policy.rows.row_builder import build_row
-from nemo_brorl.tasks.scoring.response_arrays import turn_ends
+from nemo_brorl.scoring.response_arrays import turn_ends
 from nemo_brorl.types import ChunkArrays
 
 CPU = torch.device("cpu")

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from brorl_graders.environments.protocol import EpisodeOutcome, EpisodeStep
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import Console
@@ -18,8 +19,7 @@ from nemo_brorl.rollouts.group_size.wave_weights import Draw
 from nemo_brorl.rollouts.metrics import trajectory_metrics
 from nemo_brorl.rollouts.sampler import Sampler
 from nemo_brorl.rollouts.schedule import Stage
-from nemo_brorl.tasks.environments.protocol import EpisodeOutcome, EpisodeStep
-from nemo_brorl.tasks.scoring.response_arrays import turn_bounds
+from nemo_brorl.scoring.response_arrays import turn_bounds
 from nemo_brorl.types import RolloutChunk, Sampling, ScoredGroup
 from tests.support.environments import (
     OBSERVATION,

@@ -1,0 +1,252 @@
+"""The process in which episodes live, made to be killed; a child of `scoring/fork_server.py`, which has their modules.
+
+It serves one owner over a socket. Request: `(number, EpisodeStep, seconds, ended)`, `ended` being episodes to forget;
+number None: nothing but that. Reply, as JSON: `[number, *EpisodeOutcome]`. Steps of synchronous environments are done
+one after the other, those of asynchronous ones at once. An instance that is not there, or has seen other actions than
+the step says came before, is made anew by repeating these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from brorl_graders.environments import registry, tool_calls
+from brorl_graders.environments.protocol import (
+    Action,
+    Environment,
+    EpisodeOutcome,
+    EpisodeStep,
+    Message,
+    Step,
+    TurnSize,
+    as_messages,
+    completed,
+    failed,
+    value_of,
+)
+from brorl_graders.processes.child import ReplyError
+from nemo_brorl.core.errors import BroRLError
+
+MAX_ERROR = 2000  # characters
+MAX_INFO = 10_000
+CUT = "\n… (cut: {} characters more)"
+MAX_REPLY = 2**24  # bytes
+OUTCOME_TYPES = (tuple, float, bool, bool, dict, str)
+LATE = "has not ended after"  # begins the reason of a deadline
+
+
+@dataclass
+class Limits:
+    """Of what an episode may say, and how calls are written; sent with the first request."""
+
+    max_characters: int
+    written_in: str
+
+
+@dataclass
+class Episode:
+    """A live instance."""
+
+    environment: Environment
+    actions: list[str] = field(default_factory=list)  # taken so far
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests until the owner closes its end."""
+    is_async, *limits = connection.recv()
+    server = Server(connection, Limits(*limits))
+    if is_async:
+        asyncio.run(server.serve_at_once())
+    else:
+        server.serve()
+
+
+class Server:
+    """Owns the episodes of a process."""
+
+    def __init__(self, connection: Connection, limits: Limits) -> None:
+        self.connection = connection
+        self.limits = limits
+        self.episodes: dict[str, Episode] = {}
+
+    def serve(self) -> None:
+        """One step after the other."""
+        while True:
+            try:
+                number, step, _, ended = self.connection.recv()
+            except EOFError:
+                return
+            self.forget(ended)
+            if number is not None:
+                outcome = completed(self.outcome(step))
+                self.reply(number, outcome)
+
+    async def serve_at_once(self) -> None:
+        """All steps at once."""
+        loop = asyncio.get_running_loop()
+        requests: asyncio.Queue[Any] = asyncio.Queue()
+        loop.add_reader(self.connection.fileno(), self._receive, requests)
+        steps: set[asyncio.Task[None]] = set()
+        while (request := await requests.get()) is not None:
+            number, step, seconds, ended = request
+            self.forget(ended)
+            if number is not None:
+                task = loop.create_task(self._answer(number, step, seconds))
+                steps.add(task)
+                task.add_done_callback(steps.discard)
+
+    def _receive(self, requests: asyncio.Queue[Any]) -> None:
+        try:
+            requests.put_nowait(self.connection.recv())
+        except EOFError:
+            asyncio.get_running_loop().remove_reader(self.connection.fileno())
+            requests.put_nowait(None)
+
+    async def _answer(self, number: int, step: EpisodeStep, seconds: float) -> None:
+        try:
+            outcome = await asyncio.wait_for(self.outcome(step), seconds)
+        except TimeoutError:
+            self.forget([step.episode])
+            outcome = failed(f"{LATE} {seconds:g} s")
+        self.reply(number, outcome)
+
+    async def outcome(self, step: EpisodeStep) -> EpisodeOutcome:
+        """Of a step, its instance made anew if need be. What the environment raises is its error."""
+        try:
+            return await self._stepped(step)
+        except BroRLError as error:
+            return self._broken(step, str(error))
+        except MemoryError:
+            raise  # this process is of no more use
+        except (Exception, SystemExit) as error:  # noqa: BLE001 an environment's own exception
+            return self._broken(step, f"{type(error).__name__}: {error}")
+
+    def forget(self, episodes: Iterable[str]) -> None:
+        """Close these, as far as they are here."""
+        for name in episodes:
+            episode = self.episodes.pop(name, None)
+            if episode is not None:
+                _close(episode.environment)
+
+    def reply(self, number: int, outcome: EpisodeOutcome) -> None:
+        """Send it to the owner."""
+        self.connection.send_bytes(json.dumps([number, *outcome]).encode())
+
+    def _broken(self, step: EpisodeStep, reason: str) -> EpisodeOutcome:
+        self.forget([step.episode])
+        return failed(reason[:MAX_ERROR])
+
+    async def _stepped(self, step: EpisodeStep) -> EpisodeOutcome:
+        *before, newest = step.actions
+        sizes = step.sizes or (None,) * len(step.actions)
+        episode = self.episodes.get(step.episode)
+        if episode is None or episode.actions != before:
+            self.forget([step.episode])
+            episode = Episode(registry.make(step.environment, step.settings))
+            self.episodes[step.episode] = episode
+            await value_of(episode.environment.reset(step.task, step.seed))
+            for text, size in zip(before, sizes, strict=False):
+                await self._turn(episode, text, size)
+        outcome = await self._turn(episode, newest, sizes[-1])
+        if outcome.has_ended:
+            self.forget([step.episode])
+        return outcome
+
+    async def _turn(
+        self,
+        episode: Episode,
+        text: str,
+        size: TurnSize | None,
+    ) -> EpisodeOutcome:
+        environment = episode.environment
+        episode.actions.append(text)
+        calls: tuple[tool_calls.ToolCall, ...] = ()
+        wrong = ""
+        if environment.tools:
+            try:
+                calls = tool_calls.parse(text, self.limits.written_in, environment.tools)
+            except tool_calls.ToolCallError as error:
+                wrong = str(error)
+        if wrong and not environment.is_agent:
+            told = Step(f"error: {wrong}", info={"tool_error": True})
+            return self._outcome(episode, told, "tool")
+        action = Action(text, calls, wrong, size)
+        taken = await value_of(environment.step(action))
+        if not isinstance(taken, Step):
+            raise TypeError(f"step returned {taken!r:.200}, which is no Step")
+        return self._outcome(episode, taken, "tool" if calls else "user")
+
+    def _outcome(self, episode: Episode, step: Step, role: str) -> EpisodeOutcome:
+        reward = float(step.reward)
+        if not math.isfinite(reward):
+            raise ValueError(f"the reward is {reward}")
+        is_last = len(episode.actions) >= episode.environment.max_turns
+        truncated = step.truncated or (is_last and not step.terminated)
+        has_ended = bool(step.terminated or truncated)
+        observation: tuple[Message, ...] = ()
+        if not has_ended:
+            observation = self._cut(as_messages(step.observation, role))
+        info = dict(step.info)
+        if len(json.dumps(info)) > MAX_INFO:
+            raise ValueError(f"info has more than {MAX_INFO} characters")
+        return EpisodeOutcome(observation, reward, has_ended, bool(truncated), info, "")
+
+    def _cut(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Messages of no more characters than an observation may have, in all."""
+        room = self.limits.max_characters
+        kept: list[Mapping[str, Any]] = []
+        for message in messages:
+            content = message["content"]
+            num_more = len(content) - room
+            if num_more > 0:
+                content = content[:room] + CUT.format(num_more)
+            room -= len(content)
+            kept.append({**message, "content": content})
+            if num_more > 0:
+                break
+        return tuple(kept)
+
+
+def read_outcome(connection: Connection) -> tuple[int, EpisodeOutcome]:
+    """The next reply of a process, which may be anybody's by now. Raises EOFError or OSError when it is gone,
+    ReplyError when this is none."""
+    raw = connection.recv_bytes(MAX_REPLY)
+    try:
+        number, messages, *rest = json.loads(raw)
+        outcome = EpisodeOutcome(tuple(messages), *rest)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ReplyError("its reply is no outcome") from error
+    if type(number) is not int or not _is_outcome(outcome):
+        raise ReplyError("its reply is no outcome")
+    return number, outcome
+
+
+def _is_outcome(outcome: EpisodeOutcome) -> bool:
+    for value, kind in zip(outcome, OUTCOME_TYPES, strict=True):
+        if type(value) is not kind:
+            return False
+    for message in outcome.observation:
+        if not _is_message(message):
+            return False
+    return math.isfinite(outcome.reward)
+
+
+def _is_message(message: Any) -> bool:
+    if type(message) is not dict:
+        return False
+    role = message.get("role")
+    content = message.get("content")
+    return type(role) is str and type(content) is str
+
+
+def _close(environment: Environment) -> None:
+    try:
+        environment.close()
+    except Exception:  # noqa: BLE001 the episode is over, and its outcome known
+        return

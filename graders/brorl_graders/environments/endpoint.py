@@ -1,0 +1,389 @@
+"""An OpenAI-compatible endpoint on this machine's loopback, by which agents ask the model that is trained.
+
+A request to `/v1/chat/completions` is what an agent's environment observes: the messages that are new since the turn
+before. It is answered when the model's next turn is there, whose token ids and log-probs the trajectory keeps as an
+engine sampled them. So the requests of an agent continue each other, one at a time; another one is refused with the
+reason (400). Every conversation has a token of its own, and who has none gets nothing (401).
+
+Of OpenAI's chat completions it knows what a trajectory can be made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from aiohttp import web
+
+from brorl_graders.environments.protocol import Action, Message
+from brorl_graders.environments.tool_calls import without_calls
+
+# What a request may say of these: how the model samples is the run's to decide. Temperature, top_p, limits of tokens,
+# penalties and seeds are passed over instead, since clients send some unasked.
+ONLY: dict[str, tuple[Any, ...]] = {
+    "n": (None, 1),
+    "stop": (None, "", []),
+    "logprobs": (None, False),
+    "logit_bias": (None, {}),
+    "response_format": (None, {"type": "text"}),
+    "tool_choice": (None, "auto"),
+    "functions": (None, []),
+    "modalities": (None, ["text"]),
+}
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MAX_SHOWN = 200  # characters
+
+
+class RequestError(ValueError):
+    """A request that cannot be answered; the message is what the agent is told."""
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """What counts of a request."""
+
+    messages: tuple[Message, ...]  # role and content, and what tools need
+    tools: tuple[Message, ...]
+    model: str = field(compare=False)
+    is_streamed: bool = field(compare=False)
+
+
+def read_request(body: Any) -> ChatRequest:
+    """Raises RequestError for what is none, or asks for what a trajectory cannot have."""
+    if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
+        raise RequestError("a request is a JSON object with a list of messages")
+    for name, allowed in ONLY.items():
+        if body.get(name) not in allowed:
+            raise RequestError(
+                f"{name}={body[name]!r:.{MAX_SHOWN}} cannot be had from a model in training: leave it out"
+            )
+    messages = tuple(_message(written) for written in body["messages"])
+    if messages[-1]["role"] == "assistant":
+        raise RequestError("the last message is the assistant's: the model begins its turns itself")
+    tools = tuple(_tool(written) for written in body.get("tools") or ())
+    return ChatRequest(
+        messages,
+        tools,
+        str(body.get("model")),
+        bool(body.get("stream")),
+    )
+
+
+def spoken(action: Action, turn: int) -> Message:
+    """A turn of the model as a message; a call that is wrong stays text, as engines leave it."""
+    if not action.tool_calls:
+        return {"role": "assistant", "content": action.text}
+    calls = []
+    for place, call in enumerate(action.tool_calls):
+        function = {"name": call.name, "arguments": dict(call.arguments)}
+        calls.append({"id": f"call_{turn}_{place}", "type": "function", "function": function})
+    return {"role": "assistant", "content": without_calls(action.text), "tool_calls": calls}
+
+
+def completion(
+    request: ChatRequest,
+    message: Message,
+    action: Action,
+    number: int,
+) -> dict[str, Any]:
+    """The answer to a request."""
+    said = dict(message)
+    reason = "stop"
+    if "tool_calls" in message:
+        said["content"] = message["content"] or None
+        said["tool_calls"] = [_written_call(call) for call in message["tool_calls"]]
+        reason = "tool_calls"
+    elif action.size is not None and action.size.is_cut:
+        reason = "length"
+    choice = {"index": 0, "message": said, "finish_reason": reason, "logprobs": None}
+    answer: dict[str, Any] = {
+        "id": f"chatcmpl-{number}",
+        "object": "chat.completion",
+        "created": 0,
+        "model": request.model,
+        "choices": [choice],
+    }
+    if action.size is not None:
+        num_prompt, num_sampled, _ = action.size
+        answer["usage"] = {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": num_sampled,
+            "total_tokens": num_prompt + num_sampled,
+        }
+    return answer
+
+
+def events(answer: Mapping[str, Any]) -> str:
+    """An answer as the stream of a single piece."""
+    (choice,) = answer["choices"]
+    delta = dict(choice["message"])
+    calls = delta.get("tool_calls", ())
+    if calls:
+        delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(calls)]
+    shared = {**answer, "object": "chat.completion.chunk"}
+    usage = shared.pop("usage", None)
+    whole = {"index": 0, "delta": delta, "finish_reason": None}
+    end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+    chunks = [{**shared, "choices": [whole]}, {**shared, "choices": [end]}]
+    if usage is not None:
+        chunks.append({**shared, "choices": [], "usage": usage})
+    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+    return "".join([*lines, "data: [DONE]\n\n"])
+
+
+def _message(written: Any) -> Message:
+    """A message with what templates read of it, the same however a client writes it."""
+    role = written.get("role") if isinstance(written, dict) else None
+    if role not in ROLES:
+        raise RequestError(f"{written!r:.{MAX_SHOWN}} is no message of one of the roles {', '.join(ROLES)}")
+    message: dict[str, Any] = {
+        "role": "system" if role == "developer" else role,
+        "content": _text(written.get("content")),
+    }
+    for name in ("name", "tool_call_id"):
+        if written.get(name) is not None:
+            message[name] = str(written[name])
+    calls = written.get("tool_calls")
+    if calls:
+        message["tool_calls"] = [_read_call(call) for call in calls]
+    return message
+
+
+def _text(content: Any) -> str:
+    """A text, or texts in parts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for part in content if isinstance(content, list) else [content]:
+        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+        if not isinstance(text, str):
+            raise RequestError(f"{part!r:.{MAX_SHOWN}} is no text: the model reads nothing else")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _read_call(call: Any) -> dict[str, Any]:
+    """A call as templates want it, with its arguments as an object."""
+    try:
+        function = call["function"]
+        arguments = json.loads(function["arguments"] or "{}")
+        return {
+            "id": str(call["id"]),
+            "type": "function",
+            "function": {"name": str(function["name"]), "arguments": arguments},
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise RequestError(f"{call!r:.{MAX_SHOWN}} is no call of a function") from error
+
+
+def _written_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = json.dumps(function["arguments"], ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _tool(written: Any) -> Message:
+    function = written.get("function") if isinstance(written, dict) else None
+    if not isinstance(function, dict):
+        raise RequestError(f"{written!r:.{MAX_SHOWN}} is no function that a model may call")
+    parameters = function.get("parameters") or {"type": "object", "properties": {}}
+    return {"type": "function", "function": {**function, "parameters": parameters}}
+
+
+HOST = "127.0.0.1"
+MODEL = "policy"
+MAX_REQUEST = 2**26  # bytes
+BACKLOG = 1024
+BAD_REQUEST, UNAUTHORIZED, GONE = 400, 401, 410
+NEVER_AGAIN = {"x-should-retry": "false"}  # what OpenAI's clients read before they repeat a request
+KINDS = {BAD_REQUEST: "invalid_request_error", UNAUTHORIZED: "authentication_error", GONE: "conversation_over"}
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What an agent is given to ask the model."""
+
+    base_url: str
+    api_key: str = field(repr=False)
+    model: str = MODEL  # any other name will do
+    seed: int = 0  # of the episode, for what the agent draws
+
+
+class ConversationOverError(RuntimeError):
+    """Nobody will answer any more."""
+
+
+class Conversation:
+    """Requests of an agent and answers of the model: asked → answered → asked → … → closed. Of one event loop."""
+
+    def __init__(self, server: EndpointServer) -> None:
+        self.token = secrets.token_urlsafe(32)
+        self.server = server
+        self.tools: tuple[Message, ...] = ()
+        self.said: list[Message] = []  # by either, as requests repeat it
+        self.num_turns = 0
+        self._request: ChatRequest | None = None  # that waits for its answer
+        self._new: asyncio.Future[tuple[Message, ...]] = server.loop.create_future()
+        self._answer: asyncio.Future[dict[str, Any]] = server.loop.create_future()
+
+    def endpoint(self, seed: int) -> Endpoint:
+        """How its agent reaches it."""
+        return Endpoint(self.server.base_url, self.token, seed=seed)
+
+    async def ask(self, body: Any) -> tuple[ChatRequest, dict[str, Any]]:
+        """A request as it was read, and the completion that answers it. Raises RequestError for what does not continue
+        the conversation, ConversationOverError."""
+        request = read_request(body)
+        if self._request is None:
+            self._take(request)
+        elif request != self._request:
+            raise RequestError("another request of this agent waits for its answer: ask one after the other")
+        answer = await asyncio.shield(self._answer)
+        return request, answer
+
+    async def observed(self, work: asyncio.Task[Any]) -> tuple[Message, ...] | None:
+        """New messages of the next request; None where the agent's work ends before."""
+        await asyncio.wait({self._new, work}, return_when=asyncio.FIRST_COMPLETED)
+        return None if work.done() else self._new.result()
+
+    def answer(self, action: Action) -> None:
+        """Answer the request that waits, by a turn of the model."""
+        request = self._request
+        assert request is not None, "a turn answers a request"
+        message = spoken(action, self.num_turns)
+        self.said = [*request.messages, message]
+        self.num_turns += 1
+        answered = self._answer
+        self._request = None
+        self._new = self.server.loop.create_future()
+        self._answer = self.server.loop.create_future()
+        if not answered.done():
+            answered.set_result(completion(request, message, action, self.num_turns))
+
+    def close(self) -> None:
+        """Answer nothing more."""
+        self.server.close(self)
+        if not self._answer.done():
+            self._answer.set_exception(ConversationOverError("the episode has ended"))
+            self._answer.exception()  # nobody may be waiting for it
+
+    def _take(self, request: ChatRequest) -> None:
+        if self.num_turns == 0:
+            self.tools = request.tools
+        elif request.tools != self.tools:
+            raise RequestError("the tools are others than those of the agent's first request: keep them as they are")
+        num_said = len(self.said)
+        for place, before in enumerate(self.said):
+            now = request.messages[place] if place < len(request.messages) else None
+            if now != before:
+                raise RequestError(_difference(place, before, now))
+        new = request.messages[num_said:]
+        for message in new if self.num_turns else ():
+            if message["role"] == "assistant":
+                raise RequestError("a message of the assistant is new that the model has not written: leave it out")
+        if not new:
+            raise RequestError("nothing is new since the model's answer: add a message")
+        self._request = request
+        self._new.set_result(new)
+
+
+def _difference(place: int, before: Message, now: Message | None) -> str:
+    """What is wrong with a request that rewrites what was said."""
+    was = json.dumps(before, ensure_ascii=False)
+    found = "is gone" if now is None else f"is now {json.dumps(now, ensure_ascii=False):.300}"
+    return (
+        f"message {place} was {was:.300} and {found}: every request repeats all messages so far as they were, and adds "
+        "to them; an agent that starts another conversation, or forgets, cannot be one trajectory"
+    )
+
+
+class EndpointServer:
+    """Listens while there are conversations. One for each event loop; its methods are called within."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.base_url = ""
+        self._conversations: dict[str, Conversation] = {}  # by token
+        self._listening: asyncio.Server | None = None
+        self._starting = asyncio.Lock()
+
+    async def open(self) -> Conversation:
+        """A conversation that has not begun."""
+        conversation = Conversation(self)
+        self._conversations[conversation.token] = conversation
+        async with self._starting:
+            if self._listening is None:
+                self._listening = await self._listen()
+        return conversation
+
+    def close(self, conversation: Conversation) -> None:
+        """Forget a conversation."""
+        self._conversations.pop(conversation.token, None)
+        if not self._conversations and self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+    async def _listen(self) -> asyncio.Server:
+        _allow_many_files()
+        application = web.Application(client_max_size=MAX_REQUEST)
+        application.router.add_post("/v1/chat/completions", self._complete)
+        application.router.add_get("/v1/models", self._list_models)
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        assert runner.server is not None, "it was set up"
+        listening = await self.loop.create_server(runner.server, HOST, 0, backlog=BACKLOG)
+        port = listening.sockets[0].getsockname()[1]
+        self.base_url = f"http://{HOST}:{port}/v1"
+        return listening
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        conversation = self._conversation(request.headers)
+        if conversation is None:
+            return _refused(UNAUTHORIZED, "the bearer token is no running agent's")
+        try:
+            asked, answer = await conversation.ask(await request.json())
+        except ConversationOverError as error:
+            return _refused(GONE, str(error))
+        except ValueError as error:
+            return _refused(BAD_REQUEST, str(error))
+        if asked.is_streamed:
+            return web.Response(text=events(answer), content_type="text/event-stream")
+        return web.json_response(answer)
+
+    async def _list_models(self, request: web.Request) -> web.Response:
+        if self._conversation(request.headers) is None:
+            return _refused(UNAUTHORIZED, "the bearer token is no running agent's")
+        model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "nemo_brorl"}
+        return web.json_response({"object": "list", "data": [model]})
+
+    def _conversation(self, headers: Mapping[str, str]) -> Conversation | None:
+        scheme, _, token = headers.get("Authorization", "").partition(" ")
+        return self._conversations.get(token) if scheme.lower() == "bearer" else None
+
+
+_servers: WeakKeyDictionary[asyncio.AbstractEventLoop, EndpointServer] = WeakKeyDictionary()
+
+
+async def open_conversation() -> Conversation:
+    """A conversation at the server of the running event loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _servers:
+        _servers[loop] = EndpointServer()
+    return await _servers[loop].open()
+
+
+def _refused(status: int, reason: str) -> web.Response:
+    error = {"message": reason, "type": KINDS[status], "param": None, "code": None}
+    return web.json_response({"error": error}, status=status, headers=NEVER_AGAIN)
+
+
+def _allow_many_files() -> None:
+    """A waiting agent is two open sockets."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

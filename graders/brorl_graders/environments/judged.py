@@ -1,0 +1,238 @@
+"""Environments around questions that a verifier judges: answer again when told that it was wrong, or use a tool first.
+
+Their tasks are questions of any source: `text` or `messages`, and `verifier` with its `payload`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from fractions import Fraction
+from typing import Any
+
+from brorl_graders import sandbox
+from brorl_graders.environments.protocol import (
+    ANY,
+    SAME_TASK,
+    Action,
+    Environment,
+    Observation,
+    Step,
+    Task,
+    ToolCall,
+    Traits,
+)
+from brorl_graders.verifiers import registry
+from brorl_graders.verifiers.arithmetic import exact_value
+from brorl_graders.verifiers.safe_answer import is_arithmetic
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.types import SUCCESS_REWARD
+
+MAX_DIGITS = 400  # of a result
+
+
+class Judged(Environment):
+    """An episode ends with an answer that the task's verifier scores."""
+
+    asked: Task
+    seed = 0
+
+    @classmethod
+    def traits(cls, task: Task) -> Traits:
+        """As the verifier needs it. Raises ConfigError for one behind a network."""
+        verifier = _verifier_of(cls.__name__, task)
+        payload = task["payload"]
+        if registry.is_remote(verifier, payload):
+            raise ConfigError(f"{cls.__name__} does not ask services: choose a data.verifier other than {verifier!r}")
+        for template in registry.templates(verifier, payload):
+            registry.prepare(template)
+        is_open = cls.is_open or registry.is_open(verifier, payload)
+        isolation = SAME_TASK if registry.is_foreign(verifier, payload) else ANY
+        return Traits(is_open, False, isolation)
+
+    def reset(self, task: Task, seed: int) -> Observation:
+        """The question."""
+        _verifier_of(type(self).__name__, task)
+        self.asked = task
+        self.seed = seed
+        return task.get("messages") or str(task["text"])
+
+    def score(self, text: str) -> float:
+        """The verifier's, of an answer."""
+        reward, _ = registry.judge(self.asked["verifier"], self.asked["payload"], text)
+        return reward
+
+
+class VerifyAndRetry(Judged):
+    """After a wrong answer the model is told so and may try again. The reward is that of the last answer."""
+
+    def __init__(
+        self,
+        max_turns: int = 2,
+        feedback: str = "That is wrong. Try again.",
+        retry_discount: float = 1.0,
+    ) -> None:
+        """`feedback` may contain `{question}`. Each further try multiplies the reward by `retry_discount`. Raises
+        ConfigError."""
+        if max_turns < 1:
+            raise ConfigError(f"verify_and_retry: max_turns={max_turns}: write 1 or more")
+        self.max_turns = max_turns
+        self.feedback = feedback
+        self.retry_discount = retry_discount
+        self.num_tries = 0
+
+    def step(self, action: Action) -> Step:
+        """Score an answer."""
+        reward = self.score(action.text) * self.retry_discount**self.num_tries
+        is_right = reward >= SUCCESS_REWARD * self.retry_discount**self.num_tries
+        self.num_tries += 1
+        is_last = is_right or self.num_tries >= self.max_turns
+        if is_last:
+            return Step(reward=reward, terminated=True)
+        question = str(self.asked["text"])
+        told = self.feedback.replace("{question}", question)
+        return Step(told)
+
+
+class WithTool(Judged):
+    """The model may call a tool before it answers. A turn without a call is the answer."""
+
+    def step(self, action: Action) -> Step:
+        """Results of the tool's calls, or the answer's score."""
+        if not action.tool_calls:
+            return Step(reward=self.score(action.text), terminated=True)
+        results = []
+        for call in action.tool_calls:
+            result = self.call(call)
+            results.append({"role": "tool", "content": result})
+        return Step(results)
+
+    @abstractmethod
+    def call(self, call: ToolCall) -> str:
+        """Result of a call."""
+
+
+class Calculator(WithTool):
+    """A calculator of exact arithmetic: + - * / ** and brackets."""
+
+    tools = (
+        {
+            "type": "function",
+            "function": {
+                "name": "calculator",
+                "description": "Value of an arithmetic expression.",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"expression": {"type": "string"}},
+                    "required": ["expression"],
+                },
+            },
+        },
+    )
+
+    def __init__(self, max_turns: int = 4) -> None:
+        self.max_turns = max_turns
+
+    def call(self, call: ToolCall) -> str:
+        """The value, a fraction where it is no whole number."""
+        expression = call.arguments["expression"]
+        value = None
+        if is_arithmetic(expression):
+            value = exact_value(expression)
+        if value is None:
+            return "error: that is no arithmetic expression"
+        return _written(value)
+
+
+class PythonTool(WithTool):
+    """Python in the sandbox of `graders/brorl_graders/sandbox`. Names stay from one call to the next: every call is a
+    new process that first runs the earlier ones again, so nothing is held while the model thinks."""
+
+    is_open = True
+    tools = (
+        {
+            "type": "function",
+            "function": {
+                "name": "python",
+                "description": "Run Python. Returns what is printed. Names are kept between calls.",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"code": {"type": "string"}},
+                    "required": ["code"],
+                },
+            },
+        },
+    )
+
+    def __init__(self, max_turns: int = 6, seconds: float = 4.0, memory_mib: int = 512) -> None:
+        """`seconds` and `memory_mib` are limits of a call, earlier ones included."""
+        self.max_turns = max_turns
+        self.limits = sandbox.Limits(seconds=seconds, memory_mib=memory_mib, output_kib=64)
+        self.calls: list[str] = []  # those that came to their end
+
+    def call(self, call: ToolCall) -> str:
+        """What it prints, and how it ended where that is not well. A call that fails leaves no names."""
+        code = call.arguments["code"]
+        job = sandbox.Job(SESSION, parts=(), stdin=_session(self.calls, code, self.seed))
+        run = _sandbox(self.limits).run(job)
+        if run.ending == sandbox.FINISHED:
+            self.calls.append(code)
+            return run.printed or "(nothing was printed)"
+        return f"{run.printed}\nerror: {run.ending}".strip()
+
+
+# Runs earlier calls in silence, then the newest; a last line that is an expression is printed, as a console does.
+SESSION = """
+import ast, contextlib, io, json, random, sys, traceback
+given = json.load(sys.stdin)
+names = {"__name__": "__main__"}
+random.seed(given["seed"])
+
+def run(code):
+    tree = ast.parse(code)
+    last = tree.body[-1] if tree.body else None
+    is_value = isinstance(last, ast.Expr)
+    if is_value:
+        tree.body.pop()
+    exec(compile(tree, "<call>", "exec"), names)
+    if is_value:
+        value = eval(compile(ast.Expression(last.value), "<call>", "eval"), names)
+        if value is not None:
+            print(repr(value))
+
+for code in given["before"]:
+    with contextlib.redirect_stdout(io.StringIO()):
+        run(code)
+try:
+    run(given["code"])
+except BaseException as error:
+    print("".join(traceback.format_exception_only(error)).strip())
+    sys.exit(1)
+"""
+
+_sandboxes: dict[sandbox.Limits, sandbox.Sandbox] = {}  # of this process
+
+
+def _sandbox(limits: sandbox.Limits) -> sandbox.Sandbox:
+    """One for all episodes of a process; it ends with it."""
+    if limits not in _sandboxes:
+        _sandboxes[limits] = sandbox.Sandbox(limits)
+    return _sandboxes[limits]
+
+
+def _session(before: list[str], code: str, seed: int) -> str:
+    return json.dumps({"before": before, "code": code, "seed": seed})
+
+
+def _written(value: Fraction) -> str:
+    numerator, denominator = value.as_integer_ratio()
+    if max(abs(numerator), denominator) >= 10**MAX_DIGITS:
+        return f"error: the result has more than {MAX_DIGITS} digits"
+    return str(numerator) if denominator == 1 else f"{numerator}/{denominator}"
+
+
+def _verifier_of(name: str, task: Any) -> str:
+    """Raises ConfigError for a task that is no question with a verifier."""
+    if "verifier" not in task or "payload" not in task:
+        raise ConfigError(f"{name} needs questions that a verifier scores: write a data.source that has some")
+    return str(task["verifier"])

@@ -1,0 +1,127 @@
+"""Finds environments by name or import path, and checks their settings and tools.
+
+Only an environment that the settings of the run name is made, and only with the settings given there
+(`graders/brorl_graders/names.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, get_type_hints
+
+from brorl_graders.environments.protocol import ISOLATIONS, Environment, Task, Traits
+from brorl_graders.names import check_environment, check_environment_name
+from nemo_brorl.core.components import import_function, is_import_path, typed_params
+from nemo_brorl.core.errors import ConfigError
+
+PLACE = "brorl_graders.environments"
+ENVIRONMENTS = {
+    "agent": f"{PLACE}.agent:Agent",
+    "calculator": f"{PLACE}.judged:Calculator",
+    "mastermind": f"{PLACE}.mastermind:Mastermind",
+    "python": f"{PLACE}.judged:PythonTool",
+    "verifiers": f"{PLACE}.agent:Verifiers",
+    "verify_and_retry": f"{PLACE}.judged:VerifyAndRetry",
+}
+
+
+def find(name: str) -> type[Environment]:
+    """Return the class of an environment. Raises ConfigError when there is none, NotAllowedError where no setting names
+    it."""
+    check_environment_name(name)
+    path = ENVIRONMENTS.get(name, name)
+    if not is_import_path(path):
+        known = ", ".join(ENVIRONMENTS)
+        raise ConfigError(f"unknown environment {name!r}; choose {known}, or your own as package.module:Class")
+    found = import_function("environment", path)
+    if not isinstance(found, type) or not issubclass(found, Environment):
+        raise ConfigError(f"environment {name!r} is no class derived from {Environment.__module__}:Environment")
+    return found
+
+
+def make(name: str, settings: Mapping[str, Any]) -> Environment:
+    """Return an environment with its settings.
+
+    Raises ConfigError for a name, a setting or a tool that is none, NotAllowedError for what the settings do not give.
+    """
+    check_environment(name, settings)
+    written = json.dumps(dict(settings), default=str, sort_keys=True)
+    kind, typed = _checked(name, written)
+    return kind(**copy.deepcopy(typed))
+
+
+@lru_cache(maxsize=256)
+def _checked(name: str, written: str) -> tuple[type[Environment], dict[str, Any]]:
+    """Class and settings, which many episodes share. Raises as `make`."""
+    kind = find(name)
+    typed = _typed(name, kind, json.loads(written))
+    environment = kind(**copy.deepcopy(typed))
+    check_tools(name, environment)
+    if environment.isolation not in ISOLATIONS:
+        raise ConfigError(f"environment {name}: its isolation is {environment.isolation!r}; write one of {ISOLATIONS}")
+    return kind, typed
+
+
+def traits(asked: tuple[str, Task]) -> Traits:
+    """Of an environment, by its name and a task; what it needs for such tasks is imported. Raises ConfigError as
+    `find`."""
+    name, task = asked
+    kind = find(name)
+    import jsonschema  # noqa: F401 for all processes that are forked from this one
+
+    try:
+        return kind.traits(task)
+    except (ImportError, OSError, LookupError) as error:
+        raise ConfigError(f"environment {name} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def check_tools(name: str, environment: Environment) -> None:
+    """Raise ConfigError unless each tool is a function by name with a JSON schema of its parameters."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
+    for tool in environment.tools:
+        function = tool.get("function", {})
+        schema = function.get("parameters")
+        if not isinstance(function.get("name"), str) or not isinstance(schema, Mapping):
+            raise ConfigError(
+                f"environment {name}: {tool!r:.300} is no tool; write "
+                '{"type": "function", "function": {"name": …, "description": …, "parameters": a JSON schema}}'
+            )
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            raise ConfigError(
+                f"environment {name}, tool {function['name']}: its parameters are no JSON schema: {error.message}"
+            ) from error
+
+
+def _typed(name: str, kind: type[Environment], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as the constructor annotates them. Raises ConfigError."""
+    setting = f"settings of environment {name}"
+    hints = get_type_hints(kind.__init__)
+    fields: list[Any] = []
+    parameters = inspect.signature(kind).parameters
+    for name_of_field, parameter in parameters.items():
+        is_rest = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if is_rest:
+            continue
+        field = dataclasses.field()
+        if parameter.default is not parameter.empty:
+            field = dataclasses.field(default=parameter.default)
+        hint = hints.get(name_of_field, Any)
+        fields.append((name_of_field, hint, field))
+    try:
+        declared = dataclasses.make_dataclass(kind.__name__, fields, kw_only=True)
+        typed = typed_params(setting, name, declared, given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{setting}: {error}") from error
+    settings = {}
+    for field in dataclasses.fields(declared):
+        settings[field.name] = getattr(typed, field.name)
+    return settings

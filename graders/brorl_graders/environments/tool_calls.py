@@ -1,0 +1,132 @@
+"""Tool calls in a response's text, in the format of the model's chat template, and what is wrong with them.
+
+Formats, by what a template writes: `hermes`, one `<tool_call>{"name": …, "arguments": {…}}</tool_call>` a call (Hermes,
+Qwen2.5, Qwen3, SmolLM); `llama`, the whole response is `{"name": …, "parameters": {…}}` (Llama 3.1 and later);
+`mistral`, `[TOOL_CALLS][{"name": …, "arguments": {…}}]`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from brorl_graders.environments.protocol import ToolCall
+
+HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+HERMES_MARK = "<tool_call>"
+LLAMA_MARK = "<|python_tag|>"
+MISTRAL_MARK = "[TOOL_CALLS]"
+ANY_FORMAT = "hermes"  # where nothing says which
+THINKING_END = "</think>"
+MAX_SHOWN = 200  # characters of a call in a message
+
+
+class ToolCallError(ValueError):
+    """A call that cannot be made; the message is what the model is told."""
+
+
+def format_of(template: str) -> str | None:
+    """The format in which a chat template writes calls; None: in none that is known here."""
+    is_xml = "<function=" in template  # as Qwen3-Coder's
+    if HERMES_MARK in template and not is_xml:
+        return "hermes"
+    if MISTRAL_MARK in template:
+        return "mistral"
+    if LLAMA_MARK in template or "ipython" in template:
+        return "llama"
+    return None
+
+
+def parse(
+    text: str,
+    written_in: str,
+    tools: Sequence[Mapping[str, Any]],
+) -> tuple[ToolCall, ...]:
+    """Calls in a response, checked against the tools. Thinking calls nothing. Raises ToolCallError."""
+    answer = text.rpartition(THINKING_END)[2]
+    calls = []
+    for written in READERS[written_in](answer):
+        call = _read(written)
+        _check(call, tools)
+        calls.append(call)
+    return tuple(calls)
+
+
+def without_calls(text: str) -> str:
+    """What a response that calls tools says before it does."""
+    thought, end, answer = text.rpartition(THINKING_END)
+    for mark in (HERMES_MARK, MISTRAL_MARK):
+        if mark in answer:
+            return thought + end + answer.partition(mark)[0]
+    return thought + end  # the whole answer is a call
+
+
+def _hermes(text: str) -> list[Any]:
+    calls = []
+    for written in HERMES.findall(text):
+        call = _json(written)
+        calls.append(call)
+    return calls
+
+
+def _llama(text: str) -> list[Any]:
+    """Calls follow each other after a semicolon."""
+    rest = text.strip().removeprefix(LLAMA_MARK).strip()
+    if not re.match(r'\{\s*"(name|type)"', rest):
+        return []
+    parts = re.split(r"(?<=\})\s*;\s*(?=\{)", rest)
+    return [_json(part) for part in parts]
+
+
+def _mistral(text: str) -> list[Any]:
+    _, mark, rest = text.partition(MISTRAL_MARK)
+    if not mark:
+        return []
+    found = _json(rest)
+    return found if isinstance(found, list) else [found]
+
+
+READERS: dict[str, Callable[[str], list[Any]]] = {
+    "hermes": _hermes,
+    "llama": _llama,
+    "mistral": _mistral,
+}
+
+
+def _json(written: str) -> Any:
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError) as error:
+        raise ToolCallError(f"the tool call {written.strip()[:MAX_SHOWN]!r} is not JSON: {error}") from error
+
+
+def _read(written: Any) -> ToolCall:
+    """Raises ToolCallError for what is no call."""
+    name = written.get("name") if isinstance(written, dict) else None
+    if not isinstance(name, str):
+        raise ToolCallError('a tool call is an object with "name" and "arguments"')
+    arguments = written.get("parameters", {})
+    arguments = written.get("arguments", arguments)
+    if isinstance(arguments, str):
+        arguments = _json(arguments)
+    if not isinstance(arguments, dict):
+        raise ToolCallError('the "arguments" of a tool call are an object')
+    return ToolCall(name, arguments)
+
+
+def _check(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ToolCallError for a tool that there is not, and for arguments that do not fit its schema."""
+    from jsonschema import Draft202012Validator
+
+    schemas = {}
+    for tool in tools:
+        function = tool["function"]
+        name = function["name"]
+        schemas[name] = function["parameters"]
+    if call.name not in schemas:
+        raise ToolCallError(f"there is no tool {call.name[:MAX_SHOWN]!r}, there is {', '.join(schemas)}")
+    validator = Draft202012Validator(schemas[call.name])
+    for error in validator.iter_errors(call.arguments):
+        raise ToolCallError(f"the arguments of {call.name} are wrong: {error.message[:MAX_SHOWN]}")

@@ -1,0 +1,1 @@
+"""Run verifiers in processes that can be ended at a deadline."""

@@ -1,0 +1,39 @@
+"""Sandbox for programs that nobody trusts: `run` for one, `Sandbox` for many. README.md says what holds them.
+
+Standard library only, and nothing of the rest of this project.
+"""
+
+from brorl_graders.sandbox.judging import Judge, ScriptedTest
+from brorl_graders.sandbox.limits import (
+    FAILED,
+    FINISHED,
+    KILLED,
+    LOST,
+    TIMED_OUT,
+    TOO_MUCH_OUTPUT,
+    Layers,
+    Limits,
+)
+from brorl_graders.sandbox.sandbox import Job, Run, Sandbox, SandboxError, run
+from brorl_graders.sandbox.values import NotPlainError, as_json, decode
+
+__all__ = [
+    "FAILED",
+    "FINISHED",
+    "KILLED",
+    "LOST",
+    "TIMED_OUT",
+    "TOO_MUCH_OUTPUT",
+    "Job",
+    "Judge",
+    "Layers",
+    "Limits",
+    "NotPlainError",
+    "Run",
+    "Sandbox",
+    "SandboxError",
+    "ScriptedTest",
+    "as_json",
+    "decode",
+    "run",
+]

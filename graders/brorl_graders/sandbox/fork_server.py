@@ -1,0 +1,218 @@
+"""Process inside, `python -m brorl_graders.sandbox.fork_server FD SETTINGS`: it confines itself, then forks one
+program process for each run.
+
+It serves the `Sandbox` at the other end of the socket FD. First it says which layers hold. A request is the seconds of
+a run with its files: the job, the pipes for what the program prints and reports, and those by which the processes of a
+test talk. It hands them on to the program process, a fork of itself, and never reads them: neither a program nor its
+output is ever in the memory that the next program is a copy of. When the program has ended, or its owner says STOP, it
+ends all that is left of the run, clears the scratch folder, and only then answers with the wait status. It is process 1
+of its pid namespace, which no signal from inside can stop; when it ends the kernel kills all others there. It ends when
+the other end of the socket does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from dataclasses import asdict, replace
+from typing import Any
+
+from brorl_graders.sandbox import cleanup, confine, linux, program_process, seccomp
+from brorl_graders.sandbox.limits import MAX_MESSAGE, MIB, NAMESPACES, STOP, Layers
+from brorl_graders.sandbox.program_process import Confinement
+
+LOOK_S = 0.02  # between two counts of files
+MAX_FILES = 64  # that come with a request
+# of 1000: when the machine runs out of memory, the kernel ends a sandbox before anything that matters
+OUT_OF_MEMORY_SCORE = "800"
+
+
+def main(arguments: list[str]) -> None:
+    """Confine this process and serve."""
+    owner = socket.socket(fileno=int(arguments[0]))
+    settings = json.loads(arguments[1])
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    _be_expendable()
+    for module in settings["preload"]:
+        importlib.import_module(module)
+    for module in settings["wanted"]:
+        with contextlib.suppress(Exception):  # who uses it will hear of it
+            importlib.import_module(module)
+    sys.path[:] = [path for path in sys.path if path and path != settings["source"]]
+    processes = -1
+    if os.path.isdir("/proc"):  # it is there, unless bubblewrap is around us
+        processes = os.open("/proc", os.O_RDONLY | os.O_CLOEXEC)
+    if settings["bubblewrap"]:
+        is_first = os.getpid() == 1
+        spaces: dict[str, Any] = dict.fromkeys(NAMESPACES, True)
+        spaces["pid"] = is_first
+        layers = Layers(**spaces, bubblewrap=True)
+        user = os.getuid()
+    else:
+        layers, user = confine.enter_namespaces(settings)
+        if layers.pid:
+            _become_first(owner)
+    confinement = _confinement(layers, user, settings)
+    _harden()
+    owner.send(json.dumps(asdict(confinement.layers)).encode())
+    serve(owner, confinement, processes)
+
+
+def serve(owner: socket.socket, confinement: Confinement, processes: int) -> None:
+    """Start programs until the owner closes its end."""
+    gc.collect()
+    gc.freeze()
+    while True:
+        request, files, _, _ = socket.recv_fds(owner, MAX_MESSAGE, MAX_FILES)
+        if not request:
+            return
+        if request == STOP:  # for a run that had just ended
+            continue
+        status = run(float(request), files, owner, confinement, processes)
+        try:
+            owner.send(str(status).encode())
+        except BrokenPipeError:
+            return
+
+
+def run(
+    seconds: float,
+    files: list[int],
+    owner: socket.socket,
+    confinement: Confinement,
+    processes: int,
+) -> int:
+    """One program's life; its wait status."""
+    pid = os.fork()
+    if pid == 0:
+        program_process.live(files, seconds, confinement)
+    for file in files:
+        os.close(file)
+    _wait_for_the_end(pid, owner, confinement)
+    status = cleanup.end_all(pid, confinement, processes)
+    if not confinement.has_own_scratch:
+        cleanup.in_a_copy(lambda: cleanup.empty(confinement.scratch))
+    return status
+
+
+def _wait_for_the_end(pid: int, owner: socket.socket, confinement: Confinement) -> None:
+    """Return when a program has ended or must end: the owner says so, or is gone, or the program's files, where no
+    mount limits them, are too large together. They are counted while the program runs, which can make that take long:
+    nobody waits for it."""
+    process = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    poll.register(owner, select.POLLIN)
+    count = None if confinement.has_own_scratch else _Count(confinement)
+    while True:
+        ready = dict(poll.poll(None if count is None else LOOK_S * 1000))
+        if owner.fileno() in ready:
+            owner.recv(MAX_MESSAGE)
+        if ready or (count is not None and count.is_above_limit()):
+            break
+    if count is not None:
+        count.close()
+    os.close(process)
+
+
+class _Count:
+    """Counts of the files in the scratch folder, one after the other, each in a process of its own."""
+
+    def __init__(self, confinement: Confinement) -> None:
+        self._scratch = confinement.scratch
+        self._limit = confinement.limits["scratch_mib"] * MIB
+        self._begin()
+
+    def is_above_limit(self) -> bool:
+        """Whether a count has ended, and has found too much. Begins the next one."""
+        poll = select.poll()
+        poll.register(self._file, select.POLLIN)
+        if not poll.poll(0):
+            return False
+        os.close(self._file)
+        is_within = cleanup.says_yes(self._copy)
+        self._begin()
+        return not is_within
+
+    def close(self) -> None:
+        """End the count."""
+        os.close(self._file)
+        os.kill(self._copy, signal.SIGKILL)
+        os.waitpid(self._copy, 0)
+
+    def _begin(self) -> None:
+        self._copy = cleanup.start_copy(lambda: cleanup.is_within(self._scratch, self._limit))
+        self._file = os.pidfd_open(self._copy)
+
+
+def _be_expendable() -> None:
+    try:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+            score.write(OUT_OF_MEMORY_SCORE)
+    except OSError:
+        return  # a host without it, or one that has set a higher score
+
+
+def _become_first(owner: socket.socket) -> None:
+    """Go on as process 1 of the new pid namespace; this one stays outside, waits for it, and takes it along when it is
+    killed."""
+    first = os.fork()
+    if first:
+        owner.close()
+        linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # entering a user namespace has cleared it
+        _, status = os.waitpid(first, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setsid()
+
+
+def _confinement(layers: Layers, user: int, settings: dict[str, Any]) -> Confinement:
+    """What every program is put under; finds out what the kernel has of Landlock and seccomp."""
+    without = settings["without"]
+    scratch = settings["mounted_scratch"] if layers.mount else settings["scratch"]
+    os.environ |= {"HOME": scratch, "TMPDIR": scratch}
+    if layers.own_uid and not layers.mount:
+        os.chown(scratch, user, user)
+    interface = 0
+    rules = None
+    if not layers.mount and "landlock" not in without:
+        interface = linux.landlock_version()
+    if interface:
+        rules = linux.landlock_ruleset(settings["readable"], [scratch, "/dev/null"], interface)
+    code = None
+    if "seccomp" not in without and program_process.can_filter():
+        code = seccomp.build(
+            guard_signals=not layers.pid,
+            guard_files=layers.shows_own_files,
+            guard_folders=not layers.mount,
+        )
+    layers = replace(
+        layers,
+        landlock=interface,
+        seccomp=code is not None,
+        no_new_privs=True,
+    )
+    null = os.open("/dev/null", os.O_RDWR)
+    return Confinement(layers, user, scratch, rules, code, settings["limits"], null)
+
+
+def _harden() -> None:
+    """Prepare what a program process, a copy of this one, must find when it is born; and let none look into or signal
+    this one."""
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)  # without a pid namespace, orphans come here
+    linux.drop_bounding_set()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.umask(0o022)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,284 @@
+"""Harness inside the program process: the program runs, then the parts of the job, and reports go out as JSON lines.
+
+A job: `source` (the program), `setup` (source that runs before it), `stdin`, `kind`, `parts`, and for functions `name`.
+Kinds:
+
+- `main`: the program is a script that reads `stdin` and prints. No parts, no reports.
+- `call`: each part is a list of arguments for the function `name`, also a method of the class `Solution`. Reports
+  `["value", value, index]` (`values.py`).
+- `serve`: the program's functions answer a judge (`ProgramEnd`). No parts, no reports.
+- `judge`: there is no program here. The parts are test scripts (`judge.py`) for programs that are served elsewhere.
+
+A part that raises reports `["error", text, index]`. A program shares this process and may forge all of that: a report
+is the program's word and nothing more, which is why it is judged outside.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import importlib
+import inspect
+import io
+import json
+import linecache
+import operator
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from brorl_graders.sandbox.peer import Peer
+from brorl_graders.sandbox.values import encode
+
+MAX_LINE = 2**26  # bytes of one call, which the judge makes
+# What the judge may ask of an object beside calling it.
+OPERATORS = """
+eq ne lt le gt ge add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift iadd isub imul
+neg pos abs invert getitem setitem delitem
+"""
+BUILTINS = "bool len iter next reversed str repr hash int float complex round format isinstance issubclass getattr dir"
+MAX_ERROR = 300  # characters
+SUCCESS, FAILURE = 0, 1  # exit codes
+STDIN = "/dev/stdin"
+_pythons_open = open
+Report = Callable[[str, Any, int], None]  # what, value, index
+
+
+class ProgramEnd(Peer):
+    """Serves the names of a program's module."""
+
+    def __init__(
+        self,
+        module: types.ModuleType,
+        read_from: int,
+        write_to: int,
+    ) -> None:
+        operations: dict[str, Callable[..., Any]] = {
+            "names": self._names,
+            "setattr": setattr,
+            "index": operator.index,
+            "await": _result_of,
+        }
+        for name in OPERATORS.split():
+            operations[name] = getattr(operator, name)
+        for name in BUILTINS.split():
+            operations[name] = getattr(builtins, name)
+        super().__init__(
+            read_from,
+            write_to,
+            operations,
+            MAX_LINE,
+        )
+        self._module = module
+        self._printed = io.StringIO()
+        sys.stdout = self._printed
+
+    def keep(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, _JudgesFunction):
+            return {"yours": value.place}
+        if isinstance(value, type):
+            if value.__module__ == builtins.__name__:
+                return {"name": f"builtins.{value.__qualname__}"}
+            if issubclass(value, BaseException):
+                return self.error_class(value)
+        if inspect.iscoroutine(value):
+            return {"coroutine": self.place_of(value)}
+        return {"mine": [self.place_of(value), type(value).__name__]}
+
+    def find(self, kind: str, content: Any) -> Any:
+        match kind:
+            case "yours":
+                return self.kept(content)
+            case "mine":
+                return _JudgesFunction(self, content)
+            case "name":
+                return _named(content)
+            case "iterator":
+                return iter(self.value(content))
+            case "object":
+                return self._object(*content)
+        raise KeyError(kind)
+
+    def result_data(self, call: Callable[..., Any], result: Any, arguments: list[Any]) -> Any:
+        """As elsewhere; but what a class with methods makes stays here, though it were a list."""
+        if isinstance(call, type) and type(result) is call and _has_methods(call):
+            return {"mine": [self.place_of(result), call.__name__]}
+        return super().result_data(call, result, arguments)
+
+    def take_printed(self) -> str:
+        text = self._printed.getvalue()
+        if text:
+            self._printed.seek(0)
+            self._printed.truncate()
+        return text
+
+    def _names(self, *names: str) -> list[list[Any]]:
+        """[name, value] of those that the program has."""
+        values = vars(self._module)
+        return [[name, values[name]] for name in names if name in values]
+
+    def _object(self, name: str, attributes: dict[str, Any]) -> Any:
+        """An object of the judge: one of the program's class of that name, or one of a class that has nothing but the
+        name."""
+        kind = vars(self._module).get(name)
+        if not isinstance(kind, type):
+            kind = type(
+                name,
+                (),
+                {},
+            )
+        value: Any = object.__new__(kind)
+        vars(value).update(self.value(attributes))
+        return value
+
+
+class _JudgesFunction:
+    """A function of the judge, among a call's arguments."""
+
+    def __init__(self, end: ProgramEnd, place: int) -> None:
+        self.place = place
+        self._end = end
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._end.call(
+            self.place,
+            arguments,
+            options,
+        )
+
+
+def _has_methods(kind: type) -> bool:
+    """Whether a class of the program has functions of its own that are not private."""
+    if kind.__module__ in sys.stdlib_module_names:
+        return False
+    return any(inspect.isfunction(value) for name, value in vars(kind).items() if not name.startswith("_"))
+
+
+def _named(path: str) -> Any:
+    """`module.name` of the standard library."""
+    module, _, name = path.partition(":")
+    if not name:
+        module, _, name = path.rpartition(".")
+    value = importlib.import_module(module)
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _result_of(coroutine: Any) -> Any:
+    import asyncio  # which takes long to import, and few programs need it
+
+    return asyncio.run(_awaited(coroutine))
+
+
+async def _awaited(coroutine: Any) -> Any:
+    return await coroutine
+
+
+def run(
+    job: dict[str, Any],
+    report_to: int,
+    channels: Sequence[int],
+    max_line: int,
+) -> int:
+    """Run a job; the exit code. `channels` are the files by which the processes of a test talk, the judge reading at
+    most `max_line` bytes at a time."""
+    _fresh_streams()
+    report = _reporter(report_to)
+    if job["kind"] == "judge":
+        from brorl_graders.sandbox import judge
+
+        return _guarded(partial(judge.run, job, channels, max_line, report), report, -1)
+    module = types.ModuleType("__main__" if job["kind"] == "main" else "program")
+    module.__dict__["__file__"] = "program.py"
+    sys.modules[module.__name__] = module
+    sys.argv = ["program.py"]
+    code = _guarded(partial(_execute_program, job, module), report, -1)
+    if code == SUCCESS and job["kind"] == "serve":
+        read_from, write_to = channels
+        program = ProgramEnd(module, read_from, write_to)
+        _guarded(program.serve, report, -1)
+    parts = job["parts"] if code == SUCCESS else []
+    for index, part in enumerate(parts):
+        call = partial(_report_call, report, module, job["name"], part, index)
+        _guarded(call, report, index)
+    return _guarded(_finish, report, -1) or code
+
+
+def _execute_program(job: dict[str, Any], module: types.ModuleType) -> None:
+    """Run setup and program apart, since `from __future__` must come first."""
+    builtins.open = _open
+    for name in ("setup", "source"):
+        source = job[name]
+        file = f"{name}.py" if name == "setup" else "program.py"
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for inspect.getsource
+        code = compile(source, file, "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+
+
+def _open(file: Any, *arguments: Any, **options: Any) -> Any:
+    """Python's `open`, which knows standard input by its name where there is no such file."""
+    if file == STDIN:
+        file = os.dup(0)
+    return _pythons_open(file, *arguments, **options)
+
+
+def _report_call(
+    report: Report,
+    module: types.ModuleType,
+    name: str,
+    arguments: list[Any],
+    index: int,
+) -> None:
+    function = module.__dict__.get(name)
+    if function is None:
+        solution = module.__dict__["Solution"]()
+        function = getattr(solution, name)
+    report("value", function(*arguments), index)
+
+
+def _guarded(work: Callable[[], object], report: Report, index: int) -> int:
+    """The exit code that Python would end with after this work."""
+    try:
+        work()
+    except SystemExit as end:
+        return SUCCESS if end.code in (None, 0) else FAILURE
+    except BaseException as error:  # noqa: BLE001 whatever a program raises is its failure, KeyboardInterrupt and GeneratorExit as well
+        message = f"{type(error).__name__}: {error}"
+        report("error", message[:MAX_ERROR], index)
+        return FAILURE
+    return SUCCESS
+
+
+def _reporter(file: int) -> Report:
+    def report(what: str, value: Any, index: int) -> None:
+        text = f"[{json.dumps(what)}, {encode(value)}, {index}]\n"
+        line = text.encode()
+        while line:
+            num_written = os.write(file, line)
+            line = line[num_written:]
+
+    return report
+
+
+def _fresh_streams() -> None:
+    """Streams over this run's files, as a new interpreter has them."""
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.__stdin__ = sys.stdin  # type: ignore[misc]
+    sys.__stdout__ = sys.stdout  # type: ignore[misc]
+    sys.__stderr__ = sys.stderr  # type: ignore[misc]
+
+
+def _finish() -> None:
+    """What Python does at its end: wait for threads, run exit functions, flush."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()

@@ -1,0 +1,399 @@
+"""The judge of test scripts, in a process of its own that no program can see: a script runs here, with the names that
+it does not define as objects that ask the program (`Remote`). What is expected, and what is done with it, is never
+where the program is.
+
+A part of the job is a script: `source`, in which each assertion says before it that it is reached (`MARK`), `names`
+that the program has, and those of them that are `tested` even where the job's `setup` defines them, too. A judge serves
+one test and one program after another; what it has of a program is plain data.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import importlib
+import inspect
+import json
+import sys
+import types
+import unittest
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from brorl_graders.sandbox.limits import COPY, MARK
+from brorl_graders.sandbox.peer import Peer, is_library_error
+from brorl_graders.sandbox.values import LISTS
+
+# Operators between two objects of the program, and those that ask about one.
+BINARY = "eq ne lt le gt ge add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift iadd isub imul"
+UNARY = "neg pos abs invert bool len str repr hash int float complex index round format reversed dir"
+PLAIN = (str, bytes, list, tuple, set, dict, int, float, complex)
+# Names of double underscores that may be read: the others are how libraries look into an object.
+READABLE = ("__name__", "__qualname__", "__doc__", "__dict__", "__annotations__", "__defaults__")
+ARRAY_METHODS = ("equals", "all", "any", "array_equal", "allclose")
+NEXT = "next"  # the operation that may end an iteration
+# Exceptions of these would tell whoever runs a test what to make of it.
+CONTROL_MODULES = ("unittest", "doctest")
+MAX_ERROR = 300  # characters
+Report = Callable[[str, Any, int], None]  # what, value, index
+
+
+class JudgeEnd(Peer):
+    """Knows the objects of a program."""
+
+    def __init__(self, read_from: int, write_to: int, max_line: int) -> None:
+        super().__init__(read_from, write_to, {}, max_line)
+        self._remotes: dict[int, Remote] = {}
+        self._errors: dict[int, type[BaseException]] = {}
+        self._kinds: dict[str, type[Remote]] = {}
+
+    def names(self, names: list[str]) -> dict[str, Any]:
+        """What the program calls by these names, as far as it does."""
+        answer: dict[str, Any] = dict(self.call("names", names, {}))
+        found: dict[str, Any] = {}
+        for name in names:  # and no others, whatever the program says
+            if name not in answer:
+                continue
+            value = answer[name]
+            found[name] = value
+            if isinstance(value, Remote):
+                object.__setattr__(value, "_remote_is_class", name[:1].isupper())
+        return found
+
+    def call(
+        self,
+        function: int | str,
+        arguments: Sequence[Any],
+        options: Mapping[str, Any],
+    ) -> Any:
+        """As `Peer.call`. Where the test did not ask for the next item, the end of an iteration is an error: in a `map`
+        of the test it would pass for the end of its cases."""
+        try:
+            return super().call(function, arguments, options)
+        except (StopIteration, StopAsyncIteration) as error:
+            if function == NEXT:
+                raise
+            raise RuntimeError("the program raised StopIteration") from error
+
+    def keep(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, Remote):
+            return {"yours": value._remote_place}
+        kind = type(value)
+        if kind.__name__ in LISTS or hasattr(kind, "__next__"):
+            return {"iterator": [self.data(item) for item in value]}
+        if callable(value):
+            return self._function(value)
+        if hasattr(value, "__dict__"):
+            return {"object": [kind.__name__, self.data(vars(value))]}
+        raise TypeError(f"a value of type {kind.__name__} cannot be given to a program")
+
+    def find(self, kind: str, content: Any) -> Any:
+        match kind:
+            case "mine":
+                return self._remote(*content)
+            case "yours":
+                return self.kept(content)
+            case "name":
+                return _named(content)
+            case "error":
+                return self._error(*content)
+            case "coroutine":
+                return self._awaited(content)
+        raise KeyError(kind)
+
+    def _function(self, value: Callable[..., Any]) -> dict[str, Any]:
+        """What stands for a function: its name, where both ends have it."""
+        module = getattr(value, "__module__", None)
+        path = getattr(value, "__qualname__", "")
+        if module in sys.stdlib_module_names and module != "__main__" and "<" not in path:
+            return {"name": f"{module}:{path}"}
+        return {"mine": self.place_of(value)}
+
+    def _remote(self, place: int, kind: str) -> Remote:
+        if place not in self._remotes:
+            if kind not in self._kinds:
+                self._kinds[kind] = type(kind, (Remote,), {"__slots__": ()})
+            self._remotes[place] = self._kinds[kind](self, place)
+        return self._remotes[place]
+
+    def _error(self, place: int, name: str, base: dict[str, Any]) -> type[BaseException]:
+        """A class of this process for a program's own class of exceptions."""
+        if place not in self._errors:
+            parent = self.find(*base.popitem())
+            methods = {
+                "__str__": lambda error: vars(error).get("text", ""),
+                "__getattr__": lambda error, attribute: self._attribute(error, attribute),
+            }
+            self._errors[place] = type(name, (parent,), methods)
+        return self._errors[place]
+
+    def _attribute(self, error: BaseException, name: str) -> Any:
+        if name.startswith("__") or "place" not in vars(error):
+            raise AttributeError(name)
+        return self.call("getattr", [self._remote(vars(error)["place"], "error"), name], {})
+
+    async def _awaited(self, place: int) -> Any:
+        return self.call("await", [self._remote(place, "coroutine")], {})
+
+
+class Remote:
+    """An object of the program, which is asked about it (`peer.py`).
+
+    A value that is plain data comes as itself. Anything else stays with the program, which answers for it: so such an
+    object never equals plain data, there is no arithmetic of the two, and one that a function has returned has none of
+    the methods of plain types, to which a test would tell what it expects.
+    """
+
+    __slots__ = ("_remote_end", "_remote_is_class", "_remote_is_own", "_remote_place")
+
+    def __init__(self, end: JudgeEnd, place: int) -> None:
+        object.__setattr__(self, "_remote_end", end)
+        object.__setattr__(self, "_remote_place", place)
+        object.__setattr__(self, "_remote_is_class", False)  # one that the test calls by a name of a class
+        object.__setattr__(self, "_remote_is_own", False)  # made by the test, by calling such a class
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        result = self._remote_end.call(self._remote_place, arguments, options)
+        if self._remote_is_class and isinstance(result, Remote):
+            object.__setattr__(result, "_remote_is_own", True)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in READABLE:
+            raise AttributeError(name)
+        if not (self._remote_is_class or self._remote_is_own) and _is_plain_method(name):
+            raise AttributeError(f"what a function returned is no plain data: it has no {name!r} here")
+        return _ask(self, "getattr", name)
+
+    def __deepcopy__(self, memo: object) -> Remote:
+        return self
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _ask(self, "setattr", name, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return _ask(self, "getitem", key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _ask(self, "setitem", key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        _ask(self, "delitem", key)
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = _ask(self, "iter")
+        return iterator if isinstance(iterator, Remote) else iter(iterator)
+
+    def __next__(self) -> Any:
+        return _ask(self, NEXT)
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return bool(_ask_about(self, "isinstance", value))
+
+    def __subclasscheck__(self, value: Any) -> bool:
+        return bool(_ask_about(self, "issubclass", value))
+
+    def __enter__(self) -> Any:
+        return _ask(self, "getattr", "__enter__")()
+
+    def __exit__(self, *error: object) -> Any:
+        return _ask(self, "getattr", "__exit__")(None, None, None)
+
+
+def _ask(remote: Remote, operation: str, *arguments: Any) -> Any:
+    return remote._remote_end.call(operation, [remote, *arguments], {})
+
+
+def _ask_about(remote: Remote, operation: str, value: Any) -> Any:
+    return remote._remote_end.call(operation, [value, remote], {})
+
+
+def _binary(operation: str) -> Callable[[Remote, Any], Any]:
+    def ask(remote: Remote, other: Any) -> Any:
+        return _ask(remote, operation, other) if isinstance(other, Remote) else NotImplemented
+
+    return ask
+
+
+def _unary(operation: str) -> Callable[..., Any]:
+    def ask(remote: Remote, *arguments: Any) -> Any:
+        return _ask(remote, operation, *arguments)
+
+    return ask
+
+
+for _name in BINARY.split():
+    setattr(Remote, f"__{_name.strip('_')}__", _binary(_name))
+for _name in UNARY.split():
+    setattr(Remote, f"__{_name}__", _unary(_name))
+
+
+def _is_plain_method(name: str) -> bool:
+    return name in ARRAY_METHODS or any(hasattr(kind, name) for kind in PLAIN)
+
+
+def _named(path: str) -> Any:
+    """A class that both ends have: a plain type, or an exception of the standard library."""
+    module, _, name = path.rpartition(".")
+    if module not in sys.modules:
+        return Exception
+    found = getattr(sys.modules[module], name)
+    is_class = isinstance(found, type) and found.__module__ == module
+    if is_class and module == builtins.__name__:
+        return found
+    if not is_class or module.partition(".")[0] in CONTROL_MODULES:
+        raise KeyError(path)
+    if not issubclass(found, BaseException) or not is_library_error(found):
+        raise KeyError(path)
+    return found
+
+
+def run(
+    job: dict[str, Any],
+    channels: Sequence[int],
+    max_line: int,
+    report: Report,
+) -> None:
+    """Follow orders, one program after another, until there are no more. The last of `channels` brings the orders,
+    `[program, parts]`; two of the others, to read from and to write to, lead to each program. After each order `["end",
+    null, -1]` is reported."""
+    with open(channels[-1], encoding="ascii") as orders:
+        for line in orders:
+            program, parts = json.loads(line)
+            end = JudgeEnd(channels[2 * program], channels[2 * program + 1], max_line)
+            judge(job, parts, end, report)
+            report("end", None, -1)
+
+
+def judge(
+    job: dict[str, Any],
+    parts: Sequence[int],
+    end: JudgeEnd,
+    report: Report,
+) -> None:
+    """Run these scripts of a job, and report `["done", null, index]` where one holds of the program, else `["error",
+    text, index]`. Ends without a report at the first that the program does not survive."""
+    for index in parts:
+        problem = _problem(job["parts"][index], job["setup"], end)
+        if end.is_gone:
+            return
+        if problem is None:
+            report("done", None, index)
+        else:
+            report("error", problem[:MAX_ERROR], index)
+
+
+def _problem(
+    script: dict[str, Any],
+    setup: str,
+    end: JudgeEnd,
+) -> str | None:
+    """Why a script does not hold; None where it does."""
+    try:
+        _run(script, setup, end)
+    except SystemExit as error:
+        is_of_script = "place" not in vars(error)  # and not of the program
+        if is_of_script and error.code in (None, 0, False):
+            return None
+        return f"SystemExit: {error}"
+    except BaseException as error:  # noqa: BLE001 whatever is raised here, the test does not hold
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _run(
+    script: dict[str, Any],
+    setup: str,
+    end: JudgeEnd,
+) -> None:
+    """Run a script as a module `__main__` of its own. Raises what it raises, and AssertionError where nothing was
+    asserted."""
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    sys.argv = ["tests.py"]
+    unittest.main = lambda *_, **__: None  # type: ignore[assignment]
+    _refuse_empty_arrays(script["source"])
+    reached: list[None] = []
+    namespace = vars(module)
+    namespace[MARK] = lambda: reached.append(None)
+    namespace[COPY] = _copy_of
+    exec(compile(setup, "setup.py", "exec", dont_inherit=True), namespace)
+    names = [name for name in script["names"] if name in script["tested"] or name not in namespace]
+    namespace.update(end.names(names))
+    try:
+        exec(compile(script["source"], "tests.py", "exec", dont_inherit=True), namespace)
+    finally:
+        _run_test_cases(namespace)
+    if not reached:
+        for test in _test_functions(namespace):
+            test()
+    if not reached:
+        raise AssertionError("no assertion was reached")
+
+
+def _copy_of(value: Any) -> Any:
+    """A copy of a list or tuple of arguments, which a program may change; anything else as it is."""
+    return copy.deepcopy(value) if isinstance(value, list | tuple) else value
+
+
+def _run_test_cases(namespace: dict[str, Any]) -> None:
+    """Run the classes of unittest, whether or not the script did."""
+    suite = unittest.TestSuite()
+    for value in list(namespace.values()):
+        if isinstance(value, type) and issubclass(value, unittest.TestCase):
+            suite.addTests(unittest.defaultTestLoader.loadTestsFromTestCase(value))
+    result = unittest.TestResult()
+    suite.run(result)
+    for _, text in (*result.errors, *result.failures):
+        raise AssertionError(text[-MAX_ERROR:])
+    if not result.wasSuccessful():
+        raise AssertionError("a test that should fail did not")
+
+
+def _test_functions(namespace: dict[str, Any]) -> Iterator[Callable[[], object]]:
+    """Functions of a script, and of its classes, that are tests by their names (pytest)."""
+    for name, value in list(namespace.items()):
+        if name.startswith("test") and inspect.isfunction(value) and not inspect.signature(value).parameters:
+            yield value
+        is_class = name.startswith("Test") and isinstance(value, type)
+        if not is_class or issubclass(value, unittest.TestCase):
+            continue
+        for method in vars(value):
+            if method.startswith("test"):
+                yield getattr(value(), method)
+
+
+def _refuse_empty_arrays(source: str) -> None:
+    """NumPy finds that no numbers at all are close to one number, and equal to it: not here. `source` is the script's,
+    for which its functions for tests are loaded if it uses them."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return
+    for name in ("allclose", "isclose"):
+        _let_check_sizes(numpy, name, numpy)
+    if "testing" not in source:
+        return
+    testing = importlib.import_module("numpy.testing")
+    for name in dir(testing):
+        if name.startswith("assert_") and name.endswith(("equal", "close", "less")):
+            _let_check_sizes(testing, name, numpy)
+
+
+def _let_check_sizes(module: types.ModuleType, name: str, numpy: types.ModuleType) -> None:
+    """Have a function of NumPy that compares two arrays fail where one of them is empty and the other not."""
+    compare = getattr(module, name)
+
+    def check(
+        got: Any,
+        expected: Any,
+        *arguments: Any,
+        **options: Any,
+    ) -> Any:
+        is_empty = [numpy.asarray(value).size == 0 for value in (got, expected)]
+        if is_empty[0] == is_empty[1]:
+            return compare(got, expected, *arguments, **options)
+        if module is numpy:
+            return False
+        raise AssertionError("one of them is empty, and the other not")
+
+    setattr(module, name, check)

@@ -1,0 +1,133 @@
+"""Process of one run: a fork of the fork server that gives up every right, then runs the program. Nothing here
+returns."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import signal
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from brorl_graders.sandbox import confine, harness, linux, seccomp
+from brorl_graders.sandbox.limits import MIB, Layers
+
+REPORT = 3  # file descriptor on which the harness reports
+FREE = 128  # file descriptors from here on are none that a run is given
+STACK_BYTES = 64 * MIB
+COULD_NOT_START = 125  # exit code
+MAX_OPEN_FILES = 4096  # of the fork server, with room to spare
+
+
+class Confinement(NamedTuple):
+    """What every program of a fork server is put under."""
+
+    layers: Layers
+    user: int  # becomes its user where `layers.own_uid`
+    scratch: str  # folder
+    rules: int | None  # Landlock's, a file descriptor
+    filter: bytes | None  # seccomp's
+    limits: dict[str, Any]  # of `Limits`
+    null: int  # /dev/null
+
+    @property
+    def has_own_scratch(self) -> bool:
+        """Whether each run mounts a scratch folder of its own, which is gone with it."""
+        return self.layers.mount and not self.layers.bubblewrap
+
+
+def live(files: Sequence[int], seconds: float, confinement: Confinement) -> None:
+    """Run a job in this process, which ends with it. `files` are the job, the owner's pipes for what it prints and
+    reports, and those by which the processes of a test talk."""
+    code = COULD_NOT_START
+    try:
+        job_file, printed, *outer = [fcntl.fcntl(file, fcntl.F_DUPFD, FREE) for file in files]
+        with open(job_file, "rb", closefd=False) as reader:
+            job = json.load(reader)
+        _connect(job["stdin"], printed, confinement.null)
+        _confine(confinement, seconds)
+        for number, file in enumerate(outer, REPORT):
+            os.dup2(file, number)
+        os.closerange(REPORT + len(outer), MAX_OPEN_FILES)  # nothing of the fork server's stays open
+        _filter_calls(confinement)
+        max_line = confinement.limits["output_kib"] * 1024
+        channels = range(REPORT + 1, REPORT + len(outer))
+        code = harness.run(job, REPORT, channels, max_line)
+    finally:
+        os._exit(code)
+
+
+def can_filter() -> bool:
+    """Whether the kernel takes seccomp filters: tried in a process of its own, since there is no way back."""
+    pid = os.fork()
+    if pid == 0:
+        code = seccomp.build(guard_signals=False)
+        try:
+            linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+            seccomp.install(code or b"")
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _connect(stdin: str, printed: int, null: int) -> None:
+    """Standard input is a file in memory, so that no amount of it can block; what goes to standard error is dropped."""
+    source = os.memfd_create("stdin")
+    os.write(source, stdin.encode(errors="surrogateescape"))
+    os.lseek(source, 0, os.SEEK_SET)
+    os.dup2(source, 0)
+    os.dup2(printed, 1)
+    os.dup2(null, 2)
+
+
+def _confine(confinement: Confinement, seconds: float) -> None:
+    """Everything but the filter of system calls: in an order in which each step still has the rights it needs."""
+    os.setsid()
+    if confinement.has_own_scratch:
+        confine.mount_scratch(confinement.scratch, confinement.limits["scratch_mib"])
+    os.chdir(confinement.scratch)
+    _set_limits(confinement.limits, seconds)
+    if confinement.layers.own_uid:
+        os.setgroups([])
+        os.setresgid(confinement.user, confinement.user, confinement.user)
+        os.setresuid(confinement.user, confinement.user, confinement.user)
+    linux.drop_capabilities()
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    if confinement.rules is not None:
+        linux.landlock_restrict(confinement.rules)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _filter_calls(confinement: Confinement) -> None:
+    code = confinement.filter
+    if code is not None and not confinement.layers.pid:  # others are in sight: it names the one that may be signalled
+        code = seccomp.build(
+            guard_signals=True,
+            pid=os.getpid(),
+            guard_files=confinement.layers.shows_own_files,
+            guard_folders=not confinement.layers.mount,
+        )
+    if code is not None:
+        seccomp.install(code)
+
+
+def _set_limits(rights: dict[str, Any], seconds: float) -> None:
+    hard = {
+        resource.RLIMIT_AS: rights["memory_mib"] * MIB,
+        resource.RLIMIT_CPU: int(seconds) + 2,
+        resource.RLIMIT_FSIZE: rights["file_mib"] * MIB,
+        resource.RLIMIT_NOFILE: rights["open_files"],
+        resource.RLIMIT_NPROC: rights["processes"],
+        resource.RLIMIT_STACK: STACK_BYTES,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+    }
+    for limit, value in hard.items():
+        _, ceiling = resource.getrlimit(limit)
+        if ceiling != resource.RLIM_INFINITY and ceiling < value:
+            value = ceiling
+        resource.setrlimit(limit, (value, value))

@@ -1,0 +1,428 @@
+"""Owner's side of a sandbox: starts a fork server, sends it one program after another, and judges how each ended.
+
+The owner holds both ends of what crosses the wall. A job goes in as a file in memory and its output comes back by
+pipes, all three made for that one run; the fork server hands them on to the program's process and never reads them.
+
+When a sandbox starts, a program on trial tries what programs must not do.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from brorl_graders.sandbox.cleanup import HeldFolder
+from brorl_graders.sandbox.confine import NO_USERS, in_bubblewrap, may_use_bubblewrap, readable_paths, scratch_beside
+from brorl_graders.sandbox.limits import (
+    FAILED,
+    FINISHED,
+    KILLED,
+    LOST,
+    MAX_MESSAGE,
+    MIB,
+    STOP,
+    TOO_MUCH_OUTPUT,
+    Layers,
+    Limits,
+    OutputPipe,
+    TimeLimits,
+    watch_output,
+)
+
+PROGRAM = Path(__file__).with_name("trial_program.py")
+LIMIT_S = 30.0
+
+
+def layers_reached(run: Callable[[str, str], str], processes: int) -> tuple[str, ...]:
+    """Names in `limits.GAPS`. `run` has a program read a text, and returns what it prints; `processes` is how many it
+    may have. Raises ValueError when it prints nothing of the kind."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="brorl-trial-"))
+        os.chmod(folder, 0o777)
+        file = os.path.join(folder, "file")
+        Path(file).touch()
+        os.chmod(file, 0o666)
+        victim = stack.enter_context(subprocess.Popen(["sleep", "60"]))
+        stack.callback(victim.kill)
+        abstract = f"\0brorl-{secrets.token_hex(8)}"
+        stack.enter_context(_listener(socket.AF_UNIX, abstract))
+        listener = stack.enter_context(_listener(socket.AF_INET, ("127.0.0.1", 0)))
+        targets = {
+            "file": file,
+            "process": victim.pid,
+            "processes": processes,
+            "port": listener.getsockname()[1],
+            "socket": abstract,
+        }
+        source = PROGRAM.read_text(encoding="utf-8")
+        found = set(json.loads(run(source, json.dumps(targets))))
+        if victim.poll() is not None:
+            found.add("signals")
+        return tuple(sorted(found))
+
+
+def _listener(family: int, address: str | tuple[str, int]) -> socket.socket:
+    listener = socket.socket(family)
+    listener.bind(address)
+    listener.listen()
+    return listener
+
+
+log = logging.getLogger(__name__)
+
+SOURCE = str(Path(__file__).resolve().parents[2])
+PACKAGE = str(Path(__file__).resolve().parents[1])
+FORK_SERVER = "brorl_graders.sandbox.fork_server"
+START_LIMIT_S = 60.0
+GRACE_S = 15.0  # a fork server that has not ended a run so much later is believed lost
+# Modules that the fork server imports, so that programs get them for nothing.
+USEFUL = """
+bisect cmath collections copy dataclasses datetime decimal fractions functools heapq itertools json math operator queue
+random re statistics string struct textwrap threading time typing
+"""
+# Environment of the fork server and the programs: nothing of ours is in it.
+ENVIRONMENT = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "PYTHONPATH": SOURCE,
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+class SandboxError(RuntimeError):
+    """There is no sandbox on this machine, or none that holds."""
+
+
+class _UsersRefusedError(SandboxError):
+    """The kernel gave a user namespace, and no users in it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run; `harness.py` says what the kinds mean."""
+
+    source: str
+    kind: str = "main"  # or call, serve, judge
+    setup: str = ""  # source that runs before the program's
+    stdin: str = ""
+    name: str = ""  # of the function to call
+    parts: Sequence[Any] = ()  # arguments, or scripts
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of a job. All of it is the program's word."""
+
+    ending: str  # FINISHED, … of limits.py
+    seconds: float
+    printed: str
+    reports: list[list[Any]]  # [what, value still encoded, index]
+
+
+class Sandbox:
+    """Fork server that is alive from the constructor to `close`, or to the end of the process that made it. A context
+    manager.
+
+    bubblewrap makes the namespaces where it is installed and works, else this package does. `without` names layers
+    (fields of `Layers`) to do without, for kernels that have a bad one and for tests. `preload` are modules that must
+    be there for programs, `wanted` those that need not. Raises SandboxError when a
+    program could do what it must not, with the list of it, unless `is_bare_allowed`; and when the fork server does not
+    start.
+    """
+
+    layers: Layers  # what holds programs
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        readable: Sequence[str] = (),
+        preload: Sequence[str] = (),
+        without: Sequence[str] = (),
+        is_bare_allowed: bool = False,
+        wanted: Sequence[str] = (),
+    ) -> None:
+        self.limits = limits or Limits()
+        self.readable = tuple(readable)
+        self.preload = tuple(preload)
+        self.without = tuple(without)
+        self.is_bare_allowed = is_bare_allowed
+        self.wanted = tuple(wanted)
+        self.num_lost = 0
+        self._start()
+        log.info("%s", self.layers)
+        gaps = self.layers.gaps()
+        if not gaps:
+            return
+        message = f"programs could {'; '.join(gaps)}"
+        if not is_bare_allowed:
+            self.close()
+            raise SandboxError(f"there is no sandbox on this machine: {message}")
+        log.warning("running without a sandbox, as is allowed here: %s", message)
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def beside(self, preload: Sequence[str], wanted: Sequence[str]) -> Sandbox:
+        """Another sandbox like this one, which imports these modules, too."""
+        modules = [*self.preload, *preload]
+        return Sandbox(
+            self.limits,
+            self.readable,
+            modules,
+            self.without,
+            self.is_bare_allowed,
+            wanted,
+        )
+
+    def run(self, job: Job, seconds: float | None = None) -> Run:
+        """Run a job: each part within the limits, all of it within `seconds`. A lost fork server is replaced, and the
+        run counts as LOST."""
+        num_parts = 1 + len(job.parts)
+        total = seconds or self.limits.seconds * num_parts
+        started_at = time.monotonic()
+        with self._pipes() as (printed, reported):
+            try:
+                self._send(job, total, [printed.their_file, reported.their_file])
+                printed.close_theirs()
+                reported.close_theirs()
+                ending = self.follow(printed, reported, total, num_parts)
+                if ending is not None:
+                    self._control.send(STOP)
+                status = self._receive_status()
+                printed.read_rest()
+                reported.read_rest()
+            except (EOFError, OSError) as error:
+                self._replace(error)
+                return Run(LOST, total, "", [])
+        if ending is None and not (printed.is_within_limit and reported.is_within_limit):
+            ending = TOO_MUCH_OUTPUT
+        return Run(
+            ending=ending or _ending_of(status),
+            seconds=time.monotonic() - started_at,
+            printed=printed.text.decode(errors="replace"),
+            reports=parsed(bytes(reported.text)),
+        )
+
+    def start(self, job: Job, seconds: float, files: Sequence[int]) -> None:
+        """Start a job with these files: what it prints to, reports to, and talks to others by. `stop` sees to its end.
+        Raises OSError when the fork server is lost, and replaces it."""
+        try:
+            self._send(job, seconds, files)
+        except OSError as error:
+            self._replace(error)
+            raise
+
+    def _send(self, job: Job, seconds: float, files: Sequence[int]) -> None:
+        job_file = os.memfd_create("job")
+        try:
+            with open(job_file, "wb", closefd=False) as writer:
+                writer.write(json.dumps(asdict(job)).encode())
+            os.lseek(job_file, 0, os.SEEK_SET)
+            socket.send_fds(self._control, [str(seconds).encode()], [job_file, *files])
+        finally:
+            os.close(job_file)
+
+    def follow(
+        self,
+        printed: OutputPipe,
+        reported: OutputPipe,
+        seconds: float,
+        num_parts: int,
+        last_report: bytes = b"",
+    ) -> str | None:
+        """Read what a job says until it ends, or has said `last_report`. Why it must end; None where it need not."""
+        part_seconds = min(self.limits.seconds, seconds)
+        times = TimeLimits(part_seconds, seconds, num_parts)
+        return watch_output(printed, reported, self._control, times, last_report)
+
+    def stop(self) -> None:
+        """End the job that was started, if it has not ended. A lost fork server is replaced."""
+        try:
+            self._control.send(STOP)
+            self._receive_status()
+        except (EOFError, OSError) as error:
+            self._replace(error)
+
+    @property
+    def process_id(self) -> int:
+        """Process id of what all others of the sandbox descend from."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End the fork server and everything in it."""
+        self._process.kill()  # and the kernel takes along process 1 of the pid namespace, and with it all others
+        self._process.wait()
+        self._control.close()
+        self._folder.remove()
+
+    @contextmanager
+    def _pipes(self) -> Iterator[tuple[OutputPipe, OutputPipe]]:
+        """For what a run prints and reports."""
+        printed = self.pipe()
+        reported = self.pipe()
+        try:
+            yield printed, reported
+        finally:
+            printed.close()
+            reported.close()
+
+    def pipe(self) -> OutputPipe:
+        """For what a run says, up to the limit."""
+        return OutputPipe(self.limits.output_kib * 1024)
+
+    def _replace(self, error: Exception) -> None:
+        """Start another fork server in the place of one that is lost."""
+        self.num_lost += 1
+        log.warning("a sandbox was lost with its program (%s); a new one takes its place", error)
+        self.close()
+        reached = self.layers.reached
+        self._start_once(self._started_without, self.layers.bubblewrap)
+        self.layers = replace(self.layers, reached=reached)
+
+    def _receive_status(self) -> int:
+        """Wait status of the program, once nothing of it is alive. Raises OSError or EOFError when the fork server is
+        lost."""
+        self._control.settimeout(GRACE_S)
+        answer = self._control.recv(MAX_MESSAGE)
+        if not answer:
+            raise EOFError("its end was closed")
+        return int(answer)
+
+    def _start(self) -> None:
+        """Start a fork server, in bubblewrap where that works and leaves no gap."""
+        if may_use_bubblewrap(self.without):
+            try:
+                self._start_once(self.without, is_wrapped=True)
+            except SandboxError as error:
+                log.warning("bubblewrap does not work on this machine (%s); going on without it", error)
+            else:
+                self._try()
+                if not self.layers.gaps():
+                    return
+                self.close()
+        try:
+            self._start_once(self.without)
+        except _UsersRefusedError:
+            self._start_once((*self.without, "user"))
+        self._try()
+
+    def _try(self) -> None:
+        """Have a program try what it must not do. Raises SandboxError when it does not come to its end."""
+
+        def run(source: str, stdin: str) -> str:
+            limits = self.limits
+            self.limits = replace(limits, seconds=max(limits.seconds, LIMIT_S))
+            try:
+                return self.run(Job(source, stdin=stdin)).printed
+            finally:
+                self.limits = limits
+
+        try:
+            reached = layers_reached(run, self.limits.processes)
+        except (ValueError, OSError) as error:
+            self.close()
+            raise SandboxError(f"no program runs in the sandbox: {error}") from error
+        self.layers = replace(self.layers, reached=reached)
+
+    def _start_once(self, without: Sequence[str], is_wrapped: bool = False) -> None:
+        self._started_without = without
+        self._folder = HeldFolder()
+        readable = readable_paths((*self.readable, PACKAGE) if is_wrapped else self.readable)
+        mounted_scratch = scratch_beside(readable)
+        settings = {
+            "folder": os.path.join(self._folder.path, "root"),
+            "scratch": os.path.join(self._folder.path, "scratch"),
+            "mounted_scratch": mounted_scratch,
+            "readable": readable,
+            "preload": [*USEFUL.split(), *self.preload],
+            "wanted": list(self.wanted),
+            "source": SOURCE,
+            "without": list(without),
+            "limits": asdict(self.limits),
+            "bubblewrap": is_wrapped,
+        }
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-s", "-P", "-m", FORK_SERVER, str(theirs.fileno()), json.dumps(settings)]
+        if is_wrapped:
+            command = in_bubblewrap(command, readable, mounted_scratch, self.limits.scratch_mib * MIB)
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=ENVIRONMENT,
+                cwd="/",
+            )
+        self.layers = self._receive_layers()
+        if self.layers.mount:  # its root is elsewhere by now, and so a kill -9 of this process leaves nothing behind
+            self._folder.remove()
+
+    def _receive_layers(self) -> Layers:
+        """What holds programs, as a fork server says first. Raises SandboxError when it does not start."""
+        self._control.settimeout(START_LIMIT_S)
+        try:
+            first_word = self._control.recv(MAX_MESSAGE)
+        except TimeoutError as error:
+            self.close()
+            raise SandboxError(f"the sandbox did not start within {START_LIMIT_S:.0f} s") from error
+        if first_word:
+            return Layers(**json.loads(first_word))
+        code = self._process.wait()
+        self.close()
+        kind = _UsersRefusedError if code == NO_USERS else SandboxError
+        raise kind(f"the sandbox did not start (exit code {code}); see the log")
+
+
+def run(
+    source: str, stdin: str = "", tests: Sequence[Any] = (), function: str = "", limits: Limits | None = None
+) -> Run:
+    """Run one Python program in a sandbox of its own, which takes about 0.2 s to start.
+
+    Without `tests` the program reads `stdin` and prints. `tests` are lists of arguments for `function`, which may be a
+    method of the class `Solution`. Raises SandboxError where a program would not be held.
+    """
+    with Sandbox(limits) as sandbox:
+        return sandbox.run(Job(source, "call" if tests else "main", "", stdin, function, tests))
+
+
+def _ending_of(status: int) -> str:
+    """How a program ended that was not stopped, by its wait status."""
+    if os.WIFSIGNALED(status):
+        return KILLED
+    return FAILED if os.WEXITSTATUS(status) else FINISHED
+
+
+def parsed(reported: bytes) -> list[list[Any]]:
+    """The reports that are well formed, up to the first that is not."""
+    found: list[list[Any]] = []
+    for line in reported.split(b"\n"):
+        try:
+            report = json.loads(line)
+        except (ValueError, RecursionError):
+            return found
+        if not isinstance(report, list) or len(report) != 3:
+            return found
+        what, _, index = report
+        if type(what) is not str or type(index) is not int:
+            return found
+        found.append(report)
+    return found

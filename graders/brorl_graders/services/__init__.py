@@ -1,0 +1,1 @@
+"""Ask services and judges over HTTP for scores."""

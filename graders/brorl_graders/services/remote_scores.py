@@ -1,0 +1,379 @@
+"""Scores of verifiers on the other side of a network, each asked for once.
+
+What a service says of a prompt and a text is kept: equal answers, of one large group or of a
+prompt that comes again, are one question, also while it is still open.
+
+A worker remembers what services have said and writes it to the run folder (`service_answers/`): a run that is started
+again takes it from there, and another run may replay it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from brorl_graders.names import endpoint
+from brorl_graders.processes.process_pool import Verdicts
+from brorl_graders.services.service_client import ServiceClient
+from brorl_graders.verifiers import services
+from brorl_graders.verifiers.payload import Payload
+from brorl_graders.verifiers.services import shown_url
+from nemo_brorl.config.schema import EndpointConfig, ServicesConfig
+from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.errors import ConfigError, ServiceError
+
+FOLDER = "service_answers"  # of a run folder
+MAX_REASON = 2000  # characters that are recorded
+MAX_KEPT = 300  # characters that are kept in memory
+
+
+class KnownAnswer(NamedTuple):
+    """What a service has said of a text."""
+
+    score: float
+    reason: str
+
+
+class KnownAnswers:
+    """Scores by key of prompt and text, at most `rewards.services.cache_size`, those used last."""
+
+    def __init__(
+        self,
+        settings: ServicesConfig,
+        folder: Path | None,
+        worker: int,
+    ) -> None:
+        """`folder`: where answers are recorded, by worker; None: nowhere. Raises ConfigError when what is to be
+        replayed is not there."""
+        self.settings = settings
+        self.answers: OrderedDict[bytes, KnownAnswer] = OrderedDict()  # the oldest first
+        self._record = None
+        if settings.replay is not None:
+            self._load(_recorded(settings.replay))
+        elif folder is not None and settings.record:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._load(sorted(folder.glob("*.jsonl")))
+            path = folder / f"worker_{worker}.jsonl"
+            self._record = path.open("a", buffering=1, encoding="utf-8")
+
+    def find(self, key: bytes) -> KnownAnswer | None:
+        """What was said; None where nothing is known."""
+        if key in self.answers:
+            self.answers.move_to_end(key)
+        return self.answers.get(key)
+
+    def note(
+        self,
+        verifier: str,
+        key: bytes,
+        score: float,
+        reason: str,
+    ) -> None:
+        """Keep an answer."""
+        self._remember(key, KnownAnswer(score, reason[:MAX_KEPT]))
+        if self._record is not None:
+            row = {
+                "key": key.hex(),
+                "verifier": shown_url(verifier),
+                "score": score,
+                "reason": reason[:MAX_REASON],
+            }
+            self._record.write(json.dumps(row) + "\n")
+
+    def _remember(self, key: bytes, answer: KnownAnswer) -> None:
+        self.answers[key] = answer
+        self.answers.move_to_end(key)
+        if self.settings.replay is not None:
+            return
+        if len(self.answers) > self.settings.cache_size:
+            self.answers.popitem(last=False)
+
+    def close(self) -> None:
+        """Close the record."""
+        if self._record is not None:
+            self._record.close()
+
+    def _load(self, paths: Sequence[Path]) -> None:
+        """Know what was recorded."""
+        for path in paths:
+            for key, answer in _answers(path):
+                self._remember(key, answer)
+
+
+def _recorded(place: str) -> list[Path]:
+    """The files of a record: one, those of a folder, or those of a run folder. Raises ConfigError."""
+    path = Path(place)
+    if path.is_file():
+        return [path]
+    inside = path / FOLDER
+    folder = inside if inside.is_dir() else path
+    found = sorted(folder.glob("*.jsonl"))
+    if not found:
+        raise ConfigError(f"rewards.services.replay={place} holds no answers: write a run folder that has {FOLDER}/")
+    return found
+
+
+def _answers(path: Path) -> Iterator[tuple[bytes, KnownAnswer]]:
+    """Keys and answers; a half-written last line is passed over."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            key = bytes.fromhex(row["key"])
+            reason = str(row.get("reason", ""))
+            yield key, KnownAnswer(float(row["score"]), reason[:MAX_KEPT])
+
+
+log = get_logger(__name__)
+
+SHOWN_FAILURES = 20
+
+Messages = Sequence[Mapping[str, str]]
+Failure = ServiceError | ConfigError
+
+
+class Verdict(NamedTuple):
+    """What became of one question."""
+
+    score: float | None  # None: the service failed
+    reason: str = ""  # what it says of its score, or why it failed
+    error: Failure | None = None  # where a failure ends the run
+
+
+class Asked(NamedTuple):
+    """Who is asked, and about which prompt."""
+
+    verifier: str
+    payload: Payload
+    prompt: Messages
+
+    @property
+    def endpoint(self) -> EndpointConfig:
+        """Endpoint that the settings give the verifier's name. Raises NotAllowedError where they give none."""
+        return endpoint(self.verifier)
+
+
+class Question(NamedTuple):
+    """One text that a service is to score."""
+
+    key: bytes
+    text: str
+
+
+class RemoteScores:
+    """Asks services. `judge` may be called from many threads; one thread of its own does the work."""
+
+    def __init__(
+        self,
+        settings: ServicesConfig,
+        folder: Path | None = None,
+        worker: int = 0,
+    ) -> None:
+        """`folder`: where answers are recorded, by worker; None: nowhere. Raises ConfigError when what is to be
+        replayed is not there."""
+        self.settings = settings
+        self.counts: Counter[str] = Counter()
+        self._open: dict[bytes, asyncio.Future[Verdict]] = {}
+        self._told: Counter[str] = Counter()
+        self._told_s = 0.0
+        self._lock = threading.Lock()
+        self.known = KnownAnswers(settings, folder, worker)
+        self._loop = asyncio.new_event_loop()
+        self._thread = ThreadPoolExecutor(1, "services")
+        self._running = self._thread.submit(self._loop.run_forever)
+        self._client = self._wait_for(self._make_client())
+
+    def judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
+        """Score of each text, None where the service failed and `rewards.services.on_failure` is `fail`. Raises
+        ServiceError where it is `stop`, ConfigError where a key is missing."""
+        work = self._judge(asked, texts)
+        verdicts: Verdicts = self._wait_for(work)
+        return verdicts
+
+    def take_usage(self) -> dict[str, float]:
+        """Counts since the last call, by the names of metrics without their group."""
+        with self._lock:
+            now = self.counts + self._client.counts
+            now_s = self._client.request_s
+            used = {"request_s": now_s - self._told_s}
+            for name, num in now.items():
+                used[name] = float(num - self._told[name])
+            self._told = now
+            self._told_s = now_s
+        return used
+
+    def close(self) -> None:
+        """End what is under way."""
+        self._wait_for(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._running.result()
+        self._thread.shutdown()
+        self.known.close()
+
+    def _wait_for(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _make_client(self) -> ServiceClient:
+        return ServiceClient(self.settings)
+
+    async def _judge(self, asked: Asked, texts: Sequence[str]) -> Verdicts:
+        questions = _questions(asked, texts)
+        verdicts: dict[bytes, Verdict] = {}
+        waiting: dict[bytes, asyncio.Future[Verdict]] = {}
+        new: list[Question] = []
+        for question in questions:
+            if question is None:
+                continue
+            key = question.key
+            if key in verdicts or key in waiting:
+                continue
+            known = self.known.find(key)
+            if known is not None:
+                verdicts[key] = Verdict(known.score, known.reason)
+            elif key in self._open:
+                waiting[key] = self._open[key]
+            else:
+                future = self._loop.create_future()
+                self._open[key] = future
+                waiting[key] = future
+                new.append(question)
+        size = 1 if asked.endpoint.is_judge else self.settings.batch_size
+        tasks = []
+        for start in range(0, len(new), size):
+            batch = new[start : start + size]
+            asking = asyncio.create_task(self._ask(asked, batch))
+            asking.add_done_callback(partial(self._note_end, batch))
+            tasks.append(asking)
+        for key, future in waiting.items():
+            verdicts[key] = await future
+        return _in_order(questions, verdicts)
+
+    async def _ask(self, asked: Asked, questions: Sequence[Question]) -> None:
+        """Have the questions of one request answered, whatever becomes of it."""
+        try:
+            reply = await self._reply(asked, questions)
+        except (ServiceError, ConfigError) as error:
+            self._fail(questions, error)
+            return
+        for place, question in enumerate(questions):
+            score = reply.scores[place]
+            reason = reply.reasons[place]
+            self.known.note(asked.verifier, question.key, score, reason)
+            self._answer(question, Verdict(score, reason))
+
+    def _note_end(self, questions: Sequence[Question], asking: asyncio.Task[None]) -> None:
+        """Raise what nobody foresaw to those who wait, who would wait for ever."""
+        if asking.cancelled():
+            return
+        error = asking.exception()
+        if error is None:
+            return
+        for question in questions:
+            future = self._open.pop(question.key, None)
+            if future is not None:
+                future.set_exception(error)
+
+    async def _reply(self, asked: Asked, questions: Sequence[Question]) -> services.Reply:
+        replay = self.settings.replay
+        if replay is not None:
+            raise ServiceError(f"rewards.services.replay={replay} has no answer to what was asked")
+        self.counts["asked"] += len(questions)
+        payload = asked.payload
+        texts = [question.text for question in questions]
+        whom = asked.endpoint
+        headers = services.headers(whom)
+        if whom.is_judge:
+            [text] = texts
+            url = services.judge_url(whom, "chat/completions")
+            body = services.judge_request(whom, payload, asked.prompt, text)
+            read = partial(self._read_judge, whom)
+        else:
+            num = len(texts)
+            url = whom.url
+            body = services.service_request(payload, asked.prompt, texts)
+            read = partial(services.read_service_reply, whom, num)
+        return await self._client.post(url, body, headers, read)
+
+    def _read_judge(self, whom: EndpointConfig, reply: Any) -> services.Reply:
+        """Read a judge's reply. Its tokens are counted whether there is a score in it or not."""
+        tokens = services.tokens_of(reply)
+        self.counts["prompt_tokens"] += tokens.read
+        self.counts["completion_tokens"] += tokens.written
+        return services.read_judge_reply(whom, reply)
+
+    def _answer(self, question: Question, verdict: Verdict) -> None:
+        """Tell those who wait for it."""
+        future = self._open.pop(question.key)
+        future.set_result(verdict)
+
+    def _fail(self, questions: Sequence[Question], error: Failure) -> None:
+        """Leave the questions unanswered; they may be asked again."""
+        self.counts["failed"] += len(questions)
+        stops = self.settings.on_failure == "stop"
+        if isinstance(error, ConfigError):
+            stops = True
+        if not stops and self.counts["failed"] <= SHOWN_FAILURES:
+            log.warning("a service failed; the response counts as failed: %s", error)
+        ends_with = error if stops else None
+        verdict = Verdict(None, str(error), ends_with)
+        for question in questions:
+            self._answer(question, verdict)
+
+
+def _questions(asked: Asked, texts: Sequence[str]) -> list[Question | None]:
+    """One for each text; None where there is nothing to ask about."""
+    whom = asked.endpoint
+    told = [asdict(whom), asked.payload, list(asked.prompt)]
+    beginning = json.dumps(told, sort_keys=True, default=str)
+    of_prompt = hashlib.blake2b(beginning.encode(), digest_size=16)
+    questions: list[Question | None] = []
+    for text in texts:
+        seen = services.seen(whom, text)
+        if seen is None:
+            questions.append(None)
+            continue
+        digest = of_prompt.copy()
+        digest.update(seen.encode("utf-8", "surrogatepass"))
+        key = digest.digest()
+        questions.append(Question(key, seen))
+    return questions
+
+
+def _in_order(
+    questions: Sequence[Question | None],
+    verdicts: Mapping[bytes, Verdict],
+) -> Verdicts:
+    """Verdicts by the place of their texts. Raises what is to end the run."""
+    scores: list[float | None] = []
+    reasons: dict[int, str] = {}
+    for index, question in enumerate(questions):
+        verdict = Verdict(0.0)
+        if question is not None:
+            verdict = verdicts[question.key]
+        if verdict.error is not None:
+            raise _ended(verdict.error)
+        if verdict.reason or verdict.score is None:
+            reasons[index] = verdict.reason
+        scores.append(verdict.score)
+    return Verdicts(scores, reasons)
+
+
+def _ended(error: Failure) -> Failure:
+    """What a person is told when a service ends a run."""
+    if isinstance(error, ConfigError):
+        return error
+    return ServiceError(
+        f"a verifier's service failed, and no reward is made up for it: {error}. The same command goes on from where "
+        "this step began; rewards.services.on_failure=fail would count such responses as failed and go on"
+    )

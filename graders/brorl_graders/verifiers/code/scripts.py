@@ -1,0 +1,286 @@
+"""Test scripts as data sets have them, made ready for a judge (`sandbox/judge.py`): which names are the program's, and
+where something is asserted. A script that a judge could not run, or that would assert nothing, is refused here.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import doctest
+import symtable
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from brorl_graders.sandbox.limits import COPY, MARK
+
+NUM_KEPT = 64  # scripts that a process remembers
+PROMPT = ">>> "  # of a script that is an interactive session
+# Modules by which test scripts import the program.
+PROGRAM_MODULES = ("solution", "main", "program", "__main__")
+# Names that scripts use without importing them, where the program was to import them.
+SHORT_NAMES = {"np": "import numpy as np", "numpy": "import numpy"}
+STANDARD_NAMES = {
+    "collections": ("Counter", "OrderedDict", "defaultdict", "deque", "namedtuple"),
+    "datetime": ("date", "timedelta"),
+    "decimal": ("Decimal",),
+    "fractions": ("Fraction",),
+    "math": ("inf", "isclose", "nan", "pi"),
+    "typing": ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union"),
+}
+# What a judge must not do with a program's word, or cannot do from another process.
+REFUSED_CALLS = ("eval", "exec", "compile", "globals", "__import__")
+REFUSED_MODULES = ("ctypes", "importlib", "inspect", "marshal", "pickle", "subprocess")
+
+
+class Script(NamedTuple):
+    """A test script for a judge."""
+
+    source: str
+    names: tuple[str, ...]  # that the program has
+    tested: tuple[str, ...]  # those of them that are the program's even where others have them, too
+    modules: frozenset[str]  # that it imports
+
+    def part(self) -> dict[str, Any]:
+        """What the judge is given."""
+        return {
+            "source": self.source,
+            "names": self.names,
+            "tested": self.tested,
+        }
+
+
+@lru_cache(maxsize=NUM_KEPT)
+def read_script(source: str, entry_point: str = "") -> Script:
+    """A test script; `entry_point` names what it tests, which `check` is called with if the script has such a function.
+    Raises ValueError, saying why a judge cannot run it."""
+    try:
+        tree = _parsed(source)
+        marks = _Marks()
+        marks.visit(tree)
+        ast.fix_missing_locations(tree)
+        _check(tree, marks)
+        if entry_point and "check" in _functions(tree):
+            tree.body.append(ast.parse(f"check({entry_point})").body[0])
+        text = ast.unparse(tree)
+        read, bound = _names(text)
+        free = (read | _names_in_sessions(tree)) - bound
+        if not marks.num_marks:
+            raise ValueError("it asserts nothing")
+        if _asserts_in_vain(tree, read):
+            raise ValueError("it never calls the function that asserts: name what is to be tested in entry_point")
+    except RecursionError as error:
+        raise ValueError("it nests too deeply") from error
+    free |= marks.names
+    names, tested = _names_of_program(tree, free, entry_point)
+    head = _imports(free - set(names))
+    modules = marks.modules | {line.split()[1] for line in head}
+    return Script("\n".join([*head, text]), names, tested, frozenset(modules))
+
+
+def modules_of(source: str) -> frozenset[str]:
+    """Modules that a source imports, without those inside them; none of one that does not parse."""
+    marks = _Marks()
+    try:
+        marks.visit(ast.parse(source))
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset()
+    return frozenset(marks.modules)
+
+
+class _Marks(ast.NodeTransformer):
+    """Has each assertion say that it is reached, and finds what a script imports.
+
+    A call whose value is used gets copies of what is behind a star: in `f(*x) == reference(*x)` the program would
+    otherwise change what is expected of it. A call that is a statement is there for what it changes.
+    """
+
+    def __init__(self) -> None:
+        self.num_marks = 0
+        self.modules: set[str] = set()
+        self.names: set[str] = set()  # imported from the program
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        self.generic_visit(node)
+        return self._marked(node)
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        self.generic_visit(node.value)
+        return self._marked(node) if _is_assertion(node.value) else node
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        for argument in node.args:
+            if isinstance(argument, ast.Starred):
+                argument.value = ast.Call(ast.Name(COPY), [argument.value], [])
+        return node
+
+    def visit_With(self, node: ast.With) -> Any:
+        self.generic_visit(node)
+        is_assertion = any(_is_assertion(item.context_expr) for item in node.items)
+        return self._marked(node) if is_assertion else node
+
+    def visit_Import(self, node: ast.Import) -> Any:
+        self.modules.update(alias.name.partition(".")[0] for alias in node.names)
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
+        if node.module not in PROGRAM_MODULES:
+            self.modules.add(str(node.module).partition(".")[0])
+            return node
+        self.names.update(alias.name for alias in node.names)
+        renamed = [f"{alias.asname} = {alias.name}" for alias in node.names if alias.asname]
+        return ast.parse("\n".join(renamed) or "pass").body
+
+    def _marked(self, node: ast.stmt) -> list[ast.stmt]:
+        self.num_marks += 1
+        mark = ast.Call(ast.Name(MARK), [], [])
+        return [ast.Expr(mark), node]
+
+
+def _parsed(source: str) -> ast.Module:
+    """A script's syntax tree; an interactive session is one assertion that it goes as written."""
+    try:
+        return ast.parse(source)
+    except SyntaxError as error:
+        if not source.lstrip().startswith(PROMPT):
+            raise ValueError(f"it does not compile: {error}") from error
+    lines = [
+        "import doctest",
+        f"session = doctest.DocTestParser().get_doctest({source!r}, globals(), 'session', None, 0)",
+        "assert doctest.DocTestRunner(verbose=False).run(session).failed == 0",
+    ]
+    return ast.parse("\n".join(lines))
+
+
+def _names_in_sessions(tree: ast.Module) -> set[str]:
+    """Names that interactive sessions in a script's texts read and do not define."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if not isinstance(text, str) or PROMPT not in text:
+            continue
+        examples = doctest.DocTestParser().get_examples(text)
+        read, bound = _names("".join(example.source for example in examples))
+        found |= read - bound
+    return found
+
+
+def _is_assertion(node: ast.expr) -> bool:
+    """Whether an expression is a call such as `self.assertEqual(…)`, `np.testing.assert_allclose(…)` or
+    `pytest.raises(…)`."""
+    if not isinstance(node, ast.Call):
+        return False
+    function = node.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name.startswith("assert") or name == "raises"
+
+
+def _check(tree: ast.Module, marks: _Marks) -> None:
+    """Raise ValueError for what a judge must not or cannot run."""
+    wrong = marks.modules.intersection(REFUSED_MODULES)
+    if wrong:
+        raise ValueError(f"it imports {min(wrong)}, with which a judge would run, or look into, the program")
+    for call in _calls(tree):
+        is_constant = bool(call.args) and isinstance(call.args[0], ast.Constant)
+        is_session = call.func.id == "globals" and "doctest" in marks.modules
+        if call.func.id in REFUSED_CALLS and not is_constant and not is_session:
+            raise ValueError(f"it calls {call.func.id}, which could run what the program returns")
+
+
+class _NamedCall(NamedTuple):
+    """A call of a function by its name."""
+
+    func: ast.Name
+    args: list[ast.expr]
+
+
+def _calls(tree: ast.Module) -> Iterator[_NamedCall]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield _NamedCall(node.func, node.args)
+
+
+def _functions(tree: ast.Module) -> set[str]:
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def _asserts_in_vain(tree: ast.Module, used: set[str]) -> bool:
+    """Whether all assertions are in functions that nothing names, and that no runner of tests would call."""
+    for node in tree.body:
+        is_called = not isinstance(node, ast.FunctionDef) or node.name.startswith("test") or node.name in used
+        marks = [name for name in ast.walk(node) if isinstance(name, ast.Name) and name.id == MARK]
+        if marks and is_called:
+            return False
+    return True
+
+
+def _names(source: str) -> tuple[set[str], set[str]]:
+    """Names of a script's outermost scope: (those that are read anywhere in it, those that it defines)."""
+    top = symtable.symtable(source, "tests.py", "exec")
+    read = {MARK, COPY}
+    bound = {MARK, COPY}
+    for symbol in top.get_symbols():
+        if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace():
+            bound.add(symbol.get_name())
+        if symbol.is_referenced():
+            read.add(symbol.get_name())
+    tables = top.get_children()
+    while tables:
+        table = tables.pop()
+        tables.extend(table.get_children())
+        for symbol in table.get_symbols():
+            if symbol.is_global() and symbol.is_referenced():
+                read.add(symbol.get_name())
+            if symbol.is_declared_global() and symbol.is_assigned():
+                bound.add(symbol.get_name())
+    return read, bound
+
+
+def _names_of_program(
+    tree: ast.Module,
+    free: set[str],
+    entry_point: str,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(Names that the program has, those that are its own in any case.) Python's own names are not among them, unless
+    there are no others: then the one that the script calls is what it tests."""
+    called = {call.func.id for call in _calls(tree)} & free
+    names = {name for name in free if not _is_known(name)}
+    names |= {name for name in called if _is_module(name)}  # which nobody calls
+    if entry_point:
+        return tuple(sorted(names | {entry_point})), (entry_point,)
+    if names:
+        return tuple(sorted(names)), ()
+    if not called:
+        raise ValueError("it uses nothing of the program")
+    if len(called) > 1:
+        raise ValueError(f"which of {', '.join(sorted(called))} it tests is not clear: name it in entry_point")
+    return tuple(called), tuple(called)
+
+
+def _is_known(name: str) -> bool:
+    return hasattr(builtins, name) or _import_of(name) is not None
+
+
+def _is_module(name: str) -> bool:
+    return not hasattr(builtins, name) and _import_of(name) == f"import {name}"
+
+
+def _import_of(name: str) -> str | None:
+    """The statement that defines a name which scripts use without importing it."""
+    if name in SHORT_NAMES:
+        return SHORT_NAMES[name]
+    for module, names in STANDARD_NAMES.items():
+        if name in names:
+            return f"from {module} import {name}"
+    return f"import {name}" if name in sys.stdlib_module_names else None
+
+
+def _imports(names: set[str]) -> list[str]:
+    found = []
+    for name in sorted(names):
+        statement = _import_of(name)
+        if statement is not None and not hasattr(builtins, name):
+            found.append(statement)
+    return found

@@ -1,0 +1,271 @@
+"""Tests of programs as a payload gives them, and when what came back passes one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from brorl_graders.sandbox import FINISHED, NotPlainError, Run, ScriptedTest, as_json
+from brorl_graders.verifiers.code.scripts import Script, modules_of, read_script
+from brorl_graders.verifiers.payload import Payload
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How results are compared."""
+
+    is_exact: bool = False  # printed text letter by letter; else line by line, without regard to blanks
+    is_any_order: bool = False  # lines, or the elements of a returned list, may come in any order
+    tolerance: float = 1e-6  # of numbers with a point, absolute and relative; 0: none
+
+
+@dataclass(frozen=True)
+class PrintTest:
+    """What a program must print for an input."""
+
+    stdin: str
+    expected: str
+
+    def passes(self, run: Run, rules: Rules) -> bool:
+        return run.ending == FINISHED and same_text(run.printed, self.expected, rules)
+
+
+@dataclass(frozen=True)
+class CallTest:
+    """What a function must return for arguments."""
+
+    name: str
+    arguments: list[Any]
+    expected: list[Any]  # any one of them
+
+    def passes(self, report: list[Any], rules: Rules) -> bool:
+        """Judge this test's report."""
+        what, value, _ = report
+        if what != "value":
+            return False
+        try:
+            returned = as_json(value)
+            return any(same_value(returned, expected, rules) for expected in self.expected)
+        except (NotPlainError, RecursionError, ValueError, OverflowError):  # integers too long to be written, as well
+            return False
+
+
+@dataclass(frozen=True)
+class ScriptTest:
+    """A script that must hold."""
+
+    number: int
+    scripts: tuple[Script, ...]  # of all tests
+
+    def passes(self, report: list[Any], rules: Rules) -> bool:
+        """Whether the judge says that it does."""
+        what, _, number = report
+        return what == "done" and number == self.number
+
+    def all_scripts(self, setup: str) -> ScriptedTest:
+        """What a judge needs to know."""
+        modules = modules_of(setup).union(*[script.modules for script in self.scripts])
+        parts = [script.part() for script in self.scripts]
+        return ScriptedTest(parts, setup, modules)
+
+
+Test = PrintTest | CallTest | ScriptTest
+
+
+def read_tests(payload: Payload) -> list[Test]:
+    """All tests of a payload; docs/sandbox.md says what may be in it. Raises ValueError, saying what is wrong."""
+    given = payload.get("tests", payload)
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise ValueError(f"'tests' is text that is not JSON ({error})") from error
+    if isinstance(given, Sequence):
+        given = {"asserts": given}
+    if not isinstance(given, Mapping):
+        raise ValueError(f"'tests' is a {type(given).__name__}; write an object or a list of assertions")
+    found = [*_input_tests(given), *_script_tests(given)]
+    if not found:
+        raise ValueError("there are no tests; write inputs and outputs, asserts, or script")
+    return found
+
+
+def same_text(got: str, expected: str, rules: Rules) -> bool:
+    """Whether a program printed what it should."""
+    if rules.is_exact:
+        return got == expected
+    got_lines = _lines_of_words(got)
+    expected_lines = _lines_of_words(expected)
+    if rules.is_any_order:
+        got_lines.sort()
+        expected_lines.sort()
+    if len(got_lines) != len(expected_lines):
+        return False
+    for got_words, expected_words in zip(got_lines, expected_lines, strict=True):
+        if not _same_words(got_words, expected_words, rules.tolerance):
+            return False
+    return True
+
+
+def _lines_of_words(text: str) -> list[list[str]]:
+    return [line.split() for line in text.strip().splitlines()]
+
+
+def same_value(got: Any, expected: Any, rules: Rules) -> bool:
+    """Whether a function returned what it should, which is JSON: tuples count as lists, and keys are texts."""
+    got = _as_json(got)
+    expected = _as_json(expected)
+    if rules.is_any_order and isinstance(got, list) and isinstance(expected, list):
+        got.sort(key=repr)
+        expected.sort(key=repr)
+    return _is_same(got, expected, rules.tolerance)
+
+
+def _same_words(got: list[str], expected: list[str], tolerance: float) -> bool:
+    if len(got) != len(expected):
+        return False
+    for word, expected_word in zip(got, expected, strict=True):
+        if word != expected_word and not _same_numbers(word, expected_word, tolerance):
+            return False
+    return True
+
+
+def _same_numbers(got: str, expected: str, tolerance: float) -> bool:
+    has_point = any(mark in expected for mark in ".eE")
+    if not tolerance or not has_point:
+        return False
+    try:
+        number = float(got)
+        expected_number = float(expected)
+        return math.isclose(number, expected_number, rel_tol=tolerance, abs_tol=tolerance)
+    except ValueError:
+        return False
+
+
+def _is_same(got: Any, expected: Any, tolerance: float) -> bool:
+    if isinstance(got, list) and isinstance(expected, list):
+        keys: Iterable[Any] = range(len(got))
+        may_be_same = len(got) == len(expected)
+    elif isinstance(got, dict) and isinstance(expected, dict):
+        keys = got
+        may_be_same = got.keys() == expected.keys()
+    else:
+        return _is_same_item(got, expected, tolerance)
+    if not may_be_same:
+        return False
+    return all(_is_same(got[key], expected[key], tolerance) for key in keys)
+
+
+def _is_same_item(got: Any, expected: Any, tolerance: float) -> bool:
+    if got == expected:
+        return True
+    are_numbers = isinstance(got, int | float) and isinstance(expected, int | float)
+    is_one_float = isinstance(got, float) or isinstance(expected, float)
+    if not (are_numbers and is_one_float and tolerance):
+        return False
+    try:
+        return math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
+    except OverflowError:  # an integer beyond every float
+        return False
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    if isinstance(value, dict):
+        json_object: dict[str, Any] = {}
+        for key, item in value.items():
+            json_object[str(key)] = _as_json(item)
+        return json_object
+    return value
+
+
+def _input_tests(given: Mapping[str, Any]) -> Iterator[Test]:
+    inputs = given.get("inputs", [])
+    outputs = given.get("outputs", [])
+    name = given.get("fn_name")
+    are_lists = isinstance(inputs, Sequence) and isinstance(outputs, Sequence)
+    if isinstance(inputs, str) or not are_lists or len(inputs) != len(outputs):
+        raise ValueError("'inputs' and 'outputs' must be two lists of the same length")
+    if name is not None and not is_name(name):
+        raise ValueError(f"'fn_name' is {name!r}; write the name of a function, or leave it out")
+    for given_input, output in zip(inputs, outputs, strict=True):
+        if name is None:
+            yield PrintTest(_text(given_input, "inputs"), _text(output, "outputs"))
+        else:
+            yield CallTest(name, _arguments(given_input), _accepted(output))
+
+
+def _text(value: Any, key: str) -> str:
+    """Text as it is; a list is lines, as in some of TACO's rows."""
+    if isinstance(value, str):
+        return value
+    if _is_list_of_texts(value):
+        return "\n".join(value)
+    raise ValueError(f"{key!r} holds {str(value)[:80]!r}; without fn_name write the text that is read or printed")
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return False
+    return all(isinstance(item, str) for item in value)
+
+
+def _arguments(value: Any) -> list[Any]:
+    """A list is the arguments; text has one of them on each line, as JSON (LiveCodeBench)."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if not isinstance(value, str):
+        return [value]
+    lines = filter(str.strip, value.splitlines())
+    try:
+        return [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise ValueError(
+            f"'inputs' holds {value[:80]!r}; with fn_name write a list of arguments, or one as JSON on each line"
+        ) from error
+
+
+def _accepted(value: Any) -> list[Any]:
+    """What may be returned: the value, what it holds if it is a list of one (APPS wraps so), or what it says if it is
+    JSON."""
+    accepted = [value]
+    if isinstance(value, list | tuple) and len(value) == 1:
+        accepted.append(value[0])
+    if isinstance(value, str):
+        try:
+            accepted.append(json.loads(value))
+        except ValueError:
+            return accepted
+    return accepted
+
+
+def _script_tests(given: Mapping[str, Any]) -> Iterator[Test]:
+    asserts = given.get("asserts", [])
+    script = given.get("script")
+    entry_point = given.get("entry_point")
+    if not _is_list_of_texts(asserts):
+        raise ValueError("'asserts' must be a list of texts, each with at least one assertion")
+    if script is not None and not isinstance(script, str):
+        raise ValueError(f"'script' is a {type(script).__name__}; write Python source")
+    if entry_point is not None and not is_name(entry_point):
+        raise ValueError(f"'entry_point' is {entry_point!r}; write the name of a function, or leave it out")
+    sources = list(asserts)
+    if script:
+        sources.append(script)
+    scripts: list[Script] = []
+    for source in sources:
+        try:
+            scripts.append(read_script(source, entry_point or ""))
+        except ValueError as error:
+            raise ValueError(f"a test cannot be used: {str(error)[:200]}: {source[:80]!r}") from error
+    for number in range(len(scripts)):
+        yield ScriptTest(number, tuple(scripts))
+
+
+def is_name(value: Any) -> bool:
+    """Whether a value may name a function."""
+    return isinstance(value, str) and value.isidentifier()

@@ -1,0 +1,120 @@
+"""Several verifiers for one response, put together: a weighted mean, a product, or all of them.
+
+`payload["parts"]` is a list of `{"verifier": name, "weight": number, "options": {…}}`. Every part sees the rest of the
+payload, so that they share the row's `answer`, and its own `options` on top. Modes: `sum` is the mean weighted by
+`weight` (1 if not given); `product` multiplies the scores, each to the power of its weight, so that a part with score 0
+(a gate) takes everything; `all` is 1 when every part scores 1. A part that fails fails the whole. Parts are scored in
+order; after one that takes everything, no further one is, so a cheap gate stands first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from brorl_graders.verifiers.payload import Payload, check_choice, is_list, is_number
+from nemo_brorl.types import SUCCESS_REWARD
+
+MODES = ("sum", "product", "all")
+KEYS = ("verifier", "weight", "options")
+REASONS_BETWEEN = "; "
+
+
+ScorePart = Callable[[str, Payload, str], tuple[float, str]]  # verifier, payload, response -> score and reason
+
+
+class Part(NamedTuple):
+    """One of the verifiers."""
+
+    verifier: str
+    weight: float
+    payload: dict[str, Any]  # what it sees
+
+
+def parts_of(payload: Payload) -> list[Part]:
+    """The parts, in order."""
+    shared = dict(payload)
+    shared.pop("parts")
+    shared.pop("mode", None)
+    parts = []
+    for given in payload["parts"]:
+        part = Part(
+            verifier=str(given.get("verifier")),
+            weight=float(given.get("weight", 1.0)),
+            payload={**shared, **given.get("options", {})},
+        )
+        parts.append(part)
+    return parts
+
+
+def check(payload: Payload) -> Iterator[str]:
+    """What is wrong with a payload, whatever its parts' verifiers ask for."""
+    yield from check_choice(payload, "mode", MODES)
+    parts: Any = payload.get("parts")
+    if not is_list(parts) or not all(isinstance(part, Mapping) for part in parts):
+        yield f"'parts' is {parts!r}; write a list of {{verifier: NAME, weight: NUMBER, options: {{…}}}}"
+        return
+    wrong: list[str] = []
+    for part in parts:
+        wrong.extend(_wrong_part(part))
+    yield from wrong
+    if wrong:
+        return
+    weights = [part.get("weight", 1.0) for part in parts]
+    if sum(weights) == 0:
+        yield "the weights of 'parts' add up to 0; give at least one part a weight above 0"
+
+
+def score_and_reason(payload: Payload, response: str, score_part: ScorePart) -> tuple[float, str]:
+    """Score of a response, and for its reason the scores of the parts that were asked."""
+    parts = [part for part in parts_of(payload) if part.weight > 0]
+    weights = [part.weight for part in parts]
+    reasons: list[str] = []
+
+    def scores() -> Iterator[float]:
+        for part in parts:
+            score, reason = score_part(part.verifier, part.payload, response)
+            reasons.append(part_reason(part.verifier, score, reason))
+            yield score
+
+    total = combined(payload.get("mode", MODES[0]), weights, scores())
+    return total, REASONS_BETWEEN.join(reasons)
+
+
+def part_reason(verifier: str, score: float, reason: str) -> str:
+    """What a composition says of one of its parts."""
+    return f"{verifier} {score:g} {reason}".rstrip()
+
+
+def combined(mode: str, weights: Sequence[float], scores: Iterable[float]) -> float:
+    """The parts' scores put together. No further score is asked for after one that takes everything."""
+    total = 0.0
+    product = 1.0
+    for weight, score in zip(weights, scores, strict=False):
+        total += weight * score
+        if mode == "product":
+            product *= max(score, 0.0) ** weight
+        elif not score >= SUCCESS_REWARD:  # nan is no success
+            product = 0.0
+        if mode != "sum" and product == 0:
+            return 0.0
+        if not math.isfinite(score):
+            return score
+    if mode == "sum":
+        return total / sum(weights)
+    return product
+
+
+def _wrong_part(part: Mapping[str, Any]) -> Iterator[str]:
+    unknown = sorted(set(part).difference(KEYS))
+    if unknown:
+        yield f"a part has {', '.join(unknown)}; it takes verifier, weight and options"
+    weight = part.get("weight", 1.0)
+    if not is_number(weight) or not 0 <= weight < math.inf:
+        yield f"weight {weight!r} of a part; write a number from 0"
+    options = part.get("options", {})
+    if not isinstance(options, Mapping):
+        yield f"options {options!r} of a part; write an object"
+    if part.get("verifier") == "composite":
+        yield "a part is composite itself; write its parts here"

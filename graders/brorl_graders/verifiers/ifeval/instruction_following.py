@@ -1,0 +1,423 @@
+"""Which of a prompt's verifiable instructions a response follows: rows of IFEval and IFBench. All instructions stand
+here by their public names, with those that are refused, and what their arguments must be.
+
+`payload["instruction_id_list"]` names the instructions and `payload["kwargs"]` has one object of arguments for each, as
+in the public data; arguments that are null count as left out. They apply to the response without its thinking. An empty
+one follows none. `judging: loose` takes an instruction as followed when one of eight versions of the response follows
+it, as the benchmarks' loose accuracy does: without its first line, its last, both or none, with stars and without.
+
+The 25 instructions of IFEval (arXiv 2311.07911), each a function of a response, are written from the paper's
+descriptions and the public benchmark's behaviour on strict scoring, with sentences and languages told apart offline: no
+tokenizer data is downloaded. Where the benchmark draws a missing value at random, it must be given here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from brorl_graders.verifiers.answer import without_thinking
+from brorl_graders.verifiers.ifeval import texts
+from brorl_graders.verifiers.ifeval.ifbench_counts import COUNTS, WORDS
+from brorl_graders.verifiers.ifeval.ifbench_formats import FORMATS, TASKS
+from brorl_graders.verifiers.ifeval.texts import is_in_language, is_likeliest, is_told, sentences_of, tokens_of
+from brorl_graders.verifiers.payload import Payload, check_choice, is_blank, is_list, is_number
+
+RELATIONS = ("at least", "less than")
+CONSTRAINED_RESPONSES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+
+
+def count_sentences(text: str) -> int:
+    """Sentences of a text, a rest without an end too."""
+    return len(sentences_of(text))
+
+
+def count_words(text: str) -> int:
+    """Runs of letters, digits and underscores."""
+    words = re.findall(r"\w+", text)
+    return len(words)
+
+
+def _compare(count: int, relation: str, limit: int) -> bool:
+    if relation == "at least":
+        return count >= limit
+    return count < limit
+
+
+def _parts(text: str, separator: str) -> list[str] | None:
+    """Stripped parts between separators, of which the first and the last may be missing. None when an inner one is
+    empty."""
+    found = re.split(separator, text)
+    parts = [part.strip() for part in found]
+    if len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    if not parts[0]:
+        parts.pop(0)
+    return parts if all(parts) else None
+
+
+def has_keywords(text: str, keywords: Sequence[str]) -> bool:
+    lower = text.lower()
+    return all(word.lower() in lower for word in keywords)
+
+
+def keyword_frequency(
+    text: str,
+    keyword: str,
+    frequency: int,
+    relation: str,
+) -> bool:
+    lower = text.lower()
+    count = lower.count(keyword.lower())
+    return _compare(count, relation, frequency)
+
+
+def no_forbidden_words(text: str, forbidden_words: Sequence[str]) -> bool:
+    for word in forbidden_words:
+        pattern = rf"\b{re.escape(word)}\b"
+        if re.search(pattern, text, re.IGNORECASE):
+            return False
+    return True
+
+
+def letter_frequency(
+    text: str,
+    letter: str,
+    let_frequency: int,
+    let_relation: str,
+) -> bool:
+    lower = text.lower()
+    count = lower.count(letter.lower())
+    return _compare(count, let_relation, let_frequency)
+
+
+def number_sentences(text: str, num_sentences: int, relation: str) -> bool:
+    return _compare(count_sentences(text), relation, num_sentences)
+
+
+def number_words(text: str, num_words: int, relation: str) -> bool:
+    return _compare(count_words(text), relation, num_words)
+
+
+def number_paragraphs(text: str, num_paragraphs: int) -> bool:
+    """Divided by `***`."""
+    parts = _parts(text, r"\s?\*\*\*\s?")
+    return parts is not None and len(parts) == num_paragraphs
+
+
+def nth_paragraph_first_word(
+    text: str,
+    num_paragraphs: int,
+    nth_paragraph: int,
+    first_word: str,
+) -> bool:
+    """Divided by empty lines, counted from 1."""
+    parts = text.split("\n\n")
+    paragraphs = [part for part in parts if part.strip()]
+    if len(paragraphs) != num_paragraphs or not 1 <= nth_paragraph <= num_paragraphs:
+        return False
+    first, *_ = paragraphs[nth_paragraph - 1].split()
+    bare = first.lstrip("\"'“‘")
+    found = re.match(r"\w+(?!-?\w)", bare)
+    if found is None:
+        return False
+    word = found[0].lower()
+    return word == first_word.strip().lower()
+
+
+def number_placeholders(text: str, num_placeholders: int) -> bool:
+    """Such as `[address]`."""
+    count = 0
+    for line in text.split("\n"):
+        *closed, _ = line.split("]")
+        count += sum("[" in part for part in closed)
+    return count >= num_placeholders
+
+
+def postscript(text: str, postscript_marker: str) -> bool:
+    marker = postscript_marker.strip().lower()
+    pattern = re.escape(marker)
+    if re.fullmatch(r"p\.\s?s\.?", marker):
+        pattern = r"p\.\s?s\."
+    elif re.fullmatch(r"p\.\s?p\.\s?s\.?", marker):
+        pattern = r"p\.\s?p\.\s?s"
+    found = re.search(rf"(?<![a-z0-9]){pattern}", text.lower())
+    return found is not None
+
+
+def number_bullet_lists(text: str, num_bullets: int) -> bool:
+    bullets = re.findall(r"^[^\S\n]*(?:\*[^*]|-).*$", text, re.MULTILINE)
+    return len(bullets) == num_bullets
+
+
+def constrained_response(text: str) -> bool:
+    return any(option in text for option in CONSTRAINED_RESPONSES)
+
+
+def number_highlighted_sections(text: str, num_highlights: int) -> bool:
+    """In `*one*` or `**two**` stars."""
+    count = 0
+    for double, single in re.findall(r"\*\*([^\n*]+)\*\*|\*([^\n*]+)\*", text):
+        highlighted = double or single
+        if highlighted.strip():
+            count += 1
+    return count >= num_highlights
+
+
+def multiple_sections(text: str, section_spliter: str, num_sections: int) -> bool:
+    """Each opened as `Section 1`."""
+    name = re.escape(section_spliter.strip())
+    sections = re.findall(rf"\s?{name}\s?\d+\s?", text)
+    return len(sections) >= num_sections
+
+
+def json_format(text: str) -> bool:
+    """In a fence or not; one that was left open counts, too."""
+    opened = re.sub(r"^```(?:json)?", "", text.strip(), flags=re.IGNORECASE)
+    bare = opened.removesuffix("```")
+    try:
+        json.loads(bare)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def title(text: str) -> bool:
+    for line in text.split("\n"):
+        _, _, opened = line.partition("<<")
+        said, _, _ = opened.rpartition(">>")
+        if said.strip("<> "):
+            return True
+    return False
+
+
+def two_responses(text: str) -> bool:
+    """Two different ones, divided by six stars."""
+    parts = _parts(text, r"\*\*\*\*\*\*")
+    if parts is None or len(parts) != 2:
+        return False
+    return parts[0] != parts[1]
+
+
+def repeat_prompt(text: str, prompt_to_repeat: str) -> bool:
+    prompt = prompt_to_repeat.strip().lower()
+    response = text.strip().lower()
+    return response.startswith(prompt)
+
+
+def end_checker(text: str, end_phrase: str) -> bool:
+    stripped = text.strip().strip('"')
+    phrase = end_phrase.strip()
+    return stripped.lower().endswith(phrase.lower())
+
+
+def capital_word_frequency(text: str, capital_frequency: int, capital_relation: str) -> bool:
+    words = tokens_of(text)
+    count = sum(map(str.isupper, words))
+    return _compare(count, capital_relation, capital_frequency)
+
+
+def english_capital(text: str) -> bool:
+    return text.isupper() and is_likeliest(text, "en")
+
+
+def english_lowercase(text: str) -> bool:
+    return text.islower() and is_likeliest(text, "en")
+
+
+def no_comma(text: str) -> bool:
+    return "," not in text
+
+
+def quotation(text: str) -> bool:
+    stripped = text.strip()
+    found = re.fullmatch(r'".*"', stripped, re.DOTALL)
+    return found is not None
+
+
+def response_language(text: str, language: str) -> bool:
+    """A text of no letters is in any, a word that is in all of them in none."""
+    has_letters = any(map(str.isalpha, text))
+    if has_letters and not is_told(text):
+        return False
+    return is_in_language(text, language)
+
+
+# public name -> function of the response and of the instruction's arguments, which have the benchmark's names
+CONSTRAINTS: dict[str, Callable[..., bool]] = {
+    "keywords:existence": has_keywords,
+    "keywords:frequency": keyword_frequency,
+    "keywords:forbidden_words": no_forbidden_words,
+    "keywords:letter_frequency": letter_frequency,
+    "language:response_language": response_language,
+    "length_constraints:number_sentences": number_sentences,
+    "length_constraints:number_paragraphs": number_paragraphs,
+    "length_constraints:number_words": number_words,
+    "length_constraints:nth_paragraph_first_word": nth_paragraph_first_word,
+    "detectable_content:number_placeholders": number_placeholders,
+    "detectable_content:postscript": postscript,
+    "detectable_format:number_bullet_lists": number_bullet_lists,
+    "detectable_format:constrained_response": constrained_response,
+    "detectable_format:number_highlighted_sections": number_highlighted_sections,
+    "detectable_format:multiple_sections": multiple_sections,
+    "detectable_format:json_format": json_format,
+    "detectable_format:title": title,
+    "combination:two_responses": two_responses,
+    "combination:repeat_prompt": repeat_prompt,
+    "startend:end_checker": end_checker,
+    "change_case:capital_word_frequency": capital_word_frequency,
+    "change_case:english_capital": english_capital,
+    "change_case:english_lowercase": english_lowercase,
+    "punctuation:no_comma": no_comma,
+    "startend:quotation": quotation,
+}
+
+
+def wrong_argument(name: str, value: Any) -> str | None:
+    """What is wrong with the value of an argument; None: nothing."""
+    if name.endswith("relation"):
+        is_right = value in RELATIONS
+        wanted = " or ".join(RELATIONS)
+    elif name.startswith("num_") or name in NUMBERS:
+        is_right = is_number(value) and value >= 0
+        wanted = "a number from 0"
+    elif name in LISTS:
+        is_right = is_list(value) and all(isinstance(item, str) for item in value)
+        wanted = "a list of texts"
+    elif name == "options":
+        is_right = is_list(value) or isinstance(value, str)
+        wanted = "a list of texts, or a text"
+    else:
+        is_right = isinstance(value, str) and len(value) > 0
+        wanted = "a text"
+    return None if is_right else f"write {wanted}"
+
+
+Arguments = Mapping[str, Any]
+JUDGINGS = ("strict", "loose")
+SCORINGS = ("fraction", "all")  # share of instructions that are followed (ProRL's reward); 1 when all are, else 0
+INSTRUCTIONS: dict[str, Callable[..., bool]] = {
+    **CONSTRAINTS,
+    **COUNTS,
+    **WORDS,
+    **FORMATS,
+    **TASKS,
+}
+
+# Instructions of IFBench that are not judged here: name -> why.
+REFUSED: dict[str, str] = {
+    "ratio:stop_words": "which words are stop words is a list of NLTK's, which has to be downloaded",
+    "words:start_verb": "it needs a tagger of parts of speech",
+    "words:odd_even_syllables": "it needs a dictionary of syllables",
+}
+
+# What an argument must be; those not named here are texts.
+NUMBERS = (  # and those that begin with num_
+    "frequency",
+    "let_frequency",
+    "capital_frequency",
+    "nth_paragraph",
+    "min_words",
+    "max_words",
+    "N",
+    "small_n",
+    "n",
+    "m",
+    "n_start",
+    "n_end",
+    "percentage",
+)
+LISTS = ("keywords", "forbidden_words")
+
+
+def check(payload: Payload) -> Iterator[str]:
+    """What is wrong with a payload."""
+    yield from check_choice(payload, "scoring", SCORINGS)
+    yield from check_choice(payload, "judging", JUDGINGS)
+    names: Any = payload.get("instruction_id_list")
+    arguments: Any = payload.get("kwargs")
+    if not is_list(names):
+        yield (
+            f"'instruction_id_list' is {names!r}; write a list of IFEval's names, for example ['punctuation:no_comma']"
+        )
+    elif not is_list(arguments) or len(arguments) != len(names):
+        yield f"'kwargs' is {arguments!r}; write a list with one object for each of the {len(names)} instructions"
+    else:
+        for name, given in zip(names, arguments, strict=True):
+            yield from _wrong_instruction(name, given)
+
+
+def score(payload: Payload, response: str) -> float:
+    """Share of the instructions that the response follows, or with `scoring: all` whether it follows every one."""
+    value, _ = score_and_reason(payload, response)
+    return value
+
+
+def score_and_reason(payload: Payload, response: str) -> tuple[float, str]:
+    """The score, and which instructions are not followed."""
+    text = without_thinking(response)
+    if is_blank(text):
+        return 0.0, "nothing is said"
+    texts = [text]
+    if payload.get("judging", JUDGINGS[0]) == "loose":
+        texts = versions(text)
+    missed: list[str] = []
+    names = payload["instruction_id_list"]
+    arguments = payload["kwargs"]
+    for name, given in zip(names, arguments, strict=True):
+        is_followed = INSTRUCTIONS[name]
+        own_arguments = _given(given)
+        if not any(is_followed(version, **own_arguments) for version in texts):
+            missed.append(name)
+    reason = f"not followed: {', '.join(missed)}" if missed else ""
+    if payload.get("scoring", SCORINGS[0]) == "all":
+        return float(not missed), reason
+    return (len(names) - len(missed)) / len(names), reason
+
+
+def versions(text: str) -> list[str]:
+    """The eight versions of a response that loose judging looks at, without the empty ones."""
+    lines = text.split("\n")
+    found = [text]
+    for cut in (lines[1:], lines[:-1], lines[1:-1]):
+        found.append("\n".join(cut).strip())
+    for version in list(found):
+        found.append(version.replace("*", ""))
+    return [version for version in found if not is_blank(version)]
+
+
+def load() -> None:
+    """Read the language model."""
+    texts.load_languages()
+
+
+def _given(arguments: Arguments | None) -> dict[str, Any]:
+    """Arguments that are not null; whole numbers as such, which tables of several types have as 3.0."""
+    found: dict[str, Any] = {}
+    for name, value in (arguments or {}).items():
+        if value is None:
+            continue
+        is_whole = isinstance(value, float) and value.is_integer()
+        found[name] = int(value) if is_whole else value
+    return found
+
+
+def _wrong_instruction(name: str, arguments: Arguments | None) -> Iterator[str]:
+    if name in REFUSED:
+        yield f"instruction {name!r} cannot be judged here: {REFUSED[name]}; leave its rows out (data.max_bad_rows)"
+        return
+    if name not in INSTRUCTIONS:
+        yield f"unknown instruction {name!r}; the known ones are {', '.join(INSTRUCTIONS)}"
+        return
+    given = _given(arguments)
+    signature = inspect.signature(INSTRUCTIONS[name])
+    _, *wanted = signature.parameters  # behind the response
+    if set(given) != set(wanted):
+        yield f"{name} takes {', '.join(wanted) or 'no arguments'} and was given {', '.join(given) or 'none'}"
+    for argument in set(given).intersection(wanted):
+        reason = wrong_argument(argument, given[argument])
+        if reason is not None:
+            yield f"{name}: {argument} is {given[argument]!r}; {reason}"

@@ -1,0 +1,412 @@
+r"""1 for a mathematically equal answer: numbers, fractions, units, percentages, words, sets, intervals, equations.
+
+The answer is looked for in the response without its thinking: in the last `<answer>` tags if there are any, and there,
+in this order, in the last `\boxed{}` (and those that stand with it), or where the text states it (`statement.py`).
+Both answers are brought into one notation (`notation.py`); numbers, plain expressions, words and groups of those are
+read (`reading.py`) and compared here, all else by math-verify (`library.py`). A verdict depends on
+nothing but the two answers and the rules, and is kept: most of a prompt's responses end in one of few answers.
+
+Votes are counted for answers in one spelling: `\frac{1}{2}`, `1/2`, `$0.5$` and `\boxed{\\dfrac12}` are one. What can
+be read without a grammar (`reading.py`) is spelt by its value; of anything else spacing and typesetting are dropped.
+Two spellings of one expression may stay apart (`x+1`, `1+x`): votes are counted thousands of times, and no library that
+may hang is asked.
+
+Two readings of answers are equal by rules that a data set may set.
+
+- Numbers: as `value.py` says, or up to a relative difference.
+- Percent: 50% is 0.5, and by default also 50, as where a question asks "what percent"; two percentages are compared as
+  such.
+- Units: two that are known must agree, up to a factor; a reference without a unit accepts any, and one with a unit a
+  bare number.
+- Brackets: `(1,2)`, `[1,2]` and `\\{1,2\\}` are three things; a list without brackets is a set of answers, or a tuple.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+from brorl_graders.verifiers.answer import Box, boxed_answers, extract_answer, last_answer, without_thinking
+from brorl_graders.verifiers.math.library import equal_by_library
+from brorl_graders.verifiers.math.notation import in_one_notation
+from brorl_graders.verifiers.math.reading import Group, Named, Numeral, Quantity, Reading, Words, read
+from brorl_graders.verifiers.math.statement import is_prose, stated_answer
+from brorl_graders.verifiers.math.value import Value, compare
+from brorl_graders.verifiers.payload import Payload, accepted_answers, check_answer, check_choice, is_number
+
+PERCENT = ("either", "exact")
+UNITS = ("agree", "required", "ignore")
+MIN_WORD = 4  # letters; a shorter word may be a product of variables
+_HUNDREDTH = 100
+
+
+class Rules(NamedTuple):
+    """What a data set holds equal. The first of several values is the default."""
+
+    percent: str = PERCENT[0]  # `exact`: 50% is 0.5 and never 50
+    units: str = UNITS[0]  # `required`: a reference's unit must be given; `ignore`: any unit will do
+    relative_tolerance: float = 0.0  # of numbers
+
+
+USUAL = Rules()
+
+
+def are_equal(
+    reference: Reading,
+    given: Reading,
+    rules: Rules,
+) -> bool | None:
+    """Whether an answer equals the reference; None where that needs a grammar or symbols."""
+    if isinstance(reference, Named) or isinstance(given, Named):
+        return _named(reference, given, rules)
+    if isinstance(reference, Numeral) or isinstance(given, Numeral):
+        return reference == given
+    if isinstance(reference, Quantity) and isinstance(given, Quantity):
+        return _quantities(reference, given, rules)
+    if isinstance(reference, Group) and isinstance(given, Group):
+        return _groups(reference, given, rules)
+    if isinstance(reference, Group) or isinstance(given, Group):
+        return _group_and_other(reference, given, rules)
+    return _words(reference, given)
+
+
+def _named(
+    reference: Reading,
+    given: Reading,
+    rules: Rules,
+) -> bool | None:
+    """`x = 5` is 5; `x = 5` and `y = 5` need a second look."""
+    one = reference
+    other = given
+    if isinstance(reference, Named):
+        one = reference.reading
+    if isinstance(given, Named):
+        other = given.reading
+    if isinstance(reference, Named) and isinstance(given, Named) and reference.name != given.name:
+        return None
+    return are_equal(one, other, rules)
+
+
+def _quantities(
+    reference: Quantity,
+    given: Quantity,
+    rules: Rules,
+) -> bool | None:
+    if rules.units == "required" and reference.unit and not given.unit:
+        return False
+    one = reference.value
+    other = given.value
+    if rules.units != "ignore" and reference.unit and given.unit:
+        if reference.unit.powers != given.unit.powers:
+            return False
+        if reference.unit.factor != given.unit.factor:
+            one = _scaled(one, reference.unit.factor)
+            other = _scaled(other, given.unit.factor)
+    if reference.is_percent == given.is_percent:
+        return compare(one, other, rules.relative_tolerance)
+    if reference.is_percent:
+        one = _scaled(one, Fraction(1, _HUNDREDTH))
+    else:
+        other = _scaled(other, Fraction(1, _HUNDREDTH))
+    as_share = compare(one, other, rules.relative_tolerance)
+    if as_share or rules.percent == "exact":
+        return as_share
+    return compare(reference.value, given.value, rules.relative_tolerance)
+
+
+def _scaled(value: Value, factor: Fraction) -> Value:
+    return value._replace(
+        value=value.value * factor,
+        largest=value.largest * float(factor),
+        last_place=value.last_place * factor,
+    )
+
+
+def _words(reference: Reading, given: Reading) -> bool | None:
+    """Where one at least is words: short ones may be products of variables."""
+    if reference == given:
+        return True
+    for one in (reference, given):
+        if isinstance(one, Words) and len(one.text) >= MIN_WORD:
+            return False
+    return None
+
+
+def _groups(
+    reference: Group,
+    given: Group,
+    rules: Rules,
+) -> bool | None:
+    kinds = {reference.brackets, given.brackets}
+    if "U" in kinds:
+        is_equal = len(kinds) == 1 and _unordered(reference, given, rules)
+        return is_equal or None
+    if kinds <= {"", "{}"}:
+        return _unordered(reference, given, rules)
+    if len(kinds) == 1 or kinds == {"", "()"}:
+        return _ordered(reference, given, rules)
+    if kinds == {"", "[]"} and not reference.brackets:
+        return _ordered(reference, given, rules)
+    return None if "" in kinds else False
+
+
+def _ordered(
+    reference: Group,
+    given: Group,
+    rules: Rules,
+) -> bool | None:
+    if len(reference.items) != len(given.items):
+        return False
+    is_open = False
+    for one, other in zip(reference.items, given.items, strict=True):
+        verdict = are_equal(one, other, rules)
+        if verdict is False:
+            return False
+        is_open = is_open or verdict is None
+    return None if is_open else True
+
+
+def _unordered(
+    reference: Group,
+    given: Group,
+    rules: Rules,
+) -> bool | None:
+    """As sets: every item of one is among those of the other."""
+    is_open = False
+    for some, others in ((reference.items, given.items), (given.items, reference.items)):
+        for item in some:
+            verdict = _is_among(item, others, rules, is_reference=some is reference.items)
+            if verdict is False:
+                return False
+            is_open = is_open or verdict is None
+    return None if is_open else True
+
+
+def _is_among(
+    item: Reading,
+    others: tuple[Reading, ...],
+    rules: Rules,
+    is_reference: bool,
+) -> bool | None:
+    """Whether one of the others equals an item, which is the reference's or the other's."""
+    is_open = False
+    for other in others:
+        verdict = are_equal(item, other, rules) if is_reference else are_equal(other, item, rules)
+        if verdict:
+            return True
+        is_open = is_open or verdict is None
+    return None if is_open else False
+
+
+def _group_and_other(
+    reference: Reading,
+    given: Reading,
+    rules: Rules,
+) -> bool | None:
+    """Several answers where the other is one: equal where all of them are that one."""
+    verdict: bool | None = True
+    if isinstance(reference, Group):
+        group = reference
+        other = given
+    else:
+        assert isinstance(given, Group)
+        group = given
+        other = reference
+    if group.brackets in ("", "{}"):
+        for item in group.items:
+            is_same = are_equal(item, other, rules) if group is reference else are_equal(other, item, rules)
+            verdict = verdict and is_same
+        return verdict
+    return False if isinstance(other, Quantity) else None  # a group in brackets has two items or more
+
+
+PLACES = ("anywhere", "boxed", "tags", "last")  # where an answer may stand; the first is the default
+TOLERANCE = "relative_tolerance"
+MAX_TAIL = 2000  # characters at the end of a response in which an unmarked answer is looked for, and of any answer
+_FINAL_ANSWER = re.compile("final answer is", re.IGNORECASE)  # what is said so after a box counts, and the box does not
+_TEXT = re.compile(r"\\text ?\{([^{}]*)\}")
+_LOOSE_SPACE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) +")
+_NAMED = re.compile(r"[a-zA-Z]\w?(?:\([a-z]\))?=(?=.)")
+_SMALL_WORDS = ("yes", "no")  # shorter ones may be names of points or products, whose capitals count
+_MIN_WORD = 4  # letters
+MAX_LENGTH = 2000  # characters of an answer that is brought into one spelling
+
+
+def check(payload: Payload) -> Iterator[str]:
+    """What is wrong with a payload."""
+    yield from check_answer(payload)
+    yield from check_choice(payload, "extract", PLACES)
+    yield from check_choice(payload, "percent", PERCENT)
+    yield from check_choice(payload, "units", UNITS)
+    tolerance = payload.get(TOLERANCE, 0.0)
+    if not is_number(tolerance) or not 0 <= tolerance < 1:
+        yield f"{TOLERANCE!r} is {tolerance!r}; write a share of the number, from 0 to below 1"
+
+
+def score(payload: Payload, response: str) -> float:
+    """1 when the response's answer equals one of `payload["answer"]`. `payload["extract"]`: where it must stand;
+    `percent`, `units`, `relative_tolerance`: what is held equal."""
+    place = place_of(payload)
+    given = find_answer(response, place)
+    if given is None:
+        return 0.0
+    rules = Rules(
+        payload.get("percent", PERCENT[0]),
+        payload.get("units", UNITS[0]),
+        float(payload.get(TOLERANCE, 0.0)),
+    )
+    for reference in accepted_answers(payload):
+        if is_equal(reference, given, rules):
+            return 1.0
+    return 0.0
+
+
+def answer(payload: Payload, response: str) -> str | None:
+    """The response's answer in one spelling; what math-verify finds equal may still be two."""
+    place = place_of(payload)
+    found = find_answer(response, place)
+    return key_of(found) if found else None
+
+
+def load() -> None:
+    """Import math-verify and sympy, also what they import when first used, and fill their tables (1 s)."""
+    equal_by_library("x^2+118x+2185", "(x+23)(x+96)")
+    equal_by_library("\\sqrt{8}+\\frac{1}{3}", "3.1")
+    equal_by_library("(1, 2]", "\\{1, 2\\}")
+    equal_by_library("x<3", "(1,3)")
+
+
+def place_of(payload: Payload) -> str:
+    """Where an answer must stand: as the verifier's own option says, else as the data's format does."""
+    place: str = payload.get("extract") or payload.get("answer_format") or PLACES[0]
+    return place
+
+
+def find_answer(response: str, place: str = PLACES[0]) -> str | None:
+    """The answer of a response, as short as can be told: what is in its box. None when there is none at that place."""
+    if place == "last":
+        said = last_answer(response)
+        return None if said is None else stated_answer(f"answer is {said}")
+    shown = without_thinking(response)
+    tagged = extract_answer(shown)
+    if place == "tags" and tagged is None:
+        return None
+    text = shown if tagged is None else tagged
+    boxes = boxed_answers(text)
+    final = -1  # where the last "final answer is" begins
+    for match in _FINAL_ANSWER.finditer(text):
+        final = match.start()
+    if boxes and final < boxes[-1].end:
+        return _in_boxes(boxes)
+    if place == "boxed":
+        return None
+    if final >= 0:
+        return stated_answer(text[final : final + MAX_TAIL])
+    return stated_answer(text[-MAX_TAIL:], may_be_words=tagged is not None)
+
+
+def _in_boxes(boxes: list[Box]) -> str:
+    """What stands in the boxes, each text once."""
+    contents = dict.fromkeys(box.content.strip() for box in boxes)
+    return ", ".join(contents)
+
+
+def is_equal(reference: str, given: str, rules: Rules = USUAL) -> bool:
+    """Whether two answers are equal. `given` is what `find_answer` returns."""
+    if not given or len(given) > MAX_TAIL:
+        return False
+    return _is_equal(_in_reference(reference), in_one_notation(given), rules)
+
+
+@lru_cache(maxsize=4096)
+def _in_reference(reference: str) -> str:
+    """The answer in a reference, which may be a text with one in it, in one notation."""
+    boxes = boxed_answers(reference)
+    if boxes:
+        return in_one_notation(_in_boxes(boxes))
+    if is_prose(reference):
+        return in_one_notation(stated_answer(reference) or reference)
+    return in_one_notation(reference)
+
+
+@lru_cache(maxsize=65536)
+def _is_equal(reference: str, given: str, rules: Rules) -> bool:
+    """For answers in one notation."""
+    if _letters(reference) == _letters(given):
+        return bool(given)
+    wanted = read(reference)
+    found = read(given)
+    if wanted is not None and found is not None:
+        verdict = are_equal(wanted, found, rules)
+        if verdict is not None:
+            return verdict
+    return equal_by_library(reference, given)
+
+
+def _letters(text: str) -> str:
+    """What is compared letter for letter: spaces count between letters and numbers only."""
+    plain = _TEXT.sub(r" \1 ", text) if "\\text" in text else text
+    return _LOOSE_SPACE.sub("", " ".join(plain.split()))
+
+
+def key_of(answer: str) -> str | None:
+    """One spelling of an answer; None for an empty one."""
+    if len(answer) > MAX_LENGTH:
+        return answer
+    plain = in_one_notation(answer)
+    reading = read(plain)
+    key = None if reading is None else _key(reading)
+    return key or _compact(plain) or None
+
+
+def _key(reading: Reading) -> str | None:
+    """The spelling of a reading; None where the text itself is as good."""
+    if isinstance(reading, Named):
+        return _key(reading.reading)
+    if isinstance(reading, Quantity):
+        return _key_of_quantity(reading)
+    if isinstance(reading, Group):
+        return _key_of_group(reading)
+    if isinstance(reading, Words):
+        is_word = len(reading.text) >= _MIN_WORD or reading.text in _SMALL_WORDS
+        return reading.text if is_word else None
+    assert isinstance(reading, Numeral)
+    return f"{reading.digits}_{reading.base}"
+
+
+def _key_of_quantity(quantity: Quantity) -> str | None:
+    value = quantity.value.value
+    if quantity.value.has_variables or not isinstance(value, Fraction):
+        return None
+    if quantity.unit is None or quantity.unit.powers == {("degree", 1)}:
+        return str(value)
+    names = []
+    for name, power in sorted(quantity.unit.powers):
+        names.append(f"{name}^{power}")
+    unit = " ".join(names)
+    return f"{value * quantity.unit.factor} {unit}"
+
+
+def _key_of_group(group: Group) -> str | None:
+    keys = []
+    for item in group.items:
+        key = _key(item)
+        if key is None:
+            return None
+        keys.append(key)
+    if group.brackets in ("()", "[]", "(]", "[)"):
+        return f"{group.brackets[0]}{','.join(keys)}{group.brackets[1]}"
+    unordered = ",".join(sorted(set(keys)))
+    return f"{{{unordered}}}"
+
+
+def _compact(text: str) -> str:
+    plain = _TEXT.sub(r"\1", text)
+    plain = plain.replace(" ", "")
+    named = _NAMED.match(plain)
+    if named:
+        plain = plain[named.end() :]
+    return plain

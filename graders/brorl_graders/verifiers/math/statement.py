@@ -1,0 +1,190 @@
+"""Where a text without a box states its answer: behind its last "answer is", else in its last formula or number.
+
+What is found is short: an expression, a list of them ("3 or 4"), a number with its unit, or a few words. A text that
+names another possibility in words ("5 or maybe 6") states nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from brorl_graders.verifiers.math.units import read_unit
+
+MAX_STATEMENT = 400  # characters behind "answer is"
+MAX_BARE = 500  # characters of a text that is nothing but an answer
+MAX_WORDS = 6  # of an answer in words
+_MARK = re.compile(
+    r"####|\banswers?\b(?:[ \t]*[:=]|[ \t]*\n|(?:[ \t]+(?:to|for|of|in|here)\b[^\n]{0,80}?)?"
+    r"[ \t]+(?:is|are|was|equals?|(?:would|will|should|must)[ \t]+be)\b[ \t]*:?)",
+    re.IGNORECASE,
+)
+_FORMULA = re.compile(
+    r"(?<!\\)\$\$(?P<display>(?:[^$\\]|\\.)+)\$\$|(?<!\\)\$(?P<inline>(?:[^$\n\\]|\\.)+)\$"
+    r"|\\\((?P<round>(?:[^\\]|\\(?![()]))+)\\\)|\\\[(?P<square>(?:[^\\]|\\(?![\[\]]))+)\\\]",
+    re.DOTALL,
+)
+_BETWEEN = re.compile(r"\s*(?:,|;|,?\s*(?:and|or))\s*")
+_BOLD = re.compile(r"(?<![\w)])\*\*|\*\*(?![\w(\\])|`")
+_PIECES = (
+    r"\{,\}",
+    r"[-+*/^=<>%!|(){}\[\]_\d \t]",
+    "[−–×·÷≤≥√π∞±°⁰¹²³⁴-⁹⁺⁻½¼¾]",
+    r"[.:](?=\d)",
+    r"\.(?=\\(?:overline|bar|dot)\b|\(\d)",
+    r"\.{3}",
+    r",(?=\s?(?:[-−\d(\[{\\]|[A-Za-z](?![A-Za-z])))",
+    r"\\(?:text(?:bf|it|rm)?|mathrm) ?\{[^{}]*\}",
+    r"\\(?:[A-Za-z]+|[{},%!;: ])",
+    r"(?<![A-Za-z\\])(?:sqrt|pi|or|and|to)(?![A-Za-z])",
+    r"(?<=\d)[eE](?=[-+]?\d)",
+    r"(?<![A-Za-z'’])[A-Za-z](?![A-Za-z'’])",
+)
+_RUN = re.compile(f"(?:{'|'.join(_PIECES)})+")  # an expression, or several
+_TRIM_START = re.compile(r"^(?:[\s*/^=,:)\]}%!]|[-=]>|(?:or|and|to)\b|[aAI](?= ))+")
+_TRIM_END = re.compile(r"(?:[\s*/^=<>,:(\[{+\-_]|\b(?:and|to)|(?<= )[aAI])+$")
+_OTHER = re.compile(r"\bor\s*$")
+_UNIT = re.compile(r"\s?[A-Za-z]+(?:\^?\{?-?\d\}?)?(?: ?(?:/|per) ?[A-Za-z]+(?:\^?\{?-?\d\}?)?)?")
+_SENTENCE_END = re.compile(r"[.;!?](?:\s|$)|,\s|\n")
+_ONLY_WORDS = re.compile(r"[A-Za-z][A-Za-z' -]*[.!]?")
+_COUNTED = re.compile(r"[-+]?[^A-Za-z=]*\d[^A-Za-z=]*[A-Za-z][A-Za-z '/^{}²³]*\d?\}?\.?")  # 5 apples, 12.5 m/s^2
+_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|operatorname|begin|end|mbox) ?\{[^{}]*\}|\\[A-Za-z]+")
+_WORD = re.compile(r"(?<![A-Za-z\d{])[A-Za-z]{2,}(?![A-Za-z}^_])")  # not 3qr, not {CD}
+_FUNCTIONS = frozenset(("sin", "cos", "tan", "log", "ln", "sqrt", "pi", "max", "min", "mod", "or", "and", "base"))
+_SENTENCE = re.compile(  # the value of x is …
+    r"[A-Za-z]{2,}\b[^\n]{0,200}?\b(?:is|are|equals)\b[ \t]*:?[ \t]*"
+    r"(?=[^\n]*(?:\d|\$|\\\())"
+)
+_DOUBT = re.compile(r"[^.\n]*\b(?:maybe|perhaps|possibly)\b[^.\n]*\d")  # 5, maybe 6
+_DENIAL = re.compile(r"\bnot\b", re.IGNORECASE)
+
+
+def stated_answer(text: str, may_be_words: bool = True) -> str | None:
+    """The answer that a text states, still in its own notation; None when there is none. `may_be_words`: a text of a
+    few words, which does not say that it is the answer, is one."""
+    plain = _BOLD.sub("", text)
+    said = -1
+    for mark in _MARK.finditer(plain):
+        said = mark.end()
+    if said >= 0:
+        return _first_in(plain[said : said + MAX_STATEMENT].strip())
+    if is_bare(plain) and (may_be_words or not _ONLY_WORDS.fullmatch(plain.strip())):
+        return plain.strip() or None
+    return _last_in(plain)
+
+
+def is_bare(text: str) -> bool:
+    """Whether a text is nothing but an answer: an expression without prose, a number with a unit, or a few words."""
+    plain = text.strip()
+    if "\n" in plain or len(plain) > MAX_BARE:
+        return False
+    words = _words(plain)
+    if not words or _ONLY_WORDS.fullmatch(plain):
+        return len(words) <= MAX_WORDS
+    counted = _COUNTED.fullmatch(plain)
+    return counted is not None and len(words) < MAX_WORDS
+
+
+def is_prose(text: str) -> bool:
+    """Whether a reference is a text with an answer in it: one that says so, or with a formula among words."""
+    if _MARK.search(text):
+        return True
+    has_formula = _FORMULA.search(text) is not None
+    return has_formula and bool(_words(_FORMULA.sub(" ", text)))
+
+
+def _words(text: str) -> list[str]:
+    """Words of prose in a text; names of functions and what LaTeX sets as text are none."""
+    plain = _COMMAND.sub(" ", text)
+    return [word for word in _WORD.findall(plain) if word.lower() not in _FUNCTIONS]
+
+
+def _first_in(statement: str) -> str | None:
+    """What stands first behind "answer is"."""
+    sentence = _SENTENCE.match(statement)
+    if sentence:
+        statement = statement[sentence.end() :]
+    formula = _FORMULA.search(statement)
+    line, _, _ = statement.partition("\n")
+    for run in _RUN.finditer(line):
+        if formula and formula.start() <= run.end():
+            break
+        found = _trimmed(line, run)
+        is_first = not line[: run.start()].strip()
+        if found and (is_first or any(map(str.isdigit, found))):
+            is_doubted = _DENIAL.search(line[: run.start()]) or _DOUBT.match(line[run.end() :])
+            return None if is_doubted else found
+    if formula:
+        return _group(statement, formula)
+    return _SENTENCE_END.split(line)[0].strip() or None
+
+
+def _last_in(text: str) -> str | None:
+    """The last formula or number of a text, whichever stands behind the other."""
+    best = None
+    last = -1
+    group_start = None
+    for formula in _FORMULA.finditer(text):
+        if group_start is None or not _BETWEEN.fullmatch(text[last : formula.start()]):
+            group_start = formula
+        last = formula.end()
+    if group_start is not None:
+        best = _group(text, group_start)
+    for run in _RUN.finditer(text, max(last, 0)):
+        found = _trimmed(text, run)
+        if found and any(map(str.isdigit, found)):
+            best = found
+    return best
+
+
+def _group(text: str, first: re.Match[str]) -> str:
+    """A formula and those that stand with it, `$1$, $2$ and $3$`, and the unit behind one."""
+    contents = []
+    place = first.end()
+    formula: re.Match[str] | None = first
+    while formula:
+        inside = formula["display"] or formula["inline"] or formula["round"] or formula["square"]
+        contents.append(inside.strip())
+        place = formula.end()
+        between = _BETWEEN.match(text, place)
+        formula = _FORMULA.match(text, between.end()) if between else None
+    joined = ", ".join(contents)
+    if len(contents) > 1:
+        return joined
+    return joined + _unit_at(text, place)
+
+
+def _trimmed(text: str, run: re.Match[str]) -> str | None:
+    """The expression in a run of signs and numbers, with the unit behind; None when there is none, or another one is
+    offered in words."""
+    inside = _TRIM_START.sub("", run[0])
+    if _OTHER.search(inside):
+        return None
+    trimmed = _TRIM_END.sub("", inside)
+    trimmed = _balanced(trimmed)
+    if not trimmed:
+        return None
+    if run[0].rstrip().endswith(trimmed):
+        return trimmed + _unit_at(text, run.start() + len(run[0].rstrip()))
+    return trimmed
+
+
+def _unit_at(text: str, place: int) -> str:
+    """The unit that stands at a place, with a blank before it; empty where there is none."""
+    unit = _UNIT.match(text, place)
+    if unit is None:
+        return ""
+    name = unit[0].strip()
+    is_unit = name != "in" and read_unit(name) is not None  # 5 in all
+    return f" {name}" if is_unit else ""
+
+
+def _balanced(text: str) -> str:
+    """Without a bracket at an end whose other half is missing."""
+    plain = text.strip()
+    num_opened = plain.count("(") + plain.count("[")
+    num_closed = plain.count(")") + plain.count("]")
+    if num_closed > num_opened and plain[-1] in ")]":
+        return plain[:-1].strip()
+    if num_opened > num_closed and plain[0] in "([":
+        return plain[1:].strip()
+    return plain

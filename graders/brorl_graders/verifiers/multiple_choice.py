@@ -1,0 +1,252 @@
+"""1 for the right option, named by its letter or by its text.
+
+Where the choice is looked for, in the response without its thinking, the first that is there: in the last `<answer>`
+tags, in the last `\\boxed{}`, behind the last "answer is" or "Answer:" or before "is the right answer", and, where none
+of these was used, the last letter that stands alone in brackets, in bold or on a line of its own ("(C)", "**C**",
+"C."). Marks are asked first, so a text that argues about "(A)" and ends in "Answer: C" has chosen C; a mark with
+something else behind it has chosen nothing, and so has one with a list of letters ("A, B, C or D").
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from brorl_graders.verifiers.answer import boxed_answers, extract_answer, without_thinking
+from brorl_graders.verifiers.payload import Payload, is_list
+
+Choices = Sequence[str]  # texts of the options; none: any letter is one
+
+LETTERS = string.ascii_uppercase
+TRIMMED = string.whitespace + "*_$\"'`.,:;!"
+BRACKETS = "()[]{}"
+MAX_READ = 4000  # characters of a text that may name a choice
+
+# Possessive quantifiers (`*+`) and bounds: a text without an end costs no more than one look at each character.
+_COMMAND = re.compile(
+    r"\\(?:f?boxed|fbox|text(?:bf|it|rm|sf|tt)?|math(?:rm|bf|it|sf|tt)|operatorname|emph)\s{0,4}\{([^{}]*+)\}"
+)
+_SPACING = re.compile(r"\\(?:[,;:! ]|q?quad\b)|~|\$|\\[()\[\]]|</?\w{1,8}>")
+MAX_COMMANDS = 4  # inside one another
+
+# What may be before a letter: `(C)`, `**C**`, `option C`.
+_BEFORE = r"(?:(?i:option|choice|answer)\b:?|[\s*_(\[{\"'`])*+"
+_LETTER = re.compile(_BEFORE + r"(?P<letter>[A-Za-z])(?![A-Za-z0-9'’]|[-+=*/^]\s?\w)")
+# Behind "a", "A" or "I", a small letter begins a sentence, but for these words.
+_SENTENCE = re.compile(r"\s+(?!(?:because|since|is|as|which|based|due|given|for)\b)[a-z]")
+_ANOTHER = re.compile(  # letter behind the first one: `, B`, `/B`, ` or (B)`, ` B`
+    r"[\s)\]}*_.\"'`]{0,8}(?:(?:[,;/&+|]|\b(?:and|or)\b)[\s]{0,4}){0,2}"
+    r"(?:(?:and|or|option|choice)\b\s{0,4}){0,2}[(\[*\s\"'`]{0,4}"
+    r"(?P<letter>[A-Z])(?=[\s)\]}*_.?!\"'`]{0,8}(?:$|[,;/&+|]|\band\b|\bor\b|[A-Z]\b))"
+)
+
+_IS = r"[*_]{0,3}\s{0,4}(?::|(?:is|are|would\sbe|must\sbe|should\sbe|has\sto\sbe)\b)"
+_WHICH = r"(?:\b(?:the|my|our)\s{1,4})?+(?:\b(?:final|correct|right|best|most\slikely)\s{1,4}){0,3}"
+_NOUN = r"\b(?:answer|option|choice|solution)"
+_MARK = re.compile(
+    rf"(?i:{_WHICH}{_NOUN}(?:\s(?:to|for)\s(?:the|this)\s(?:question|problem))?{_IS}|\banswer\s{{0,4}}[-=]+>?"
+    r"|\bI(?:'d|\swould|\swill|'ll)?\s(?:choose|pick|select|go\swith|chose|answer)\b"
+    r"|^[#*_ \t]{0,12}(?:final\s|correct\s){0,2}answer[#*_: \t]{0,12}$)[*_]{0,3}\s{0,4}:?",
+    re.MULTILINE,
+)
+# Before the letter: "C is the right answer", "(C) is correct."
+_MARKED = re.compile(
+    r"(?P<bracket>\()?\b(?P<letter>[A-Z])\b(?(bracket)\))[*_)]{0,4}\s(?i:is\s(?:therefore\s|thus\s)?"
+    r"(?:the\s(?:final\s|correct\s|right\s|best\s){0,3}(?:answer|option|choice)\b|(?:correct|right)[*_]{0,3}[.!]?\s{0,4}$))",
+    re.MULTILINE,
+)
+_ALONE = re.compile(
+    r"\((?P<bracket>[A-Z])\)|\*\*\(?(?P<bold>[A-Z])[).:]?\*\*|^[ \t]*+(?P<line>[A-Z])[ \t]*+[).:]?[ \t]*+$",
+    re.MULTILINE,
+)
+
+
+class _Place(NamedTuple):
+    """Text in which a response names its choice."""
+
+    start: int
+    text: str
+
+
+def check(payload: Payload) -> Iterator[str]:
+    """What is wrong with a payload."""
+    choices: Any = payload.get("choices")
+    answer: Any = payload.get("answer")
+    has_choices = is_list(choices) and 2 <= len(choices) <= len(LETTERS)
+    if choices is not None and not has_choices:
+        yield f"'choices' is {choices!r}; write a list of 2 to {len(LETTERS)} texts"
+        return
+    can_be_right = isinstance(answer, (str, int)) and not isinstance(answer, bool)
+    if not can_be_right or right_letter(answer, choices or ()) is None:
+        wanted = "a letter"
+        if choices:
+            last = LETTERS[len(choices) - 1]
+            wanted = f"one of the letters A to {last}, a number from 0, or a text of 'choices'"
+        yield f"'answer' is {answer!r}; write {wanted}"
+
+
+def score(payload: Payload, response: str) -> float:
+    """Whether the response chose `payload["answer"]`; `payload["choices"]`, if given, are the options' texts."""
+    choices = payload.get("choices") or ()
+    chosen = chosen_letter(response, choices)
+    if chosen is None:
+        return 0.0
+    return float(chosen == right_letter(payload["answer"], choices))
+
+
+def answer(payload: Payload, response: str) -> str | None:
+    """The letter that the response chose."""
+    return chosen_letter(response, payload.get("choices") or ())
+
+
+def right_letter(answer: str | int, choices: Choices) -> str | None:
+    """The letter of the reference: it is a letter, the place among the choices from 0, or a choice's text. None: none
+    of these."""
+    options = LETTERS[: len(choices)] if choices else LETTERS
+    if isinstance(answer, int):
+        if not 0 <= answer < len(options):
+            return None
+        return options[answer]
+    stripped = answer.strip().strip("().")
+    if len(stripped) == 1 and stripped.upper() in options:
+        return stripped.upper()
+    return _by_text(answer, choices)
+
+
+def chosen_letter(response: str, choices: Choices = ()) -> str | None:
+    """The letter that a response chose; None when it chose none, or none of the options."""
+    text = without_thinking(response)
+    tagged = extract_answer(text)
+    if tagged is not None:
+        return _in_tags(tagged, choices)
+    boxes = boxed_answers(text)
+    if len(boxes) > 1:
+        return None
+    if boxes:
+        (box,) = boxes
+        return _read(box.content, choices)
+    marked = _last_marked(text)
+    if marked is not None:
+        return _read(marked, choices)
+    return _whole(text, choices) or _last_alone(text, choices)
+
+
+def _in_tags(tagged: str, choices: Choices) -> str | None:
+    """The option in a response's answer tags, which may hold a sentence."""
+    boxes = boxed_answers(tagged)
+    if len(boxes) > 1:
+        return None
+    if boxes:
+        (box,) = boxes
+        return _read(box.content, choices)
+    by_text = _by_text(_plain_text(tagged), choices)
+    if by_text is not None:
+        return by_text
+    marked = _last_marked(tagged)
+    if marked is not None:
+        return _read(marked, choices)
+    if _lists_letters(_plain_text(tagged)):
+        return None
+    named = {_letter_of(found) for found in _ALONE.finditer(tagged)}
+    if len(named) > 1:
+        return None
+    return _read(tagged, choices) or _last_alone(tagged, choices)
+
+
+def _last_marked(text: str) -> str | None:
+    """What the last mark says is the answer: the line behind it, or the letter before it; None without a mark."""
+    places = []
+    for mark in _MARK.finditer(text):
+        behind = text[mark.end() : mark.end() + MAX_READ].strip()
+        first_line, _, _ = behind.partition("\n")
+        places.append(_Place(mark.start(), first_line))
+    for mark in _MARKED.finditer(text):
+        places.append(_Place(mark.start(), mark["letter"]))
+    if not places:
+        return None
+    return max(places).text
+
+
+def _read(text: str, choices: Choices) -> str | None:
+    """The option that a short text begins with, or is."""
+    plain = _plain_text(text)
+    by_text = _by_text(plain, choices)
+    if by_text is not None:
+        return by_text
+    found = _LETTER.match(plain)
+    if found is None:
+        return None
+    letter = found["letter"]
+    behind = plain[found.end() :]
+    if letter in "aAI" and _SENTENCE.match(behind):
+        return None
+    if _lists_letters(plain):
+        return None
+    return _option(letter, choices)
+
+
+def _whole(text: str, choices: Choices) -> str | None:
+    """The option that a response is, if it is nothing else: its text, its letter, or both."""
+    plain = _plain_text(text)
+    by_text = _by_text(plain, choices)
+    found = _LETTER.match(plain)
+    if by_text is not None or found is None or len(plain) == MAX_READ:
+        return by_text
+    behind = plain[found.end() :].strip(BRACKETS + TRIMMED + "-")
+    letter = _option(found["letter"], choices)
+    if behind and _by_text(behind, choices) != letter:
+        return None
+    return letter
+
+
+def _lists_letters(plain: str) -> bool:
+    """Whether a text begins with several letters: "A, B, C or D"."""
+    found = _LETTER.match(plain)
+    if found is None:
+        return False
+    behind = plain[found.end() :]
+    return _ANOTHER.match(behind) is not None
+
+
+def _plain_text(text: str) -> str:
+    """A short text without LaTeX's commands around words, its spacing, and tags of HTML."""
+    plain = text[:MAX_READ]
+    for _ in range(MAX_COMMANDS):
+        plain = _COMMAND.sub(r"\1", plain)
+    return _SPACING.sub(" ", plain).strip()
+
+
+def _last_alone(text: str, choices: Choices) -> str | None:
+    alone = list(_ALONE.finditer(text))
+    if not alone:
+        return None
+    return _option(_letter_of(alone[-1]), choices)
+
+
+def _letter_of(alone: re.Match[str]) -> str:
+    letter: str = alone["bracket"] or alone["bold"] or alone["line"]
+    return letter
+
+
+def _option(letter: str, choices: Choices) -> str | None:
+    options = LETTERS[: len(choices)] if choices else LETTERS
+    capital = letter.upper()
+    if capital not in options:
+        return None
+    return capital
+
+
+def _by_text(text: str, choices: Choices) -> str | None:
+    """The letter of the one choice whose text this is."""
+    plain = [_plain(_plain_text(str(choice))) for choice in choices]
+    wanted = _plain(text)
+    if plain.count(wanted) != 1:
+        return None
+    return LETTERS[plain.index(wanted)]
+
+
+def _plain(text: str) -> str:
+    trimmed = text.strip(TRIMMED)
+    return " ".join(trimmed.casefold().split())

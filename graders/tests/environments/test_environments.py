@@ -1,0 +1,161 @@
+"""The environments in the tree, played in their processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from brorl_graders.environments.mastermind import Mastermind
+from brorl_graders.environments.protocol import Action, EpisodeOutcome, EpisodeStep
+from brorl_graders.environments.registry import make
+
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.scoring.host import EpisodeHost, HostLimits
+from tests.support.names import allow_also
+
+SUM = {"text": "2 + 2 =", "verifier": "exact_match", "payload": {"answer": "4"}}
+RIGHT, WRONG = "<answer>4</answer>", "<answer>5</answer>"
+
+
+PLAYED = (
+    ("verify_and_retry", {}),
+    ("verify_and_retry", {"feedback": "No: {question}", "retry_discount": 0.5}),
+    ("verify_and_retry", {"retry_discount": 0.5}),
+    ("verify_and_retry", {"max_turns": 1}),
+    ("calculator", {}),
+    ("calculator", {"max_turns": 3}),
+    ("python", {}),
+    ("python", {"seconds": 0.5}),
+)
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[EpisodeHost]:
+    allow_also(environments=PLAYED)
+    host = EpisodeHost(HostLimits(step_s=20.0))
+    yield host
+    host.close()
+
+
+def play(host: EpisodeHost, name: str, task: dict[str, Any], *actions: str, **settings: Any) -> list[EpisodeOutcome]:
+    """Outcome of each turn."""
+    outcomes = []
+    for number in range(1, len(actions) + 1):
+        step = EpisodeStep(f"{name} {actions}", name, settings, task, 0, actions[:number])
+        outcomes += host.step([step])
+    return outcomes
+
+
+def call(tool: str, **arguments: Any) -> str:
+    return f"<tool_call>{json.dumps({'name': tool, 'arguments': arguments})}</tool_call>"
+
+
+def told(outcome: EpisodeOutcome) -> list[str]:
+    return [message["content"] for message in outcome.observation]
+
+
+def test_a_wrong_answer_may_be_tried_again(host: EpisodeHost) -> None:
+    first, second = play(host, "verify_and_retry", SUM, WRONG, RIGHT, feedback="No: {question}", retry_discount=0.5)
+    assert (first.observation, first.reward) == (({"role": "user", "content": "No: 2 + 2 ="},), 0.0)
+    assert (second.has_ended, second.truncated, second.reward) == (True, False, 0.5)
+    (at_once,) = play(host, "verify_and_retry", SUM, RIGHT, retry_discount=0.5)
+    assert at_once.reward == 1.0
+    assert play(host, "verify_and_retry", SUM, WRONG, WRONG)[1].reward == 0.0
+    assert play(host, "verify_and_retry", SUM, WRONG, max_turns=1)[0].has_ended
+
+
+def test_a_librarys_scorer_judges_behind_walls_in_a_process_of_its_task(host: EpisodeHost) -> None:
+    entry = {"question": "2 + 2 =", "answer": "4", "metadata": {"source_dataset": "chain_sum"}}
+    payload = {**entry, "dataset": "chain_sum", "config": {}}
+    task = {"text": "2 + 2 =", "verifier": "reasoning_gym", "payload": payload}
+    outcomes = play(host, "verify_and_retry", task, WRONG, RIGHT)
+    assert [outcome.error for outcome in outcomes] == ["", ""]
+    assert outcomes[1].reward == 1.0
+
+
+def test_the_calculator_is_exact_and_its_results_are_tool_messages(host: EpisodeHost) -> None:
+    two = call("calculator", expression="2 * (3 + 4)") + call("calculator", expression="1/3")
+    first, wrong, last = play(host, "calculator", SUM, two, call("calculator", expression="import os"), RIGHT)
+    assert told(first) == ["14", "1/3"]
+    assert {message["role"] for message in first.observation} == {"tool"}
+    assert told(wrong) == ["error: that is no arithmetic expression"]
+    assert (last.reward, last.has_ended) == (1.0, True)
+
+
+def test_a_malformed_call_is_told_and_counted_and_takes_a_turn(host: EpisodeHost) -> None:
+    turns = ["<tool_call>2 + 2</tool_call>", call("abacus"), call("calculator", expression=3)]
+    outcomes = play(host, "calculator", SUM, *turns, max_turns=3)
+    assert [outcome.info for outcome in outcomes] == [{"tool_error": True}] * 3
+    assert told(outcomes[0])[0].startswith("error: the tool call '2 + 2' is not JSON")
+    assert told(outcomes[1]) == ["error: there is no tool 'abacus', there is calculator"]
+    assert (outcomes[2].has_ended, outcomes[2].truncated) == (True, True)
+
+
+def test_python_keeps_names_between_calls_of_an_episode_and_nothing_else(host: EpisodeHost) -> None:
+    turns = [
+        call("python", code="a = 20\nprint('set')"),
+        call("python", code="a += 1\na * 2"),
+        call("python", code="a = 0\n1 / 0"),
+        call("python", code="print(a)"),
+        RIGHT,
+    ]
+    outcomes = play(host, "python", SUM, *turns)
+    assert [told(outcome) for outcome in outcomes[:4]] == [
+        ["set\n"],
+        ["42\n"],
+        ["ZeroDivisionError: division by zero\n\nerror: failed"],
+        ["21\n"],
+    ]
+    assert outcomes[4].reward == 1.0
+    (other,) = play(host, "python", SUM, call("python", code="print('a' in globals(), __import__('os').listdir('.'))"))
+    assert told(other) == ["False []\n"]
+
+
+def test_python_that_does_not_end_is_told_so(host: EpisodeHost) -> None:
+    hanging = call("python", code="while True: pass")
+    first, second = play(host, "python", SUM, hanging, call("python", code="6 * 7"), seconds=0.5)
+    assert told(first) == ["error: timed out"]
+    assert told(second) == ["42\n"]
+
+
+def test_mastermind_counts_letters_in_place_and_elsewhere() -> None:
+    game = Mastermind(length=4, num_letters=6, max_turns=4, consolation=0.5)
+    assert "ABCDEF" in str(game.reset({"secret": "AABC"}, 0))
+    said = [game.step(Action(f"<answer>{guess}</answer>")) for guess in ("ABAD", "A A B C D")]
+    assert [step.observation for step in said] == [
+        "1 in place, 2 elsewhere.",
+        "That is no guess: write 4 of the letters ABCDEF in <answer> tags.",
+    ]
+    won = game.step(Action("<answer>a a b c</answer>"))
+    assert (won.reward, won.terminated) == (1.0, True)
+    lost = game.step(Action("<answer>AADD</answer>"))
+    assert (lost.reward, lost.terminated) == (0.25, True)
+
+
+def test_codes_are_drawn_with_their_seed() -> None:
+    secrets = [Mastermind(length=3, num_letters=2).task(seed)["secret"] for seed in range(100)]
+    assert secrets[0] == Mastermind(length=3, num_letters=2).task(0)["secret"]
+    assert len(set(secrets)) == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("mastermind", {"num_letters": 99}, "num_letters=99.*2 to 10 letters"),
+        ("verify_and_retry", {"max_turns": 0}, "max_turns=0: write 1 or more"),
+    ],
+)
+def test_a_setting_out_of_range_is_said(name: str, settings: dict[str, Any], message: str) -> None:
+    allow_also(environments=[(name, settings)])
+    with pytest.raises(ConfigError, match=message):
+        make(name, settings)
+
+
+def test_what_needs_questions_says_so() -> None:
+    allow_also(environments=[("calculator", {})])
+    with pytest.raises(ConfigError, match="Calculator draws no tasks of its own"):
+        make("calculator", {}).task(0)
+    with pytest.raises(ConfigError, match="needs questions that a verifier scores"):
+        make("calculator", {}).reset({"secret": "A"}, 0)

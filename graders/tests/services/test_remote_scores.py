@@ -1,0 +1,253 @@
+"""Verifiers behind a network, against a service on this machine that fails in every way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from brorl_graders.services.remote_scores import Asked, RemoteScores
+from brorl_graders.services.service_client import reach
+from brorl_lab.bases.initial_model import build_tokenizer
+
+from nemo_brorl.config.schema import EndpointConfig, RewardsConfig, ServicesConfig
+from nemo_brorl.core.errors import ConfigError, ServiceError
+from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.scoring.worker import VerifierWorker
+from nemo_brorl.types import ChunkArrays
+from tests.support.names import allow_also
+from tests.support.scoring_service import completion, scores_by, serving
+
+pytestmark = pytest.mark.slow
+
+PROMPT = ({"role": "user", "content": "2 + 2?"},)
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def settings(**changes: Any) -> ServicesConfig:
+    return ServicesConfig(**{"backoff_s": 0.001, "max_attempts": 3, **changes})
+
+
+def service_at(url: str, **options: Any) -> str:
+    """The name of a service at this address, as settings give it."""
+    allow_also(endpoints=[EndpointConfig(**{"name": "ours", "url": url, **options})])
+    return "ours"
+
+
+def judge_at(url: str, **options: Any) -> str:
+    """The name of a judge at this address, as settings give it."""
+    return service_at(url, **{"name": "ours", "model": "m", **options})
+
+
+@pytest.fixture
+def made() -> Iterator[list[RemoteScores]]:
+    scorers: list[RemoteScores] = []
+    yield scorers
+    for scorer in scorers:
+        scorer.close()
+
+
+def right_is_four(text: str) -> float:
+    return float(text == "4")
+
+
+def test_equal_texts_are_asked_once_within_and_between_chunks(made: list[RemoteScores]) -> None:
+    with serving(scores_by(right_is_four)) as service:
+        made.append(RemoteScores(settings(batch_size=2)))
+        ours = service_at(service.url)
+        first = made[0].judge(Asked(ours, {}, PROMPT), ["4", "5", "4", "6", "4"])
+        again = made[0].judge(Asked(ours, {}, PROMPT), ["6", "4"])
+        other_prompt = made[0].judge(Asked(ours, {"answer": 1}, PROMPT), ["4"])
+    assert first.scores == [1, 0, 1, 0, 1]
+    assert again.scores == [0, 1]
+    assert other_prompt.scores == [1]
+    asked = [[item["response"] for item in request["items"]] for request in service.requests]
+    assert sorted(asked) == [["4"], ["4", "5"], ["6"]]
+    assert service.requests[0]["version"] == 1
+    assert service.requests[0]["items"][0]["prompt"] == list(PROMPT)
+    usage = made[0].take_usage()
+    assert (usage["asked"], usage["requests"]) == (4, 3)
+    assert made[0].take_usage()["asked"] == 0
+
+
+@pytest.mark.parametrize(
+    "failure",
+    ["hang", "drip", "close", 500, 429, b"<html>", {"scores": [1, 1]}, {"scores": [float("nan")]}, {"scores": [7]}],
+)
+def test_a_service_that_fails_once_is_asked_again(made: list[RemoteScores], failure: Any) -> None:
+    is_silent = failure in ("hang", "drip")
+    with serving(failure, {"scores": [1]}) as service:
+        made.append(RemoteScores(settings(request_timeout_s=0.5 if is_silent else 60)))
+        assert made[0].judge(Asked(service_at(service.url), {}, PROMPT), ["4"]).scores == [1]
+    assert len(service.requests) == 2
+    assert made[0].take_usage()["retries"] == 1
+
+
+def test_a_service_that_goes_on_failing_ends_the_run_and_never_gives_0(made: list[RemoteScores]) -> None:
+    with serving(500) as service:
+        made.append(RemoteScores(settings()))
+        with pytest.raises(ServiceError, match="score: status 500. The same command goes on"):
+            made[0].judge(Asked(service_at(service.url + "?key=secret"), {}, PROMPT), ["4"])
+    assert len(service.requests) == 3
+
+
+def test_a_service_that_refuses_is_not_asked_again(made: list[RemoteScores]) -> None:
+    with serving(404) as service:
+        made.append(RemoteScores(settings()))
+        with pytest.raises(ServiceError, match="status 404"):
+            made[0].judge(Asked(service_at(service.url), {}, PROMPT), ["4"])
+    assert len(service.requests) == 1
+
+
+def test_failures_may_count_as_failed_responses_and_are_asked_again_later(made: list[RemoteScores]) -> None:
+    with serving(500, {"scores": [1]}) as service:
+        made.append(RemoteScores(settings(on_failure="fail", max_attempts=1)))
+        failed = made[0].judge(Asked(service_at(service.url), {}, PROMPT), ["4"])
+        later = made[0].judge(Asked(service_at(service.url), {}, PROMPT), ["4"])
+    assert failed.scores == [None]
+    assert "status 500" in failed.reasons[0]
+    assert later.scores == [1]
+
+
+def test_all_attempts_have_one_deadline(made: list[RemoteScores]) -> None:
+    with serving("hang") as service:
+        made.append(RemoteScores(settings(deadline_s=0.2, max_attempts=100)))
+        with pytest.raises(ServiceError, match="has not ended after 0.2 s"):
+            made[0].judge(Asked(service_at(service.url), {}, PROMPT), ["4"])
+    assert len(service.requests) <= 3
+
+
+def test_a_run_that_is_started_again_asks_nothing_twice_and_another_may_replay_it(
+    made: list[RemoteScores], tmp_path: Path
+) -> None:
+    folder = tmp_path / "service_answers"
+    with serving(scores_by(right_is_four)) as service:
+        made.append(RemoteScores(settings(), folder))
+        made[0].judge(Asked(service_at(service.url), {}, PROMPT), ["4", "5"])
+        with (folder / "worker_0.jsonl").open("a") as file:
+            file.write('{"key": "half')
+        made.append(RemoteScores(settings(), folder, worker=1))
+        assert made[1].judge(Asked(service_at(service.url), {}, PROMPT), ["5", "4"]).scores == [0, 1]
+        assert len(service.requests) == 1
+    made.append(RemoteScores(settings(replay=str(tmp_path))))
+    assert made[2].judge(Asked(service_at(service.url), {}, PROMPT), ["4"]).scores == [1]
+    with pytest.raises(ServiceError, match="has no answer to what was asked"):
+        made[2].judge(Asked(service_at(service.url), {}, PROMPT), ["6"])
+    with pytest.raises(ConfigError, match="holds no answers"):
+        RemoteScores(settings(replay=str(tmp_path / "absent")))
+
+
+def test_an_endpoint_with_other_settings_is_asked_anew(made: list[RemoteScores]) -> None:
+    with serving(completion("Score: 1")) as service:
+        made.append(RemoteScores(settings()))
+        for options in ({}, {"range": [0, 2]}, {"model": "n"}, {"template": "{response}?"}, {}):
+            asked = Asked(judge_at(service.url, **options), {}, PROMPT)
+            assert made[0].judge(asked, ["4"]).scores == [0.5 if "range" in options else 1]
+    assert len(service.requests) == 4
+
+
+def test_the_cache_is_bounded(made: list[RemoteScores]) -> None:
+    with serving(scores_by(right_is_four)) as service:
+        made.append(RemoteScores(settings(cache_size=2)))
+        for text in ("1", "2", "3", "1"):
+            made[0].judge(Asked(service_at(service.url), {}, PROMPT), [text])
+    assert len(made[0].known.answers) == 2
+    assert len(service.requests) == 4
+
+
+def test_a_key_comes_from_the_environment_and_is_nowhere_else(
+    made: list[RemoteScores], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving({"scores": [1]}) as service:
+        made.append(RemoteScores(settings(), tmp_path))
+        asked = Asked(service_at(service.url, api_key_variable="SCORING_KEY"), {}, PROMPT)
+        with pytest.raises(ConfigError, match="api_key_variable=SCORING_KEY of the endpoint ours: .* no such variable"):
+            made[0].judge(asked, ["4"])
+        monkeypatch.setenv("SCORING_KEY", "hidden")
+        made[0].judge(asked, ["4"])
+    assert service.headers[0]["Authorization"] == "Bearer hidden"
+    assert "SCORING_KEY" not in json.dumps(service.requests)
+    assert "hidden" not in (tmp_path / "worker_0.jsonl").read_text()
+
+
+def test_a_judge_is_a_chat_completion_whose_tokens_are_counted(made: list[RemoteScores]) -> None:
+    with serving(completion("Fine. Score: 3\nScore: 7")) as service:
+        made.append(RemoteScores(settings()))
+        asked = Asked(judge_at(service.url, range=[0, 10]), {"answer": "4"}, PROMPT)
+        verdicts = made[0].judge(asked, ["<think>so</think>4", "<think>hm</think> 4"])
+    assert verdicts.scores == [0.7, 0.7]
+    assert verdicts.reasons == {place: "Fine. Score: 3\nScore: 7" for place in (0, 1)}
+    (request,) = service.requests  # both show the same answer
+    assert request["model"] == "m"
+    assert "<response>\n4\n</response>" in request["messages"][0]["content"]
+    usage = made[0].take_usage()
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (10, 3)
+
+
+def test_a_judge_that_writes_no_score_has_cost_its_tokens_all_the_same(made: list[RemoteScores]) -> None:
+    with serving(completion("I cannot say"), completion("Score: 1")) as service:
+        made.append(RemoteScores(settings()))
+        assert made[0].judge(Asked(judge_at(service.url), {}, PROMPT), ["4"]).scores == [1]
+    usage = made[0].take_usage()
+    assert (usage["requests"], usage["asked"]) == (2, 1)
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (20, 6)
+
+
+@pytest.mark.parametrize("usage", [None, [1], 7, {"prompt_tokens": "many", "completion_tokens": None}])
+def test_what_an_endpoint_says_of_its_tokens_may_be_anything(made: list[RemoteScores], usage: Any) -> None:
+    with serving({**completion("Score: 1"), "usage": usage}) as service:
+        made.append(RemoteScores(settings()))
+        assert made[0].judge(Asked(judge_at(service.url), {}, PROMPT), ["4"]).scores == [1]
+    assert "prompt_tokens" not in made[0].take_usage()
+
+
+def test_a_mistake_of_ours_is_raised_to_who_asks_and_leaves_nobody_waiting(made: list[RemoteScores]) -> None:
+    made.append(RemoteScores(settings()))
+    judge = judge_at("http://127.0.0.1:1/v1", request=7)
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            made[0].judge(Asked(judge, {}, PROMPT), ["4"])
+
+
+def test_a_service_is_tried_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving({"scores": []}) as service:
+        reach(EndpointConfig("ours", service.url))
+        reach(EndpointConfig("judge", service.url, "m"))
+    assert service.requests == [{"version": 1, "items": []}]
+    with pytest.raises(ConfigError, match="endpoint ours: .* cannot be reached"):
+        reach(EndpointConfig("ours", service.url))
+    with serving(401) as service, pytest.raises(ConfigError, match="endpoint ours: .* refuses with status 401"):
+        reach(EndpointConfig("ours", service.url))
+
+
+def test_a_worker_asks_a_service_only_where_cheaper_parts_leave_something_open(tmp_path: Path) -> None:
+    build_tokenizer(["<answer>4</answer> 5 good bad"], 280).save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    texts = ["<answer>4</answer>", "<answer>5</answer>", "<answer>4</answer> good", "<answer>4</answer>"]
+    ids = [tokenizer.encode(text) for text in texts]
+    offsets = np.cumsum([0, *map(len, ids)])
+    data = ChunkArrays(np.concatenate(ids).astype(np.int32), np.zeros(offsets[-1], np.float32), offsets)
+    with serving(scores_by(lambda text: 0.5)) as service:
+        ours = service_at(service.url)
+        parts = [{"verifier": "exact_match"}, {"verifier": ours}]
+        payload = {"answer": "4", "mode": "product", "parts": parts}
+        worker = VerifierWorker(str(tmp_path), 5.0, ("exact_match", ours), 0, RewardsConfig(services=settings()))
+        worker.wait_ready()
+        scores = worker.score("composite", payload, data, PROMPT)
+        only_last = worker.score(ours, {"answer": "4"}, data, PROMPT, places=[3])
+        worker.close()
+    assert scores.rewards.tolist() == [0.5, 0, 0.5, 0.5]
+    of_parts = "exact_match 1; ours 0.5"
+    assert scores.reasons == (of_parts, "exact_match 0", of_parts, of_parts)
+    assert only_last.rewards.tolist() == [0.5, 0, 0, 0.5]  # the first says the same
+    assert scores.usage is not None
+    assert (scores.usage["responses"], scores.usage["asked"]) == (3, 2)
+    asked = [item["response"] for item in service.requests[0]["items"]]
+    assert asked == ["<answer>4</answer>", "<answer>4</answer> good"]

@@ -1,0 +1,138 @@
+"""Who is wronged and who is not by the multiple-choice verifier: right answers as models write them, and hedges."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from brorl_graders.verifiers.multiple_choice import LETTERS, chosen_letter, score
+
+QUESTIONS = (
+    ("A", ("Paris", "Rome", "The city of Oslo", "42 km")),
+    ("C", ("Paris", "Rome", "The city of Oslo", "42 km")),
+    ("D", ("all of the above", "x^2 + 1", "a dog", "None of these")),
+)
+
+# L stands for the letter, T for the option's text.
+SHORT = r"""
+L | (L) | L. | L) | [L] | {L} | **L** | **(L)** | **L.** | **L)** | __L__ | `L` | "L" | $L$ | *L*
+L. T | L) T | (L) T | L: T | L - T | **L. T** | **L**: T | **L)** T | Option L | option (L) | Choice L | Option L: T
+T | T. | **T** | "T" | \text{L} | \text{T} | \textbf{L} | \mathrm{L} | \textbf{(L)} | \text{L. T} | \text{(L) } T
+L.~T | \text{L}) T | $\text{L}$ | (L)\ T | L\quad T
+"""
+BOXES = r"""
+\boxed{L} | $\boxed{L}$ | $$\boxed{L}$$ | \[\boxed{L}\] | \fbox{L} | \boxed{\text{T}} | \boxed{\text{L}} | \boxed{T}
+\boxed{L. T} | \boxed{\textbf{(L)}\ T} | \boxed{\mathrm{(L)}} | \boxed{\text{Option L}} | \boxed{L: \text{T}}
+\boxed{\text{L: T}} | \boxed{\textbf{L}} | So the answer is \boxed{L}. | **Answer: \boxed{L}** | \boxed{(L)}
+"""
+SENTENCES = r"""
+The answer is L | The answer is L. | The answer is (L). | the answer is **L**
+The answer is: L | Thus, the answer is L! | The correct answer is L: T | The correct answer is (L) T.
+The correct option is L. | The final answer is $L$.
+The best answer is L | The right answer is L. | My answer is L. | The answer would be L. | The answer must be (L).
+The answer should be L | The answer to the question is L. | The most likely answer is L. | The answer is option L.
+Answer: L | **Answer:** L | **Answer: L** | **Answer**: L | ANSWER: L | answer: L | Answer - L | Answer -> L
+Answer = L | **Final Answer:** L | Final Answer: **(L)** | ### Answer: L | Correct answer: L | Correct option: L
+Option: L | I choose L. | I would choose (L). | I'd go with L. | I will go with option L. | I pick L | I select **L**.
+L is the correct answer. | So (L) is the right answer. | Therefore, **L** is the answer. | L is correct.
+The answer is L because of what was said. | The answer is L, since the others are wrong. | The answer is L as shown.
+Rome was not built in a day, so the answer is L. | The answer is T. | The correct answer is "T". | Answer: T
+The solution is L. | Our choice is L. | It cannot be (B). The answer is L. | (A) and (B) are odd.\nAnswer: L
+**Final Answer**\n\nL | ### Final Answer\n\n**L** | The answer is:\n\nL | Let me think.\n\nL | So:\n(L)
+Step 1.\n\n**L** | <think>Is it B? The answer is B.</think>\nL | <think>no</think>The answer is L.
+"""
+IN_TAGS = (
+    *(
+        "The answer is L.",
+        "the answer is (L)",
+        "The correct answer is **L**",
+        "Answer: L",
+        "I choose L",
+        "\nL\n",
+        "<b>L</b>",
+    ),
+    *("L is the correct answer.", "L, because it fits", "The answer is option L: T", "Final answer: L", "It is (L)"),
+)
+
+HEDGES = r"""
+A, B, C or D | A or B | A and B | A/B | A, B | (A) or (B) | A, C | A & C | A; C | A|C | A, B and C and D
+either A or C
+both A and C | A, B, C, and D | (A), (C) | A or maybe C | A. or C. | A) or C) | [A, C] | {A, C} | A + C | AC | A B C D
+**A** or **C** | $A$ or $C$ | A, (C) | A or option C | option A or option C | "A" or "C" | `A`, `C` | A, or C
+"""
+
+
+def cells(table: str) -> list[str]:
+    found = re.split(r" \| |\n", table.strip())
+    return [cell.strip().replace("\\n", "\n") for cell in found]
+
+
+def right_answers() -> list[tuple[str, str, tuple[str, ...]]]:
+    """(response, right letter, options)."""
+    short = cells(SHORT)
+    forms = [*short, *cells(BOXES), *cells(SENTENCES)]
+    forms += [f"<answer>{form}</answer>" for form in (*short, *cells(BOXES), *IN_TAGS)]
+    forms += [f"The answer is {form}." for form in short[:8]]
+    found = []
+    for letter, options in QUESTIONS:
+        text = options[LETTERS.index(letter)]
+        for form in forms:
+            response = re.sub(r"\b([LT])\b", lambda mark: letter if mark[0] == "L" else text, form)  # noqa: B023
+            found.append((response.replace("__L__", f"__{letter}__"), letter, options))
+    return found
+
+
+def hedges() -> list[str]:
+    found = cells(HEDGES)
+    answers = [f"The answer is {hedge}" for hedge in found]
+    boxes = [f"\\boxed{{{hedge}}}" for hedge in found]
+    tags = [f"<answer>{hedge}</answer>" for hedge in found]
+    return [*answers, *boxes, *tags, "\\boxed{A} or \\boxed{C}", "<answer>\\boxed{A} \\boxed{C}</answer>"]
+
+
+def test_of_right_answers_one_in_a_hundred_at_most_scores_0() -> None:
+    corpus = right_answers()
+    assert len(corpus) >= 450
+    wronged = [
+        (response, letter)
+        for response, letter, options in corpus
+        if not score({"answer": letter, "choices": list(options)}, response)
+    ]
+    assert len(wronged) <= 0.01 * len(corpus), wronged
+
+
+def test_a_letter_is_enough_without_the_options_texts() -> None:
+    letters = [form for form in cells(SENTENCES) if "T" not in re.findall(r"\b[T]\b", form)]
+    wronged = [form for form in letters if not score({"answer": "C"}, re.sub(r"\bL\b", "C", form))]
+    assert wronged == []
+
+
+def test_a_hedge_of_several_letters_is_accepted_for_none() -> None:
+    corpus = hedges()
+    assert len(corpus) >= 90
+    options = ("Paris", "Rome", "The city of Oslo", "42 km")
+    assert [hedge for hedge in corpus if chosen_letter(hedge, options) is not None] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A dog is barking.",
+        "The answer is a dog",
+        "I think it is hard.",
+        "Option A is wrong. Option B is wrong.",
+        "The answer is not known.",
+        "A is a good approach to the question.",
+    ],
+)
+def test_prose_chooses_nothing(text: str) -> None:
+    assert chosen_letter(text, ("Paris", "Rome", "Oslo", "Bern")) is None
+
+
+@pytest.mark.parametrize(
+    "unit", ["\n", " ", "\t\n", "answer ", "the answer", "final ", "(", "**", "A\n", "\\text{", "$", "option "]
+)
+def test_long_runs_are_no_choice(unit: str) -> None:
+    text = unit * (100_000 // len(unit))
+    for form in (text, f"{text}x", f"<answer>{text}</answer>", f"The answer is {text}", f"\\boxed{{{text}"):
+        assert chosen_letter(form, ("Paris", "Rome")) in (None, "A")

@@ -1,0 +1,165 @@
+"""Constants that a task pays for, tried before a run starts: a policy finds them, and learns nothing else.
+
+Twenty short answers are scored on some questions of each task, as training would score them. One that earns more than
+its being the reference explains, on average, is named: what a task of yes and no pays for "yes" is no fault of its
+verifier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from brorl_graders.processes.process_pool import ProcessPool
+from brorl_graders.verifiers.multiple_choice import right_letter
+from brorl_graders.verifiers.payload import Deadlines, Payload, accepted_answers
+from brorl_graders.verifiers.registry import answer_reader, is_open
+
+from nemo_brorl.config.schema import RewardsConfig, SourceConfig
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.prompts.questions import Question
+from nemo_brorl.prompts.sources import some_questions
+
+CONSTANTS = (
+    "",
+    "0",
+    "1",
+    "2",
+    "-1",
+    "10",
+    "24",
+    "1/2",
+    "x",
+    "nan",
+    "inf",
+    "yes",
+    "no",
+    "True",
+    "False",
+    "None",
+    "A",
+    "C",
+    "[]",
+    "I do not know",
+)
+# Where verifiers look for an answer.
+FORMS = (
+    "<think>I think.</think>\n<answer>{}</answer>",
+    "<answer>{}</answer>",
+    "\\boxed{{{}}}",
+)
+NUM_QUESTIONS = 6  # of each task
+BUDGET_S = 10.0
+
+
+class Paid(NamedTuple):
+    """A constant that a task pays for."""
+
+    task: str
+    constant: str
+    reward: float  # mean over the questions
+    expected: float  # share of the questions that it is the reference answer of
+    num_questions: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.task} pays {self.reward:.2f} on average for the answer {self.constant!r}, "
+            f"which is right for {self.expected:.0%} of {self.num_questions} questions"
+        )
+
+
+def paid_constants(
+    tasks: Iterable[Sequence[Question]],
+    pool: ProcessPool,
+    max_reward: float,
+) -> list[Paid]:
+    """The constant that pays most of each task where that is more than `max_reward` above what is expected. Questions
+    without answers, programs and instructions, and those of a user's own verifier are passed over. Raises as
+    `ProcessPool.score`."""
+    found = []
+    for questions in tasks:
+        answered = [question for question in questions if _can_be_tried(question)]
+        if not answered:
+            continue
+        best = max(_pays(answered, pool), key=_excess)
+        if _excess(best) > max_reward:
+            found.append(best)
+    return found
+
+
+def _can_be_tried(question: Question) -> bool:
+    """Whether its verifier knows of answers, and needs neither a sandbox nor what a user's own may reach."""
+    verifier = question.verifier
+    has_answers = answer_reader(verifier, question.payload) is not None
+    return has_answers and not is_open(verifier, question.payload)
+
+
+def _excess(paid: Paid) -> float:
+    return paid.reward - paid.expected
+
+
+def _pays(questions: Sequence[Question], pool: ProcessPool) -> list[Paid]:
+    """What each constant earns."""
+    totals = dict.fromkeys(CONSTANTS, 0.0)
+    num_right = dict.fromkeys(CONSTANTS, 0)
+    texts = []
+    for constant in CONSTANTS:
+        texts += [form.format(constant) for form in FORMS]
+    for question in questions:
+        scores = pool.score(question.verifier, question.payload, texts)
+        for index, constant in enumerate(CONSTANTS):
+            start = index * len(FORMS)
+            own_scores = scores[start : start + len(FORMS)]
+            totals[constant] += max(score or 0.0 for score in own_scores)
+            num_right[constant] += is_reference(question.payload, constant)
+    num = len(questions)
+    found = []
+    for constant in CONSTANTS:
+        paid = Paid(
+            task=questions[0].task,
+            constant=constant,
+            reward=totals[constant] / num,
+            expected=num_right[constant] / num,
+            num_questions=num,
+        )
+        found.append(paid)
+    return found
+
+
+def is_reference(payload: Payload, constant: str) -> bool:
+    """Whether a constant is a question's own answer, as its text or as the letter of an option."""
+    if payload.get("answer") is None:
+        return False
+    accepted = [answer.strip().casefold() for answer in accepted_answers(payload)]
+    if constant.casefold() in accepted:
+        return True
+    choices = payload.get("choices") or ()
+    if not choices:
+        return False
+    return right_letter(payload["answer"], choices) == constant
+
+
+def check_constants(
+    sources: Iterable[SourceConfig],
+    rewards: RewardsConfig,
+    budget_s: float = BUDGET_S,
+) -> list[Paid]:
+    """Constants that the tasks of these sources pay for (`rewards.constant_answers`). Questions of generated tasks are
+    made for `budget_s` seconds a source. Raises DataError where they pay and the settings refuse it."""
+    if rewards.constant_answers == "off":
+        return []
+    found: list[Paid] = []
+    pool = ProcessPool(Deadlines.of(rewards))
+    try:
+        for source in sources:
+            tasks = some_questions(source, NUM_QUESTIONS, budget_s)
+            found += paid_constants(tasks, pool, rewards.max_constant_reward)
+    finally:
+        pool.close()
+    if found and rewards.constant_answers == "refuse":
+        sentences = "; ".join(map(str, found))
+        raise DataError(
+            f"{sentences}: a policy would learn to say just that. Leave the task out, choose another verifier, "
+            f"or write rewards.constant_answers=warn"
+        )
+    return found

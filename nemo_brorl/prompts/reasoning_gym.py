@@ -1,0 +1,246 @@
+"""Questions of Reasoning Gym: any of its tasks, mixed by weight, their settings changing with the position in the
+stream (stages) or with success (levels) if asked to."""
+
+from __future__ import annotations
+
+import bisect
+import difflib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any, NamedTuple
+
+from brorl_graders.verifiers.registry import check_name
+
+from nemo_brorl.config.schema import TaskConfig
+from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.errors import DataError
+from nemo_brorl.prompts.questions import Question, TaskLevel, hash_of, is_held_out
+
+log = get_logger(__name__)
+
+PAGE_SIZE = 256  # questions of one Reasoning Gym dataset object: a few tasks prepare all of theirs when they are made
+MAX_ATTEMPTS = 2000  # draws for one question of a split before the split counts as empty
+ALL_TASKS = "*"
+VERIFIER = "reasoning_gym"
+
+# Tasks that iterate over sets of texts: their order, and so the question, hangs on Python's hash seed, another in every
+# process.
+HASH_ORDERED = ("isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note")
+
+# Left out of "*": name -> why.
+NOT_IN_ALL_TASKS: dict[str, str] = {
+    "composite": "a mixture of other tasks, which data.tasks is itself",
+    "codeio": "it runs programs that come with it, in this process; some draw from Python's global random, so no two "
+    "runs ask the same",
+}
+
+
+class _Page(NamedTuple):
+    """`PAGE_SIZE` questions of a task."""
+
+    number: int
+    dataset: Any
+
+
+class ReasoningGymSource:
+    """A weighted mixture of procedurally generated tasks."""
+
+    size = None
+    fingerprint = ""
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskConfig],
+        held_out_fraction: float,
+        split: str,
+        seed: int | str,
+        *,
+        verifier: str = VERIFIER,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`options` go into every payload."""
+        check_name(verifier)
+        self.tasks = expanded(tasks)
+        check_tasks(self.tasks)
+        _warn_of_unrepeatable(self.tasks)
+        self.levels: dict[str, TaskLevel] = {}  # of tasks that have some
+        for task in self.tasks:
+            if task.levels:
+                self.levels[task.name] = TaskLevel(task)
+        self.held_out_fraction = held_out_fraction
+        self.split = split
+        self.seed = seed
+        self.verifier = verifier
+        self.options = dict(options or {})
+        self._pages: dict[tuple[int, int, int], _Page] = {}  # in use, by (task, stage, attempt)
+
+    def question(self, index: int) -> Question:
+        """Question `index`. Raises DataError when its task has no question in this split."""
+        random = Random(hash_of(f"{self.seed}/{self.split}/{index}"))
+        numbers = range(len(self.tasks))
+        weights = [task.weight for task in self.tasks]
+        (number,) = random.choices(numbers, weights=weights)
+        task = self.tasks[number]
+        stage = self._stage(task, index, random)
+        for attempt in range(MAX_ATTEMPTS):
+            entry = self._entry(number, stage, attempt, index)
+            is_entry_held_out = is_held_out(entry["question"], self.held_out_fraction)
+            if is_entry_held_out == (self.split == "held_out"):
+                settings = stage_config(task, stage)
+                level = stage if task.levels else None
+                return self._as_question(task.name, settings, entry, level)
+        raise DataError(
+            f"task {task.name} gave no {self.split} question in {MAX_ATTEMPTS} draws; "
+            f"its settings allow too few different questions "
+            f"or data.held_out_fraction={self.held_out_fraction} leaves none"
+        )
+
+    def _stage(
+        self,
+        task: TaskConfig,
+        index: int,
+        random: Random,
+    ) -> int:
+        """Which of a task's settings hold: 0 before the first stage, or on the first level. Held-out questions take
+        turns, so that a validation means the same throughout a run."""
+        if self.split == "held_out":
+            return index % num_stages(task)
+        if task.levels:
+            return self.levels[task.name].draw(random)
+        beginnings = [stage.from_question for stage in task.stages]
+        return bisect.bisect_right(beginnings, index)
+
+    def _entry(
+        self,
+        number: int,
+        stage: int,
+        attempt: int,
+        index: int,
+    ) -> dict[str, Any]:
+        page, place = divmod(index, PAGE_SIZE)
+        in_use = self._pages.get((number, stage, attempt))
+        if in_use is None or in_use.number != page:
+            task = self.tasks[number]
+            # The split is not part of the seed, but a question can pass for one split only.
+            seed = hash_of(f"{self.seed}/{number}/{attempt}/{page}") % 2**31
+            settings = stage_config(task, stage)
+            dataset = _make_dataset(task.name, settings, seed)
+            in_use = _Page(page, dataset)
+            self._pages[number, stage, attempt] = in_use
+        entry: dict[str, Any] = in_use.dataset[place]
+        return entry
+
+    def _as_question(
+        self,
+        name: str,
+        config: Mapping[str, Any],
+        entry: Mapping[str, Any],
+        level: int | None,
+    ) -> Question:
+        """The verifier gets the entry and the task's settings: some tasks score by them."""
+        asked = {"dataset": name, "config": config}
+        for key in ("question", "answer", "metadata"):
+            asked[key] = entry[key]
+        as_json = json.dumps(asked, default=str)
+        return Question(
+            task=name,
+            verifier=self.verifier,
+            text=entry["question"],
+            payload={**self.options, **json.loads(as_json)},
+            level=level,
+        )
+
+
+def num_stages(task: TaskConfig) -> int:
+    """How many settings a task has in turn."""
+    return len(task.levels) or len(task.stages) + 1
+
+
+def stage_config(task: TaskConfig, stage: int) -> dict[str, Any]:
+    """A task's settings at a stage, 0 before the first; of a task with levels, on a level."""
+    if task.levels:
+        return {**task.config, **task.levels[stage]}
+    if stage == 0:
+        return dict(task.config)
+    changes = task.stages[stage - 1]
+    return {**task.config, **changes.config}
+
+
+def expanded(tasks: Sequence[TaskConfig]) -> list[TaskConfig]:
+    """The tasks with "*" written out: every task of the installed version that is not named, in equal shares of the
+    weight of "*"."""
+    if all(task.name != ALL_TASKS for task in tasks):
+        return list(tasks)
+    from reasoning_gym.factory import DATASETS
+
+    named = [task.name for task in tasks]
+    others = set(DATASETS)
+    others.difference_update(named, NOT_IN_ALL_TASKS)
+    found: list[TaskConfig] = []
+    for task in tasks:
+        names = sorted(others) if task.name == ALL_TASKS else [task.name]
+        weight = task.weight / len(names)
+        for name in names:
+            one = replace(task, name=name, weight=weight)
+            found.append(one)
+    return found
+
+
+def check_tasks(tasks: Sequence[TaskConfig]) -> None:
+    """Raise DataError unless every task exists, takes its settings at every stage and has a positive weight. Loads
+    Reasoning Gym."""
+    if not tasks:
+        raise DataError(
+            "data.tasks is empty; list at least one Reasoning Gym task, for example data.tasks=[{name: chain_sum}]"
+        )
+    for task in tasks:
+        if task.weight <= 0:
+            raise DataError(
+                f"data.tasks: {task.name} has weight {task.weight}; a weight is above 0 (leave the task out to drop it)"
+            )
+        for stage in range(num_stages(task)):
+            settings = stage_config(task, stage)
+            _make_dataset(task.name, settings, seed=0, size=1)
+
+
+def _warn_of_unrepeatable(tasks: Sequence[TaskConfig]) -> None:
+    names = {task.name for task in tasks}
+    found = names.intersection(HASH_ORDERED)
+    is_order_random = os.environ.get("PYTHONHASHSEED", "random") == "random"
+    if found and is_order_random:
+        log.warning(
+            "another start draws other questions of %s: set PYTHONHASHSEED=0 for the same ones",
+            ", ".join(sorted(found)),
+        )
+    if "codeio" in names:
+        log.warning("another start draws other questions of codeio: %s", NOT_IN_ALL_TASKS["codeio"])
+
+
+def _make_dataset(
+    name: str,
+    config: Mapping[str, Any],
+    seed: int,
+    size: int = PAGE_SIZE,
+) -> Any:
+    """One page of a task. Raises DataError for an unknown task (with close names) or settings it does not take."""
+    from reasoning_gym.factory import DATASETS, create_dataset
+
+    if name not in DATASETS:
+        close = difflib.get_close_matches(name, DATASETS, n=4, cutoff=0.5)
+        hint = f"the known tasks are {', '.join(sorted(DATASETS))}"
+        if close:
+            hint = f"did you mean {', '.join(close)}?"
+        raise DataError(f"unknown Reasoning Gym task {name!r}; {hint}")
+    if name == "composite":
+        raise DataError("task 'composite' mixes other tasks; list those in data.tasks, each with its weight")
+    try:
+        return create_dataset(name, **config, seed=seed, size=size)
+    except (TypeError, ValueError, AssertionError) as error:
+        _, settings = DATASETS[name]
+        allowed = [field for field in settings.__dataclass_fields__ if field not in ("seed", "size")]
+        raise DataError(
+            f"task {name} does not take config {dict(config)}: {error}; its settings are {', '.join(allowed)}"
+        ) from error

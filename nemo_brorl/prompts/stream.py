@@ -1,0 +1,250 @@
+"""The PromptSource port: an endless stream of tokenised prompts, each handed out exactly once, resumed by its
+position, each asked so that the model knows where its verifier reads the answer.
+
+A verifier that reads `<answer>` tags pays nothing for "The answer is 7.", however often it is right: without a word to
+the model every group is all wrong. Where neither the question nor the system prompt names the place, the sentence is
+added to the question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from brorl_graders.verifiers.payload import ENVIRONMENT
+from brorl_graders.verifiers.registry import names_in
+
+from nemo_brorl.config.schema import DataConfig
+from nemo_brorl.core.errors import CheckpointError, DataError
+from nemo_brorl.core.tokenizer import ChatTokenizer, conversation
+from nemo_brorl.prompts.questions import Domain, Mixture, Question, Source, TaskLevel
+from nemo_brorl.scoring.turn_tokens import QuestionCheck
+from nemo_brorl.types import Prompt
+
+MAX_CONSECUTIVE_SKIPS = 1000  # over-long prompts in a row before the setting counts as wrong
+READERS = ("exact_match", "reasoning_gym", "math")  # verifiers that look where `data.answer_format` says
+TAG_READERS = ("exact_match", "reasoning_gym")  # and those that want tags where it says nothing
+INSTRUCTIONS = {
+    "tags": "Write only the final answer between <answer> and </answer>.",
+    "boxed": "Write the final answer in \\boxed{}.",
+    "last": 'End with a line "The answer is X.", where X is the final answer.',
+}
+NAMED_BY = {
+    "tags": re.compile(r"<answer>", re.IGNORECASE),
+    "boxed": re.compile(r"boxed", re.IGNORECASE),
+    "last": re.compile(r"answer is|answer:|####", re.IGNORECASE),
+}
+
+
+class PromptStream:
+    """Prompts in the order of the source; those longer than their domain allows are skipped and counted.
+
+    A skipped prompt is replaced by the next of its domain, so that the shares of a mixture are those of the prompts
+    handed out. Held-out rows are handed out once: after the last one, their domain's draws give nothing.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        tokenizer: ChatTokenizer,
+        config: DataConfig,
+        split: str = "train",
+    ) -> None:
+        if not isinstance(source, Mixture):
+            domain = Domain("", source, 1.0, config.system_prompt, config.max_prompt_tokens)
+            source = Mixture([domain], split)
+        self.mixture = source
+        self.tokenizer = tokenizer
+        self.config = config
+        self.question_check = QuestionCheck(tokenizer)
+        self.instructions: dict[str, str] = {}  # by verifier: what was added to its questions
+        self.split = split
+        self.position = 0  # draws so far
+        self.num_skipped = {domain.name: 0 for domain in source.domains}
+        self.levels: dict[str, TaskLevel] = {}  # of tasks that are trained on, by domain and task
+        trained = source.domains if split == "train" else ()
+        for domain in trained:
+            for task, level in domain.levels.items():
+                name = _task_name(domain.name, task)
+                self.levels[name] = level
+
+    def take(self, num: int) -> list[Prompt]:
+        """The next `num` prompts; of a held-out stream fewer, where a domain has fewer than its share of `num`.
+
+        uid `train/17` is question 17 of the split, `train/math/17` question 17 of the domain math. Raises DataError
+        when (nearly) all are too long.
+        """
+        prompts = []
+        for position in range(self.position, self.position + num):
+            number, rank = self.mixture.draw(position)
+            domain = self.mixture.domains[number]
+            prompt = self._next(domain, rank)
+            if prompt is not None:
+                prompts.append(prompt)
+        self.position += num
+        return prompts
+
+    def peek(self, num: int) -> list[Prompt]:
+        """What `take` would give, and will give still."""
+        state = self.state_dict()
+        prompts = self.take(num)
+        self.load_state_dict(state)
+        return prompts
+
+    def learn(self, outcomes: Sequence[tuple[Prompt, float]]) -> list[str]:
+        """Take in what prompts of a step came to, each with the share of its rollouts that were correct. A line for
+        every task whose level changes for the next prompts."""
+        for prompt, rate in outcomes:
+            name = _task_name(prompt.domain, prompt.task)
+            if name in self.levels:
+                self.levels[name].learn(prompt, rate)
+        changes = []
+        for name, level in self.levels.items():
+            reason = level.decide()
+            if reason is not None:
+                change = f"{name}: level {level.reached} with the next prompts ({reason})"
+                changes.append(change)
+        return changes
+
+    def metrics(self) -> dict[str, float]:
+        """By domain: prompts left out for their length so far, and how often its rows have been gone through; levels by
+        task."""
+        found: dict[str, float] = {}
+        draws_before = self.mixture.draws_before(self.position)
+        for domain, draws in zip(self.mixture.domains, draws_before, strict=True):
+            name = f"/{domain.name}" if domain.name else ""
+            skipped = self.num_skipped[domain.name]
+            found[f"prompts/too_long{name}"] = float(skipped)
+            if domain.source.size is not None:
+                found[f"prompts/epochs{name}"] = (draws + skipped) / domain.source.size
+        for task, level in self.levels.items():
+            found[f"prompts/level/{task}"] = float(level.reached)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position, the number of prompts skipped so far, and what the questions are, by domain; levels by task."""
+        fingerprints = {}
+        for domain in self.mixture.domains:
+            fingerprints[domain.name] = domain.source.fingerprint
+        state = {
+            "split": self.split,
+            "position": self.position,
+            "skipped": dict(self.num_skipped),
+            "sources": fingerprints,
+        }
+        levels = {}
+        for task, level in self.levels.items():
+            levels[task] = level.state_dict()
+        if levels:
+            state["levels"] = levels
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken. Raises CheckpointError when it is another stream's, or the files have
+        changed since."""
+        own = self.state_dict()
+        if state.keys() != own.keys():
+            raise CheckpointError(
+                f"a prompt stream's state has the keys {sorted(own)}, the checkpoint has {sorted(state)}"
+            )
+        if state["split"] != self.split:
+            raise CheckpointError(
+                f"the checkpoint's prompt stream is of split {state['split']!r}, this one of {self.split!r}"
+            )
+        now = own["sources"]
+        then = state["sources"]
+        changed = []
+        for name in sorted(now.keys() | then.keys()):
+            if now.get(name) != then.get(name):
+                changed.append(name)
+        if changed:
+            named = ", ".join(changed) or "data.path"  # the only domain has no name
+            raise CheckpointError(
+                f"the questions of {named} are not those the checkpoint was made with: "
+                f"bring the old files back, or start a new run folder"
+            )
+        self.position = int(state["position"])
+        self.num_skipped = {name: int(count) for name, count in state["skipped"].items()}
+        for task, level in self.levels.items():
+            own_state = state["levels"][task]
+            level.load_state_dict(own_state)
+
+    def _next(self, domain: Domain, rank: int) -> Prompt | None:
+        """What draw `rank` of a domain gives; None where a held-out domain has ended."""
+        for _ in range(MAX_CONSECUTIVE_SKIPS):
+            index = rank + self.num_skipped[domain.name]
+            size = domain.source.size
+            if self.split != "train" and size is not None and index >= size:
+                return None
+            prompt = self._prompt(domain, index)
+            if len(prompt.token_ids) <= domain.max_prompt_tokens:
+                return prompt
+            self.num_skipped[domain.name] += 1
+        where = f" of {domain.name}" if domain.name else ""
+        raise DataError(
+            f"{MAX_CONSECUTIVE_SKIPS} prompts in a row{where} are longer than "
+            f"data.max_prompt_tokens={domain.max_prompt_tokens} (the last has {len(prompt.token_ids)} tokens); "
+            f"raise it, or generation.max_model_len with it"
+        )
+
+    def _prompt(self, domain: Domain, index: int) -> Prompt:
+        question = domain.source.question(index)
+        if question.verifier == ENVIRONMENT:
+            self.question_check.check(question.tools)
+        place = f"{domain.name}/{index}" if domain.name else str(index)
+        asked = ask(question, domain.system_prompt, self.config)
+        if asked.instruction:
+            self.instructions[question.verifier] = asked.instruction
+        return Prompt(
+            uid=f"{self.split}/{place}",
+            task=question.task,
+            verifier=question.verifier,
+            token_ids=tuple(self.tokenizer.prompt_ids(asked.messages, domain.system_prompt, question.tools)),
+            payload=asked.payload,
+            domain=domain.name,
+            messages=tuple(asked.messages),
+            level=question.level,
+        )
+
+
+def _task_name(domain: str, task: str) -> str:
+    return f"{domain}/{task}" if domain else task
+
+
+class Asked(NamedTuple):
+    """A question as the model gets it."""
+
+    messages: list[dict[str, str]]
+    payload: Mapping[str, Any]
+    instruction: str  # that was added; "": none
+
+
+def place_of_answer(verifier: str, payload: Mapping[str, Any], chosen: str) -> str | None:
+    """Where the verifiers of a question read its answer: a key of `INSTRUCTIONS`; None where they find it by
+    themselves, or look for none."""
+    names = names_in(verifier, payload)
+    if chosen != "auto":
+        return chosen if any(name in READERS for name in names) else None
+    if any(name in TAG_READERS for name in names):
+        return "tags"
+    place = payload.get("extract")
+    return place if "math" in names and place in INSTRUCTIONS else None
+
+
+def ask(question: Question, system_prompt: str | None, config: DataConfig) -> Asked:
+    """The conversation that asks a question, with the sentence about the answer's place where nobody says it."""
+    messages = conversation(question.messages or question.text, system_prompt)
+    place = place_of_answer(question.verifier, question.payload, config.answer_format)
+    payload = question.payload
+    if place is not None and config.answer_format != "auto":
+        payload = {**payload, "answer_format": place}
+    if place is None or config.answer_instruction == "":
+        return Asked(messages, payload, "")
+    told = "\n".join(message["content"] for message in messages)
+    if NAMED_BY[place].search(told):
+        return Asked(messages, payload, "")
+    instruction = config.answer_instruction or INSTRUCTIONS[place]
+    last = messages[-1]
+    with_it = {**last, "content": f"{last['content']}\n\n{instruction}"}
+    return Asked([*messages[:-1], with_it], payload, instruction)

@@ -1,0 +1,384 @@
+"""Owner of episodes: many in few killable processes, each step under a deadline, and the thread that gives them out.
+
+An episode stays in the process that began it. It moves, which means that its actions are repeated elsewhere, when that
+process has died, or has been at another episode's step for longer than `PATIENCE_S`. A step at its deadline is ended
+with its process, and its episode with it: nobody else's. A step whose process dies is tried once more, in a process
+of its own; then it is known whose fault it was.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import Any
+
+from brorl_graders.environments.child import read_outcome
+from brorl_graders.environments.episode_process import (
+    Batch,
+    EpisodeProcess,
+    EpisodeProcesses,
+    Kind,
+    Turn,
+    late,
+)
+from brorl_graders.environments.protocol import (
+    ALONE,
+    ANY,
+    EpisodeOutcome,
+    EpisodeStep,
+    Traits,
+    failed,
+)
+from brorl_graders.environments.tool_calls import ANY_FORMAT
+from brorl_graders.names import check_environment
+from brorl_graders.processes.child import ReplyError
+from brorl_graders.processes.child_process import Inbox
+from brorl_graders.processes.fork_server import ForkServer
+from brorl_graders.verifiers.registry import Template, templates
+
+from nemo_brorl.config.schema import EnvironmentsConfig
+from nemo_brorl.core.console import get_logger
+from nemo_brorl.core.errors import BroRLError, ConfigError, ResourceError
+
+log = get_logger(__name__)
+
+MIN_LOOK_S = 0.02
+IDLE_S = 5.0
+MAX_LOGGED = 20  # failures written to the log in full
+TRAITS = "brorl_graders.environments.registry:traits"
+
+
+Arrival = tuple[list[Turn], list[str]]  # to be done, and episodes to forget
+
+
+@dataclass(frozen=True)
+class HostLimits:
+    """Limits of episodes."""
+
+    step_s: float = 10.0  # for one step
+    episode_s: float = 300.0  # for all steps of an episode together
+    max_characters: int = 8000  # of an observation; what is more is cut off
+    num_processes: int = 2  # at work at once, of each kind
+    tool_format: str = ANY_FORMAT
+
+    @classmethod
+    def of(cls, config: EnvironmentsConfig, tool_format: str) -> HostLimits:
+        """As the settings say."""
+        return cls(
+            config.step_timeout_s,
+            config.episode_timeout_s,
+            config.max_observation_characters,
+            config.num_processes,
+            tool_format,
+        )
+
+
+class EpisodeHost:
+    """Owns a fork server and the processes of episodes. Any thread may call."""
+
+    def __init__(self, limits: HostLimits | None = None) -> None:
+        self.limits = limits or HostLimits()
+        self.num_failures = 0
+        self._fork_server = ForkServer()
+        self._traits: dict[tuple[Any, ...], Traits] = {}  # by environment and what its fork server has loaded
+        first_words = (self.limits.max_characters, self.limits.tool_format)
+        self._processes = EpisodeProcesses(
+            self._fork_server,
+            self.limits.num_processes,
+            first_words,
+        )
+        self._seconds: dict[str, float] = {}  # that an episode has taken so far
+        self._waiting: dict[Kind, deque[Turn]] = {}  # turns that no process has been chosen for
+        self._inbox: Inbox[Arrival] = Inbox()
+        self._num_given = 0
+        self._is_closed = False
+        self._thread = threading.Thread(
+            target=self._run,
+            name="environment-processes",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def step(self, steps: Sequence[EpisodeStep]) -> list[EpisodeOutcome]:
+        """Outcome of each, in order; returns when the last one is there. An episode has one step at a time. Raises
+        ConfigError for an environment that there is not, ResourceError when no process can be started."""
+        if not steps:
+            return []
+        num_steps = len(steps)
+        batch = Batch([None] * num_steps, num_steps)
+        turns = []
+        for index, step in enumerate(steps):
+            turn = Turn(step, batch, index)
+            turns.append(turn)
+        self._post((turns, []))
+        while not batch.done.wait(IDLE_S):
+            if not self._thread.is_alive():
+                raise ResourceError("the environments were closed")
+        if batch.error is not None:
+            raise batch.error
+        return batch.whole()
+
+    def end(self, episodes: Collection[str]) -> None:
+        """Forget these; those that are not known are passed over."""
+        if not self._is_closed:
+            self._post(([], list(episodes)))
+
+    def close(self) -> None:
+        """End all processes; steps under way fail."""
+        self._is_closed = True
+        self._inbox.ring()
+        self._thread.join()
+
+    def process_ids(self) -> list[int]:
+        """Of the current processes."""
+        return [process.process for process in self._processes.all]
+
+    def _post(self, what: Arrival) -> None:
+        if self._is_closed:
+            raise ResourceError("the environments were closed")
+        self._inbox.put(what)
+
+    def _run(self) -> None:
+        """Work of the thread: everything below happens in it."""
+        while not self._is_closed:
+            try:
+                self._take_in()
+                self._give_out()
+                self._receive()
+                self._check_deadlines()
+            except (BroRLError, OSError) as error:  # the fork server is gone, or cannot be started
+                self._fail_everything(error)
+        for process in list(self._processes.all):
+            try:
+                self._end(process)
+            except (BroRLError, OSError):
+                break
+        self._fail_everything(ResourceError("the environments were closed"))
+
+    def _take_in(self) -> None:
+        """What other threads have asked for."""
+        while self._inbox.arrived:
+            turns, ended = self._inbox.arrived.popleft()
+            self._place(turns)
+            self._forget(ended)
+
+    def _place(self, turns: Sequence[Turn]) -> None:
+        """Queue turns where their episodes live."""
+        for turn in turns:
+            try:
+                turn.kind = self._kind(turn.step)
+            except ConfigError as error:
+                turn.batch.fail(error)
+                return
+            if self._budget(turn) <= 0:
+                reason = f"its steps have taken more than {self.limits.episode_s:g} s"
+                self._settle(turn, failed(reason))
+                continue
+            home = self._processes.homes.get(turn.step.episode)
+            if home is None:
+                self._queue(turn.kind).append(turn)
+            else:
+                home.waiting.append(turn)
+
+    def _queue(self, kind: Kind) -> deque[Turn]:
+        return self._waiting.setdefault(kind, deque())
+
+    def _kind(self, step: EpisodeStep) -> Kind:
+        name = step.environment
+        check_environment(name, step.settings)
+        needs = (name, *_templates(step))
+        if needs not in self._traits:
+            asked = (name, dict(step.task))
+            answer = self._fork_server.ask(TRAITS, asked)
+            self._traits[needs] = Traits(*answer)
+        traits = self._traits[needs]
+        owner = ""
+        if traits.isolation == ALONE:
+            owner = step.episode
+        elif traits.isolation != ANY:
+            owner = f"{name} {step.settings} {step.task}"
+        return Kind(
+            name,
+            traits.is_open,
+            traits.is_async,
+            owner,
+        )
+
+    def _budget(self, turn: Turn) -> float:
+        return self.limits.episode_s - self._seconds.get(turn.step.episode, 0.0)
+
+    def _give_out(self) -> None:
+        """Give every process that is free what waits for it, then what waits for any of its kind."""
+        for process in list(self._processes.all):
+            if process.waiting and process.is_stuck:
+                waiting = process.waiting
+                process.waiting = deque()
+                self._move(waiting)
+            while process.waiting and process.is_free:
+                turn = process.waiting.popleft()
+                self._give(process, turn)
+        for kind, waiting in list(self._waiting.items()):
+            while waiting:
+                chosen = self._processes.free(kind)
+                if chosen is None:
+                    break
+                turn = waiting.popleft()
+                self._give(chosen, turn)
+            if not waiting:
+                del self._waiting[kind]
+
+    def _move(self, turns: Iterable[Turn]) -> None:
+        """Let episodes move elsewhere, those of turns in their order."""
+        for turn in turns:
+            self._processes.move_out(turn.step.episode)
+            self._queue(turn.kind).append(turn)
+
+    def _give(self, process: EpisodeProcess, turn: Turn) -> None:
+        episode = turn.step.episode
+        is_there = self._processes.settle_in(episode, process)
+        num_actions = 1 if is_there else len(turn.step.actions)  # others are repeated
+        turn.seconds = min(self.limits.step_s * num_actions, self._budget(turn))
+        self._num_given += 1
+        try:
+            process.give(self._num_given, turn)
+        except OSError:
+            self._lose(process, "its process is gone")
+
+    def _receive(self) -> None:
+        """Wait until something happens: a request, an outcome, a process's end, or the time at which a delay counts."""
+        now = time.monotonic()
+        next_look = now + IDLE_S
+        connections = []
+        for process in self._processes.all:
+            connections.append(process.connection)
+            next_look = min(next_look, process.next_look())
+        timeout = max(next_look - now, MIN_LOOK_S)
+        if self._inbox.arrived:
+            timeout = 0.0
+        ready = wait([self._inbox.bell, *connections], timeout)
+        if self._inbox.bell in ready:
+            self._inbox.heard()
+        for process in list(self._processes.all):
+            if process.connection in ready:
+                self._receive_from(process)
+
+    def _receive_from(self, process: EpisodeProcess) -> None:
+        try:
+            number, outcome = read_outcome(process.connection)
+            turn = process.turns.pop(number)
+        except (EOFError, OSError):
+            self._lose(process, "its process ended")
+            return
+        except (ReplyError, KeyError) as error:
+            self._lose(process, str(error))
+            return
+        episode = turn.step.episode
+        before = self._seconds.get(episode, 0.0)
+        seconds = time.monotonic() - turn.since
+        self._seconds[episode] = before + seconds
+        if outcome.has_ended:
+            self._forget([episode])
+        self._settle(turn, outcome)
+
+    def _check_deadlines(self) -> None:
+        """End processes whose step takes too long."""
+        for process in list(self._processes.all):
+            if process.is_late():
+                self._end_late(process)
+
+    def _end_late(self, process: EpisodeProcess) -> None:
+        """The step at its deadline has failed. Where several run at once, it may be any that blocks all: each is tried
+        alone."""
+        if process.kind.is_async and len(process.turns) > 1:
+            self._lose(process, "its process does not answer")
+            return
+        turns = list(process.turns.values())
+        process.turns.clear()
+        self._lose(process, "")
+        for turn in turns:
+            self._forget([turn.step.episode])
+            self._settle(turn, failed(late(turn)))
+
+    def _lose(self, process: EpisodeProcess, reason: str) -> None:
+        """End a process. Steps that it was at are tried once more, each in one of its own; the rest moves."""
+        turns = list(process.turns.values())
+        process.turns.clear()
+        self._end(process)
+        for turn in turns:
+            episode = turn.step.episode
+            if turn.has_crashed:
+                self._settle(turn, failed(reason))
+                continue
+            turn.has_crashed = True
+            turn.kind = turn.kind._replace(owner=episode)
+            self._queue(turn.kind).append(turn)
+
+    def _end(self, process: EpisodeProcess) -> None:
+        """Kill a process. What waits for it moves."""
+        waiting = process.waiting
+        process.waiting = deque()
+        self._processes.end(process)
+        self._move(waiting)
+
+    def _forget(self, episodes: Iterable[str]) -> None:
+        touched = set()
+        for episode in episodes:
+            self._seconds.pop(episode, None)
+            process = self._processes.move_out(episode)
+            if process is not None:
+                touched.add(process)
+        for process in touched:
+            is_of_use = not process.kind.owner
+            if process.episodes or process.waiting or process.kind in self._waiting:
+                is_of_use = True
+            try:
+                process.tell_ended()
+            except OSError:
+                is_of_use = False
+            if not is_of_use:
+                self._end(process)
+
+    def _settle(self, turn: Turn, outcome: EpisodeOutcome) -> None:
+        if outcome.error:
+            self.num_failures += 1
+            if self.num_failures <= MAX_LOGGED:
+                log.warning(
+                    "environment %s: %s; the episode ends",
+                    turn.step.environment,
+                    outcome.error,
+                )
+        if outcome.has_ended:
+            self._seconds.pop(turn.step.episode, None)
+        turn.batch.settle(turn.index, outcome)
+
+    def _fail_everything(self, error: BroRLError | OSError) -> None:
+        """Fail all steps; a new one starts again with a new fork server."""
+        if isinstance(error, OSError):
+            error = ResourceError(f"the environments are gone: {error}")
+        turns: list[Turn] = []
+        for process in self._processes.all:
+            turns += process.turns.values()
+            turns += process.waiting
+        for waiting in self._waiting.values():
+            turns += waiting
+        while self._inbox.arrived:
+            arrived, _ = self._inbox.arrived.popleft()
+            turns += arrived
+        for turn in turns:
+            turn.batch.fail(error)
+        self._processes.forget()
+        self._seconds.clear()
+        self._waiting.clear()
+        self._traits.clear()
+        self._fork_server.close()
+
+
+def _templates(step: EpisodeStep) -> list[Template]:
+    """What must be loaded to judge by a verifier, if the task names one."""
+    if "verifier" not in step.task:
+        return []
+    return templates(step.task["verifier"], step.task.get("payload", {}))

@@ -1,0 +1,293 @@
+"""Verifier port over Ray actors, each with processes made to be killed. The driver hands on references and never holds
+tokens."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from brorl_graders.names import allowed
+from brorl_graders.verifiers.registry import check_name, is_remote
+
+from nemo_brorl.config.schema import RewardsConfig
+from nemo_brorl.core.errors import ResourceError
+from nemo_brorl.core.object_store import wait_any
+from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.scoring.turns import ResponseScores
+from nemo_brorl.types import RolloutChunk, ScoredChunk
+
+CPUS_PER_WORKER = 0.1  # placement only: scoring takes turns with sampling on a small machine
+MAX_RESTARTS = 3  # of a worker that died as a whole
+CHUNKS_AT_ONCE = 16  # that a worker has begun: while one waits for a slow verifier's deadline, the others are scored
+HOME_ADVANTAGE = 64  # responses
+SERVICE_COUNTS = (
+    "responses",
+    "asked",
+    "requests",
+    "retries",
+    "failed",
+    "prompt_tokens",
+    "completion_tokens",
+)
+WAIT_S = 10.0  # `score` looks again after this long
+NO_NUMBERS = np.zeros(0, np.float32)
+NO_SCORES = ResponseScores(NO_NUMBERS, 0, NO_NUMBERS, np.zeros(0, np.uint64), NO_NUMBERS)  # of no responses
+
+
+def scored_chunk(
+    chunk: RolloutChunk,
+    scores: ResponseScores,
+    ended: Any = None,
+    goes_on: Any = None,
+) -> ScoredChunk:
+    """A chunk of the responses that have ended, and those that go on beside it; `ended` and `goes_on` are their tokens
+    where some go on."""
+    block = scores.goes_on
+    if block is not None:
+        block = replace(block, data=goes_on)
+        rows = scores.ended
+        chunk = replace(
+            chunk,
+            indices=chunk.indices[rows],
+            lengths=chunk.lengths[rows],
+            num_sampled=None if chunk.num_sampled is None else chunk.num_sampled[rows],
+            data=ended,
+        )
+    if scores.is_stopped is not None:
+        chunk = replace(chunk, is_stopped=scores.is_stopped)
+    return ScoredChunk(
+        chunk=chunk,
+        rewards=scores.rewards,
+        num_failed=scores.num_failed,
+        repetition=scores.repetition,
+        keys=scores.keys,
+        log_probs=scores.log_probs,
+        answers=scores.answers,
+        evidence=scores.evidence,
+        turns=scores.turns,
+        goes_on=block,
+        period=scores.period,
+        reasons=scores.reasons,
+    )
+
+
+def _key(first_index: int, chunk: RolloutChunk) -> tuple[str, int]:
+    """What a continuation is known by: it has the indices of those that go on."""
+    return chunk.request.prompt.uid, first_index
+
+
+class Submission(NamedTuple):
+    """A chunk that is being scored, or waits for its worker."""
+
+    chunk: RolloutChunk
+    worker: int
+    ended: Any  # reference to the arrays of the responses that ended, where some did not
+    goes_on: Any  # reference to the arrays of those that go on
+
+
+class VerifierPool:
+    """Scores chunks on `rewards.num_workers` workers while later chunks are still being sampled.
+
+    The constructor starts the workers and returns at once; `wait_ready` waits for them. Then `submit` and `poll` in any
+    order, or `score`, which does both. `verifiers` are loaded before `wait_ready` returns, others when a prompt first
+    asks for them. `with_answers`: chunks come back with their answers. `record_folder`: where answers of services are
+    kept. Prompts may use the names that this process may (`graders/brorl_graders/names.py`). Raises ConfigError for
+    another one, ModelError when the tokenizer is unusable.
+    """
+
+    def __init__(
+        self,
+        config: RewardsConfig,
+        model_folder: Path | str,
+        verifiers: Sequence[str] = (),
+        with_answers: bool = False,
+        record_folder: Path | None = None,
+    ) -> None:
+        import ray
+
+        from nemo_brorl.scoring.worker import VerifierWorker
+
+        for verifier in verifiers:
+            check_name(verifier)
+        load_tokenizer(model_folder)  # a wrong folder is refused here, with its own message, and not by a dead actor
+        options = {"num_cpus": CPUS_PER_WORKER, "max_concurrency": CHUNKS_AT_ONCE}
+        actor: Any = ray.remote(max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS, **options)(VerifierWorker)
+        shaping = config.shaping
+        ngram = shaping.repetition_ngram if shaping.repetition_penalty > 0 else 0
+        arguments = (
+            str(Path(model_folder).absolute()),
+            config.timeout_s,
+            tuple(verifiers),
+            ngram,
+            config,
+            with_answers,
+            record_folder,
+            allowed(),
+        )
+        self.workers: list[Any] = []
+        for index in range(config.num_workers):
+            worker = actor.remote(*arguments, index)
+            self.workers.append(worker)
+        self._usage: dict[str, float] = {}  # of services, since it was last asked for
+        self._load = [0] * len(self.workers)  # responses submitted and not yet scored, per worker
+        self._moved_at = [time.monotonic()] * len(self.workers)  # when each began to have work, or finished a chunk
+        self._scoring: dict[Any, Submission] = {}  # by reference to the scores, oldest first
+        self._empty: list[ScoredChunk] = []
+        self._holders: dict[tuple[str, int], int] = {}  # worker with the environments of trajectories that go on
+
+    def wait_ready(self) -> None:
+        """Return once every worker can score. Raises ConfigError when a verifier cannot be loaded, ResourceError when a
+        worker cannot start."""
+        self._get([worker.wait_ready.remote() for worker in self.workers])
+
+    def submit(
+        self,
+        chunk: RolloutChunk,
+        places: Sequence[int] | None = None,
+    ) -> None:
+        """Hand a chunk to the worker that has its environments, or else to the one with the least to do, in one Ray
+        call; of about equal ones to the one that has the prompt's other chunks, and its verdicts on their answers:
+        always to that one where a service is asked, so that it is asked once. One without responses goes to no worker:
+        the next `poll` returns it. `places`: of the responses to score, the others get 0; None: all."""
+        if not len(chunk.lengths):
+            self._empty.append(scored_chunk(chunk, NO_SCORES))
+            return
+        prompt = chunk.request.prompt
+        if is_remote(prompt.verifier, prompt.payload):
+            index = self._home(repr(prompt.token_ids))
+        else:
+            index = self._holders.pop(_key(chunk.request.first_index, chunk), self._least_busy(prompt.uid))
+        # As an argument of its own the reference is resolved on the worker's side.
+        judge = self.workers[index].judge.options(num_returns=3)
+        without_data = replace(chunk, data=None, partial=None)
+        reference, ended, goes_on = judge.remote(without_data, chunk.data, places)
+        self._scoring[reference] = Submission(chunk, index, ended, goes_on)
+        if not self._load[index]:
+            self._moved_at[index] = time.monotonic()
+        self._load[index] += len(chunk.lengths)
+
+    def _least_busy(self, uid: str) -> int:
+        home = self._home(uid)
+        cost = list(self._load)
+        cost[home] -= HOME_ADVANTAGE
+        return cost.index(min(cost))
+
+    def _home(self, name: str) -> int:
+        """One of the workers, always the same for a name."""
+        digest = zlib.crc32(name.encode())
+        return digest % len(self.workers)
+
+    def poll(self) -> list[ScoredChunk]:
+        """What was submitted and has been scored since the last poll: at most two Ray calls. Raises ResourceError when
+        a worker cannot be kept alive."""
+        import ray
+
+        scored = self._empty
+        self._empty = []
+        if not self._scoring:
+            return scored
+        finished, _ = ray.wait(list(self._scoring), num_returns=len(self._scoring), timeout=0)
+        if not finished:
+            return scored
+        for reference, scores in zip(finished, self._get(finished), strict=True):
+            submission = self._end(reference)
+            for name, num in (scores.usage or {}).items():
+                before = self._usage.get(name, 0.0)
+                self._usage[name] = before + num
+            judged = scored_chunk(submission.chunk, scores, submission.ended, submission.goes_on)
+            if judged.goes_on is not None:
+                first_index = int(judged.goes_on.indices[0])
+                self._holders[_key(first_index, submission.chunk)] = submission.worker
+            scored.append(replace(judged, worker=submission.worker))
+        return scored
+
+    def metrics(self) -> dict[str, float]:
+        """What services were asked, of the chunks polled since the last call; nothing where there are none."""
+        usage = self._usage
+        self._usage = {}
+        if not usage:
+            return {}
+        num_requests = max(usage.get("requests", 0.0), 1.0)
+        request_s = usage["request_s"] / num_requests
+        found = {"service/request_s": request_s}
+        for name in SERVICE_COUNTS:
+            found[f"service/{name}"] = usage.get(name, 0.0)
+        return found
+
+    def pending(self) -> list[Any]:
+        """References, one of which resolves when `poll` may have news."""
+        return list(self._scoring)
+
+    def stalled(self, seconds: float) -> list[str]:
+        """Workers that have finished no chunk for longer than this although they have some, as a message names them.
+        May be called from another thread."""
+        import ray
+
+        scoring = dict(self._scoring)
+        if not scoring:
+            return []
+        _, unfinished = ray.wait(list(scoring), num_returns=len(scoring), timeout=0)
+        busy_workers = {scoring[reference].worker for reference in unfinished}
+        late: list[str] = []
+        for worker in sorted(busy_workers):
+            waited = time.monotonic() - self._moved_at[worker]
+            if waited > seconds:
+                late.append(f"verifier {worker} for {waited:.0f} s")
+        return late
+
+    def forget(self) -> None:
+        """Give up what was submitted and not polled: no later `poll` returns it. Environments of trajectories under way
+        end; whoever goes on with one has it made anew."""
+        self._empty = []
+        holders = set(self._holders.values())
+        for reference in list(self._scoring):
+            holders.add(self._end(reference).worker)
+        self._holders.clear()
+        for worker in holders:
+            self.workers[worker].end_episodes.remote()
+
+    def score(self, chunks: Iterable[RolloutChunk]) -> Iterator[ScoredChunk]:
+        """Scored chunks in the order they finish; each is submitted as soon as `chunks` gives it. Nothing else may be
+        submitted meanwhile, and what was before is forgotten."""
+        self.forget()
+        try:
+            for chunk in chunks:
+                self.submit(chunk)
+                yield from self.poll()
+            while self.pending() or self._empty:
+                wait_any(self.pending(), WAIT_S)
+                yield from self.poll()
+        finally:
+            self.forget()
+
+    def close(self) -> None:
+        """Stop all workers; their children go with them."""
+        import ray
+
+        for worker in self.workers:
+            ray.kill(worker)
+        self.workers = []
+
+    def _end(self, reference: Any) -> Submission:
+        """Take a chunk off the books."""
+        submission = self._scoring.pop(reference)
+        self._moved_at[submission.worker] = time.monotonic()
+        self._load[submission.worker] -= len(submission.chunk.lengths)
+        return submission
+
+    def _get(self, references: Any) -> Any:
+        import ray
+
+        try:
+            return ray.get(references)
+        except ray.exceptions.RayActorError as error:
+            raise ResourceError(
+                f"a verifier worker died {MAX_RESTARTS + 1} times; is the machine out of memory? ({error})"
+            ) from error
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error

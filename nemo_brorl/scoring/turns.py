@@ -1,0 +1,281 @@
+"""Judging of turns: what the environments of a chunk's trajectories say to their newest turns, and which of them go on.
+
+A trajectory's response is `turn 1 | observation 1 | turn 2 | …`. It goes on when its environment has answered and the
+response has room for the answer and one more token. Then the observation's tokens follow what was sampled, which is
+never tokenised again. A verifier that only scores is the trivial case, in which every response ends at its first turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from brorl_graders.environments.protocol import EpisodeHost, EpisodeOutcome, EpisodeStep, TurnSize, TurnTokens
+from brorl_graders.processes.process_pool import LATE
+
+from nemo_brorl.config.schema import RewardsConfig
+from nemo_brorl.core.tokenizer import ChatTokenizer
+from nemo_brorl.scoring.response_arrays import repetition_of, response_keys, split, taken, turn_bounds, turn_ends
+from nemo_brorl.types import (
+    Bool,
+    ChunkArrays,
+    Float32,
+    Int64,
+    PartialRollouts,
+    Period,
+    RewardEvidence,
+    RolloutChunk,
+    RolloutRequest,
+    TurnRecord,
+    UInt64,
+)
+
+MAX_EXAMPLE = 400  # characters
+MAX_REASON = 300  # characters
+SEEDS = 2**31
+
+
+class ResponseScores(NamedTuple):
+    """What is found out about the responses of a chunk that have ended; fields as in `types.ScoredChunk`."""
+
+    rewards: Float32
+    num_failed: int
+    repetition: Float32
+    keys: UInt64
+    log_probs: Float32
+    answers: tuple[str | None, ...] | None = None
+    evidence: RewardEvidence | None = None
+    turns: TurnRecord | None = None
+    usage: Mapping[str, float] | None = None  # of services, since the last chunk (`RemoteScores.take_usage`)
+    goes_on: PartialRollouts | None = None  # without its data
+    ended: Int64 | None = None  # rows of the chunk that have ended; None: all
+    is_stopped: Bool | None = None  # of these; None: as they came
+    period: Period | None = None
+    reasons: tuple[str, ...] = ()
+
+
+# Of a chunk; arrays of the responses that have ended where some have not; arrays of those that go on.
+Judged = tuple[ResponseScores, ChunkArrays | None, ChunkArrays | None]
+
+
+def kept_reasons(reasons: Iterable[str]) -> tuple[str, ...]:
+    """Reasons as they travel with a chunk: shortened, without what no file can hold; none where all are empty."""
+    kept: list[str] = []
+    for reason in reasons:
+        text = reason[:MAX_REASON].encode("utf-8", "replace")
+        kept.append(text.decode())
+    return tuple(kept) if any(kept) else ()
+
+
+class TurnJudge:
+    """Takes trajectories a turn further. Any thread may call `judge`."""
+
+    def __init__(
+        self,
+        tokenizer: ChatTokenizer,
+        host: EpisodeHost,
+        tokens: TurnTokens,
+        settings: RewardsConfig,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.host = host
+        self.tokens = tokens
+        self.ngram = 0
+        if settings.shaping.repetition_penalty > 0:
+            self.ngram = settings.shaping.repetition_ngram
+        self.sums_rewards = settings.trajectory_reward == "sum"
+        self._open: set[str] = set()  # episodes that the host may hold
+        self._lock = threading.Lock()
+
+    def judge(self, chunk: RolloutChunk, data: ChunkArrays) -> Judged:
+        """Scores of the trajectories that end with this turn, and the tokens of the others with their observations."""
+        steps = list(self._steps(chunk, data))
+        outcomes = self._stepped(steps)
+        record = _extended(chunk, data, outcomes)
+        observations = self._observations(chunk, data, outcomes)
+        going_on: list[int] = []
+        ended: list[int] = []
+        episodes: list[str] = []
+        for row, observation in enumerate(observations):
+            if observation:
+                going_on.append(row)
+            else:
+                ended.append(row)
+                episodes.append(steps[row].episode)
+        self._end(episodes)
+        arrays = taken(data, ended)
+        scores = self._scores(
+            arrays,
+            record.rows(ended),
+            [outcomes[row] for row in ended],
+        )
+        is_stopped = chunk.is_stopped[ended]
+        for place, row in enumerate(ended):
+            outcome = outcomes[row]
+            if outcome.truncated or not outcome.has_ended:
+                is_stopped[place] = False
+        scores = scores._replace(
+            evidence=_evidence(outcomes),
+            is_stopped=is_stopped,
+        )
+        if not going_on:
+            return scores, None, None
+        scores = scores._replace(ended=np.array(ended, np.int64))
+        longer = taken(data, going_on, observations)
+        goes_on = PartialRollouts(
+            indices=chunk.indices[going_on],
+            lengths=np.diff(longer.offsets).astype(np.int32),
+            version=chunk.version,
+            data=None,
+            num_sampled=longer.num_sampled,
+            turns=record.rows(going_on),
+            engine=chunk.engine,
+        )
+        return scores._replace(goes_on=goes_on), arrays, longer
+
+    def _scores(
+        self,
+        arrays: ChunkArrays,
+        turns: TurnRecord,
+        outcomes: Sequence[EpisodeOutcome],
+    ) -> ResponseScores:
+        """Of trajectories that have ended, by what their environments said last."""
+        has_failed = np.array([bool(outcome.error) for outcome in outcomes], bool)
+        # A trajectory whose environment failed earns nothing, for its earlier turns neither.
+        turn_rewards = np.where(has_failed[:, None], np.float32(0), turns.rewards)
+        rewards = turn_rewards[:, -1]
+        if self.sums_rewards:
+            rewards = turn_rewards.sum(axis=1)
+        log_probs = [part.sum() for part in split(arrays, arrays.log_probs)]
+        ends = turn_ends(arrays, turns.rewards.shape[1])
+        return ResponseScores(
+            rewards=rewards,
+            num_failed=int(has_failed.sum()),
+            repetition=repetition_of(arrays, self.ngram),
+            keys=response_keys(arrays),
+            log_probs=np.array(log_probs, np.float32),
+            turns=replace(turns, rewards=turn_rewards, ends=ends),
+            reasons=kept_reasons(outcome.error for outcome in outcomes),
+        )
+
+    def end_all(self) -> None:
+        """Forget every trajectory that goes on."""
+        with self._lock:
+            episodes = list(self._open)
+        self._end(episodes)
+
+    def _stepped(self, steps: Sequence[EpisodeStep]) -> list[EpisodeOutcome]:
+        with self._lock:
+            self._open.update(step.episode for step in steps)
+        return self.host.step(steps)
+
+    def _end(self, episodes: Sequence[str]) -> None:
+        self.host.end(episodes)
+        with self._lock:
+            self._open.difference_update(episodes)
+
+    def _steps(self, chunk: RolloutChunk, data: ChunkArrays) -> Iterator[EpisodeStep]:
+        request = chunk.request
+        payload = request.prompt.payload
+        for row, (start, end) in enumerate(pairwise(data.offsets.tolist())):
+            actions: list[str] = []
+            sizes: list[TurnSize] = []
+            for low, high in turn_bounds(data, start, end):
+                actions.append(self.tokenizer.decode(data.token_ids[low:high].tolist()))
+                sizes.append(self._size(request, data, low - start, slice(low, high)))
+            yield EpisodeStep(
+                episode=_episode(chunk, row),
+                environment=payload["environment"],
+                settings=payload.get("settings", {}),
+                task=payload.get("task", {}),
+                seed=(request.seed + int(chunk.indices[row])) % SEEDS,
+                actions=tuple(actions),
+                sizes=tuple(sizes),
+            )
+
+    def _size(
+        self,
+        request: RolloutRequest,
+        data: ChunkArrays,
+        before: int,
+        turn: slice,
+    ) -> TurnSize:
+        """Of a turn that comes after `before` tokens of its response."""
+        limits = request.sampling
+        num_sampled = turn.stop - turn.start
+        is_full = before + num_sampled >= limits.max_tokens
+        if limits.max_turn_tokens is not None and num_sampled >= limits.max_turn_tokens:
+            is_full = True
+        if is_full and num_sampled:
+            is_full = int(data.token_ids[turn.stop - 1]) != self.tokenizer.eos_token_id
+        return TurnSize(
+            len(request.prompt.token_ids) + before,
+            num_sampled,
+            is_full,
+        )
+
+    def _observations(
+        self,
+        chunk: RolloutChunk,
+        data: ChunkArrays,
+        outcomes: Sequence[EpisodeOutcome],
+    ) -> list[list[int]]:
+        """Tokens of each trajectory's observation; none of one that ends here."""
+        prompt = chunk.request.prompt
+        limit = chunk.request.sampling.max_tokens
+        observations: list[list[int]] = []
+        for row, response in enumerate(split(data, data.token_ids)):
+            observations.append([])
+            outcome = outcomes[row]
+            is_over = outcome.has_ended or outcome.truncated or outcome.error
+            if is_over or len(response) >= limit:
+                continue
+            tokens = self.tokens.after(
+                prompt.messages,
+                response.tolist(),
+                bool(chunk.is_stopped[row]),
+                outcome.observation,
+            )
+            if len(response) + len(tokens) < limit:
+                observations[row] = tokens
+        return observations
+
+
+def _extended(chunk: RolloutChunk, data: ChunkArrays, outcomes: Sequence[EpisodeOutcome]) -> TurnRecord:
+    """The record of the trajectories with their newest turn."""
+    newest: list[float] = []
+    errors: list[bool] = []
+    for outcome in outcomes:
+        newest.append(outcome.reward)
+        errors.append(bool(outcome.info.get("tool_error")))
+    rewards = np.array(newest, np.float32)[:, None]
+    is_tool_error = np.array(errors, bool)[:, None]
+    partial = chunk.request.partial
+    if partial is None or data.is_sampled is None:  # its first turn, or its tokens were lost and it began anew
+        return TurnRecord(rewards, is_tool_error)
+    places = np.searchsorted(partial.indices, chunk.indices)
+    if partial.turns is not None:
+        before = partial.turns.rows(places.tolist())
+        rewards = np.hstack([before.rewards, rewards])
+        is_tool_error = np.hstack([before.is_tool_error, is_tool_error])
+    return TurnRecord(rewards, is_tool_error)
+
+
+def _evidence(outcomes: Sequence[EpisodeOutcome]) -> RewardEvidence:
+    errors = [outcome.error for outcome in outcomes if outcome.error]
+    num_late = sum(LATE in error for error in errors)
+    example = errors[0] if errors else ""
+    return RewardEvidence(
+        num_without_answer=0,
+        num_late=num_late,
+        num_raised=len(errors) - num_late,
+        example=example[:MAX_EXAMPLE],
+    )
+
+
+def _episode(chunk: RolloutChunk, row: int) -> str:
+    return f"{chunk.request.prompt.uid}/{chunk.indices[row]}"

@@ -1,0 +1,328 @@
+"""Ray actor that scores the responses of chunks, several at a time, in processes that may hang or crash.
+
+It also collects evidence against rewards: what the watch over a run wants to know of a chunk's responses. That stays
+small, whatever the number of responses: counts, the answers that earned most often, and one example.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from brorl_graders.names import Names, allow
+from brorl_graders.processes.child import VERIFIER_ERRORS
+from brorl_graders.processes.process_pool import LATE, ProcessPool, Verdicts
+from brorl_graders.services.remote_scores import Asked, Messages, RemoteScores
+from brorl_graders.verifiers import composite, services
+from brorl_graders.verifiers.code import code
+from brorl_graders.verifiers.multiple_choice import right_letter
+from brorl_graders.verifiers.payload import ENVIRONMENT, Answer, Deadlines, Payload, accepted_answers
+from brorl_graders.verifiers.registry import answer_reader, is_remote
+
+from nemo_brorl.config.schema import RewardsConfig
+from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.scoring.host import EpisodeHost, HostLimits
+from nemo_brorl.scoring.response_arrays import repetition_of, response_keys
+from nemo_brorl.scoring.turn_tokens import TurnTokens
+from nemo_brorl.scoring.turns import Judged, ResponseScores, TurnJudge, kept_reasons
+from nemo_brorl.types import ChunkArrays, PaidAnswer, Period, RewardEvidence, RolloutChunk
+
+EARNS = 0.5  # a response earns from here on
+MAX_PAID = 4  # answers that are named
+MAX_ANSWER = 80  # characters
+MAX_EXAMPLE = 400
+FORMS = ("<answer>{}</answer>", "\\boxed{{{}}}", "The answer is {}.")  # in which a verifier reads its own reference
+
+
+def evidence_of(
+    verifier: str,
+    payload: Mapping[str, Any],
+    texts: Sequence[str],
+    verdicts: Verdicts,
+    counts: Mapping[str, int],
+) -> RewardEvidence:
+    """What speaks against the rewards of different `texts`; `counts` says how many responses each one is."""
+    read = answer_reader(verifier, payload)
+    example = ""
+    num_without_answer = 0
+    num_late = 0
+    num_raised = 0
+    paid: Counter[str] = Counter()
+    for index, text in enumerate(texts):
+        score = verdicts.scores[index]
+        if score is None:
+            is_late = LATE in verdicts.reasons[index]
+            num_late += counts[text] * is_late
+            num_raised += counts[text] * (not is_late)
+            example = example or text
+        elif score >= EARNS and read is not None:
+            answer = _answer(read, payload, text)
+            if answer is None:
+                num_without_answer += counts[text]
+                example = text
+            else:
+                paid[answer] += counts[text]
+    references = _references(read, payload)
+    most_frequent = []
+    for answer, num in paid.most_common(MAX_PAID):
+        most_frequent.append(PaidAnswer(answer[:MAX_ANSWER], num, answer in references))
+    return RewardEvidence(
+        num_without_answer,
+        num_late,
+        num_raised,
+        tuple(most_frequent),
+        example[:MAX_EXAMPLE],
+    )
+
+
+def _answer(read: Answer, payload: Payload, text: str) -> str | None:
+    """The response's answer; "" where reading it fails, which is no evidence."""
+    try:
+        return read(payload, text)
+    except VERIFIER_ERRORS:
+        return ""
+
+
+def _references(read: Answer | None, payload: Payload) -> set[str]:
+    """The prompt's own answers, as its verifier reads them."""
+    if read is None or payload.get("answer") is None:
+        return set()
+    if payload.get("choices"):
+        letter = right_letter(payload["answer"], payload["choices"])
+        return set() if letter is None else {letter}
+    found: set[str] = set()
+    for reference in accepted_answers(payload):
+        found.add(reference)
+        for form in FORMS:
+            answer = _answer(read, payload, form.format(reference))
+            if answer is not None:
+                found.add(answer)
+    return found
+
+
+LIGHTEST = "exact_match"  # loads nothing: shows that processes can be started
+
+
+class VerifierWorker:
+    """Owns a process pool. `score` may run in several threads at once."""
+
+    def __init__(
+        self,
+        model_folder: str,
+        timeout_s: float,
+        verifiers: Sequence[str],
+        repetition_ngram: int,
+        rewards: RewardsConfig | None = None,
+        with_answers: bool = False,
+        record_folder: Path | None = None,
+        names: Names | None = None,
+        index: int = 0,
+    ) -> None:
+        """Start a worker.
+
+        `verifiers` are loaded by `wait_ready`, others when first needed. `repetition_ngram` tokens make an n-gram; 0:
+        repetition is not looked for. `rewards` are the settings of verifiers that have some; None: the defaults.
+        `with_answers`: read them too. `record_folder`: where answers of services are kept, by `index` of the worker;
+        None: nowhere. `names` are those that prompts may use; None: those that this process has.
+        """
+        if names is not None:
+            allow(names)
+        if rewards is not None:
+            code.configure(rewards)
+        self.tokenizer = load_tokenizer(model_folder)
+        self.verifiers = tuple(verifiers)
+        self.repetition_ngram = repetition_ngram
+        self.with_answers = with_answers
+        self.rewards = rewards or RewardsConfig()
+        self.record_folder = record_folder
+        self.index = index
+        self._remote: RemoteScores | None = None
+        self._lock = threading.Lock()
+        self.turn_judge: TurnJudge | None = None  # None: no environment has been asked
+        self.process_pool = ProcessPool(Deadlines(timeout_s) if rewards is None else Deadlines.of(rewards))
+
+    def judge(
+        self,
+        chunk: RolloutChunk,
+        data: ChunkArrays,
+        places: Sequence[int] | None = None,
+    ) -> Judged:
+        """What becomes of a chunk's responses, as `TurnJudge.judge`; a verifier that only scores ends all of them.
+        `chunk` is without its data; `places` as of `score`, which says what is raised."""
+        began_at = time.time()
+        prompt = chunk.request.prompt
+        if prompt.verifier == ENVIRONMENT:
+            scores, ended, goes_on = self._judge_of_turns().judge(chunk, data)
+        else:
+            scores = self.score(prompt.verifier, prompt.payload, data, prompt.messages, places)
+            ended = goes_on = None
+        period = Period(began_at, began_at, time.time())
+        return scores._replace(period=period), ended, goes_on
+
+    @property
+    def remote(self) -> RemoteScores:
+        """Made when a verifier behind a network is first asked for."""
+        with self._lock:
+            if self._remote is None:
+                settings = self.rewards.services
+                self._remote = RemoteScores(settings, self.record_folder, self.index)
+            return self._remote
+
+    def _judge_of_turns(self) -> TurnJudge:
+        """Made when an environment is first asked."""
+        with self._lock:
+            if self.turn_judge is None:
+                tokens = TurnTokens(self.tokenizer)
+                limits = HostLimits.of(self.rewards.environments, tokens.tool_format)
+                host = EpisodeHost(limits)
+                self.turn_judge = TurnJudge(self.tokenizer, host, tokens, self.rewards)
+            return self.turn_judge
+
+    def end_episodes(self) -> None:
+        """Forget every trajectory under way: nobody waits for it any more."""
+        if self.turn_judge is not None:
+            self.turn_judge.end_all()
+
+    def score(
+        self,
+        verifier: str,
+        payload: Mapping[str, Any],
+        data: ChunkArrays,
+        prompt: Messages = (),
+        places: Sequence[int] | None = None,
+    ) -> ResponseScores:
+        """Equal texts are scored once; a failing one counts for each response. `prompt`: its messages, which services
+        are told; `places`: of the responses that are to be scored, the others get 0; None: all. Raises as
+        `ProcessPool.score` and `RemoteScores.judge`."""
+        texts: list[str] = []
+        log_probs: list[float] = []
+        for start, end in pairwise(data.offsets.tolist()):
+            texts.append(self.tokenizer.decode(data.token_ids[start:end].tolist()))
+            log_probs.append(data.log_probs[start:end].sum())
+        counts = Counter(texts)
+        if places is not None:
+            counts = Counter(texts[place] for place in places)
+        different = list(counts)
+        asked = Asked(verifier, payload, prompt)
+        verdicts = self._judge(asked, different, counts)
+        score_of = dict(zip(different, verdicts.scores, strict=True))
+        reason_of = {different[index]: reason for index, reason in verdicts.reasons.items()}
+        rewards: list[float] = []
+        num_failed = 0
+        for text in texts:
+            score = score_of.get(text, 0.0)
+            num_failed += score is None
+            rewards.append(score or 0.0)
+        usage = None
+        if is_remote(verifier, payload):
+            usage = self.remote.take_usage()
+        return ResponseScores(
+            rewards=np.array(rewards, np.float32),
+            num_failed=num_failed,
+            repetition=repetition_of(data, self.repetition_ngram),
+            keys=response_keys(data),
+            log_probs=np.array(log_probs, np.float32),
+            answers=self._answers(verifier, payload, texts),
+            evidence=evidence_of(verifier, payload, different, verdicts, counts),
+            usage=usage,
+            reasons=kept_reasons(reason_of.get(text, "") for text in texts),
+        )
+
+    def wait_ready(self) -> None:
+        """Return once the verifiers are loaded. Raises ConfigError when one cannot be, ResourceError when no process
+        can start."""
+        for verifier in self.verifiers or (LIGHTEST,):
+            if services.is_remote(verifier):
+                _ = self.remote
+            else:
+                self.process_pool.load(verifier)
+
+    def _judge(
+        self,
+        asked: Asked,
+        texts: Sequence[str],
+        counts: Mapping[str, int],
+    ) -> Verdicts:
+        """Have processes score what they can, and services the rest. `counts`: responses of each text."""
+        verifier = asked.verifier
+        payload = asked.payload
+        if services.is_remote(verifier):
+            num = sum(counts[text] for text in texts)
+            self.remote.counts["responses"] += num
+            return self.remote.judge(asked, texts)
+        if is_remote(verifier, payload):
+            return self._judge_parts(asked, texts, counts)
+        return self.process_pool.judge(verifier, payload, texts)
+
+    def _judge_parts(
+        self,
+        asked: Asked,
+        texts: Sequence[str],
+        counts: Mapping[str, int],
+    ) -> Verdicts:
+        """Scores of a composition, part by part, with each part's as the reason: no service is asked about a text that
+        an earlier part gave 0."""
+        mode = asked.payload.get("mode", composite.MODES[0])
+        weights: list[float] = []
+        found: dict[str, list[float]] = {text: [] for text in texts}
+        told: dict[str, list[str]] = {text: [] for text in texts}
+        failed: dict[str, str] = {}
+        waiting = list(texts)
+        for part in composite.parts_of(asked.payload):
+            if part.weight == 0:
+                continue
+            weights.append(part.weight)
+            of_part = Asked(part.verifier, part.payload, asked.prompt)
+            verdicts = self._judge(of_part, waiting, counts)
+            still_open = []
+            for index, text in enumerate(waiting):
+                score = verdicts.scores[index]
+                if score is None:
+                    failed[text] = verdicts.reasons[index]
+                    continue
+                found[text].append(score)
+                said = verdicts.reasons.get(index, "")
+                told[text].append(composite.part_reason(part.verifier, score, said))
+                total = composite.combined(mode, weights, found[text])
+                if mode == "sum" or total != 0:
+                    still_open.append(text)
+            waiting = still_open
+        scores: list[float | None] = []
+        reasons: dict[int, str] = {}
+        for place, text in enumerate(texts):
+            if text in failed:
+                scores.append(None)
+                reasons[place] = failed[text]
+            else:
+                total = composite.combined(mode, weights, found[text])
+                scores.append(total)
+                reasons[place] = composite.REASONS_BETWEEN.join(told[text])
+        return Verdicts(scores, reasons)
+
+    def _answers(
+        self, verifier: str, payload: Mapping[str, Any], texts: Sequence[str]
+    ) -> tuple[str | None, ...] | None:
+        """Answer of each text; None where nobody asks for answers, or the verifier knows of none."""
+        read = answer_reader(verifier, payload) if self.with_answers else None
+        if read is None:
+            return None
+        answer_of = {text: read(payload, text) for text in set(texts)}
+        return tuple(answer_of[text] for text in texts)
+
+    def close(self) -> None:
+        """Kill all processes, and end what services are asked."""
+        if self._remote is not None:
+            self._remote.close()
+        if self.turn_judge is not None:
+            self.turn_judge.host.close()
+        self.process_pool.close()
+
+    def child_pids(self) -> list[int]:
+        """Process ids of the current children."""
+        return self.process_pool.child_pids()

@@ -1,1 +1,0 @@
-"""What is asked and how it is judged: questions, verifiers, scoring processes, the sandbox."""

@@ -1,0 +1,101 @@
+"""The verifier worker without Ray: deadlines, crashes, replacement, equal responses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from brorl_lab.bases.initial_model import build_tokenizer
+
+from nemo_brorl.core.errors import ConfigError
+from nemo_brorl.core.tokenizer import load_tokenizer
+from nemo_brorl.scoring.worker import VerifierWorker
+from nemo_brorl.types import ChunkArrays
+from tests.support.bad_verifiers import MISBEHAVE
+from tests.support.names import allow_also
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    build_tokenizer(["hang crash raise nan fine good"], 280).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def worker(model_folder: Path) -> Iterator[VerifierWorker]:
+    allow_also(verifiers=[MISBEHAVE])
+    made = VerifierWorker(str(model_folder), timeout_s=0.5, verifiers=[MISBEHAVE], repetition_ngram=0)
+    yield made
+    made.close()
+
+
+def arrays(folder: Path, *texts: str) -> ChunkArrays:
+    ids = [load_tokenizer(folder).encode(text) for text in texts]
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in ids])]).astype(np.int64)
+    return ChunkArrays(np.concatenate(ids).astype(np.int32), np.zeros(int(offsets[-1]), np.float32), offsets)
+
+
+def test_a_hanging_and_a_crashing_response_cost_only_themselves(
+    worker: VerifierWorker, model_folder: Path, tmp_path: Path
+) -> None:
+    worker.wait_ready()
+    worker.score(MISBEHAVE, {"log": str(tmp_path / "log")}, arrays(model_folder, "fine"))
+    (first_child,) = worker.child_pids()
+    texts = ("fine", "hang", "good", "crash", "raise", "nan", "good one")
+    rewards, num_failed, *_ = worker.score(MISBEHAVE, {"log": str(tmp_path / "log")}, arrays(model_folder, *texts))
+    assert rewards.tolist() == [1, 0, 1, 0, 0, 0, 1]
+    assert rewards.dtype == np.float32
+    assert num_failed == 4
+    assert first_child not in worker.child_pids()
+    with pytest.raises(ProcessLookupError):
+        os.kill(first_child, 0)
+
+
+def test_equal_responses_are_scored_once(worker: VerifierWorker, model_folder: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    rewards, num_failed, *_ = worker.score(
+        MISBEHAVE, {"log": str(log)}, arrays(model_folder, "fine", "good", "fine", "raise", "fine", "raise")
+    )
+    assert rewards.tolist() == [1, 1, 1, 0, 1, 0]
+    assert num_failed == 2
+    assert log.read_text().split() == ["fine", "good"]
+
+
+@pytest.mark.parametrize(
+    ("verifier", "message"),
+    [
+        ("no.such.module:score", "cannot be imported .ModuleNotFoundError"),
+        ("tests.support.bad_verifiers:absent", "cannot be imported .AttributeError"),
+        ("tests.support.bad_verifiers:MISBEHAVE", "is a str and not a function"),
+    ],
+)
+def test_a_verifier_that_cannot_be_imported_is_an_error_at_the_start(
+    model_folder: Path, verifier: str, message: str
+) -> None:
+    allow_also(verifiers=[verifier])
+    with pytest.raises(ConfigError, match=message):
+        _load(model_folder, verifier)
+
+
+@pytest.mark.parametrize(
+    ("verifier", "message"),
+    [
+        ("maths", "unknown verifier 'maths'; choose "),
+        (MISBEHAVE, "is not in the settings.* write rewards.verifiers="),
+    ],
+)
+def test_a_name_that_no_setting_gives_is_an_error_at_the_start(model_folder: Path, verifier: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _load(model_folder, verifier)
+
+
+def _load(model_folder: Path, verifier: str) -> None:
+    worker = VerifierWorker(str(model_folder), timeout_s=1.0, verifiers=[verifier], repetition_ngram=0)
+    try:
+        worker.wait_ready()
+    finally:
+        worker.close()
