@@ -37,7 +37,7 @@ from nemo_brorl.generation.device import EngineSettings, prepare_process
 from nemo_brorl.generation.engine_handle import EngineReady
 from nemo_brorl.generation.routes import return_routes
 from nemo_brorl.generation.sleep import SleepMode
-from nemo_brorl.generation.weights.incoming import (
+from nemo_brorl.weights.incoming import (
     IncomingWeights,
     LoadReport,
     check_manifest,

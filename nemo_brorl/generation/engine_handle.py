@@ -10,7 +10,7 @@ from typing import Any
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.generation.chunk_messages import ChunkFailure
-from nemo_brorl.generation.transport import EngineTransport, explain
+from nemo_brorl.cluster.actor_transport import EngineTransport, explain
 from nemo_brorl.types import EngineStats, TensorInfo
 
 _COUNTERS = (

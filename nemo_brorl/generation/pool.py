@@ -23,9 +23,9 @@ from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady, check
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
 from nemo_brorl.generation.sleep import StagedSleep
-from nemo_brorl.generation.transport import RayTransport
-from nemo_brorl.generation.weights.incoming import read_shapes
-from nemo_brorl.generation.weights.receivers import WeightReceivers
+from nemo_brorl.cluster.actor_transport import RayTransport
+from nemo_brorl.weights.incoming import read_shapes
+from nemo_brorl.weights.receivers import WeightReceivers
 from nemo_brorl.ports import Forecast
 from nemo_brorl.types import EngineStats, RolloutChunk, RolloutRequest, TensorInfo, WeightLink
 

@@ -27,7 +27,7 @@ from nemo_brorl.generation.chunk_messages import (
 )
 from nemo_brorl.generation.engine_handle import EngineHandle, check_weights
 from nemo_brorl.generation.placement.placement import ChunkPlacement
-from nemo_brorl.generation.transport import EngineTransport, explain
+from nemo_brorl.cluster.actor_transport import EngineTransport, explain
 from nemo_brorl.types import PartialRollouts, RolloutChunk, RolloutRequest
 
 

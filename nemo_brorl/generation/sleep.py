@@ -17,7 +17,7 @@ from nemo_brorl.config.schema import GenerationConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.process_memory import private_bytes, trim_heap
 from nemo_brorl.generation.engine_handle import EngineHandle
-from nemo_brorl.generation.transport import EngineTransport
+from nemo_brorl.cluster.actor_transport import EngineTransport
 
 if TYPE_CHECKING:
     import torch

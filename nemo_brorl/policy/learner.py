@@ -24,10 +24,10 @@ from nemo_brorl.policy.state.optimizer import clear_state
 from nemo_brorl.policy.state.rank_state import Offload, build_rank_state
 from nemo_brorl.policy.state.saving import BackgroundSave
 from nemo_brorl.policy.update import Update
-from nemo_brorl.policy.weights.hf_folder import SHARD_BYTES, write_hf_folder
-from nemo_brorl.policy.weights.hf_weights import HfExport
-from nemo_brorl.policy.weights.weight_source import bucket_bytes
-from nemo_brorl.policy.weights.weight_stream import WeightSender, buckets, weight_manifest
+from nemo_brorl.weights.hf_folder import SHARD_BYTES, write_hf_folder
+from nemo_brorl.weights.names import HfExport
+from nemo_brorl.weights.source import bucket_bytes
+from nemo_brorl.weights.sender import WeightSender, buckets, weight_manifest
 from nemo_brorl.types import BucketNotice, Float32, TensorInfo, UpdatePlan, UpdateReport, WeightBucket
 
 TokenLists = Sequence[Sequence[int]]

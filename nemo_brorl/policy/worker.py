@@ -65,7 +65,7 @@ class PolicyWorker:
     def open_store(self) -> tuple[str, int]:
         """Host and port where the ranks meet; served by this process."""
         self._open_device()
-        from nemo_brorl.core import weight_wire
+        from nemo_brorl.weights import flat as weight_wire
         from nemo_brorl.policy import process_groups
 
         host = process_groups.this_host(self.config.trainer.num_nodes == 1)
@@ -120,7 +120,7 @@ class PolicyWorker:
     @tracked
     def hf_log_probs(self, prompt_ids: Sequence[Sequence[int]], response_ids: Sequence[Sequence[int]]) -> list[Float32]:
         """As transformers computes them, from the model folder."""
-        from nemo_brorl.policy.weights.hf_folder import hf_log_probs
+        from nemo_brorl.weights.hf_folder import hf_log_probs
 
         temperature = self.config.rollouts.temperature
         return hf_log_probs(self.model_folder, prompt_ids, response_ids, temperature)
@@ -128,7 +128,7 @@ class PolicyWorker:
     @tracked
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:
         """Rank 0: serve the meeting point of a weight broadcast."""
-        from nemo_brorl.core import weight_wire
+        from nemo_brorl.weights import flat as weight_wire
         from nemo_brorl.policy import process_groups
 
         before = self.learner.sender.group
@@ -150,7 +150,7 @@ class PolicyWorker:
     @tracked
     def join_weight_link(self, link: WeightLink) -> None:
         """Rank 0: wait for the receivers. Raises ReceiverLostError."""
-        from nemo_brorl.core import weight_wire
+        from nemo_brorl.weights import flat as weight_wire
 
         self.learner.sender.group = weight_wire.wait_for_receivers(link, self.weight_store)
 

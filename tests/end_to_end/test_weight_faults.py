@@ -16,15 +16,15 @@ import ray
 import torch
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.core import weight_wire
+from nemo_brorl.weights import flat as weight_wire
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
-from nemo_brorl.core.weight_wire import check_bytes
+from nemo_brorl.weights.flat import check_bytes
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
-from nemo_brorl.generation.transport import RayTransport
-from nemo_brorl.generation.weights.incoming import IncomingWeights, LoadReport
-from nemo_brorl.generation.weights.receivers import WeightReceivers
-from nemo_brorl.policy.weights.weight_source import WeightSource
-from nemo_brorl.policy.weights.weight_stream import WeightSender
+from nemo_brorl.cluster.actor_transport import RayTransport
+from nemo_brorl.weights.incoming import IncomingWeights, LoadReport
+from nemo_brorl.weights.receivers import WeightReceivers
+from nemo_brorl.weights.source import WeightSource
+from nemo_brorl.weights.sender import WeightSender
 from nemo_brorl.training.device_handover import publish
 from nemo_brorl.types import BucketNotice, StreamedBucket, TensorInfo, WeightLink
 

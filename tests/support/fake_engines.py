@@ -16,7 +16,7 @@ from nemo_brorl.generation.chunk_messages import ChunkMeta, Withdrawn
 from nemo_brorl.generation.engine_handle import EngineHandle, EngineReady
 from nemo_brorl.generation.placement.placement import ChunkPlacement
 from nemo_brorl.generation.session import VllmSession
-from nemo_brorl.generation.weights.incoming import LoadReport
+from nemo_brorl.weights.incoming import LoadReport
 from nemo_brorl.types import PartialRollouts, Prompt, RolloutChunk, RolloutRequest, Sampling
 
 PROMPT = Prompt("a", "task", "verifier", (1, 2), {})

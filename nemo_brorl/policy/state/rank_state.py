@@ -33,7 +33,7 @@ from nemo_brorl.policy.numerics.precision import row_multiple
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Row, RowSettings
 from nemo_brorl.policy.rows.row_builder import build_row
 from nemo_brorl.policy.state.optimizer import build_optimizer, state_tensors, wrap_model
-from nemo_brorl.policy.weights.hf_weights import load_hf
+from nemo_brorl.weights.names import load_hf
 
 
 class Offload:

@@ -9,7 +9,7 @@ from typing import Any
 
 from nemo_brorl.config.schema import DynamicSamplingConfig, StoreConfig
 from nemo_brorl.core.console import get_logger
-from nemo_brorl.generation.transport import EngineTransport, RayTransport, explain
+from nemo_brorl.cluster.actor_transport import EngineTransport, RayTransport, explain
 from nemo_brorl.rollouts.dynamic_sampling import judge
 from nemo_brorl.training.store.files import StoreFiles
 from nemo_brorl.types import FilledBatch, ScoredGroup, StepRecord, StoredGroup, TrainBatch, UpdatePlan

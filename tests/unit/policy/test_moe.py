@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.weights.hf_weights import unpack
+from nemo_brorl.weights.names import unpack
 from tests.support.closeness import GRADIENT_BOUND, share_of_largest
 from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
 
@@ -34,7 +34,7 @@ def gradients(learner: Any, weight: float) -> dict[str, Tensor]:
     """Of the mean of -weight * log-prob over the response tokens, by Hugging Face name."""
     from nemo_brorl.policy.pipeline import train_rows
     from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
-    from nemo_brorl.policy.weights.hf_weights import local_slots
+    from nemo_brorl.weights.names import local_slots
 
     response = Response(0, 0, TOKENS[NUM_PROMPT:], np.zeros(len(TOKENS) - NUM_PROMPT, np.float32), 0.0, is_fresh=True)
     row = learner.state.row([PackedSegment(TOKENS[:NUM_PROMPT], (response,))], 1.0)

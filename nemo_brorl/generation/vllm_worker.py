@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from nemo_brorl.core import weight_wire
-from nemo_brorl.core.weight_wire import WeightGroup, check_bytes, join, unflatten
+from nemo_brorl.weights import flat as weight_wire
+from nemo_brorl.weights.flat import WeightGroup, check_bytes, join, unflatten
 from nemo_brorl.generation.routes import RouteRecorder
 from nemo_brorl.generation.sleep import resident_bytes
 from nemo_brorl.types import BucketNotice, WeightBucket, WeightLink

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nemo_brorl.core.errors import WeightSyncError
-from nemo_brorl.core.weight_wire import (
+from nemo_brorl.weights.flat import (
     check_bytes,
     checksum,
     flatten,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from nemo_brorl.core import weight_wire
+from nemo_brorl.weights import flat as weight_wire
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
 from nemo_brorl.types import WeightLink
 

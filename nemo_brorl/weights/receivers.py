@@ -10,8 +10,8 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from nemo_brorl.core.errors import ReceiverLostError, WeightSyncError
 from nemo_brorl.core.timeline import WEIGHTS, Exchange, Timeline, Work
 from nemo_brorl.generation.engine_handle import EngineHandle, PublishedWeights
-from nemo_brorl.generation.transport import EngineTransport, explain
-from nemo_brorl.generation.weights.incoming import LoadReport
+from nemo_brorl.cluster.actor_transport import EngineTransport, explain
+from nemo_brorl.weights.incoming import LoadReport
 from nemo_brorl.types import KeptCopy, StreamedBucket, TensorInfo, WeightLink
 
 _GRACE_S = 2.0  # for other engines to answer once one has failed: the first to fail is often not the one to blame
