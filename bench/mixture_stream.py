@@ -23,11 +23,11 @@ from typing import Any
 import torch
 
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes, read_model_shape
+from nemo_brorl.types import WeightBucket
+from nemo_brorl.weights.arrivals import on_host
 from nemo_brorl.weights.flat import unflatten
 from nemo_brorl.weights.incoming import IncomingWeights, check_manifest
-from nemo_brorl.generation.vllm_worker import on_host
 from nemo_brorl.weights.sender import buckets, weight_manifest
-from nemo_brorl.types import WeightBucket
 
 HIDDEN, EXPERT = 64, 32  # sizes of a layer, and of one expert's inside
 

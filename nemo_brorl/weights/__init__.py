@@ -1,1 +1,2 @@
-"""The Hugging Face side of weights: layout, folders, and the stream to the engines."""
+"""A publication of weights from end to end: their Hugging Face names and folders, the stream out of the policy's ranks,
+the wire, and the engines that receive it."""

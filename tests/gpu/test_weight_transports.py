@@ -25,7 +25,8 @@ PROMPT = Prompt("a", "task", "verifier", tuple(range(3, 43)), {})
 
 def map_and_check(notice: BucketNotice, answers: Any) -> None:
     """In another process: the announced tensors, from the GPU's memory."""
-    from nemo_brorl.weights.flat import check_bytes, map_memory, unflatten
+    from nemo_brorl.weights.cuda_memory import map_memory
+    from nemo_brorl.weights.flat import check_bytes, unflatten
 
     assert notice.handles is not None
     flat = map_memory(notice.handles, torch.device("cuda", 0))
@@ -70,7 +71,7 @@ def test_a_colocated_engine_sleeps_and_wakes_with_published_weights(cluster: Non
     from nemo_brorl.cluster.process_placement import Places, plan_roles
     from nemo_brorl.generation.pool import VllmPool
     from nemo_brorl.policy.megatron_policy import MegatronPolicy
-    from nemo_brorl.training.device_handover import publish
+    from nemo_brorl.weights.publication import publish
 
     config = BroRLConfig()
     config.trainer.gpus_per_node = 1

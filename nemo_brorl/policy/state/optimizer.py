@@ -27,7 +27,8 @@ from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_mega
 from torch import Tensor
 
 from nemo_brorl.config.schema import OptimConfig
-from nemo_brorl.policy.device import Device, host_like, wait_for_copies
+from nemo_brorl.core.torch_device import host_like, wait_for_copies
+from nemo_brorl.policy.device import Device
 from nemo_brorl.policy.model.model import PolicyModel
 
 _KEYS = ("param", "exp_avg", "exp_avg_sq")

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.weights.names import unpack
+from nemo_brorl.weights.shares import unpack
 from tests.support.closeness import GRADIENT_BOUND, share_of_largest
 from tests.support.model_factory import VOCAB_SIZE, make_config, make_model, make_plan
 
