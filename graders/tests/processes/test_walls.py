@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 # Tries each of these behind walls and says what came of it.
 TRIES = """
 import json, os, socket, subprocess, sys, threading
-from nemo_brorl.scoring import child
+from brorl_graders.processes import child
 
 def write():
     open(sys.argv[1] + "/new", "w")
