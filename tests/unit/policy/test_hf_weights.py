@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.model_shape import ModelShape, Rope, hf_shapes, read_model_shape
-from nemo_brorl.policy.device import Device
-from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.model import build_model
-from nemo_brorl.policy.process_groups import weight_groups
+from nemo_brorl.policy.process.device import Device
+from nemo_brorl.policy.process.layout import ParallelLayout
+from nemo_brorl.policy.process.process_groups import weight_groups
 from nemo_brorl.weights.names import Slot, layer_slot
 from nemo_brorl.weights.reading import load_hf
 from nemo_brorl.weights.sending import HfExport

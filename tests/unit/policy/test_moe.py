@@ -32,7 +32,8 @@ def moe_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 def gradients(learner: Any, weight: float) -> dict[str, Tensor]:
     """Of the mean of -weight * log-prob over the response tokens, by Hugging Face name."""
-    from nemo_brorl.policy.pipeline import train_rows
+    from nemo_brorl.policy.process.process_groups import weight_groups
+    from nemo_brorl.policy.rank.pipeline import train_rows
     from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
     from nemo_brorl.weights.names import local_slots
 
@@ -40,7 +41,7 @@ def gradients(learner: Any, weight: float) -> dict[str, Tensor]:
     row = learner.state.row([PackedSegment(TOKENS[:NUM_PROMPT], (response,))], 1.0)
     train_rows(learner.state.chunks, [row], lambda index, row, scores: (-weight * scores.log_probs.sum(), {}))
     found: dict[str, Tensor] = {}
-    for slot, param in local_slots(learner.state.models, learner.state.shape):
+    for slot, param in local_slots(learner.state.models, learner.state.shape, weight_groups().experts):
         if param.requires_grad:
             found |= zip(slot.names, unpack(slot.kind, [param.main_grad.clone()], learner.state.shape), strict=True)
     return found
