@@ -21,7 +21,7 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.errors import GenerationError
 from nemo_brorl.core.object_store import fetch
 from nemo_brorl.generation.pool import VllmPool
-from nemo_brorl.policy.megatron_policy import MegatronPolicy
+from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
 from nemo_brorl.training.device_handover import publish
 from nemo_brorl.types import Prompt, RolloutRequest, Sampling, TensorInfo, WeightBucket
 from tests.support.tiny_model import VOCAB_SIZE, make_tiny_model

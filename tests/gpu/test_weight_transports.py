@@ -69,7 +69,7 @@ def cluster() -> Iterator[None]:
 def test_a_colocated_engine_sleeps_and_wakes_with_published_weights(cluster: None, tmp_path: Path, mode: str) -> None:
     from nemo_brorl.cluster.process_placement import Places, plan_roles
     from nemo_brorl.generation.pool import VllmPool
-    from nemo_brorl.policy.megatron_policy import MegatronPolicy
+    from nemo_brorl.policy.driver.megatron_policy import MegatronPolicy
     from nemo_brorl.training.device_handover import publish
 
     config = BroRLConfig()

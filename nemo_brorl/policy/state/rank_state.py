@@ -24,12 +24,12 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import ConfigError
 from nemo_brorl.core.model_shape import ModelShape
-from nemo_brorl.policy.device import Device, host_like, wait_for_copies
-from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.attention import ROW_MULTIPLE, choose_attention
 from nemo_brorl.policy.model.attention_flash import use_newest_kernel
 from nemo_brorl.policy.model.model import PolicyModel, build_model
-from nemo_brorl.policy.numerics.precision import row_multiple
+from nemo_brorl.policy.model.precision import row_multiple
+from nemo_brorl.policy.process.device import Device, host_like, wait_for_copies
+from nemo_brorl.policy.process.layout import ParallelLayout
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Row, RowSettings
 from nemo_brorl.policy.rows.row_builder import build_row
 from nemo_brorl.policy.state.optimizer import build_optimizer, state_tensors, wrap_model

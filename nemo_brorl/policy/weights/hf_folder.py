@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nemo_brorl.core.files import naming
-from nemo_brorl.policy.device import all_threads, release_cache, roomy_device
+from nemo_brorl.policy.process.device import all_threads, release_cache, roomy_device
 from nemo_brorl.policy.weights.weight_source import cut
 from nemo_brorl.types import Float32, TensorInfo
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes
 from nemo_brorl.policy.model.model import PolicyModel
-from nemo_brorl.policy.numerics.precision import fill, plain
+from nemo_brorl.policy.model.precision import fill, plain
 
 
 @dataclass(frozen=True)

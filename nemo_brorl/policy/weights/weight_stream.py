@@ -17,7 +17,7 @@ from torch import Tensor
 from nemo_brorl.core import weight_wire
 from nemo_brorl.core.model_shape import ModelShape, hf_shapes
 from nemo_brorl.core.weight_wire import WeightGroup, checksum, dtype_name, flatten, infos_of
-from nemo_brorl.policy.device import host_like
+from nemo_brorl.policy.process.device import host_like
 from nemo_brorl.policy.weights.weight_source import cut
 from nemo_brorl.types import BucketNotice, TensorInfo, WeightBucket
 

@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from nemo_brorl.core.errors import ModelError
 from nemo_brorl.core.model_shape import ModelShape, Rope, hf_shapes, read_model_shape
-from nemo_brorl.policy.device import Device
-from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.model import build_model
+from nemo_brorl.policy.process.device import Device
+from nemo_brorl.policy.process.layout import ParallelLayout
 from nemo_brorl.policy.weights.hf_weights import HfExport, Slot, layer_slot, load_hf, pack, share_of, unpack
 from tests.support.model_factory import make_config, make_model
 

@@ -32,7 +32,7 @@ def moe_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 def gradients(learner: Any, weight: float) -> dict[str, Tensor]:
     """Of the mean of -weight * log-prob over the response tokens, by Hugging Face name."""
-    from nemo_brorl.policy.pipeline import train_rows
+    from nemo_brorl.policy.rank.pipeline import train_rows
     from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response
     from nemo_brorl.policy.weights.hf_weights import local_slots
 

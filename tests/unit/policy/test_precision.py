@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from nemo_brorl.core.errors import ConfigError
-from nemo_brorl.policy.layout import ParallelLayout
-from nemo_brorl.policy.numerics.precision import (
+from nemo_brorl.policy.model.precision import (
     fill,
     plain,
     precision_settings,
     row_multiple,
     sum_gradients_in_buffers,
 )
+from nemo_brorl.policy.process.layout import ParallelLayout
 from tests.support.model_factory import make_config
 
 

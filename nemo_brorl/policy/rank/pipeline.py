@@ -14,7 +14,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from nemo_brorl.policy.model.log_probs import TokenScores
-from nemo_brorl.policy.rank_progress import PROGRESS
+from nemo_brorl.policy.process.rank_progress import PROGRESS
 from nemo_brorl.policy.rows.packed_rows import Row
 
 # (index, row, scores) -> loss sum, metric sums

@@ -31,9 +31,9 @@ from nemo_brorl.algorithm.losses import (
 from nemo_brorl.config.schema import CovarianceConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
 from nemo_brorl.policy.model.moe import RouterReplay, take_replay_metrics
-from nemo_brorl.policy.numerics.fp8_check import Fp8Check
-from nemo_brorl.policy.pipeline import RowLoss, score_rows, train_rows
-from nemo_brorl.policy.rank_progress import PROGRESS
+from nemo_brorl.policy.process.rank_progress import PROGRESS
+from nemo_brorl.policy.rank.fp8_check import Fp8Check
+from nemo_brorl.policy.rank.pipeline import RowLoss, score_rows, train_rows
 from nemo_brorl.policy.rows.packed_rows import Row, fetch_groups, segments_of
 from nemo_brorl.policy.state.optimizer import gather_weights, guarded_step
 from nemo_brorl.policy.state.rank_state import RankState

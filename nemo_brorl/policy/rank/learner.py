@@ -12,18 +12,18 @@ from megatron.core import parallel_state
 
 from nemo_brorl.config.derived import micro_batch_tokens, policy_gives_memory_back, weight_transport
 from nemo_brorl.config.schema import BroRLConfig
-from nemo_brorl.policy.device import Device, release_cache
-from nemo_brorl.policy.layout import ParallelLayout
 from nemo_brorl.policy.model.log_probs import TokenScores
-from nemo_brorl.policy.numerics.fp8_check import Fp8Check
-from nemo_brorl.policy.numerics.precision import fp8_off, param_dtype
-from nemo_brorl.policy.pipeline import score_rows
+from nemo_brorl.policy.model.precision import fp8_off, param_dtype
+from nemo_brorl.policy.process.device import Device, release_cache
+from nemo_brorl.policy.process.layout import ParallelLayout
+from nemo_brorl.policy.rank.fp8_check import Fp8Check
+from nemo_brorl.policy.rank.pipeline import score_rows
+from nemo_brorl.policy.rank.update import Update
 from nemo_brorl.policy.rows.packed_rows import PackedSegment, Response, Row
 from nemo_brorl.policy.state import saving
 from nemo_brorl.policy.state.optimizer import clear_state
 from nemo_brorl.policy.state.rank_state import Offload, build_rank_state
 from nemo_brorl.policy.state.saving import BackgroundSave
-from nemo_brorl.policy.update import Update
 from nemo_brorl.policy.weights.hf_folder import SHARD_BYTES, write_hf_folder
 from nemo_brorl.policy.weights.hf_weights import HfExport
 from nemo_brorl.policy.weights.weight_source import bucket_bytes

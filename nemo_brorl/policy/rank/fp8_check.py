@@ -12,8 +12,8 @@ from torch import Tensor
 
 from nemo_brorl.config.schema import PolicyConfig
 from nemo_brorl.policy.model.log_probs import TokenScores
-from nemo_brorl.policy.numerics.precision import fp8_off
-from nemo_brorl.policy.pipeline import score_rows, train_rows
+from nemo_brorl.policy.model.precision import fp8_off
+from nemo_brorl.policy.rank.pipeline import score_rows, train_rows
 from nemo_brorl.policy.rows.packed_rows import Row
 from nemo_brorl.policy.state.optimizer import gather_weights
 

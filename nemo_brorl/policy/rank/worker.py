@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger, setup_logging
-from nemo_brorl.policy.layout import ParallelLayout, profile_folder
-from nemo_brorl.policy.rank_progress import PROGRESS, RankAnswer, RankProgress, tracked
+from nemo_brorl.policy.process.layout import ParallelLayout, profile_folder
+from nemo_brorl.policy.process.rank_progress import PROGRESS, RankAnswer, RankProgress, tracked
 from nemo_brorl.types import BucketNotice, Float32, UpdatePlan, WeightBucket, WeightLink
 
 if TYPE_CHECKING:
-    from nemo_brorl.policy.learner import Learner
-    from nemo_brorl.policy.profiling import Profiling
+    from nemo_brorl.policy.process.profiling import Profiling
+    from nemo_brorl.policy.rank.learner import Learner
 
 _log = get_logger(__name__)
 
@@ -66,7 +66,7 @@ class PolicyWorker:
         """Host and port where the ranks meet; served by this process."""
         self._open_device()
         from nemo_brorl.core import weight_wire
-        from nemo_brorl.policy import process_groups
+        from nemo_brorl.policy.process import process_groups
 
         host = process_groups.this_host(self.config.trainer.num_nodes == 1)
         self.store = weight_wire.open_store(host, self.layout.world_size, process_groups.TIMEOUT)
@@ -76,19 +76,18 @@ class PolicyWorker:
     def prepare(self) -> None:
         """Import everything, while rank 0 opens the store."""
         self._open_device()
-        from nemo_brorl.policy import learner  # noqa: F401 - megatron: the slow part
 
     def _open_device(self) -> None:
-        from nemo_brorl.policy.device import open_device
+        from nemo_brorl.policy.process.device import open_device
 
         self.device = open_device(self.layout.on_gpu, self.config.policy.num_threads or 1)
 
     @tracked
     def start(self, address: tuple[str, int]) -> None:
         """Join the process groups and load the model. Raises ModelError, ConfigError."""
-        from nemo_brorl.policy import process_groups
-        from nemo_brorl.policy.learner import Learner
-        from nemo_brorl.policy.profiling import Profiling
+        from nemo_brorl.policy.process import process_groups
+        from nemo_brorl.policy.process.profiling import Profiling
+        from nemo_brorl.policy.rank.learner import Learner
 
         if self.store is None:
             self.store = process_groups.join_store(*address, self.layout.world_size)
@@ -129,7 +128,7 @@ class PolicyWorker:
     def open_weight_link(self, receivers: tuple[str, ...]) -> WeightLink:
         """Rank 0: serve the meeting point of a weight broadcast."""
         from nemo_brorl.core import weight_wire
-        from nemo_brorl.policy import process_groups
+        from nemo_brorl.policy.process import process_groups
 
         before = self.learner.sender.group
         self.learner.sender.group = None
@@ -166,7 +165,7 @@ class PolicyWorker:
     @tracked
     def close(self) -> None:
         """Leave the process groups; the process may then end."""
-        from nemo_brorl.policy import process_groups
+        from nemo_brorl.policy.process import process_groups
 
         process_groups.close_groups()
         self.store = None

@@ -25,7 +25,7 @@ from megatron.core.transformer.transformer_block import TransformerBlock, Transf
 from torch import Tensor
 
 from nemo_brorl.config.schema import PolicyConfig
-from nemo_brorl.policy.numerics.fp8_recipes import (
+from nemo_brorl.policy.cpu.fp8_recipes import (
     AmaxHistory,
     Delayed,
     LinearRecipe,

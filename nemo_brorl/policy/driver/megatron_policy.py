@@ -19,10 +19,10 @@ from nemo_brorl.config.schema import BroRLConfig
 from nemo_brorl.core.console import get_logger
 from nemo_brorl.core.errors import BroRLError, RankLostError
 from nemo_brorl.core.stall_watch import Heartbeat
-from nemo_brorl.policy.layout import layout_of, rank_process
-from nemo_brorl.policy.rank_progress import POLL_GROUP, ProgressPoll, values_of
+from nemo_brorl.policy.process.layout import layout_of, rank_process
+from nemo_brorl.policy.process.rank_progress import POLL_GROUP, ProgressPoll, values_of
+from nemo_brorl.policy.rank.worker import LearnerMethod, PolicyWorker
 from nemo_brorl.policy.weights.weight_source import SLICE_S, Calls, WeightSource
-from nemo_brorl.policy.worker import LearnerMethod, PolicyWorker
 from nemo_brorl.types import Float32, KeptCopy, StreamedBucket, TensorInfo, UpdatePlan, UpdateReport, WeightLink
 
 _CPUS_PER_RANK = 0.1  # ranks and engines take turns, so Ray must not keep them apart
